@@ -1,0 +1,99 @@
+"""What an environment author writes. Messages and rewards go in and out; tokens never do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from asyncrl.types import Message, Task
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call the model made, parsed from its own format."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """The assistant turn: what the model wrote and what it parsed to."""
+
+    content: str
+    """Text outside tool calls."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    parse_errors: tuple[str, ...] = ()
+    """One message per malformed tool call, fit to show the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The environment's answer to one action."""
+
+    messages: list[Message] = field(default_factory=list)
+    """New messages only (roles `user` or `tool`), appended to the conversation."""
+    reward: float = 0.0
+    """Reward of the turn just taken; the trajectory reward is the sum over turns."""
+    done: bool = False
+    success: bool | None = None
+    """Verdict on the episode, given with `done`."""
+    components: dict[str, float] = field(default_factory=dict)
+    """Named parts of the reward, summed over turns."""
+    observation_id: str = ""
+    """Equal ids mean the same state within a task; used for step-level credit."""
+    truncated: bool = False
+    """With `done`: the environment ended the episode by a limit, not by an outcome."""
+
+
+class Env:
+    """One episode of one task. Single use: create, `reset`, `step`..., `close`.
+
+    `reset` and `step` may be plain or `async` methods. A plain one runs in a thread, so it may block.
+    Raise nothing for the agent's mistakes: answer them with a message or a penalty. Whatever escapes is
+    recorded as the environment's failure and never becomes a reward.
+    """
+
+    tools: ClassVar[list[dict[str, Any]]] = []
+    """JSON schemas of the tools offered, in the form chat templates take."""
+    max_turns: ClassVar[int] = 16
+    """Turns after which an episode is truncated, unless the recipe sets a lower limit."""
+
+    def __init__(self, task: Task, **config: Any) -> None:
+        self.task = task
+
+    @classmethod
+    def tasks(cls, split: str, env: str, **config: Any) -> Iterator[Task]:
+        """Yield the tasks of a split ("train" or "heldout"), in a fixed order; may be endless.
+
+        The default numbers seeds: even for train, odd for held-out, so the splits are disjoint.
+        """
+        offset = 1 if split == "heldout" else 0
+        seed = offset
+        while True:
+            yield Task(id=f"{split}-{seed}", env=env, seed=seed, split=split)
+            seed += 2
+
+    def reset(self) -> list[Message] | Awaitable[list[Message]]:
+        """Return the opening messages (system, user)."""
+        raise NotImplementedError
+
+    def step(self, action: Action) -> Step | Awaitable[Step]:
+        """Advance the episode by one assistant turn."""
+        raise NotImplementedError
+
+    def close(self) -> None | Awaitable[None]:
+        """Free what the episode holds. Called exactly once."""
+
+    def oracle(self, messages: list[Message]) -> Message:
+        """The assistant message of a scripted expert, given the conversation so far (optional).
+
+        Used for supervised warm starts and `asyncrl env check`.
+        """
+        raise NotImplementedError
+
+    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+        """An assistant message of a random but well-formed policy; `rng` is a `random.Random` (optional)."""
+        raise NotImplementedError

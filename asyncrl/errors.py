@@ -1,0 +1,74 @@
+"""The error tree. A bad rollout is data (`FailureClass` in `types`); a bug is a crash; these are the rest.
+
+AsyncRLError
+├── ConfigError        the user's configuration or command line is wrong
+├── InputError         a file or a message from outside is malformed
+├── StaleError         something older than the staleness bound was about to be used
+├── ConflictError      a message contradicts the state it refers to (an expired lease, a wrong step)
+├── DeadlineError      a wait ended by its deadline
+├── UnavailableError   the other side cannot serve now; the same call may work later
+└── EpisodeError       an episode failed; carries the class that decides what training does with it
+    ├── AgentError
+    ├── EnvironmentFailure
+    └── InfrastructureError
+"""
+
+from __future__ import annotations
+
+from asyncrl.types import FailureClass
+
+
+class AsyncRLError(Exception):
+    """Base of every error that asyncrl raises on purpose. The message says what to do next."""
+
+
+class ConfigError(AsyncRLError):
+    """The configuration or the command line is wrong. Names the key, the value and what is allowed."""
+
+
+class InputError(AsyncRLError):
+    """A file or message from outside is malformed. Nothing was changed."""
+
+
+class StaleError(AsyncRLError):
+    """A token older than `max_staleness` versions was about to be trained on."""
+
+
+class ConflictError(AsyncRLError):
+    """The message contradicts the receiver's state: an expired lease, a wrong step index, a closed session."""
+
+
+class DeadlineError(AsyncRLError):
+    """A wait ended by its deadline."""
+
+
+class UnavailableError(AsyncRLError):
+    """The other side is full, starting or gone. The same call may succeed later."""
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class EpisodeError(AsyncRLError):
+    """An episode failed. `failure` decides what training does with it."""
+
+    failure: FailureClass
+
+
+class AgentError(EpisodeError):
+    """The policy did something the episode cannot go on from."""
+
+    failure = FailureClass.AGENT
+
+
+class EnvironmentFailure(EpisodeError):
+    """The environment raised or broke its contract."""
+
+    failure = FailureClass.ENVIRONMENT
+
+
+class InfrastructureError(EpisodeError):
+    """A process, connection or machine failed. Never becomes a reward."""
+
+    failure = FailureClass.INFRASTRUCTURE

@@ -1,0 +1,145 @@
+"""The messages that cross process boundaries: tasks, trajectories and groups. All frozen, all slotted.
+
+Axis letters used in names across the project: P groups per step, G episodes per group, B sequences in a
+batch, T token positions, L tokens of one trajectory, K turns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+Message = dict[str, Any]
+"""A chat message as chat templates take it: `role`, `content`, and for tools `tool_calls`, `tool_call_id`, `name`."""
+
+NOT_SAMPLED = -1
+"""Version of a token that no policy sampled (prompt, observation, template)."""
+
+
+class Status(StrEnum):
+    """How an episode ended."""
+
+    FINISHED = "finished"
+    TRUNCATED = "truncated"
+    FAILED = "failed"
+
+
+class FailureClass(StrEnum):
+    """Whose fault a failed episode was. Only `AGENT` failures say anything about the policy."""
+
+    AGENT = "agent"
+    ENVIRONMENT = "environment"
+    INFRASTRUCTURE = "infrastructure"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One problem to solve. `id` is unique within a run."""
+
+    id: str
+    env: str
+    """Registered name or import path of the environment."""
+    seed: int = 0
+    """All an environment needs to build the problem, unless `data` says more."""
+    split: str = "train"
+    data: dict[str, Any] = field(default_factory=dict)
+    """JSON-serialisable problem data; empty for procedural environments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One sampled assistant turn inside a trajectory: token positions `[start, end)`."""
+
+    start: int
+    end: int
+    reward: float = 0.0
+    """Reward the environment gave for this turn."""
+    observation_id: str = ""
+    """Identifies the observation the turn answered; equal ids are the same state (step-level credit)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One episode as the trainer sees it. The four arrays have one length L."""
+
+    task_id: str
+    episode_index: int
+    """Position inside the group, 0..G-1."""
+    token_ids: np.ndarray
+    """[L] int32, exactly the ids the engine read and sampled; never re-tokenized."""
+    loss_mask: np.ndarray
+    """[L] bool, True where the policy sampled the token."""
+    behavior_logprobs: np.ndarray
+    """[L] float32, log-probability under the engine's sampling distribution; 0.0 where not sampled."""
+    versions: np.ndarray
+    """[L] int32, policy version that sampled the token; `NOT_SAMPLED` elsewhere."""
+    turns: tuple[Turn, ...]
+    reward: float
+    """Trajectory reward: the sum of turn rewards unless the environment says otherwise."""
+    status: Status
+    components: dict[str, float] = field(default_factory=dict)
+    """Named parts of the reward."""
+    success: bool | None = None
+    """The environment's verdict, where it has one."""
+    failure: FailureClass | None = None
+    """Set exactly when `status` is FAILED."""
+    error: str = ""
+    """What went wrong (FAILED) or which limit was hit (TRUNCATED)."""
+    timing: dict[str, float] = field(default_factory=dict)
+    """Seconds: `wall_s`, `engine_s`, `env_s`, `queue_s`."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """JSON-serialisable extras (tags, agent name, difficulty)."""
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.token_ids.shape[0])
+
+    @property
+    def num_sampled(self) -> int:
+        return int(self.loss_mask.sum())
+
+    @property
+    def usable(self) -> bool:
+        """True when the episode may enter group statistics and the loss."""
+        return self.status is not Status.FAILED and self.num_sampled > 0
+
+    @property
+    def min_version(self) -> int:
+        """Oldest version among sampled tokens; `NOT_SAMPLED` when nothing was sampled."""
+        return int(self.versions[self.loss_mask].min()) if self.num_sampled else NOT_SAMPLED
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """G episodes of one task, the unit of admission, staleness and advantage estimation."""
+
+    id: str
+    task: Task
+    version: int
+    """Version at admission. Every sampled token carries at least this version."""
+    trajectories: tuple[Trajectory, ...]
+    worker: str = ""
+
+    @property
+    def usable(self) -> tuple[Trajectory, ...]:
+        return tuple(t for t in self.trajectories if t.usable)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to roll out one group until `expires_in_s` seconds from now, renewable."""
+
+    id: str
+    """Also the id of the group to put."""
+    task: Task
+    version: int
+    """Version at admission."""
+    deadline: int
+    """The group must be trained in the step that starts at this version at the latest."""
+    group_size: int
+    attempt: int
+    """1 for the first lease of the task, counted up when a lease is lost."""
+    expires_in_s: float

@@ -1,0 +1,1 @@
+"""The environments that come with asyncrl, one folder each. Imported as `asyncrl.envs`."""

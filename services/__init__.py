@@ -1,0 +1,1 @@
+"""The processes: parse, build, serve. Imported as `asyncrl.services`."""
