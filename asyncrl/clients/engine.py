@@ -1,0 +1,189 @@
+"""Client of one engine: coalesces concurrent turns into few HTTP requests and reads answers as they finish.
+
+The request path bounds short agent turns, so the requests that become ready in one pass of the event loop
+travel in one body. A dropped connection fails only the requests it carried; each is sent once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import msgpack
+import numpy as np
+
+from asyncrl.errors import InfrastructureError, InputError
+from asyncrl.rollout.generate import Generated, GenerateRequest
+
+MAX_REQUESTS_PER_CALL = 64
+
+
+@dataclass(slots=True)
+class _Pending:
+    request: GenerateRequest
+    answer: asyncio.Future[Generated]
+    attempts: int = 0
+
+
+class EngineClient:
+    """Implements `rollout.generate.Generator` over one engine's `/asyncrl/v1` routes."""
+
+    def __init__(self, url: str, token: str = "", timeout_s: float = 600.0, max_attempts: int = 3) -> None:
+        self.url = url.rstrip("/")
+        self.timeout_s = timeout_s
+        self.max_attempts = max_attempts
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http: aiohttp.ClientSession | None = None
+        self._waiting: list[_Pending] = []
+        self._flush_scheduled = False
+        self._calls: set[asyncio.Task[None]] = set()
+        self.in_flight = 0
+
+    async def close(self) -> None:
+        """Cancel what is running and close connections."""
+        for call in list(self._calls):
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+    async def generate(self, request: GenerateRequest) -> Generated:
+        """Sample one turn. See `Generator`."""
+        pending = _Pending(request, asyncio.get_running_loop().create_future())
+        self.in_flight += 1
+        try:
+            self._enqueue(pending)
+            return await asyncio.wait_for(pending.answer, self.timeout_s)
+        except TimeoutError:
+            message = f"engine {self.url}: no answer to {request.id} within {self.timeout_s:g} s"
+            raise InfrastructureError(message) from None
+        finally:
+            self.in_flight -= 1
+
+    def _enqueue(self, pending: _Pending) -> None:
+        self._waiting.append(pending)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        waiting = [p for p in self._waiting if not p.answer.done()]
+        self._waiting = []
+        for start in range(0, len(waiting), MAX_REQUESTS_PER_CALL):
+            call = asyncio.ensure_future(self._call(waiting[start : start + MAX_REQUESTS_PER_CALL]))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+
+    async def _call(self, batch: list[_Pending]) -> None:
+        left = {p.request.id: p for p in batch}
+        reason = "the engine closed the stream early"
+        try:
+            body = msgpack.packb({"requests": [_encode(p.request) for p in batch]})
+            async with self._session().post("/asyncrl/v1/generate", data=body) as response:
+                if response.status != 200:
+                    raise InputError(await _error_text(response))
+                while left:
+                    (size,) = struct.unpack("<I", await response.content.readexactly(4))
+                    _deliver(left, msgpack.unpackb(await response.content.readexactly(size)))
+        except asyncio.CancelledError:
+            for pending in left.values():
+                pending.answer.cancel()
+            raise
+        except InputError as error:
+            for pending in left.values():
+                _fail(pending, InputError(f"engine {self.url}: {error}"))
+            return
+        except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}"
+        for pending in left.values():
+            await self._retry(pending, reason)
+
+    async def _retry(self, pending: _Pending, reason: str) -> None:
+        pending.attempts += 1
+        if pending.attempts >= self.max_attempts:
+            _fail(pending, InfrastructureError(f"engine {self.url}: {reason} ({pending.attempts} attempts)"))
+            return
+        await asyncio.sleep(0.2 * pending.attempts)
+        if not pending.answer.done():
+            self._enqueue(pending)
+
+    def _session(self) -> aiohttp.ClientSession:
+        if self._http is None:
+            self._http = aiohttp.ClientSession(
+                self.url,
+                headers=self._headers,
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
+                timeout=aiohttp.ClientTimeout(total=None, connect=30.0, sock_read=self.timeout_s),
+                read_bufsize=1 << 20,
+            )
+        return self._http
+
+    async def request(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = 60.0) -> dict[str, Any]:
+        """Call a control route (`state`, `weights/prepare`, ...). Raises `InfrastructureError`, `InputError`."""
+        method, data = ("GET", None) if body is None else ("POST", msgpack.packb(body))
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with self._session().request(
+                method, f"/asyncrl/v1/{path}", data=data, timeout=timeout
+            ) as response:
+                if response.status != 200:
+                    raise InputError(f"engine {self.url}: {path}: {await _error_text(response)}")
+                return msgpack.unpackb(await response.read())
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise InfrastructureError(f"engine {self.url}: {path}: {type(error).__name__}: {error}") from error
+
+    async def state(self) -> dict[str, Any]:
+        """Return `{version, paused}`."""
+        return await self.request("state", timeout_s=10.0)
+
+
+def _encode(request: GenerateRequest) -> dict[str, Any]:
+    return {
+        "id": request.id,
+        "token_ids": np.ascontiguousarray(request.token_ids, dtype="<i4").tobytes(),
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "seed": request.seed,
+        "stop_token_ids": list(request.stop_token_ids),
+    }
+
+
+def _deliver(left: dict[str, _Pending], message: dict[str, Any]) -> None:
+    pending = left.pop(message["id"])
+    if "error" in message:
+        _fail(pending, InfrastructureError(message["error"]))
+    elif not pending.answer.done():
+        pending.answer.set_result(decode_generated(message))
+
+
+def decode_generated(message: dict[str, Any]) -> Generated:
+    """Turn one frame into arrays; every token gets the version of its span."""
+    token_ids = np.frombuffer(message["token_ids"], dtype="<i4")
+    versions = np.full(len(token_ids), -1, dtype=np.int32)
+    for version, start, end in message["spans"]:
+        versions[start:end] = version
+    return Generated(
+        token_ids=token_ids,
+        logprobs=np.frombuffer(message["logprobs"], dtype="<f4"),
+        versions=versions,
+        finish_reason=message["finish_reason"],
+        cached_tokens=message["cached_tokens"],
+    )
+
+
+def _fail(pending: _Pending, error: Exception) -> None:
+    if not pending.answer.done():
+        pending.answer.set_exception(error)
+
+
+async def _error_text(response: aiohttp.ClientResponse) -> str:
+    raw = await response.read()
+    try:
+        return str(msgpack.unpackb(raw)["error"])
+    except Exception:
+        return f"HTTP {response.status}: {raw[:200]!r}"

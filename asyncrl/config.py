@@ -1,0 +1,300 @@
+"""The configuration of a run: typed, frozen sections, read from a TOML recipe and `key=value` overrides.
+
+Parsed before torch is imported. Unknown keys and wrong values are refused with the key, the value and
+what is allowed. Values that follow from others are properties, not keys.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from asyncrl.errors import ConfigError
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class RunConfig(Section):
+    """Where the run lives and what makes it repeatable."""
+
+    name: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")
+    """Folder name under `folder`; empty means the recipe's name with a number."""
+    folder: str = "runs"
+    seed: int = Field(0, ge=0)
+
+
+class ModelConfig(Section):
+    """The policy to start from: a Hugging Face directory or hub name."""
+
+    path: str
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    tool_format: Literal["hermes", "llama", "mistral"] = "hermes"
+
+
+class EnvConfig(Section):
+    """The environment and where its sessions run."""
+
+    name: str
+    config: dict[str, Any] = Field(default_factory=dict)
+    """Passed to the environment's constructor and task list."""
+    task_file: str = ""
+    """JSON lines of tasks ({"id", "seed", "data"}) instead of the environment's own list."""
+    num_tasks: int = Field(0, ge=0)
+    """Tasks in one epoch, 0 for as many as the run needs."""
+    step_timeout_s: float = Field(30.0, gt=0)
+    processes: int = Field(0, ge=0)
+    """Worker processes of the environment service; 0 runs sessions inside the service."""
+    max_sessions: int = Field(1024, ge=1)
+
+
+class EngineConfig(Section):
+    """vLLM servers."""
+
+    count: int = Field(1, ge=1)
+    max_model_len: int = Field(2048, ge=16)
+    max_num_seqs: int = Field(256, ge=1)
+    kv_cache_gib: int = Field(1, ge=1)
+    """KV-cache memory on CPU."""
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
+    tensor_parallel: int = Field(1, ge=1)
+    weight_transfer: Literal["shared_file", "nccl", "ipc"] = "shared_file"
+    start_timeout_s: float = Field(300.0, gt=0)
+    extra_args: list[str] = Field(default_factory=list)
+    """Further `vllm serve` arguments."""
+
+
+class RolloutConfig(Section):
+    """Episodes."""
+
+    workers: int = Field(1, ge=1)
+    group_size: int = Field(8, ge=1)
+    max_turns: int = Field(0, ge=0)
+    """0 takes the environment's own limit."""
+    max_tokens_per_turn: int = Field(256, ge=1)
+    max_tokens: int = Field(0, ge=0)
+    """Tokens of a whole trajectory; 0 takes the engine's context."""
+    temperature: float = Field(1.0, gt=0)
+    groups_in_flight: int = Field(0, ge=0)
+    """Groups one worker runs at once; 0 takes its share of the admission bound."""
+    episode_timeout_s: float = Field(600.0, gt=0)
+    lease_s: float = Field(120.0, gt=0)
+    max_attempts: int = Field(3, ge=1)
+    """Leases a task may lose before it is set aside as failed."""
+
+
+class BufferConfig(Section):
+    """Admission and staleness."""
+
+    groups_per_step: int = Field(16, ge=1)
+    max_staleness: int = Field(1, ge=0)
+    drop_no_signal: bool = True
+    """Drop groups whose episodes all earned the same: they carry no gradient."""
+    wait_timeout_s: float = Field(600.0, gt=0)
+    """How long the trainer waits for a batch before it ends the run."""
+
+
+class AlgoConfig(Section):
+    """The objective. `preset` names a published combination; the other keys override its parts."""
+
+    preset: str = "decoupled_ppo"
+    advantage: dict[str, Any] = Field(default_factory=dict)
+    loss: dict[str, Any] = Field(default_factory=dict)
+    corrections: list[dict[str, Any]] | None = None
+    aggregation: dict[str, Any] = Field(default_factory=dict)
+    proximal: dict[str, Any] = Field(default_factory=dict)
+    kl: dict[str, Any] = Field(default_factory=dict)
+    entropy_coef: float | None = None
+
+
+class TrainConfig(Section):
+    """The optimizer and its schedule."""
+
+    num_steps: int = Field(10, ge=1)
+    learning_rate: float = Field(1e-6, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    warmup_steps: int = Field(0, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    num_minibatches: int = Field(1, ge=1)
+    """Optimizer steps taken on each batch."""
+    micro_batch_tokens: int = Field(16384, ge=1)
+    """Padded tokens of one forward pass."""
+    zero_stage: Literal[0, 1, 2, 3] = 1
+    ranks: int = Field(1, ge=1)
+    threads: int = Field(0, ge=0)
+    """CPU threads of each rank; 0 lets torch choose."""
+    checkpoint_every: int = Field(0, ge=0)
+    """Steps between checkpoints; 0 keeps only the last."""
+    keep_checkpoints: int = Field(2, ge=1)
+
+    @field_validator("betas", mode="before")
+    @classmethod
+    def _pair(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+
+class EvalConfig(Section):
+    """Held-out evaluation before and after training."""
+
+    tasks: int = Field(100, ge=0)
+    """0 turns evaluation off."""
+    samples: int = Field(1, ge=1)
+    temperature: float = Field(1.0, ge=0)
+
+
+class SftConfig(Section):
+    """The supervised warm start that `asyncrl sft` runs, and that `train` runs when `model.path` is "sft"."""
+
+    hidden_size: int = Field(128, ge=16)
+    num_layers: int = Field(4, ge=1)
+    num_heads: int = Field(4, ge=1)
+    vocab_size: int = Field(512, ge=300)
+    episodes: int = Field(4000, ge=1)
+    oracle_fraction: float = Field(0.35, ge=0, le=1)
+    """Share of episodes played by the scripted expert; the rest are random, so there is something to learn."""
+    steps: int = Field(400, ge=1)
+    batch_size: int = Field(32, ge=1)
+    learning_rate: float = Field(2e-3, gt=0)
+    seed: int = Field(0, ge=0)
+
+
+class Config(Section):
+    """A whole recipe."""
+
+    run: RunConfig = RunConfig()
+    model: ModelConfig
+    env: EnvConfig
+    engine: EngineConfig = EngineConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    buffer: BufferConfig = BufferConfig()
+    algo: AlgoConfig = AlgoConfig()
+    train: TrainConfig = TrainConfig()
+    eval: EvalConfig = EvalConfig()
+    sft: SftConfig = SftConfig()
+
+    @model_validator(mode="after")
+    def _fits(self) -> Config:
+        if self.rollout.max_tokens > self.engine.max_model_len:
+            raise ValueError(
+                f"rollout.max_tokens must be at most engine.max_model_len={self.engine.max_model_len}, "
+                f"got {self.rollout.max_tokens}"
+            )
+        if self.env.num_tasks and self.env.num_tasks < self.buffer.groups_per_step:
+            raise ValueError(
+                f"env.num_tasks must be 0 or at least buffer.groups_per_step={self.buffer.groups_per_step}, "
+                f"got {self.env.num_tasks}"
+            )
+        return self
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens a trajectory may have."""
+        return self.rollout.max_tokens or self.engine.max_model_len
+
+    @property
+    def slots(self) -> int:
+        """Groups admitted and not yet trained at any time: `(max_staleness + 1) * groups_per_step`."""
+        return (self.buffer.max_staleness + 1) * self.buffer.groups_per_step
+
+    @property
+    def groups_in_flight(self) -> int:
+        """Groups one worker runs at once."""
+        return self.rollout.groups_in_flight or max(1, self.slots // self.rollout.workers)
+
+    @property
+    def deterministic(self) -> bool:
+        """True when sampling is seeded per turn: on-policy runs repeat."""
+        return self.buffer.max_staleness == 0
+
+
+def load_config(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a recipe and apply `section.key=value` overrides.
+
+    `recipe` is a TOML file, a folder with a `recipe.toml`, or the name of a folder under `recipes/`.
+    Raises `ConfigError` naming the key, the value and what is allowed.
+    """
+    path = find_recipe(recipe)
+    try:
+        data = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    for override in overrides:
+        _apply_override(data, override)
+    return parse_config(data, str(path))
+
+
+def parse_config(data: dict[str, Any], source: str = "configuration") -> Config:
+    """Build a `Config` from nested dictionaries. Raises `ConfigError`."""
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        problems = "\n".join(f"  {_explain(problem)}" for problem in error.errors())
+        raise ConfigError(f"{source}: {error.error_count()} problem(s):\n{problems}") from None
+
+
+def find_recipe(recipe: str | Path) -> Path:
+    """Return the recipe file that `recipe` names. Raises `ConfigError` listing what was tried."""
+    path = Path(recipe)
+    tried = [path, path / "recipe.toml", Path("recipes") / path / "recipe.toml"]
+    for candidate in tried:
+        if candidate.is_file():
+            return candidate
+    known = sorted(p.parent.name for p in Path("recipes").glob("*/recipe.toml"))
+    hint = f"; recipes here: {', '.join(known)}" if known else ""
+    raise ConfigError(f"no recipe {str(recipe)!r} (tried {', '.join(map(str, tried))}){hint}")
+
+
+def _apply_override(data: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise ConfigError(f"override {override!r}: must look like section.key=value, for example train.num_steps=20")
+    *parents, last = key.strip().split(".")
+    section = data
+    for parent in parents:
+        section = section.setdefault(parent, {})
+        if not isinstance(section, dict):
+            raise ConfigError(f"override {override!r}: {parent!r} is a value, not a section")
+    section[last] = _parse_value(text)
+
+
+def _parse_value(text: str) -> Any:
+    """Read a TOML value; a bare word is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _explain(problem: Any) -> str:
+    """One line for one pydantic problem: key, value, what is allowed."""
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        *parents, last = problem["loc"]
+        known = _fields_at(parents)
+        close = difflib.get_close_matches(str(last), known, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        return f"{key}: unknown key; {hint}allowed: {', '.join(known)}"
+    if problem["type"] == "missing":
+        return f"{key}: missing; it must be given"
+    message = problem["msg"].removeprefix("Value error, ")
+    value = problem["input"]
+    if not key:
+        return message
+    return f"{key}: {message[0].lower()}{message[1:]}, got {json.dumps(value, default=str)}"
+
+
+def _fields_at(parents: Sequence[Any]) -> list[str]:
+    section: Any = Config
+    for parent in parents:
+        section = section.model_fields[str(parent)].annotation
+    return list(section.model_fields)

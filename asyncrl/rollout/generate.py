@@ -1,0 +1,52 @@
+"""What rollout code needs of an engine: tokens in, tokens out, with log-probabilities and versions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One turn to sample."""
+
+    id: str
+    """Unique among running requests; a repeated id after an answer is a new request."""
+    token_ids: np.ndarray
+    """[L] int32, the whole context."""
+    max_tokens: int
+    temperature: float = 1.0
+    seed: int | None = None
+    """Makes sampling repeatable for equal contexts; None draws from the engine's generator."""
+    stop_token_ids: tuple[int, ...] = ()
+    session: str = ""
+    """Requests of one session share a prefix and go to one engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A sampled turn. The three arrays have one length."""
+
+    token_ids: np.ndarray
+    """[N] int32, ending with the stop token when one was sampled."""
+    logprobs: np.ndarray
+    """[N] float32, under the distribution sampled from (temperature applied)."""
+    versions: np.ndarray
+    """[N] int32, the policy version that sampled each token."""
+    finish_reason: str
+    """"stop" or "length"."""
+    cached_tokens: int = 0
+    """Context tokens the engine found in its prefix cache."""
+
+
+class Generator(Protocol):
+    """An engine, a router over engines, or a stand-in for tests."""
+
+    async def generate(self, request: GenerateRequest) -> Generated:
+        """Sample one turn.
+
+        Raises `InfrastructureError` when no engine can serve, `InputError` when the request is refused.
+        """
+        ...

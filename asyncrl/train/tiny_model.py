@@ -1,0 +1,98 @@
+"""A tiny Qwen3-shaped model with a byte-level BPE tokenizer and a real chat template, made here.
+
+It stands in for a downloaded checkpoint: `transformers` and vLLM load the folder like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+END_OF_TEXT = "<|endoftext|>"
+IM_START = "<|im_start|>"
+IM_END = "<|im_end|>"
+TOOL_CALL = "<tool_call>"
+TOOL_CALL_END = "</tool_call>"
+SPECIAL_TOKENS = [END_OF_TEXT, IM_START, IM_END]
+PLAIN_MARKERS = [TOOL_CALL, TOOL_CALL_END]
+
+CHAT_TEMPLATE = """\
+{%- set ns = namespace(system='') %}
+{%- for message in messages %}{% if message.role == 'system' %}{% set ns.system = message.content %}{% endif %}{% endfor %}
+{%- if tools or ns.system %}
+    {{- '<|im_start|>system\\n' + ns.system }}
+    {%- for tool in tools or [] %}
+        {{- '\\n' + tool.function.name + '(' + (tool.function.parameters.properties | list | join(',')) + ')' }}
+    {%- endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'assistant' %}
+        {{- '<|im_start|>assistant\\n' + (message.content or '') }}
+        {%- for call in message.tool_calls or [] %}
+            {{- '<tool_call>{"name": "' + call.function.name + '", "arguments": ' }}
+            {{- (call.function.arguments | tojson) + '}</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- elif message.role != 'system' %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+
+
+def build_tokenizer(corpus: Iterable[str], vocab_size: int, max_length: int) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE of `vocab_size` on `corpus`. Deterministic for equal input."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.train_from_iterator(
+        corpus,
+        trainers.BpeTrainer(
+            vocab_size=vocab_size - len(PLAIN_MARKERS),
+            special_tokens=SPECIAL_TOKENS,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        ),
+    )
+    core.add_tokens(PLAIN_MARKERS)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token=IM_END, pad_token=END_OF_TEXT, model_max_length=max_length
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def build_model(
+    vocab_size: int, hidden_size: int, num_layers: int, num_heads: int, max_length: int, eos_token_id: int, seed: int
+) -> Qwen3ForCausalLM:
+    """Return a randomly initialised model, the same for the same seed."""
+    config = Qwen3Config(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        intermediate_size=hidden_size * 3,
+        num_hidden_layers=num_layers,
+        num_attention_heads=num_heads,
+        num_key_value_heads=max(1, num_heads // 2),
+        head_dim=hidden_size // num_heads,
+        max_position_embeddings=max_length,
+        tie_word_embeddings=True,
+        eos_token_id=eos_token_id,
+        dtype="float32",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen3ForCausalLM(config)
+
+
+def save(folder: str | Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Write the folder that `transformers` and vLLM load."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

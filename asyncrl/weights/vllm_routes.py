@@ -1,0 +1,228 @@
+"""Routes added to the vLLM server by an ASGI middleware (`--middleware asyncrl.weights.vllm_routes.Routes`).
+
+They exist because the request path is what bounds short agent turns: one HTTP request carries many
+generation requests, bodies are msgpack with raw arrays, and answers stream back as each one finishes.
+
+`POST /asyncrl/v1/generate`        {requests: [...]} -> frames, one per finished request
+`POST /asyncrl/v1/abort`           {ids: [...]}
+`POST /asyncrl/v1/weights/prepare` a `WeightFile` -> verified, nothing changed yet
+`POST /asyncrl/v1/weights/commit`  a `WeightFile` -> pause, load, set the version, resume
+`GET  /asyncrl/v1/state`           {version, paused, running}
+
+A frame is a 4-byte little-endian length and a msgpack map.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import struct
+import time
+from typing import Any
+
+import msgpack
+import numpy as np
+from vllm import SamplingParams
+from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+from vllm.inputs import TokensPrompt
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import RequestOutputKind
+
+from asyncrl.errors import AsyncRLError, InputError
+from asyncrl.weights.files import WeightFile, verify_weights
+
+PREFIX = "/asyncrl/v1/"
+MAX_BODY_BYTES = 64 * 1024 * 1024
+
+
+def base_version() -> int:
+    """Version of the weights the server started with."""
+    return int(os.environ.get("ASYNCRL_BASE_VERSION", "0"))
+
+
+def parse_version(label: str) -> int:
+    """Turn vLLM's version label into ours; it says "default" until the first update."""
+    return base_version() if label == "default" else int(label)
+
+
+class Routes:
+    """Pure ASGI middleware: answers paths under `/asyncrl/v1/`, passes on everything else."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.token = os.environ.get("ASYNCRL_TOKEN", "")
+        self.committing = asyncio.Lock()
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
+            await self.app(scope, receive, send)
+            return
+        try:
+            self._authorize(scope)
+            engine = scope["app"].state.engine_client
+            name = scope["path"][len(PREFIX) :]
+            if name == "generate":
+                await self._generate(engine, await _read_body(receive), receive, send)
+            elif name == "state":
+                await _reply(send, 200, await self._state(engine))
+            elif name == "abort":
+                await engine.abort([str(i) for i in (await _read_body(receive))["ids"]])
+                await _reply(send, 200, {})
+            elif name == "weights/prepare":
+                file = _weight_file(await _read_body(receive))
+                await _reply(send, 200, {"verify_s": await asyncio.to_thread(verify_weights, file)})
+            elif name == "weights/commit":
+                await _reply(send, 200, await self._commit(engine, _weight_file(await _read_body(receive))))
+            else:
+                await _reply(send, 404, {"error": f"no route {scope['path']}"})
+        except PermissionError as error:
+            await _reply(send, 401, {"error": str(error)})
+        except (AsyncRLError, ValueError, KeyError, TypeError) as error:
+            await _reply(send, 400, {"error": f"{type(error).__name__}: {error}"})
+
+    def _authorize(self, scope: dict[str, Any]) -> None:
+        if not self.token:
+            return
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        if not hmac.compare_digest(given, f"Bearer {self.token}".encode()):
+            raise PermissionError("missing or wrong bearer token")
+
+    async def _state(self, engine: Any) -> dict[str, Any]:
+        version = parse_version(await engine.get_weight_version())
+        return {"version": version, "paused": await engine.is_paused()}
+
+    async def _commit(self, engine: Any, file: WeightFile) -> dict[str, Any]:
+        """Swap the weights between two decoding steps; running requests freeze and go on."""
+        async with self.committing:
+            start = time.perf_counter()
+            await engine.pause_generation(mode="keep", clear_cache=True)
+            try:
+                await engine.start_weight_update()
+                request = WeightTransferUpdateRequest(update_info={"path": file.path})
+                await engine.update_weights(request)
+                await engine.finish_weight_update(weight_version=str(file.version))
+            finally:
+                await engine.resume_generation()
+            return {"version": file.version, "pause_s": time.perf_counter() - start}
+
+    async def _generate(self, engine: Any, body: dict[str, Any], receive: Any, send: Any) -> None:
+        """Answer each request as it finishes; a client that leaves takes its running requests with it."""
+        requests = body["requests"]
+        parsed = [(_request_id(r), _prompt(r), _sampling(r), _adapter(r)) for r in requests]
+        headers = [(b"content-type", b"application/x-msgpack-frames")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        tasks = {asyncio.ensure_future(_run(engine, *one)) for one in parsed}
+        gone = asyncio.ensure_future(receive())
+        try:
+            while tasks:
+                done, _ = await asyncio.wait(tasks | {gone}, return_when=asyncio.FIRST_COMPLETED)
+                if gone in done:
+                    return
+                tasks -= done
+                frames = b"".join(_frame(task.result()) for task in done)
+                await send({"type": "http.response.body", "body": frames, "more_body": True})
+        finally:
+            gone.cancel()
+            for task in tasks:
+                task.cancel()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _run(engine: Any, request_id: str, prompt: Any, sampling: Any, adapter: Any) -> dict[str, Any]:
+    """Generate one request; an engine error becomes the answer of this request alone."""
+    final = None
+    try:
+        async for output in engine.generate(prompt, sampling, request_id, lora_request=adapter):
+            final = output
+    except (ValueError, RuntimeError) as error:
+        return {"id": request_id, "error": f"{type(error).__name__}: {error}"}
+    if final is None or not final.finished:
+        return {"id": request_id, "error": "the engine ended the request without an output"}
+    out = final.outputs[0]
+    token_ids = np.asarray(out.token_ids, dtype="<i4")
+    logprobs = np.fromiter(
+        (step[token].logprob for step, token in zip(out.logprobs or (), out.token_ids, strict=True)), dtype="<f4"
+    )
+    spans = [[parse_version(s.version), s.start, s.end] for s in out.weight_versions or ()]
+    return {
+        "id": request_id,
+        "token_ids": token_ids.tobytes(),
+        "logprobs": logprobs.tobytes(),
+        "spans": spans,
+        "finish_reason": out.finish_reason,
+        "cached_tokens": final.num_cached_tokens or 0,
+    }
+
+
+def _request_id(request: dict[str, Any]) -> str:
+    return str(request["id"])
+
+
+def _prompt(request: dict[str, Any]) -> TokensPrompt:
+    token_ids = np.frombuffer(request["token_ids"], dtype="<i4").tolist()
+    if not token_ids:
+        raise InputError("token_ids: must not be empty")
+    return TokensPrompt(prompt_token_ids=token_ids)
+
+
+def _sampling(request: dict[str, Any]) -> SamplingParams:
+    return SamplingParams(
+        max_tokens=int(request["max_tokens"]),
+        temperature=float(request.get("temperature", 1.0)),
+        top_p=float(request.get("top_p", 1.0)),
+        top_k=int(request.get("top_k", 0)),
+        seed=request.get("seed"),
+        stop_token_ids=list(request.get("stop_token_ids", ())),
+        logprobs=0,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def _adapter(request: dict[str, Any]) -> LoRARequest | None:
+    adapter = request.get("adapter")
+    if not adapter:
+        return None
+    return LoRARequest(lora_name=adapter["name"], lora_int_id=int(adapter["id"]), lora_path=adapter["path"])
+
+
+def _weight_file(body: dict[str, Any]) -> WeightFile:
+    return WeightFile(
+        version=int(body["version"]),
+        path=str(body["path"]),
+        checksum=str(body["checksum"]),
+        num_bytes=int(body["num_bytes"]),
+    )
+
+
+async def _read_body(receive: Any) -> dict[str, Any]:
+    chunks, size, more = [], 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise InputError("the client went away before its request was complete")
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        if size > MAX_BODY_BYTES:
+            raise InputError(f"body: larger than {MAX_BODY_BYTES} bytes")
+        more = message.get("more_body", False)
+    try:
+        body = msgpack.unpackb(b"".join(chunks))
+    except Exception as error:
+        raise InputError(f"body: not msgpack ({error})") from error
+    if not isinstance(body, dict):
+        raise InputError(f"body: must be a map, got {type(body).__name__}")
+    return body
+
+
+def _frame(message: dict[str, Any]) -> bytes:
+    payload = msgpack.packb(message)
+    return struct.pack("<I", len(payload)) + payload
+
+
+async def _reply(send: Any, status: int, message: dict[str, Any]) -> None:
+    body = msgpack.packb(message)
+    headers = [(b"content-type", b"application/msgpack"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,209 @@
+"""The engine process: starts a vLLM server with the asyncrl plugin, waits until it serves, watches it.
+
+    asyncrl serve engine --model DIR [--port N]
+
+The vLLM server is a child in the same process group and dies with this process. Its development routes
+(pause, weight updates) are open to whoever reaches the port, so it listens on loopback only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
+
+LOOPBACK = "127.0.0.1"
+PR_SET_PDEATHSIG = 1
+MAX_PORT_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What one engine needs to start. Sizes in tokens, memory in GiB, times in seconds."""
+
+    model: str
+    dtype: str = "float32"
+    max_model_len: int = 2048
+    max_num_seqs: int = 256
+    kv_cache_gib: int = 1
+    gpu_memory_utilization: float = 0.9
+    tensor_parallel: int = 1
+    weight_transfer: str = "shared_file"
+    threads: int = 0
+    """CPU threads of the model; 0 lets vLLM choose."""
+    base_version: int = 0
+    """Policy version of the weights in `model`."""
+    seed: int = 0
+    start_timeout_s: float = 300.0
+    extra_args: Sequence[str] = field(default_factory=tuple)
+
+
+def on_cpu() -> bool:
+    """True when the installed vLLM is the CPU build."""
+    return importlib.util.find_spec("vllm._C") is None or not _has_cuda()
+
+
+def _has_cuda() -> bool:
+    return any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+def build_command(options: EngineOptions, port: int) -> list[str]:
+    """Return the vLLM server's command line.
+
+    `--logprobs-mode processed_logprobs` reports log-probabilities after the temperature: those of the
+    distribution that was sampled from, which is the behavior policy.
+    """
+    command = [
+        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", options.model, "--served-model-name", "policy"),
+        *("--host", LOOPBACK, "--port", str(port)),
+        *("--dtype", options.dtype, "--seed", str(options.seed)),
+        *("--max-model-len", str(options.max_model_len), "--max-num-seqs", str(options.max_num_seqs)),
+        *("--tensor-parallel-size", str(options.tensor_parallel)),
+        *("--weight-transfer-config", json.dumps({"backend": options.weight_transfer})),
+        *("--middleware", "asyncrl.weights.vllm_routes.Routes"),
+        *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
+        *("--enable-scale-out", "--no-enable-log-requests", "--disable-uvicorn-access-log"),
+    ]
+    if on_cpu():
+        command += ["--enforce-eager"]
+        if options.tensor_parallel == 1:
+            command += ["--distributed-executor-backend", "asyncrl.weights.vllm_executor.InProcessExecutor"]
+    else:
+        command += ["--gpu-memory-utilization", str(options.gpu_memory_utilization)]
+    return command + list(options.extra_args)
+
+
+def build_env(options: EngineOptions, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the vLLM server's environment."""
+    env = dict(base)
+    env.update(
+        VLLM_SERVER_DEV_MODE="1",
+        VLLM_NO_USAGE_STATS="1",
+        VLLM_PLUGINS="asyncrl",
+        VLLM_CPU_KVCACHE_SPACE=str(options.kv_cache_gib),
+        ASYNCRL_BASE_VERSION=str(options.base_version),
+    )
+    env.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    if options.threads:
+        env.update(OMP_NUM_THREADS=str(options.threads), VLLM_CPU_OMP_THREADS_BIND="nobind")
+    if Path(options.model).is_dir():
+        env["HF_HUB_OFFLINE"] = "1"
+    return env
+
+
+def free_port() -> int:
+    """Return a port nobody listens on at this moment."""
+    with socket.socket() as sock:
+        sock.bind((LOOPBACK, 0))
+        return sock.getsockname()[1]
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def serve_engine(options: EngineOptions, port: int = 0, ready_file: str | None = None) -> int:
+    """Run one engine until it exits or a signal ends it; return its exit code.
+
+    `port` 0 picks a free one and tries again if somebody takes it first. `ready_file` receives
+    `{"url", "pid"}` once the engine answers.
+
+    Raises `ConfigError` (model or port), `DeadlineError` (not up in time), `UnavailableError` (it died).
+    """
+    _check_model(options.model)
+    tries = 1 if port else MAX_PORT_TRIES
+    for attempt in range(tries):
+        chosen = port or free_port()
+        _check_port(chosen)
+        child = subprocess.Popen(
+            build_command(options, chosen), env=build_env(options), preexec_fn=die_with_parent
+        )
+        stop_with(child)
+        try:
+            _wait_until_healthy(child, chosen, options.start_timeout_s)
+        except UnavailableError:
+            if attempt + 1 < tries and _port_taken(chosen):
+                continue
+            raise
+        except DeadlineError:
+            child.kill()
+            raise
+        url = f"http://{LOOPBACK}:{chosen}"
+        print(f"engine: serving {options.model} (version {options.base_version}) at {url}", flush=True)
+        if ready_file:
+            _write_ready(Path(ready_file), url, child.pid)
+        return child.wait()
+    raise UnavailableError(f"engine: no free port in {tries} tries")
+
+
+def stop_with(child: subprocess.Popen[bytes]) -> None:
+    """Pass SIGTERM and SIGINT on to the child, so both end together."""
+
+    def forward(signum: int, frame: object) -> None:
+        child.send_signal(signal.SIGTERM)
+        try:
+            child.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            child.kill()
+        raise SystemExit(0)
+
+    signal.signal(signal.SIGTERM, forward)
+    signal.signal(signal.SIGINT, forward)
+
+
+def _check_model(model: str) -> None:
+    path = Path(model)
+    looks_local = path.is_absolute() or model.startswith(".") or model.count("/") > 1
+    if looks_local and not (path / "config.json").is_file():
+        raise ConfigError(f"model.path: {model!r} has no config.json; give a Hugging Face model folder or a hub name")
+
+
+def _check_port(port: int) -> None:
+    if _port_taken(port):
+        raise ConfigError(f"port {port} is in use; choose another or 0 for a free one")
+
+
+def _port_taken(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((LOOPBACK, port))
+        except OSError:
+            return True
+    return False
+
+
+def _wait_until_healthy(child: subprocess.Popen[bytes], port: int, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if (code := child.poll()) is not None:
+            raise UnavailableError(f"engine: vLLM exited with code {code} while starting; its log says why")
+        try:
+            with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/health", timeout=2) as reply:
+                if reply.status == 200:
+                    return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise DeadlineError(f"engine: vLLM did not answer within engine.start_timeout_s={timeout_s:g}")
+
+
+def _write_ready(path: Path, url: str, pid: int) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps({"url": url, "pid": pid}))
+    partial.replace(path)
