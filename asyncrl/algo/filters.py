@@ -1,0 +1,30 @@
+"""Which sequences may enter the loss. A filter returns [B] bool; False rows keep their place in group statistics."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.groups import group_range, group_size
+
+
+def has_signal(rewards: Tensor, group: Tensor, keep_singletons: bool = True) -> Tensor:
+    """[B] True where the rewards of the row's group differ (DAPO dynamic sampling, arXiv 2503.14476).
+
+    verl keeps groups of one, whose standard deviation says nothing; `keep_singletons=False` drops them.
+    """
+    low, high = group_range(rewards, group)
+    return (high > low) | ((group_size(group) == 1) & keep_singletons)
+
+
+def dynamic_sampling(batch: AdvantageBatch, *, keep_singletons: bool = True) -> Tensor:
+    """[B] rows of groups with signal. A rollout worker that applies it too can sample replacements."""
+    return has_signal(batch.rewards, batch.group, keep_singletons)
+
+
+def overlong(batch: AdvantageBatch) -> Tensor:
+    """[B] rows that no limit truncated (DAPO overlong filter): their rewards still enter group statistics."""
+    if batch.truncated is None:
+        return torch.ones_like(batch.group, dtype=torch.bool)
+    return ~batch.truncated.bool()

@@ -1,0 +1,177 @@
+"""What losses and corrections read and return.
+
+All [B,T] tensors are aligned to the token being *predicted*: position t holds the log-probability, advantage,
+version and mask bit of the same sampled token. Prompt, observation and padding positions have `mask` False;
+whatever numbers stand there are replaced by zero on construction, so they can leak into nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+import torch
+from torch import Tensor
+
+from asyncrl.algo.metrics import Metrics
+from asyncrl.algo.ops import at_least_float32
+
+TOKEN_FIELDS = (
+    "logp",
+    "proximal_logp",
+    "behavior_logp",
+    "advantages",
+    "reference_logp",
+    "teacher_logp",
+    "snapshot_logp",
+    "entropy",
+    "values",
+    "old_values",
+    "returns",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossInputs:
+    """One micro-batch. Log-probabilities are at the sampling temperature; half precision is raised to float32."""
+
+    logp: Tensor
+    """[B,T] current policy; carries the gradient."""
+    mask: Tensor
+    """[B,T] bool, True on tokens the policy sampled."""
+    advantages: Tensor | None = None
+    """[B,T], never differentiated."""
+    behavior_logp: Tensor | None = None
+    """[B,T] as reported by the engine that sampled."""
+    proximal_logp: Tensor | None = None
+    """[B,T] anchor of the trust region. None lets the objective's proximal form supply it."""
+    reference_logp: Tensor | None = None
+    teacher_logp: Tensor | None = None
+    snapshot_logp: Tensor | None = None
+    """[B,T] recomputed by the trainer with the version that sampled the token; splits the ratio exactly."""
+    entropy: Tensor | None = None
+    """[B,T] full-softmax entropy; carries the gradient when an entropy bonus is used."""
+    values: Tensor | None = None
+    """[B,T] critic, carries the gradient."""
+    old_values: Tensor | None = None
+    returns: Tensor | None = None
+    versions: Tensor | None = None
+    """[B,T] integer version that sampled the token, -1 elsewhere."""
+    current_version: int = 0
+    scores: Tensor | None = None
+    """[B] trajectory rewards."""
+    group: Tensor | None = None
+    """[B] integer prompt index, for pairwise losses."""
+    logits: Tensor | None = None
+    """[B,T,V], only for losses over the whole vocabulary."""
+    teacher_logits: Tensor | None = None
+    statistics: dict[str, Tensor] = field(default_factory=dict)
+    """Scalars measured over the whole step (`Objective.batch_statistics`)."""
+
+    def __post_init__(self) -> None:
+        _check_shape("mask", self.mask, self.logp.shape)
+        mask = self.mask.bool()
+        object.__setattr__(self, "mask", mask)
+        for name in TOKEN_FIELDS:
+            x = getattr(self, name)
+            if x is not None:
+                _check_shape(name, x, self.logp.shape)
+                object.__setattr__(self, name, torch.where(mask, at_least_float32(x), 0.0))
+        if self.advantages is not None:
+            object.__setattr__(self, "advantages", self.advantages.detach())
+        if self.versions is not None:
+            _check_shape("versions", self.versions, self.logp.shape)
+        for name in ("scores", "group"):
+            x = getattr(self, name)
+            if x is not None:
+                _check_shape(name, x, self.logp.shape[:1])
+
+    def need(self, name: str) -> Tensor:
+        """The field `name`; ValueError that names it when it was not given."""
+        x = getattr(self, name)
+        if x is None:
+            raise ValueError(f"this loss needs LossInputs.{name}, which is None")
+        return x
+
+    def check_finite(self) -> None:
+        """ValueError naming the first tensor that holds NaN or infinity on a sampled token."""
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name in TOKEN_FIELDS}
+        check_finite({name: x for name, x in named.items() if x is not None})
+
+    @property
+    def log_ratio(self) -> Tensor:
+        """[B,T] `log r = logp - proximal_logp`."""
+        return self.logp - self.need("proximal_logp").detach()
+
+    @property
+    def behavior_log_ratio(self) -> Tensor:
+        """[B,T] `log r_b = logp - behavior_logp`."""
+        return self.logp - self.need("behavior_logp").detach()
+
+    @property
+    def mismatch_log_ratio(self) -> Tensor:
+        """[B,T] `log rho = proximal_logp - behavior_logp`, without gradient."""
+        return (self.need("proximal_logp") - self.need("behavior_logp")).detach()
+
+
+@dataclass(frozen=True, slots=True)
+class LossOutputs:
+    """What a loss returns before aggregation."""
+
+    token_loss: Tensor
+    """[B,T], zero where `mask` is False. A sequence-level loss repeats its value on the sequence's tokens."""
+    metrics: Metrics = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    """Detached per-token [B,T] or per-sequence [B] quantities: `clipped`, `weight`, `keep`, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Counts over *all* micro-batches and ranks of one optimizer step.
+
+    With them the sum of the aggregated micro-batch losses over micro-batches and ranks is exactly the loss of
+    the whole batch. A trainer that averages gradients over ranks multiplies by the number of ranks.
+    """
+
+    num_tokens: float
+    """Sampled tokens, counted before any rejection."""
+    num_sequences: float
+    """Sequences with at least one sampled token."""
+    num_prompts: float = 0.0
+    """Prompts (groups) with at least one such sequence."""
+    horizon: float = 0.0
+    """Fixed length of `seq_mean_token_sum_norm`, normally the longest completion the recipe allows."""
+    num_rows: float = 0.0
+    """All sequences, fully masked ones included."""
+    prompt_tokens: Tensor | None = None
+    """[P] sampled tokens of each prompt, indexed by the prompt index of a row; only `prompt_mean` reads it."""
+
+
+def count_totals(mask: Tensor, group: Tensor | None = None, horizon: float = 0.0) -> Totals:
+    """Counts of one whole batch: `mask` [B,T], `group` [B] prompt index of each row, numbered from 0."""
+    mask = mask.bool()
+    lengths = mask.sum(-1)
+    num_prompts, prompt_tokens = 0, None
+    if group is not None and group.numel():
+        prompt_tokens = torch.zeros(int(group.max()) + 1, dtype=lengths.dtype, device=mask.device)
+        prompt_tokens = prompt_tokens.index_add(0, group.long(), lengths)
+        num_prompts = int((prompt_tokens > 0).sum())
+    return Totals(
+        int(lengths.sum()), int((lengths > 0).sum()), num_prompts, horizon, mask.shape[0], prompt_tokens
+    )
+
+
+def check_finite(tensors: dict[str, Tensor]) -> None:
+    """ValueError naming the first tensor with a NaN or infinity. One device synchronisation when all is well."""
+    if not tensors:
+        return
+    device = next(iter(tensors.values())).device
+    bad = torch.stack([(~torch.isfinite(x)).any().to(device) for x in tensors.values()])
+    if bool(bad.any()):
+        name = list(tensors)[int(bad.nonzero()[0])]
+        count = int((~torch.isfinite(tensors[name])).sum())
+        raise ValueError(f"{name} holds {count} NaN or infinite value(s) on sampled tokens")
+
+
+def _check_shape(name: str, x: Tensor, shape: torch.Size) -> None:
+    if x.shape != shape:
+        raise ValueError(f"{name} has shape {tuple(x.shape)}, expected {tuple(shape)}")

@@ -1,0 +1,278 @@
+"""The `algo` section of a recipe as two functions: advantages of a whole step, loss of a micro-batch.
+
+objective = build_objective(recipe["algo"])
+estimate = objective.estimate(batch)                   # once per step, the same on every rank
+statistics = objective.batch_statistics(step_inputs)   # only if objective.needs_batch_statistics
+totals = count_totals(mask, group, objective.horizon)  # over all ranks; see `kept_mask`
+loss, metrics = objective.loss(inputs, totals)         # per micro-batch; then loss.backward()
+report = objective.report(reduce_over_ranks(merge(parts), all_reduce))
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asyncrl.algo import settings as settings_module
+from asyncrl.algo.aggregate import Aggregation, aggregate
+from asyncrl.algo.batch import AdvantageBatch, AdvantageOutputs
+from asyncrl.algo.diagnostics.advantages import advantage_metrics
+from asyncrl.algo.diagnostics.ess import derive, ess_metrics
+from asyncrl.algo.diagnostics.mismatch import divergence, ratio_split
+from asyncrl.algo.diagnostics.staleness import metrics_by_lag
+from asyncrl.algo.inputs import LossInputs, LossOutputs, Totals
+from asyncrl.algo.metrics import Metrics, extreme_over, mean_over, sum_of, values
+from asyncrl.algo.ops import bounded_ratio, masked_mean
+from asyncrl.algo.registry import resolve
+from asyncrl.algo.value import value_loss
+
+Correction = tuple[str, Callable[[LossInputs], Tensor]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Objective:
+    """Everything a recipe's `algo` section says, ready to call. Build it with `build_objective`."""
+
+    settings: dict[str, Any]
+    needs: frozenset[str]
+    """Words of `asyncrl.algo.needs.KNOWN`."""
+    advantage_fn: Callable[[AdvantageBatch], Tensor | AdvantageOutputs]
+    normalize_fn: Callable[[Tensor, Tensor], Tensor]
+    loss_fn: Callable[[LossInputs], LossOutputs]
+    corrections: tuple[Correction, ...]
+    aggregation: Aggregation
+    proximal_fn: Callable[[LossInputs], Tensor]
+    kl_fn: Callable[[Tensor, Tensor], Tensor]
+    shapings: tuple[Callable[[AdvantageBatch], Tensor], ...]
+    filters: tuple[Callable[[AdvantageBatch], Tensor], ...]
+
+    @property
+    def needs_proximal(self) -> str:
+        """Which anchor: `recompute`, `snapshot`, `ewma` (a forward pass each), `loglinear`, `linear`, `behavior`.
+
+        `none` when neither the loss nor a correction reads one.
+        """
+        reads = "proximal" in self.needs or bool(self.corrections)
+        return self.settings["proximal"]["name"] if reads else "none"
+
+    @property
+    def needs_reference(self) -> bool:
+        return "reference" in self.needs
+
+    @property
+    def needs_values(self) -> bool:
+        return "values" in self.needs
+
+    @property
+    def needs_entropy(self) -> bool:
+        return "entropy" in self.needs
+
+    @property
+    def needs_teacher(self) -> bool:
+        return bool(self.needs & {"teacher", "teacher_logits"})
+
+    @property
+    def needs_batch_statistics(self) -> bool:
+        """True when a correction uses a quantity of the whole step, such as a threshold or a mean weight."""
+        names = {name for name, _ in self.corrections}
+        normalised = any(part.get("batch_normalize") for part in self.settings["corrections"])
+        return normalised or "m2po" in names
+
+    @property
+    def shrinks_denominator(self) -> bool:
+        """True with `denominator: kept`: totals must then be counted on `kept_mask`."""
+        return self.settings["denominator"] == "kept"
+
+    @property
+    def horizon(self) -> float:
+        """Fixed length for `Totals.horizon`, 0 when the aggregation has none."""
+        return float(self.settings["aggregation"].get("horizon", 0.0))
+
+    @property
+    def kl_coef(self) -> float:
+        """Coefficient at the start; an adaptive one is passed to `loss` and `estimate`."""
+        return float(self.settings["kl"]["coef"])
+
+    def advantages(self, batch: AdvantageBatch) -> Tensor:
+        """[B,T] advantages of the whole step; see `estimate`."""
+        return self.estimate(batch).advantages
+
+    @torch.no_grad()
+    def estimate(self, batch: AdvantageBatch, kl_coef: float | None = None) -> AdvantageOutputs:
+        """Advantages, critic targets and which rows stay, for the whole step's batch.
+
+        Shaping is added to the rewards, KL in the reward is subtracted, then the estimator and normalisation
+        run. Rows that a filter drops keep their share in group statistics and get `keep` False and advantage 0.
+        """
+        for shape in self.shapings:
+            batch = dataclasses.replace(batch, rewards=batch.rewards + shape(batch))
+        keep = torch.ones_like(batch.group, dtype=torch.bool)
+        for keeps in self.filters:
+            keep &= keeps(batch)
+        batch = self._with_kl_in_reward(batch, self.kl_coef if kl_coef is None else kl_coef)
+        found = self.advantage_fn(batch)
+        outputs = found if isinstance(found, AdvantageOutputs) else AdvantageOutputs(found)
+        keep = keep if outputs.keep is None else keep & outputs.keep
+        kept_tokens = batch.mask & keep.unsqueeze(-1)
+        advantages = self.normalize_fn(outputs.advantages * kept_tokens, kept_tokens)
+        metrics = outputs.metrics | advantage_metrics(batch, advantages, keep)
+        return AdvantageOutputs(advantages, outputs.returns, keep, metrics)
+
+    def _with_kl_in_reward(self, batch: AdvantageBatch, coef: float) -> AdvantageBatch:
+        if self.settings["kl"]["where"] != "reward" or not coef:
+            return batch
+        kl = self.kl_fn(batch.need("old_logp"), batch.need("reference_logp"))
+        return dataclasses.replace(batch, token_penalty=coef * kl * batch.mask)
+
+    def loss(
+        self, inputs: LossInputs, totals: Totals, kl_coef: float | None = None
+    ) -> tuple[Tensor, Metrics]:
+        """This micro-batch's share of the step's loss, and its metrics.
+
+        Raises ValueError naming the tensor when one holds NaN or infinity on a sampled token, or is missing.
+        """
+        inputs.check_finite()
+        inputs = self.with_proximal(inputs)
+        outputs = self.loss_fn(inputs)
+        weight, metrics = self.correction_weight(inputs)
+        token_loss = outputs.token_loss if weight is None else outputs.token_loss * weight
+        mask = inputs.mask if weight is None or not self.shrinks_denominator else inputs.mask & (weight != 0)
+        policy = aggregate(self.aggregation, token_loss, mask, totals, inputs.group)
+        metrics |= outputs.metrics | {"loss/policy": sum_of(policy)}
+        total = policy
+        extra_terms = self._regularisers(inputs, self.kl_coef if kl_coef is None else kl_coef)
+        for name, (coef, term) in extra_terms.items():
+            value = aggregate(self.aggregation, term, inputs.mask, totals, inputs.group)
+            metrics[f"loss/{name}"] = sum_of(value)
+            metrics[name] = mean_over(term, inputs.mask)
+            total = total + coef * value
+        if inputs.values is not None and self.needs_values:
+            value, found = self._value_term(inputs, totals)
+            metrics |= found
+            total = total + self.settings["value"]["coef"] * value
+        return total, metrics | self._diagnostics(inputs, outputs, weight) | {"loss/total": sum_of(total)}
+
+    def with_proximal(self, inputs: LossInputs) -> LossInputs:
+        """The inputs with `proximal_logp` from the chosen form, without gradient."""
+        if self.needs_proximal == "none":
+            return inputs
+        return dataclasses.replace(inputs, proximal_logp=self.proximal_fn(inputs).detach())
+
+    @torch.no_grad()
+    def correction_weight(self, inputs: LossInputs) -> tuple[Tensor | None, Metrics]:
+        """Product of all corrections [B,T], or None without any; with weight and rejection metrics."""
+        product: Tensor | None = None
+        metrics: Metrics = {}
+        for name, correct in self.corrections:
+            weight = correct(inputs)
+            metrics[f"correction/{name}/rejected_fraction"] = mean_over(weight == 0, inputs.mask)
+            metrics[f"correction/{name}/weight"] = mean_over(weight, inputs.mask)
+            metrics[f"correction/{name}/weight_max"] = extreme_over(weight, inputs.mask)
+            product = weight if product is None else product * weight
+        return product, metrics
+
+    @torch.no_grad()
+    def kept_mask(self, inputs: LossInputs) -> Tensor:
+        """[B,T] tokens that no correction rejects, for totals with `denominator: kept`.
+
+        Computed before the first micro-batch, so a correction on the current policy sees the proximal one.
+        """
+        inputs = self.with_proximal(inputs)
+        weight, _ = self.correction_weight(dataclasses.replace(inputs, logp=inputs.need("proximal_logp")))
+        return inputs.mask if weight is None else inputs.mask & (weight != 0)
+
+    @torch.no_grad()
+    def batch_statistics(self, inputs: LossInputs) -> dict[str, Tensor]:
+        """Scalars for `LossInputs.statistics`, from the log-probabilities of the whole step on all ranks."""
+        from asyncrl.algo.correction.m2po import m2po_cutoff
+
+        inputs = self.with_proximal(inputs)
+        found: dict[str, Tensor] = {}
+        for part in self.settings["corrections"]:
+            if part["name"] == "m2po":
+                threshold = part.get("threshold", 0.04)
+                found["m2po_cutoff"] = m2po_cutoff(inputs.mismatch_log_ratio**2, inputs.mask, threshold)
+            if part["name"] == "token_tis" and part.get("batch_normalize"):
+                weight = bounded_ratio(inputs.mismatch_log_ratio).clamp(
+                    part.get("low", 0.0), part.get("cap", 2.0)
+                )
+                found["token_tis_mean"] = masked_mean(weight, inputs.mask)
+        return found
+
+    def _regularisers(self, inputs: LossInputs, kl_coef: float) -> dict[str, tuple[float, Tensor]]:
+        terms: dict[str, tuple[float, Tensor]] = {}
+        if (
+            self.settings["kl"]["where"] == "loss"
+            and "reference" in self.needs
+            and inputs.reference_logp is not None
+        ):
+            terms["reference_kl"] = (kl_coef, self.kl_fn(inputs.logp, inputs.reference_logp.detach()))
+        if inputs.entropy is not None:
+            terms["entropy"] = (-float(self.settings["entropy_coef"]), inputs.entropy)
+        return terms
+
+    def _value_term(self, inputs: LossInputs, totals: Totals) -> tuple[Tensor, Metrics]:
+        from asyncrl.algo.aggregate import token_mean
+
+        part = self.settings["value"]
+        loss, clipped = value_loss(
+            inputs.need("values"),
+            inputs.need("old_values"),
+            inputs.need("returns"),
+            inputs.mask,
+            part["clip"],
+            part["huber_delta"],
+        )
+        value = aggregate(token_mean, loss, inputs.mask, totals)
+        return value, {
+            "loss/value": sum_of(value),
+            "value/clip_fraction": mean_over(clipped, inputs.mask),
+            "value/mean": mean_over(inputs.need("values"), inputs.mask),
+            "value/error": mean_over((inputs.need("values") - inputs.need("returns")).abs(), inputs.mask),
+        }
+
+    @torch.no_grad()
+    def _diagnostics(self, inputs: LossInputs, outputs: LossOutputs, weight: Tensor | None) -> Metrics:
+        found: Metrics = {"tokens": sum_of(inputs.mask.sum()), "sequences": sum_of(inputs.mask.any(-1).sum())}
+        if inputs.proximal_logp is not None and inputs.behavior_logp is not None:
+            found |= divergence(inputs.proximal_logp, inputs.behavior_logp, inputs.mask)
+            found |= ess_metrics(inputs.mismatch_log_ratio, inputs.mask)
+            found |= ratio_split(inputs)
+        return found | metrics_by_lag(inputs, outputs, weight)
+
+    def report(self, metrics: Metrics) -> dict[str, float]:
+        """Plain numbers, effective sample sizes included, of metrics merged over micro-batches and ranks."""
+        return derive(values(metrics))
+
+
+def build_objective(algo: Any) -> Objective:
+    """Objective of an `algo` section (a mapping or dataclass, see `asyncrl.algo.settings`).
+
+    Raises ConfigError naming the key, the value and what is allowed.
+    """
+    chosen = settings_module.resolve_settings(algo)
+    aggregation = {k: v for k, v in chosen["aggregation"].items() if k != "horizon"}
+    return Objective(
+        settings=chosen,
+        needs=settings_module.needed(chosen),
+        advantage_fn=_bind("advantage", chosen["advantage"]),
+        normalize_fn=_bind("normalize", chosen["normalize"]),
+        loss_fn=_bind("loss", chosen["loss"]),
+        corrections=tuple((part["name"], _bind("correction", part)) for part in chosen["corrections"]),
+        aggregation=_bind("aggregation", aggregation),
+        proximal_fn=_bind("proximal", chosen["proximal"]),
+        kl_fn=resolve("kl", chosen["kl"]["estimator"]),
+        shapings=tuple(_bind("shaping", part) for part in chosen["shaping"]),
+        filters=tuple(_bind("filter", part) for part in chosen["filters"]),
+    )
+
+
+def _bind(kind: str, part: dict[str, Any]) -> Callable[..., Any]:
+    function = resolve(kind, part["name"])
+    params = {name: value for name, value in part.items() if name != "name"}
+    return partial(function, **params) if params else function

@@ -1,0 +1,63 @@
+"""Masked reductions and log-ratio arithmetic shared by every formula in this package."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+LOG_RATIO_CLAMP = 20.0
+"""Log-ratios are clamped to ± this before `exp`; outside it the gradient is zero (as in verl)."""
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Half precision becomes float32; float32 and float64 stay."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def bounded_ratio(log_ratio: Tensor, limit: float = LOG_RATIO_CLAMP) -> Tensor:
+    """`exp(clamp(log_ratio, ±limit))`: finite for any log-probabilities."""
+    return log_ratio.clamp(-limit, limit).exp()
+
+
+def sequence_log_ratio(log_ratio: Tensor, mask: Tensor) -> Tensor:
+    """[B] sum of the token log-ratios of each sequence, the log of the product ratio."""
+    return (log_ratio * mask).sum(-1)
+
+
+def mean_log_ratio(log_ratio: Tensor, mask: Tensor) -> Tensor:
+    """[B] mean token log-ratio of each sequence, the log of the geometric-mean ratio; 0 for empty rows."""
+    return sequence_log_ratio(log_ratio, mask) / mask.sum(-1).clamp(min=1)
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Mean over positions where `mask` holds; 0 where there is none."""
+    return (x * mask).sum() / mask.sum().clamp(min=1)
+
+
+def masked_var(x: Tensor, mask: Tensor, ddof: int = 1) -> Tensor:
+    """Variance over positions where `mask` holds; 0 where fewer than `ddof + 1` remain."""
+    count = mask.sum()
+    centred = (x - masked_mean(x, mask)) * mask
+    return (centred**2).sum() / (count - ddof).clamp(min=1)
+
+
+def whiten(x: Tensor, mask: Tensor, eps: float = 1e-8, ddof: int = 1) -> Tensor:
+    """`(x - mean) / sqrt(var + eps)` over masked positions, 0 elsewhere (verl `masked_whiten`)."""
+    return (x - masked_mean(x, mask)) * torch.rsqrt(masked_var(x, mask, ddof) + eps) * mask
+
+
+def to_tokens(x: Tensor, mask: Tensor) -> Tensor:
+    """Broadcast a per-sequence [B] quantity to its sampled tokens [B,T]."""
+    return torch.where(mask, x.unsqueeze(-1), torch.zeros((), dtype=x.dtype, device=x.device))
+
+
+def reward_to_go(token_rewards: Tensor, gamma: float = 1.0) -> Tensor:
+    """[B,T] discounted sum of the rewards at and after each position."""
+    if gamma == 1.0:
+        return token_rewards.flip(-1).cumsum(-1).flip(-1)
+    returns = torch.zeros_like(token_rewards)
+    running = torch.zeros_like(token_rewards[:, 0])
+    for t in reversed(range(token_rewards.shape[1])):
+        running = token_rewards[:, t] + gamma * running
+        returns[:, t] = running
+    return returns

@@ -1,0 +1,177 @@
+"""The `algo` section of a recipe: fill it from its preset, check it, without importing torch.
+
+    preset: dapo
+    advantage: {name: grpo, eps: 1e-4}
+    loss: {name: ppo_clip, eps_high: 0.28}
+    corrections: [{name: token_tis, cap: 2.0}]
+    aggregation: {name: seq_mean_token_sum_norm, horizon: 1024}
+    proximal: {name: recompute}
+    kl: {estimator: k3, coef: 0.001, where: loss}
+    entropy_coef: 0.0
+    denominator: original
+
+A part given with the preset's own name (or with none) overrides single parameters; a part with another name
+replaces the preset's part. `corrections`, `shaping` and `filters` are lists and are replaced whole.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from asyncrl.algo import signature
+from asyncrl.algo.presets import PRESETS
+from asyncrl.algo.registry import did_you_mean
+from asyncrl.errors import ConfigError
+
+DEFAULTS: dict[str, Any] = {
+    "advantage": {"name": "grpo"},
+    "normalize": {"name": "none"},
+    "loss": {"name": "ppo_clip"},
+    "corrections": [],
+    "aggregation": {"name": "token_mean"},
+    "proximal": {"name": "recompute"},
+    "kl": {"estimator": "k3", "coef": 0.0, "where": "loss", "target": None, "horizon": 10000},
+    "entropy_coef": 0.0,
+    "value": {"coef": 0.5, "clip": 0.2, "huber_delta": None},
+    "shaping": [],
+    "filters": [],
+    "denominator": "original",
+}
+"""What a recipe without a preset gets, and every key it may set."""
+
+NAMED = {
+    "advantage": "advantage",
+    "normalize": "normalize",
+    "loss": "loss",
+    "aggregation": "aggregation",
+    "proximal": "proximal",
+}
+LISTED = {"corrections": "correction", "shaping": "shaping", "filters": "filter"}
+CHOICES = {"denominator": ("original", "kept")}
+KL_TYPES = {"coef": "float", "where": "Literal['loss', 'reward']", "target": "float | None", "horizon": "int"}
+VALUE_TYPES = {"coef": "float", "clip": "float | None", "huber_delta": "float | None"}
+
+
+def resolve_settings(algo: Any) -> dict[str, Any]:
+    """Every key of `DEFAULTS`, taken from the recipe, else its preset, else the default; checked.
+
+    `algo` is a mapping or a dataclass. Raises ConfigError naming the key, the value and what is allowed.
+    """
+    given = _as_dict(algo)
+    preset = given.pop("preset", None)
+    if preset is not None and preset not in PRESETS:
+        raise ConfigError(f"algo.preset: unknown preset {preset!r}{did_you_mean(str(preset), PRESETS)}")
+    for key in given:
+        if key not in DEFAULTS:
+            raise ConfigError(f"algo.{key}: unknown key{did_you_mean(key, [*DEFAULTS, 'preset'])}")
+    settings = copy.deepcopy(DEFAULTS)
+    for layer in (PRESETS[preset] if preset else {}, given):
+        for key, value in layer.items():
+            settings[key] = _overlay(key, settings[key], copy.deepcopy(value))
+    _check(settings)
+    return settings
+
+
+def check(algo: Any) -> None:
+    """ConfigError when the `algo` section names or types anything wrong. Imports neither torch nor the functions."""
+    resolve_settings(algo)
+
+
+def needed(settings: Mapping[str, Any]) -> frozenset[str]:
+    """The `@needs` words of all parts of resolved settings."""
+    parts = [(kind, settings[key]["name"]) for key, kind in NAMED.items()]
+    parts += [(kind, part["name"]) for key, kind in LISTED.items() for part in settings[key]]
+    words: set[str] = set()
+    for kind, name in parts:
+        found = signature.read(kind, name)
+        words |= set(found.needs) if found else set()
+    if settings["kl"]["coef"] or settings["kl"]["target"] is not None:
+        words.add("reference")
+    if settings["entropy_coef"]:
+        words.add("entropy")
+    return frozenset(words)
+
+
+def _as_dict(algo: Any) -> dict[str, Any]:
+    if dataclasses.is_dataclass(algo) and not isinstance(algo, type):
+        algo = {k: v for k, v in dataclasses.asdict(algo).items() if v is not None}
+    if not isinstance(algo, Mapping):
+        raise ConfigError(f"algo: expected a mapping, got {type(algo).__name__}")
+    return dict(algo)
+
+
+def _overlay(key: str, base: Any, value: Any) -> Any:
+    if key in NAMED:
+        value = {"name": value} if isinstance(value, str) else value
+        if isinstance(value, Mapping) and value.get("name", base["name"]) == base["name"]:
+            return {**base, **value}
+        return value
+    if key in LISTED and isinstance(value, list):
+        return [{"name": part} if isinstance(part, str) else part for part in value]
+    if isinstance(base, dict):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"algo.{key}: expected a mapping, got {value!r}")
+        for name in value:
+            if name not in base:
+                raise ConfigError(f"algo.{key}.{name}: unknown key{did_you_mean(name, base)}")
+        return {**base, **value}
+    return value
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    for key, kind in NAMED.items():
+        _check_part(f"algo.{key}", kind, settings[key])
+    for key, kind in LISTED.items():
+        if not isinstance(settings[key], list):
+            raise ConfigError(f"algo.{key}: expected a list, got {settings[key]!r}")
+        for i, part in enumerate(settings[key]):
+            _check_part(f"algo.{key}[{i}]", kind, part)
+    signature.read("kl", _string("algo.kl.estimator", settings["kl"]["estimator"]))
+    for section, types in (("kl", KL_TYPES), ("value", VALUE_TYPES)):
+        for name, annotation in types.items():
+            _check_value(f"algo.{section}.{name}", _parse(annotation), settings[section][name])
+    _check_value("algo.entropy_coef", _parse("float"), settings["entropy_coef"])
+    for key, allowed in CHOICES.items():
+        if settings[key] not in allowed:
+            raise ConfigError(f"algo.{key}: got {settings[key]!r}, allowed: {', '.join(allowed)}")
+
+
+def _check_part(where: str, kind: str, part: Any) -> None:
+    if not isinstance(part, Mapping) or "name" not in part:
+        raise ConfigError(f"{where}: expected a mapping with a name, got {part!r}")
+    found = signature.read(kind, _string(f"{where}.name", part["name"]))
+    if found is None:
+        return
+    extra = {"horizon": _parse("float")} if kind == "aggregation" else {}
+    allowed = {**found.params, **extra}
+    for name, value in part.items():
+        if name == "name":
+            continue
+        if name not in allowed:
+            raise ConfigError(
+                f"{where}.{name}: {part['name']!r} has no such parameter{did_you_mean(name, allowed)}"
+            )
+        _check_value(f"{where}.{name}", allowed[name], value)
+    missing = sorted(found.required - set(part))
+    if missing:
+        raise ConfigError(f"{where}.{missing[0]}: {part['name']!r} needs this parameter")
+
+
+def _check_value(where: str, annotation: ast.expr | None, value: Any) -> None:
+    if not signature.accepts(annotation, value):
+        expected = ast.unparse(annotation) if annotation is not None else ""
+        raise ConfigError(f"{where}: got {value!r}, allowed: {expected}")
+
+
+def _string(where: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{where}: expected a name, got {value!r}")
+    return value
+
+
+def _parse(annotation: str) -> ast.expr:
+    return ast.parse(annotation, mode="eval").body

@@ -1,0 +1,51 @@
+"""Critic regression with the value clip of PPO.
+
+    l = ½ max((V - R)², (clip(V, V_old ± eps) - R)²)
+
+Source: baselines PPO2; verl and AReaL. `huber_delta` replaces the square by the Huber function (AReaL, δ = 10).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def value_loss(
+    values: Tensor,
+    old_values: Tensor,
+    returns: Tensor,
+    mask: Tensor,
+    clip: float | None = 0.2,
+    huber_delta: float | None = None,
+    factor: float = 0.5,
+) -> tuple[Tensor, Tensor]:
+    """[B,T] token loss, zero where masked, and where the clipped branch was taken.
+
+    All inputs [B,T]; only `values` carries a gradient. `clip` None turns clipping off.
+    """
+    returns = returns.detach()
+    loss = _penalty(values - returns, huber_delta)
+    taken = torch.zeros_like(mask, dtype=torch.bool)
+    if clip is not None:
+        near = old_values.detach() + (values - old_values.detach()).clamp(-clip, clip)
+        clipped = _penalty(near - returns, huber_delta)
+        taken = (clipped > loss) & mask.bool()
+        loss = torch.where(taken, clipped, loss)
+    return factor * loss * mask, taken
+
+
+def _penalty(error: Tensor, huber_delta: float | None) -> Tensor:
+    if huber_delta is None:
+        return error**2
+    size = error.abs()
+    return torch.where(size <= huber_delta, error**2, huber_delta * (2 * size - huber_delta))
+
+
+def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
+    """Scalar `1 - var(R - V) / var(R)` over sampled tokens; 0 where the returns do not vary."""
+    picked = mask.bool()
+    target, error = returns[picked], (returns - values)[picked]
+    if target.numel() < 2 or bool(target.max() == target.min()):
+        return returns.new_zeros(())
+    return 1 - error.var() / target.var()
