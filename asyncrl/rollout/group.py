@@ -1,0 +1,53 @@
+"""G episodes of one task at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+from asyncrl.rollout.builder import TrajectoryBuilder
+from asyncrl.rollout.episode import EpisodeRunner
+from asyncrl.types import FailureClass, Group, Lease, Status, Trajectory
+
+MAX_EPISODE_ATTEMPTS = 3
+RETRY_PAUSE_S = 0.5
+
+
+async def run_group(runner: EpisodeRunner, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
+    """Run the leased group. Episodes that infrastructure fails are run again, then recorded as failed."""
+    episodes = [
+        _run_episode(runner, lease, index, f"{worker}-{lease.id}-{index}", episode_timeout_s)
+        for index in range(lease.group_size)
+    ]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(episode) for episode in episodes]
+    return Group(
+        id=lease.id,
+        task=lease.task,
+        version=lease.version,
+        trajectories=tuple(task.result() for task in tasks),
+        worker=worker,
+    )
+
+
+async def _run_episode(
+    runner: EpisodeRunner, lease: Lease, index: int, episode_id: str, timeout_s: float
+) -> Trajectory:
+    trajectory = None
+    for attempt in range(1, MAX_EPISODE_ATTEMPTS + 1):
+        try:
+            async with asyncio.timeout(timeout_s):
+                trajectory = await runner.run(lease.task, index, f"{episode_id}-{attempt}")
+        except TimeoutError:
+            trajectory = _timed_out(lease, index, timeout_s)
+        if trajectory.failure is not FailureClass.INFRASTRUCTURE:
+            return trajectory
+        if attempt < MAX_EPISODE_ATTEMPTS:
+            await asyncio.sleep(RETRY_PAUSE_S * attempt)
+    assert trajectory is not None
+    return trajectory
+
+
+def _timed_out(lease: Lease, index: int, timeout_s: float) -> Trajectory:
+    builder = TrajectoryBuilder(lease.task, index)
+    error = f"episode did not end within rollout.episode_timeout_s={timeout_s:g}"
+    return builder.finish(Status.FAILED, FailureClass.INFRASTRUCTURE, error)

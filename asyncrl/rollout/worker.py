@@ -1,0 +1,170 @@
+"""The loop of a rollout worker: lease, run the group, put; several groups at once.
+
+    buffer --lease--> slot 1..n --episodes--> engine, environments
+       ^                 |
+       +------put--------+            renewals every third of a lease keep the slot
+
+A slot waits for the buffer (long poll), never for another slot. A lost lease cancels its group: the buffer
+has given the task to somebody else. The loop ends when the buffer says the plan is done, or on `drain`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from asyncrl.errors import AsyncRLError, ConflictError, UnavailableError
+from asyncrl.rollout.episode import EpisodeRunner
+from asyncrl.rollout.group import run_group
+from asyncrl.types import Group, Lease
+
+log = logging.getLogger("asyncrl.rollout")
+
+
+class LeaseSource(Protocol):
+    """The part of the buffer a worker uses."""
+
+    async def lease(self, worker: str, wait_s: float) -> Lease | None: ...
+    async def renew(self, lease_id: str) -> float: ...
+    async def release(self, lease_id: str) -> None: ...
+    async def put(self, group: Group) -> Any: ...
+
+
+@dataclass(slots=True)
+class WorkerCounters:
+    """What a worker has done, for `/v1/status` and `/metrics`."""
+
+    groups: int = 0
+    episodes: Counter[str] = field(default_factory=Counter)
+    """By status, and by failure class for failed ones."""
+    turns: int = 0
+    sampled_tokens: int = 0
+    context_tokens: int = 0
+    cached_tokens: int = 0
+    engine_s: float = 0.0
+    env_s: float = 0.0
+    leases_lost: int = 0
+    started: float = field(default_factory=time.time)
+
+    def add(self, group: Group) -> None:
+        self.groups += 1
+        for trajectory in group.trajectories:
+            self.episodes[trajectory.failure or trajectory.status] += 1
+            self.turns += len(trajectory.turns)
+            self.sampled_tokens += trajectory.num_sampled
+            self.context_tokens += sum(turn.start for turn in trajectory.turns)
+            self.cached_tokens += int(trajectory.info.get("cached_tokens", 0))
+            self.engine_s += trajectory.timing.get("engine_s", 0.0)
+            self.env_s += trajectory.timing.get("env_s", 0.0)
+
+
+class RolloutLoop:
+    """Runs `groups_in_flight` slots until drained."""
+
+    def __init__(
+        self,
+        name: str,
+        buffer: LeaseSource,
+        runner: EpisodeRunner,
+        groups_in_flight: int,
+        lease_s: float,
+        episode_timeout_s: float,
+        poll_s: float = 5.0,
+    ) -> None:
+        self.name = name
+        self.buffer = buffer
+        self.runner = runner
+        self.groups_in_flight = groups_in_flight
+        self.lease_s = lease_s
+        self.episode_timeout_s = episode_timeout_s
+        self.poll_s = poll_s
+        self.counters = WorkerCounters()
+        self.running: dict[str, Lease] = {}
+        self._draining = asyncio.Event()
+
+    def drain(self) -> None:
+        """Take no more leases; `run` returns when the running groups are put."""
+        self._draining.set()
+
+    async def run(self) -> None:
+        """Run until drained. An unexpected error in any slot ends all of them: a bug is a crash."""
+        async with asyncio.TaskGroup() as slots:
+            for _ in range(self.groups_in_flight):
+                slots.create_task(self._slot())
+
+    async def _slot(self) -> None:
+        while not self._draining.is_set():
+            try:
+                lease = await self.buffer.lease(self.name, self.poll_s)
+            except (UnavailableError, TimeoutError, OSError) as error:
+                log.warning("no lease: %s", error)
+                await self._pause(1.0)
+                continue
+            if lease is not None:
+                await self._work(lease)
+
+    async def _work(self, lease: Lease) -> None:
+        self.running[lease.id] = lease
+        work = asyncio.ensure_future(run_group(self.runner, lease, self.name, self.episode_timeout_s))
+        keeper = asyncio.ensure_future(self._keep(lease))
+        try:
+            await asyncio.wait({work, keeper}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                self.counters.leases_lost += 1
+                log.warning("lease %s of task %s lost: %s", lease.id, lease.task.id, keeper.exception())
+                return
+            group = work.result()
+            self.counters.add(group)
+            await self._put(group)
+        except asyncio.CancelledError:
+            await self._give_back(lease)
+            raise
+        finally:
+            del self.running[lease.id]
+            for task in (work, keeper):
+                task.cancel()
+            await asyncio.gather(work, keeper, return_exceptions=True)
+
+    async def _keep(self, lease: Lease) -> None:
+        """Renew until cancelled; ends by raising when the lease is gone."""
+        while True:
+            await asyncio.sleep(self.lease_s / 3)
+            try:
+                await self.buffer.renew(lease.id)
+            except (UnavailableError, TimeoutError, OSError) as error:
+                log.warning("lease %s not renewed: %s", lease.id, error)
+
+    async def _put(self, group: Group) -> None:
+        """Hand the group over; repeat through outages, since a put of the same lease counts once."""
+        deadline = time.monotonic() + self.lease_s
+        while True:
+            try:
+                await self.buffer.put(group)
+                return
+            except ConflictError as error:
+                self.counters.leases_lost += 1
+                log.warning("group %s refused: %s", group.id, error)
+                return
+            except (UnavailableError, TimeoutError, OSError) as error:
+                if time.monotonic() > deadline:
+                    log.error("group %s not delivered: %s", group.id, error)
+                    return
+                await self._pause(1.0)
+
+    async def _give_back(self, lease: Lease) -> None:
+        try:
+            async with asyncio.timeout(5):
+                await self.buffer.release(lease.id)
+        except (AsyncRLError, TimeoutError, OSError) as error:
+            log.warning("lease %s not given back: %s", lease.id, error)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._draining.wait()
+        except TimeoutError:
+            return
