@@ -1,0 +1,73 @@
+"""SAT: a staleness-adaptive trust region. Tokens far from the anchor get a narrower clip.
+
+    d = sg[log r],  q = inf{x : F_|d|(x) >= quantile} over sampled tokens,  ψ(u) = 1 / (1 + (u / q)²)
+    where q > 0 and |d| > q:  c+ = ψ([d]+), c- = ψ([-d]+), else 1
+    l = max(-A r, -A clip(r, 1 - eps_low c-, 1 + eps_high c+))
+
+Source: arXiv 2607.18722 as its authors' page states it (quantile 0.9, eps 0.2, k3 KL 1e-3). The quantile is the
+inverse-CDF order statistic, without interpolation. It is taken over the micro-batch, or over the step when
+`statistics["sat_quantile"]` is given.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from asyncrl.algo.inputs import LossInputs, LossOutputs
+from asyncrl.algo.loss.ppo import clipped_surrogate, ratio_metrics
+from asyncrl.algo.metrics import mean_over
+from asyncrl.algo.needs import needs
+from asyncrl.algo.ops import bounded_ratio
+
+
+def order_quantile(x: Tensor, level: float) -> Tensor:
+    """Scalar smallest element of `x` [n] with at least the share `level` of elements at or below it; 0 if empty."""
+    if not x.numel():
+        return x.new_zeros(())
+    rank = min(max(math.ceil(level * x.numel()), 1), x.numel())
+    return x.kthvalue(rank).values
+
+
+def trust_bounds(
+    distance: Tensor, q: Tensor, eps_low: float, eps_high: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`(lower, upper, gated)` [B,T] bounds of the ratio for signed distances `d` [B,T]."""
+    gated = (q > 0) & (distance.abs() > q)
+    scale = torch.where(q > 0, q, 1.0)
+
+    def shrink(u: Tensor) -> Tensor:
+        return torch.where(gated, 1 / (1 + (u.clamp(min=0) / scale) ** 2), 1.0)
+
+    return 1 - eps_low * shrink(-distance), 1 + eps_high * shrink(distance), gated
+
+
+@needs("proximal")
+def sat(
+    inputs: LossInputs, *, eps_low: float = 0.2, eps_high: float = 0.2, quantile: float = 0.9
+) -> LossOutputs:
+    """PPO clip with staleness-adaptive radii."""
+    log_ratio = inputs.log_ratio
+    distance = log_ratio.detach()
+    q = inputs.statistics.get("sat_quantile")
+    q = order_quantile(distance[inputs.mask].abs(), quantile) if q is None else q
+    lower, upper, gated = trust_bounds(distance, q, eps_low, eps_high)
+    ratio = bounded_ratio(log_ratio)
+    loss, binds = clipped_surrogate(ratio, inputs.need("advantages"), lower, upper)
+    metrics = ratio_metrics(inputs, ratio) | {
+        "clip_fraction": mean_over(binds, inputs.mask),
+        "sat/quantile": mean_over(q.expand_as(inputs.mask), inputs.mask),
+        "sat/gate_rate": mean_over(gated, inputs.mask),
+        "sat/lower": mean_over(lower, inputs.mask),
+        "sat/upper": mean_over(upper, inputs.mask),
+    }
+    tensors = {
+        "clipped": binds & inputs.mask,
+        "gated": gated & inputs.mask,
+        "quantile": q,
+        "lower": lower * inputs.mask,
+        "upper": upper * inputs.mask,
+    }
+    return LossOutputs(loss * inputs.mask, metrics, tensors)
