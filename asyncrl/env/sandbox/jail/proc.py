@@ -1,0 +1,110 @@
+"""What /proc says about a tree of processes: who is in it, how much memory it holds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def _read(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 65536)
+    finally:
+        os.close(fd)
+
+
+def _children_of(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        found += map(int, _read(f"/proc/{pid}/task/{task}/children").split())
+    return found
+
+
+def descendants(root: int) -> list[int]:
+    """Every process below `root`, without it; those that vanish meanwhile are left out."""
+    found: list[int] = []
+    stack = [root]
+    while stack:
+        with contextlib.suppress(OSError):
+            children = _children_of(stack.pop())
+            found += children
+            stack += children
+    return found
+
+
+def resident_bytes(pids: list[int]) -> int:
+    """Upper estimate of the memory of these processes: mapped program files are counted as well."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError, IndexError):
+            total += int(_read(f"/proc/{pid}/statm").split()[1]) * PAGE_BYTES
+    return total
+
+
+def private_bytes(pids: list[int]) -> int:
+    """Anonymous and shared-anonymous memory of these processes. Pages shared after a fork count once each."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for line in _read(f"/proc/{pid}/status").splitlines():
+                if line.startswith((b"RssAnon:", b"RssShmem:")):
+                    total += int(line.split()[1]) * 1024
+    return total
+
+
+def holds_more_than(root: int, limit_bytes: int) -> bool:
+    """Whether the tree below `root` holds more memory than `limit_bytes`."""
+    pids = descendants(root)
+    # The cheap number is an upper bound: the exact one is read only when it may matter.
+    return resident_bytes(pids) > limit_bytes and private_bytes(pids) > limit_bytes
+
+
+def pids_of_uid(uid: int) -> list[int]:
+    """Processes whose real uid is `uid`, zombies too."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                # Not the owner of /proc/PID: a process that made itself undumpable shows as root's there.
+                for line in _read(f"/proc/{name}/status").splitlines():
+                    if line.startswith(b"Uid:"):
+                        if int(line.split()[1]) == uid:
+                            found.append(int(name))
+                        break
+    return found
+
+
+def reap_any() -> dict[int, int]:
+    """Wait status of every child that has ended."""
+    ended: dict[int, int] = {}
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            ended[pid] = status
+    return ended
+
+
+def kill_descendants(root: int, timeout_s: float = 5.0) -> bool:
+    """Kill the tree below `root` until nothing is left of it; True when that worked.
+
+    `root` must be this process (which then reaps) or reap its own children.
+    """
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        pids = descendants(root)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if root == os.getpid():
+            reap_any()
+        if not pids:
+            return True
+        time.sleep(0.001)
+    return False
