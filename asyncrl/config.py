@@ -66,6 +66,8 @@ class EngineConfig(Section):
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
     tensor_parallel: int = Field(1, ge=1)
     weight_transfer: Literal["shared_file", "nccl", "ipc"] = "shared_file"
+    threads: int = Field(0, ge=0)
+    """CPU threads of each engine; 0 lets vLLM choose."""
     start_timeout_s: float = Field(300.0, gt=0)
     extra_args: list[str] = Field(default_factory=list)
     """Further `vllm serve` arguments."""
@@ -101,19 +103,6 @@ class BufferConfig(Section):
     """How long the trainer waits for a batch before it ends the run."""
 
 
-class AlgoConfig(Section):
-    """The objective. `preset` names a published combination; the other keys override its parts."""
-
-    preset: str = "decoupled_ppo"
-    advantage: dict[str, Any] = Field(default_factory=dict)
-    loss: dict[str, Any] = Field(default_factory=dict)
-    corrections: list[dict[str, Any]] | None = None
-    aggregation: dict[str, Any] = Field(default_factory=dict)
-    proximal: dict[str, Any] = Field(default_factory=dict)
-    kl: dict[str, Any] = Field(default_factory=dict)
-    entropy_coef: float | None = None
-
-
 class TrainConfig(Section):
     """The optimizer and its schedule."""
 
@@ -129,6 +118,7 @@ class TrainConfig(Section):
     """Padded tokens of one forward pass."""
     zero_stage: Literal[0, 1, 2, 3] = 1
     ranks: int = Field(1, ge=1)
+    gradient_checkpointing: bool = False
     threads: int = Field(0, ge=0)
     """CPU threads of each rank; 0 lets torch choose."""
     checkpoint_every: int = Field(0, ge=0)
@@ -175,7 +165,8 @@ class Config(Section):
     engine: EngineConfig = EngineConfig()
     rollout: RolloutConfig = RolloutConfig()
     buffer: BufferConfig = BufferConfig()
-    algo: AlgoConfig = AlgoConfig()
+    algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "decoupled_ppo"})
+    """The objective; its keys are those of `asyncrl.algo.settings`, which checks them."""
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
     sft: SftConfig = SftConfig()

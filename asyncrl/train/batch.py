@@ -1,0 +1,114 @@
+"""Groups to tensors: the rows of one optimizer step, padded only per micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.errors import StaleError
+from asyncrl.types import Group, Status, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """All usable trajectories of one step, in a fixed order, with their group indices."""
+
+    trajectories: tuple[Trajectory, ...]
+    group: Tensor
+    """[B] index of each row's group, 0..P-1."""
+    step: int
+    """Version at the start of the step that trains this batch."""
+
+    @property
+    def lengths(self) -> list[int]:
+        return [t.num_tokens for t in self.trajectories]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows as padded tensors. T is the longest row."""
+
+    indices: list[int]
+    token_ids: Tensor
+    """[B,T] int64, padded with 0."""
+    mask: Tensor
+    """[B,T] bool."""
+    behavior_logp: Tensor
+    """[B,T] float32."""
+    versions: Tensor
+    """[B,T] int64, -1 where not sampled."""
+
+
+def build_step_batch(groups: Sequence[Group], step: int, max_staleness: int) -> StepBatch:
+    """Order the usable trajectories by group, task and episode.
+
+    Raises `StaleError` if any sampled token is older than `step - max_staleness` or newer than `step`.
+    """
+    trajectories: list[Trajectory] = []
+    index: list[int] = []
+    for number, group in enumerate(sorted(groups, key=lambda g: g.task.id)):
+        for trajectory in sorted(group.usable, key=lambda t: t.episode_index):
+            _check_versions(trajectory, step, max_staleness)
+            trajectories.append(trajectory)
+            index.append(number)
+    return StepBatch(tuple(trajectories), torch.tensor(index, dtype=torch.long), step)
+
+
+def _check_versions(trajectory: Trajectory, step: int, max_staleness: int) -> None:
+    versions = trajectory.versions[trajectory.loss_mask]
+    oldest, newest = int(versions.min()), int(versions.max())
+    if oldest < step - max_staleness or newest > step:
+        raise StaleError(
+            f"task {trajectory.task_id} episode {trajectory.episode_index} has tokens of versions {oldest} to "
+            f"{newest}; the step that starts at version {step} may train {step - max_staleness} to {step}"
+        )
+
+
+def pad_rows(batch: StepBatch, indices: Sequence[int]) -> Rows:
+    """Return the rows `indices` as tensors; no rows give one fully masked row of length 2."""
+    chosen = [batch.trajectories[i] for i in indices]
+    width = max((t.num_tokens for t in chosen), default=2)
+    count = max(1, len(chosen))
+    token_ids = np.zeros((count, width), np.int64)
+    mask = np.zeros((count, width), bool)
+    logp = np.zeros((count, width), np.float32)
+    versions = np.full((count, width), -1, np.int64)
+    for row, t in enumerate(chosen):
+        n = t.num_tokens
+        token_ids[row, :n] = t.token_ids
+        mask[row, :n] = t.loss_mask
+        logp[row, :n] = np.where(t.loss_mask, t.behavior_logprobs, 0.0)
+        versions[row, :n] = t.versions
+    return Rows(
+        list(indices), torch.from_numpy(token_ids), torch.from_numpy(mask), torch.from_numpy(logp), torch.from_numpy(versions)
+    )
+
+
+def advantage_batch(batch: StepBatch, token_tensors: dict[str, Tensor] | None = None) -> AdvantageBatch:
+    """Return what advantage estimators read, for all rows. `token_tensors` are [B,T] extras such as `old_logp`."""
+    rows = pad_rows(batch, range(len(batch.trajectories)))
+    turn_ids = torch.full_like(rows.token_ids, -1)
+    for row, t in enumerate(batch.trajectories):
+        for number, turn in enumerate(t.turns):
+            turn_ids[row, turn.start : turn.end] = number
+    names = sorted({name for t in batch.trajectories for name in t.components})
+    return AdvantageBatch(
+        rewards=torch.tensor([t.reward for t in batch.trajectories]),
+        group=batch.group,
+        mask=rows.mask,
+        turn_ids=turn_ids,
+        turn_rewards=[[turn.reward for turn in t.turns] for t in batch.trajectories],
+        observation_ids=[[turn.observation_id for turn in t.turns] for t in batch.trajectories],
+        components={
+            name: torch.tensor([t.components.get(name, float("nan")) for t in batch.trajectories]) for name in names
+        },
+        agents=[str(t.info.get("agent", "")) for t in batch.trajectories],
+        truncated=torch.tensor([t.status is Status.TRUNCATED for t in batch.trajectories]),
+        behavior_logp=rows.behavior_logp,
+        **(token_tensors or {}),
+    )

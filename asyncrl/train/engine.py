@@ -1,0 +1,138 @@
+"""The only module that imports DeepSpeed: one optimizer over the policy, on 1 to N ranks."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from asyncrl.config import TrainConfig
+from asyncrl.train.policy import PolicyModel
+
+logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+
+
+def init_distributed() -> None:
+    """Join the process group torchrun describes; alone, make a group of one."""
+    if dist.is_initialized():
+        return
+    for key, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1")):
+        os.environ.setdefault(key, value)
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    if os.environ["WORLD_SIZE"] == "1" and "MASTER_PORT" not in os.environ:
+        os.environ["MASTER_PORT"] = "0"
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    deepspeed.init_distributed(dist_backend=backend, verbose=False)
+
+
+def deepspeed_config(train: TrainConfig, dtype: str) -> dict[str, Any]:
+    """Return DeepSpeed's configuration for a training section."""
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": train.max_grad_norm,
+        "zero_optimization": {"stage": train.zero_stage},
+        "zero_allow_untested_optimizer": True,
+        "bf16": {"enabled": dtype == "bfloat16"},
+        "optimizer": {
+            "type": "AdamW",
+            "params": {
+                "lr": train.learning_rate,
+                "betas": list(train.betas),
+                "eps": 1e-8,
+                "weight_decay": train.weight_decay,
+                "torch_adam": True,
+            },
+        },
+    }
+
+
+class TrainEngine:
+    """A DeepSpeed engine with the few verbs training needs."""
+
+    def __init__(self, policy: PolicyModel, train: TrainConfig, dtype: str) -> None:
+        init_distributed()
+        self.train_config = train
+        self.rank = dist.get_rank()
+        self.num_ranks = dist.get_world_size()
+        self.engine, *_ = deepspeed.initialize(
+            model=policy,
+            model_parameters=[p for p in policy.parameters() if p.requires_grad],
+            config=deepspeed_config(train, dtype),
+        )
+        self.device = self.engine.device
+
+    def logp(self, token_ids: Tensor, mask: Tensor, temperature: float, entropy: bool = False) -> Any:
+        """Return `(logp, entropy)` of the current weights; see `PolicyModel.forward`. A collective under ZeRO-3."""
+        return self.engine(token_ids.to(self.device), mask.to(self.device), temperature, entropy)
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        """Accumulate the gradient of this rank's share of the loss; `last` marks the step's last micro-batch.
+
+        DeepSpeed averages gradients over ranks, while losses are shares of one global sum: the factor puts
+        the sum back.
+        """
+        self.engine.set_gradient_accumulation_boundary(last)
+        self.engine.backward(loss * self.num_ranks)
+
+    def step(self, learning_rate: float) -> float:
+        """Apply the accumulated gradient; return its norm before clipping."""
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = learning_rate
+        if self.train_config.zero_stage == 0:
+            grads = [p.grad for p in self.engine.module.parameters() if p.grad is not None]
+            norm = float(torch.nn.utils.get_total_norm(grads))
+            self.engine.step()
+            return norm
+        self.engine.step()
+        return float(self.engine.get_global_grad_norm())
+
+    def all_reduce(self, tensor: Tensor, kind: str = "sum") -> None:
+        """Reduce in place over ranks by "sum", "max" or "min"."""
+        if self.num_ranks > 1:
+            dist.all_reduce(tensor, op=getattr(dist.ReduceOp, kind.upper()))
+
+    def broadcast_bytes(self, data: bytes | None) -> bytes:
+        """Send rank 0's bytes to every rank."""
+        if self.num_ranks == 1:
+            assert data is not None
+            return data
+        size = torch.tensor([len(data) if data is not None else 0], dtype=torch.long, device=self.device)
+        dist.broadcast(size, src=0)
+        if self.rank == 0:
+            buffer = torch.frombuffer(bytearray(data or b""), dtype=torch.uint8).to(self.device)
+        else:
+            buffer = torch.empty(int(size), dtype=torch.uint8, device=self.device)
+        dist.broadcast(buffer, src=0)
+        return buffer.cpu().numpy().tobytes()
+
+    def barrier(self) -> None:
+        if self.num_ranks > 1:
+            dist.barrier()
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield `(name, tensor)` of the whole model, names as in its checkpoint. Call on every rank.
+
+        Under ZeRO-3 parameters are gathered one at a time, so no rank holds more than one whole tensor extra.
+        """
+        gather = self.train_config.zero_stage == 3
+        for name, parameter in self.engine.module.model.named_parameters():
+            with deepspeed.zero.GatheredParameters([parameter]) if gather else nullcontext():
+                yield name, parameter.detach().clone() if gather else parameter.detach()
+
+    def save_optimizer(self, folder: str | Path, tag: str, state: dict[str, Any]) -> None:
+        """Write DeepSpeed's own checkpoint (optimizer, ranks' states). Call on every rank."""
+        self.engine.save_checkpoint(str(folder), tag=tag, client_state=state)
+
+    def load_optimizer(self, folder: str | Path, tag: str) -> dict[str, Any]:
+        """Read it back; returns the state saved with it. Call on every rank."""
+        _, state = self.engine.load_checkpoint(str(folder), tag=tag)
+        return state or {}
