@@ -7,6 +7,7 @@ same advantages; then each keeps its own rows. Group and batch statistics theref
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -102,7 +103,7 @@ class AdvantageBatch:
                 raise ValueError(f"{name} has shape {tuple(x.shape)}, expected {tuple(self.mask.shape)}")
             object.__setattr__(self, name, torch.where(self.mask, at_least_float32(x), 0.0))
 
-    def need(self, name: str):  # noqa: ANN201 - the fields have different types
+    def need(self, name: str) -> Any:
         """The field `name`; ValueError that names it when it was not given."""
         x = getattr(self, name)
         if x is None:

@@ -30,3 +30,10 @@ def sequences(advantages: Tensor, mask: Tensor, *, eps: float = 1e-8, ddof: int 
 def token_moments(x: Tensor, mask: Tensor, ddof: int = 1) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation over masked positions."""
     return masked_mean(x, mask), torch.sqrt(masked_var(x, mask, ddof))
+
+
+def standardise(x: Tensor, eps: float, ddof: int = 1) -> Tensor:
+    """[N] `(x - mean) / (std + eps)`; zeros where all values are equal or there are too few."""
+    if x.numel() <= ddof or bool(x.max() == x.min()):
+        return torch.zeros_like(x)
+    return (x - x.mean()) / (x.std(correction=ddof) + eps)

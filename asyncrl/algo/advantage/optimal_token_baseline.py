@@ -1,0 +1,77 @@
+"""Optimal token baseline: per position, the return weighted by accumulated gradient energy.
+
+    w_t = (1 - 2 pi_t + Σ_v pi²) · rho_t² (rho_t 1 without importance weights),  W_t = Σ_{s <= t} m w_s
+    B_t = Σ_i G_{i,t} W_{i,t} m / (Σ_i W_{i,t} m + eps) over the group,  A_t = (G_t - B_t) m
+
+Source: verl `optimal_token_baseline` (eps 1e-8). Where a single longest rollout outlives all others its baseline
+would be its own return; `handle_zero_tail` sets it to 0 from the column equal to the second-longest length on.
+A lone row has no baseline.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from asyncrl.algo.batch import AdvantageBatch, AdvantageOutputs
+from asyncrl.algo.groups import dense
+from asyncrl.algo.needs import needs
+from asyncrl.algo.ops import bounded_ratio, reward_to_go
+
+
+def token_baseline(returns: Tensor, energy: Tensor, mask: Tensor, eps: float, zero_tail: bool) -> Tensor:
+    """[G,T] baselines of one group from returns, W and mask, each [G,T]."""
+    if returns.shape[0] == 1:
+        return torch.zeros_like(returns)
+    weight = energy * mask
+    baseline = ((returns * weight).sum(0) / (weight.sum(0) + eps)).expand_as(returns).clone()
+    if zero_tail:
+        second, longest = mask.sum(-1).sort().values[-2:].long().tolist()
+        if longest > second:
+            baseline[mask.sum(-1).argmax(), second:] = 0.0
+    return baseline
+
+
+def otb_advantages(
+    token_rewards: Tensor,
+    mask: Tensor,
+    group: Tensor,
+    logp: Tensor,
+    sum_pi_squared: Tensor,
+    rho: Tensor | None = None,
+    eps: float = 1e-8,
+    handle_zero_tail: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """`(advantages, returns)` [B,T]."""
+    m = mask.to(token_rewards.dtype)
+    returns = reward_to_go(token_rewards * m)
+    step_energy = 1 - 2 * logp.exp() + sum_pi_squared
+    if rho is not None:
+        step_energy = step_energy * rho**2
+    energy = (step_energy * m).cumsum(-1)
+    baselines = torch.zeros_like(returns)
+    g = dense(group)
+    for index in g.unique():
+        rows = g == index
+        baselines[rows] = token_baseline(returns[rows], energy[rows], m[rows], eps, handle_zero_tail)
+    return (returns - baselines) * m, returns
+
+
+@needs("sum_pi_squared", "proximal")
+def optimal_token_baseline(
+    batch: AdvantageBatch, *, eps: float = 1e-8, handle_zero_tail: bool = True, use_is_weights: bool = False
+) -> AdvantageOutputs:
+    """[B,T] advantages. `use_is_weights` needs the behavior log-probabilities."""
+    old = batch.need("old_logp")
+    rho = bounded_ratio(old - batch.need("behavior_logp")) if use_is_weights else None
+    advantages, returns = otb_advantages(
+        batch.token_rewards(),
+        batch.mask,
+        batch.group,
+        old,
+        batch.need("sum_pi_squared"),
+        rho,
+        eps,
+        handle_zero_tail,
+    )
+    return AdvantageOutputs(advantages, returns * batch.mask)

@@ -1,0 +1,68 @@
+"""SPO: one rollout per prompt against a tracked success rate.
+
+    v = alpha / (alpha + beta) before the update,  A = R - v, then standardised over the batch (`normalize`)
+    alpha <- rho alpha + R,  beta <- rho beta + 1 - R,  rho = clip(2^(-D / D_half), rho_min, rho_max)
+
+D is the mean |log pi_then - log pi_now| on the prompt's previous response: a policy that moved forgets faster.
+Source: arXiv 2509.13232 (D_half 0.06, rho 0.875..0.96, prompts sampled in proportion to sqrt(v (1 - v)) + 0.05).
+Rewards must lie in [0, 1]. `ema_baseline` is the role-conditioned running mean of SPIRAL, for any rewards.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.needs import needs
+from asyncrl.algo.ops import to_tokens
+
+
+def beta_mean(alpha: Tensor, beta: Tensor) -> Tensor:
+    """[N] expected success rate, the baseline."""
+    return alpha / (alpha + beta)
+
+
+def forgetting(
+    drift: Tensor, half_life: float = 0.06, rho_min: float = 0.875, rho_max: float = 0.96
+) -> Tensor:
+    """[N] how much of the old evidence to keep after a mean absolute log-probability change `drift`."""
+    return torch.pow(2.0, -drift / half_life).clamp(rho_min, rho_max)
+
+
+def update_beta(alpha: Tensor, beta: Tensor, reward: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
+    """[N] next `(alpha, beta)`."""
+    return rho * alpha + reward, rho * beta + 1 - reward
+
+
+def initial_beta(offline_scores: Tensor, rho_min: float = 0.875) -> tuple[float, float]:
+    """Starting `(alpha, beta)` from n offline binary scores, worth `1 / (1 - rho_min)` observations.
+
+    Without offline scores: (0.5, 0.5).
+    """
+    n = offline_scores.numel()
+    if n == 0:
+        return 0.5, 0.5
+    successes, worth = float(offline_scores.sum()), initial_worth(rho_min)
+    return worth * (successes + 0.5) / (n + 1), worth * (n - successes + 0.5) / (n + 1)
+
+
+def initial_worth(rho_min: float = 0.875) -> float:
+    """Number of observations that a tracker with the fastest forgetting remembers."""
+    return 1.0 / (1.0 - rho_min)
+
+
+def sampling_weight(baseline: Tensor, explore: float = 0.05) -> Tensor:
+    """[N] unnormalised probability of drawing a prompt: highest where success is uncertain."""
+    return torch.sqrt(baseline * (1 - baseline)) + explore
+
+
+def ema_baseline(baseline: float, reward: float, decay: float = 0.95) -> tuple[float, float]:
+    """`(advantage, next baseline)` of a running mean per environment and role, scored before updating (SPIRAL)."""
+    return reward - baseline, decay * baseline + (1 - decay) * reward
+
+
+@needs("baselines")
+def spo(batch: AdvantageBatch) -> Tensor:
+    """[B,T] `R - baseline`, with the tracked baselines of the batch."""
+    return to_tokens(batch.returns - batch.need("baselines"), batch.mask)
