@@ -3,7 +3,7 @@
     b* = Σ w_i² |g_i|² R_i / Σ w_i² |g_i|²,  A_i = R_i - b*, optionally / std_g R (ddof 0)
     g_i = ∇ log pi(trajectory i), w_i = Π_t pi_old / mu
 
-Source: arXiv 2602.17616 (mit-han-lab/vcpo). The authors' code measures |g_i| on a loss that already carries the
+Source: VCPO, mit-han-lab/vcpo. The authors' code measures |g_i| on a loss that already carries the
 clipped w_i and then multiplies by w_i² again; `opob_baseline` takes whatever weights it is given, and `vcpo`
 follows the paper. It also offers a weighted median and a winsorised mean. Measuring |g_i| costs one backward per
 trajectory, so `score` chooses: "gradient" (given norms), "logit" (Σ_t 1 - 2 pi_t + Σ pi², the logit-gradient

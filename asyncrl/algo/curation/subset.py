@@ -1,0 +1,60 @@
+"""Choose which finished samples, tokens or steps to train on.
+
+Sources: D3S arXiv 2509.22115 (samples that maximise the variance of advantages; tokens by |A| · entropy),
+DART-GUI (steps with the highest entropy, 80 %), XRPO (novelty). The last equation of XRPO is from the paper only.
+Denominators must be counted on what is kept. Torch-free.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def max_variance_subset(advantages: np.ndarray, size: int) -> list[int]:
+    """Sorted indices of the `size` values with the largest variance; all when there are no more than that.
+
+    The best subset takes the k lowest and the rest from the highest, for the best k. Ties take earlier positions.
+    """
+    values = np.asarray(advantages, dtype=np.float64)
+    n = len(values)
+    if size >= n:
+        return list(range(n))
+    ascending = np.argsort(values, kind="stable")
+    descending = np.argsort(-values, kind="stable")
+    best: list[int] = []
+    best_variance = -1.0
+    for low in range(size + 1):
+        lows = ascending[:low]
+        highs = [i for i in descending if i not in set(lows)][: size - low]
+        chosen = sorted([*map(int, lows), *map(int, highs)])
+        variance = float(values[chosen].var())
+        if variance > best_variance + 1e-15:
+            best, best_variance = chosen, variance
+    return best
+
+
+def token_scores(advantages: np.ndarray, entropy: np.ndarray) -> np.ndarray:
+    """[N] `|A| · H` of each token."""
+    return np.abs(advantages) * np.asarray(entropy)
+
+
+def top_indices(scores: np.ndarray, count: int) -> list[int]:
+    """Sorted indices of the `count` largest scores; ties keep the first."""
+    order = np.argsort(-np.asarray(scores), kind="stable")
+    return sorted(int(i) for i in order[:count])
+
+
+def high_entropy_steps(step_entropy: np.ndarray, fraction: float = 0.8) -> list[int]:
+    """Sorted indices of the `ceil(fraction n)` steps with the highest entropy."""
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction must be in (0, 1], got {fraction}")
+    # The subtraction keeps 0.8 * 5 from becoming 5 by rounding up 4.000...01.
+    return top_indices(step_entropy, math.ceil(fraction * len(step_entropy) - 1e-9))
+
+
+def novelty(length_normalised_logp: np.ndarray) -> np.ndarray:
+    """[N] `exp(s - mean s)` inside a prompt's samples: below 1 for responses the policy found unlikely."""
+    s = np.asarray(length_normalised_logp, dtype=np.float64)
+    return np.exp(s - s.mean())
