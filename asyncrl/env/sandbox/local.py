@@ -48,6 +48,8 @@ class Command:
     """"" for none (the jail installs it), "default" or "network"."""
     landlock: tuple[str, list[tuple[int, str]]] | None = None
     rlimits: dict[str, int] = field(default_factory=dict)
+    empty_network: bool = False
+    """Enter the session's interface-less network namespace first; for jails that would make one each time."""
     status_fd: bool = False
     """Give the jail a pipe (descriptor 3) on which it reports about itself."""
 
@@ -144,6 +146,7 @@ class LocalSandbox(BaseSandbox):
             "cwd": command.cwd,
             "supervise": command.supervise,
             "filter": command.filter,
+            "empty_network": command.empty_network,
             "landlock": command.landlock,
             "rlimits": command.rlimits,
             "network": bool(self.spec.allow_hosts),

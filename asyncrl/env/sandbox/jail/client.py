@@ -113,6 +113,7 @@ class Channel:
         for future in self._waiting.values():
             if not future.done() and not self._loop.is_closed():
                 future.set_exception(InfrastructureError("the sandbox launcher has ended"))
+                future.exception()  # Seen: nobody may be waiting any more.
         self._waiting.clear()
 
 

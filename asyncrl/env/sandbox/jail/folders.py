@@ -7,6 +7,7 @@ mounting is not allowed, plain folders under the temporary directory take their 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 import tempfile
@@ -17,6 +18,14 @@ from asyncrl.env.sandbox.jail import kernel
 EMPTY_CANDIDATES = ("/media", "/mnt", "/srv", "/opt", "/home")
 """Folders every Linux has and many leave empty; one is covered, in the launcher's own view only."""
 MAX_FILES = 16384
+ETC_COPIED = (
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/ssl/certs",
+    "/etc/localtime",
+    "/etc/java-*-openjdk",
+)
+"""What system programs need of the host's /etc (alternatives hold awk, java ...). Nothing here is secret."""
 ETC = {
     "passwd": "root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000:agent:/work:/bin/bash\n",
     "group": "root:x:0:\nagent:x:1000:\n",
@@ -34,6 +43,14 @@ class Session:
     uid: int | None
     disk_bytes: int
     exposed: list[str] = field(default_factory=list)
+    network_fd: int = -1
+    """A network namespace without any interface, shared by the session's programs; -1 until one needs it."""
+
+    def network(self) -> int:
+        """Its descriptor. One per session instead of one per program: making one is a third of a jail's cost."""
+        if self.network_fd < 0:
+            self.network_fd = kernel.new_network_namespace()
+        return self.network_fd
 
 
 class Folders:
@@ -47,14 +64,27 @@ class Folders:
             self._covered = next((p for p in EMPTY_CANDIDATES if _is_empty(p)), "")
         self.base = self._covered or tempfile.mkdtemp(prefix="asyncrl-sandbox-")
         if self.mounts:
-            kernel.mount("tmpfs", self.base, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=4m,mode=0711")
+            kernel.mount(
+                "tmpfs", self.base, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=16m,mode=0711"
+            )
         else:
             os.chmod(self.base, 0o711)
-        os.mkdir(f"{self.base}/etc", 0o755)
+        self._assemble_etc(f"{self.base}/etc")
+
+    @staticmethod
+    def _assemble_etc(target: str) -> None:
+        """One folder to show as /etc, because every separate mount costs each program's start."""
+        os.makedirs(f"{target}/ssl", 0o755)
+        for pattern in ETC_COPIED:
+            for source in glob.glob(pattern):
+                with contextlib.suppress(OSError, shutil.Error):
+                    if os.path.isdir(source):
+                        shutil.copytree(source, f"{target}/{source[5:]}", symlinks=True)
+                    else:
+                        shutil.copy(source, f"{target}/{source[5:]}", follow_symlinks=False)
         for name, text in ETC.items():
-            with open(f"{self.base}/etc/{name}", "w") as file:
+            with open(f"{target}/{name}", "w") as file:
                 file.write(text)
-            os.chmod(f"{self.base}/etc/{name}", 0o644)
 
     @staticmethod
     def _enter_namespace() -> bool:
@@ -108,6 +138,8 @@ class Folders:
 
     def close(self, session: Session) -> None:
         """Remove the session's files."""
+        if session.network_fd >= 0:
+            os.close(session.network_fd)
         if not self.mounts:
             shutil.rmtree(session.path, ignore_errors=True)
             return

@@ -56,6 +56,22 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), f"unshare({flags:#x})")
 
 
+def enter_namespace(fd: int) -> None:
+    _check(_libc.setns(fd, 0), "setns")
+
+
+def new_network_namespace() -> int:
+    """Descriptor of a new, empty network namespace; the caller stays in its own. Needs CAP_SYS_ADMIN."""
+    own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        unshare(CLONE_NEWNET)
+        made = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        enter_namespace(own)
+    finally:
+        os.close(own)
+    return made
+
+
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
     result = _libc.mount(
         source.encode(),

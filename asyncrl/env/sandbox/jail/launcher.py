@@ -44,6 +44,8 @@ class Job:
 
 class Launcher:
     def __init__(self, sock: socket.socket) -> None:
+        # Before the user id drops, what this process makes for programs must be readable to them.
+        os.umask(0o022)
         self._sock = sock
         self._folders = Folders()
         usable = uids.usable_range()
@@ -155,6 +157,8 @@ class Launcher:
     def _on_spawn(self, message: dict[str, Any], fds: list[int]) -> None:
         session = self._sessions[message["session"]]
         message["uid"] = session.uid
+        if message["empty_network"]:
+            message["network_fd"] = session.network()
         if "{filter}" in message["argv"]:
             fds.append(spawn.filter_file(message["network"]))
             place = message["argv"].index("{filter}")

@@ -50,6 +50,8 @@ def _become(request: dict[str, Any]) -> None:
     if request.get("landlock"):
         handled, rules = request["landlock"]
         kernel.landlock_restrict(bytes.fromhex(handled), [(access, path) for access, path in rules])
+    if request.get("network_fd") is not None:
+        kernel.enter_namespace(request["network_fd"])
     uid = request.get("uid")
     if uid is not None:
         os.setgroups([])

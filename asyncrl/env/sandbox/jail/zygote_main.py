@@ -1,0 +1,226 @@
+"""The warm interpreter: runs inside bubblewrap, forks a jailed child for every piece of code.
+
+    asyncrl (sandbox.zygote) --{op: run|kill} + descriptors [code, stdin, stdout, stderr]--> zygote
+        zygote -fork-> keeper (makes the namespaces, waits) -fork-> job (init of its own pid namespace)
+
+The zygote itself never reads what a job wrote. Standard library only; it must stay single-threaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib
+import io
+import json
+import linecache
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from typing import Any, NoReturn
+
+from asyncrl.env.sandbox.jail import channel, kernel
+
+NAMESPACES = (
+    kernel.CLONE_NEWUSER
+    | kernel.CLONE_NEWPID
+    | kernel.CLONE_NEWNS
+    | kernel.CLONE_NEWNET
+    | kernel.CLONE_NEWIPC
+)
+FILE = "main.py"
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    os.write(fd, text.encode())
+    os.close(fd)
+
+
+def _enter_namespaces() -> None:
+    uid, gid = os.getuid(), os.getgid()
+    kernel.unshare(NAMESPACES)
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{uid} {uid} 1")
+    _write("/proc/self/gid_map", f"{gid} {gid} 1")
+
+
+def _confine(config: dict[str, Any]) -> None:
+    """Runs as init of the job's own namespaces, with capabilities there, which are gone afterwards."""
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV
+    half = config["disk_bytes"] // 2
+    for target in ("/tmp", "/dev/shm"):
+        kernel.mount("tmpfs", target, "tmpfs", flags, f"size={half},nr_inodes=8192,mode=0700")
+    try:
+        kernel.mount("proc", "/proc", "proc", flags | kernel.MS_NOEXEC)
+    except OSError:
+        # Where the kernel lets no new one be made, an empty folder rather than a view of the zygote.
+        kernel.mount("tmpfs", "/proc", "tmpfs", flags | kernel.MS_RDONLY, "size=4k")
+    for name, value in config["rlimits"].items():
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    kernel.drop_capabilities()
+    kernel.install_filter(bytes.fromhex(config["filter"]))
+
+
+def _take_descriptors(fds: list[int]) -> str:
+    """Make the job's stdin, stdout and stderr of them; returns the code."""
+    with os.fdopen(fds[0], "rb") as file:
+        code = file.read().decode("utf-8", "surrogatepass")
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 50) for fd in fds[1:]]
+    for number, fd in enumerate(high):
+        os.dup2(fd, number, inheritable=True)
+    os.closerange(3, 64)
+    return code
+
+
+def _run_code(code: str, request: dict[str, Any]) -> int:
+    """The exit status a fresh interpreter would give for this code."""
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    sys.argv = [FILE]
+    sys.path.insert(0, request["cwd"])
+    for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        stream = io.open(fd, mode, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: UP020, SIM115
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    linecache.cache[FILE] = (len(code), None, code.splitlines(keepends=True), FILE)
+    main = type(sys)("__main__")
+    main.__file__ = FILE
+    sys.modules["__main__"] = main
+    status = 0
+    try:
+        exec(compile(code, FILE, "exec"), main.__dict__)
+    except SystemExit as ended:
+        if isinstance(ended.code, int):
+            status = ended.code & 0xFF
+        elif ended.code is not None:
+            status = 1
+            print(ended.code, file=sys.stderr)
+    except BaseException as error:
+        status = 1
+        trace = error.__traceback__
+        traceback.print_exception(type(error), error, trace and trace.tb_next)
+    return status
+
+
+def _finish(status: int) -> NoReturn:
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]
+        importlib.import_module("atexit")._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
+    os._exit(status)
+
+
+def _job(request: dict[str, Any], fds: list[int], config: dict[str, Any]) -> NoReturn:
+    status = 1
+    try:
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        code = _take_descriptors(fds)
+        _confine(config)
+        status = _run_code(code, request)
+    except BaseException:
+        traceback.print_exc()
+    _finish(status)
+
+
+def _keeper(request: dict[str, Any], fds: list[int], config: dict[str, Any], error_fd: int) -> NoReturn:
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        watched = {signal.SIGCHLD, signal.SIGTERM}
+        signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+        _enter_namespaces()
+        job = os.fork()
+        if job == 0:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+            _job(request, fds, config)
+        os.closerange(0, 64)
+        if signal.sigwait(watched) == signal.SIGTERM:
+            # The end of its init is the end of every process in a pid namespace.
+            os.kill(job, signal.SIGKILL)
+        _, status = os.waitpid(job, 0)
+        os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+    except BaseException as error:
+        os.write(error_fd, repr(error).encode()[:1000])
+    os._exit(126)
+
+
+class Zygote:
+    def __init__(self, sock: socket.socket, config: dict[str, Any]) -> None:
+        self._sock, self._config = sock, config
+        self._jobs: dict[int, tuple[int, int]] = {}
+        """Keeper's pid -> (request id, error descriptor)."""
+
+    def run(self) -> None:
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        poll.register(wake_read, select.POLLIN)
+        while True:
+            for fd, _ in poll.poll():
+                if fd == wake_read:
+                    os.read(wake_read, 4096)
+                    self._reap()
+                    continue
+                received = channel.receive(self._sock)
+                if received is None:
+                    return
+                self._handle(*received)
+
+    def _handle(self, message: dict[str, Any], fds: list[int]) -> None:
+        if message["op"] == "kill":
+            for keeper, (number, _) in self._jobs.items():
+                if number == message["job"]:
+                    os.kill(keeper, signal.SIGTERM)
+        elif message["op"] == "hello":
+            channel.send(self._sock, {"id": message["id"]})
+        else:
+            self._fork(message, fds)
+        for fd in fds:
+            os.close(fd)
+
+    def _fork(self, message: dict[str, Any], fds: list[int]) -> None:
+        error_read, error_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        keeper = os.fork()
+        if keeper == 0:
+            self._sock.close()
+            _keeper(message, fds, self._config, error_write)
+        os.close(error_write)
+        self._jobs[keeper] = (message["id"], error_read)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
+                number, error_fd = self._jobs.pop(pid)
+                error = os.read(error_fd, 1000).decode(errors="replace")
+                os.close(error_fd)
+                code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                body = {"id": number, "status": code, "reason": "", "error": error}
+                channel.send(self._sock, body)
+
+
+def main() -> None:
+    config = json.loads(sys.argv[1])
+    sock = socket.socket(fileno=config["socket_fd"])
+    sock.set_inheritable(False)
+    sys.path[:0] = config["path"]
+    for name in config["preload"]:
+        importlib.import_module(name)
+    importlib.import_module("encodings.utf_8")
+    importlib.import_module("atexit")
+    Zygote(sock, config).run()
