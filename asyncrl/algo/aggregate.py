@@ -1,9 +1,9 @@
 """Token losses to one scalar, on a micro-batch, with the counts of the whole step.
 
 Every mode is a weight per sequence: `loss = Σ_i weight_i Σ_t m ℓ`. A mode is a function
-`mode(lengths_b, totals, group_b) -> weight_b`, where the counts come from `Totals`, never from the micro-batch;
-so the micro-batch losses sum, over micro-batches and ranks, to exactly the full-batch loss. A fully masked row
-counts as no sequence (verl), except in the modes that divide by rows (TRL).
+`mode(lengths_b, totals, group_b) -> weight_b`, where the counts come from `Totals`, never from the
+micro-batch; so the micro-batch losses sum, over micro-batches and ranks, to exactly the full-batch loss. A
+fully masked row counts as no sequence (verl), except in the modes that divide by rows (TRL).
 
 | mode | formula | used by |
 |---|---|---|
@@ -80,7 +80,10 @@ def row_mean_token_sum(lengths: Tensor, totals: Totals, group: Tensor | None = N
 
 
 def prompt_mean(lengths: Tensor, totals: Totals, group: Tensor | None = None) -> Tensor:
-    """Every prompt weighs the same. `group` indexes `Totals.prompt_tokens`, so a prompt may span micro-batches."""
+    """Every prompt weighs the same.
+
+    `group` indexes `Totals.prompt_tokens`, so a prompt may span micro-batches.
+    """
     if group is None or totals.prompt_tokens is None:
         raise ValueError("prompt_mean needs the prompt index of each row and Totals.prompt_tokens")
     tokens = totals.prompt_tokens.to(lengths)[group]

@@ -1,7 +1,8 @@
 """What advantage estimators read: one optimizer step's whole batch, before it is cut into micro-batches.
 
-Every data-parallel rank builds the same batch (scalars and masks of *all* sequences, gathered) and computes the
-same advantages; then each keeps its own rows. Group and batch statistics therefore never depend on the split.
+Every data-parallel rank builds the same batch (scalars and masks of *all* sequences, gathered) and computes
+the same advantages; then each keeps its own rows. Group and batch statistics therefore never depend on the
+split.
 """
 
 from __future__ import annotations
@@ -123,8 +124,9 @@ class AdvantageBatch:
     def token_rewards(self) -> Tensor:
         """[B,T] rewards on the last sampled token of each turn.
 
-        Whatever the turn rewards do not add up to (an outcome reward, shaping) is placed on the sequence's last
-        sampled token, so the rows sum to `returns`. Rewards never land on a masked token, where they would be lost.
+        Whatever the turn rewards do not add up to (an outcome reward, shaping) is placed on the sequence's
+        last sampled token, so the rows sum to `returns`. Rewards never land on a masked token, where they
+        would be lost.
         """
         rewards = torch.zeros_like(self.mask, dtype=self.rewards.dtype)
         rest = self.rewards.clone()

@@ -1,4 +1,7 @@
-"""Which sequences may enter the loss. A filter returns [B] bool; False rows keep their place in group statistics."""
+"""Which sequences may enter the loss.
+
+A filter returns [B] bool; False rows keep their place in group statistics.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,10 @@ TOKEN_FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossInputs:
-    """One micro-batch. Log-probabilities are at the sampling temperature; half precision is raised to float32."""
+    """One micro-batch.
+
+    Log-probabilities are at the sampling temperature; half precision is raised to float32.
+    """
 
     logp: Tensor
     """[B,T] current policy; carries the gradient."""
@@ -161,7 +164,10 @@ def count_totals(mask: Tensor, group: Tensor | None = None, horizon: float = 0.0
 
 
 def check_finite(tensors: dict[str, Tensor]) -> None:
-    """ValueError naming the first tensor with a NaN or infinity. One device synchronisation when all is well."""
+    """ValueError naming the first tensor with a NaN or infinity.
+
+    One device synchronisation when all is well.
+    """
     if not tensors:
         return
     device = next(iter(tensors.values())).device

@@ -8,8 +8,8 @@
 | abs | |x| | sign(x) |
 | k1_straight_through, k3_straight_through | k1, k3 | x, as k2 (verl `k1+`, `k3+`) |
 
-Source: Schulman, "Approximating KL divergence". Only the exponential is guarded (|x| clamped to 20); verl also
-clamps k3 itself to ±10, which we do not.
+Source: Schulman, "Approximating KL divergence". Only the exponential is guarded (|x| clamped to 20); verl
+also clamps k3 itself to ±10, which we do not.
 """
 
 from __future__ import annotations

@@ -107,7 +107,8 @@ class Objective:
         """Advantages, critic targets and which rows stay, for the whole step's batch.
 
         Shaping is added to the rewards, KL in the reward is subtracted, then the estimator and normalisation
-        run. Rows that a filter drops keep their share in group statistics and get `keep` False and advantage 0.
+        run. Rows that a filter drops keep their share in group statistics and get `keep` False and
+        advantage 0.
         """
         for shape in self.shapings:
             batch = dataclasses.replace(batch, rewards=batch.rewards + shape(batch))

@@ -42,8 +42,22 @@ def masked_var(x: Tensor, mask: Tensor, ddof: int = 1) -> Tensor:
 
 
 def whiten(x: Tensor, mask: Tensor, eps: float = 1e-8, ddof: int = 1) -> Tensor:
-    """`(x - mean) / sqrt(var + eps)` over masked positions, 0 elsewhere (verl `masked_whiten`)."""
-    return (x - masked_mean(x, mask)) * torch.rsqrt(masked_var(x, mask, ddof) + eps) * mask
+    """`(x - mean) / sqrt(var + eps)` over masked positions, 0 elsewhere.
+
+    As verl `masked_whiten`, whose means divide by `n + 1e-8`; a single position gives 0 where verl raises.
+    """
+    count = mask.sum()
+    if int(count) <= ddof:
+        return torch.zeros_like(x)
+    guarded = count.to(x.dtype) + 1e-8
+    mean = (x * mask).sum() / guarded
+    var = ((x - mean) ** 2 * mask).sum() / guarded * count / (count - ddof)
+    return (x - mean) * torch.rsqrt(var + eps) * mask
+
+
+def where_positive(x: Tensor, positive: float, otherwise: float) -> Tensor:
+    """`positive` where `x > 0`, else `otherwise`, in the dtype of `x` (plain `torch.where` would give float32)."""
+    return torch.where(x > 0, x.new_tensor(positive), x.new_tensor(otherwise))
 
 
 def to_tokens(x: Tensor, mask: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Published methods as sets of parts. A recipe's own parts go over them. Nothing here imports torch.
 
 Presets that need something a run must provide (a critic, a teacher, turn rewards, ...) say so through the
-`@needs` of their parts. Where no correction is part of the publication, token TIS with cap 2 is added, because
-rollouts here always come from another engine; override with `corrections: []`.
+`@needs` of their parts. Where no correction is part of the publication, token TIS with cap 2 is added,
+because rollouts here always come from another engine; override with `corrections: []`.
 """
 
 from __future__ import annotations

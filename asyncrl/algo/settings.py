@@ -77,7 +77,10 @@ def resolve_settings(algo: Any) -> dict[str, Any]:
 
 
 def check(algo: Any) -> None:
-    """ConfigError when the `algo` section names or types anything wrong. Imports neither torch nor the functions."""
+    """ConfigError when the `algo` section names or types anything wrong.
+
+    Imports neither torch nor the functions.
+    """
     resolve_settings(algo)
 
 

@@ -72,7 +72,10 @@ def _needs(node: ast.FunctionDef) -> tuple[str, ...]:
 
 
 def accepts(annotation: ast.expr | None, value: Any) -> bool:
-    """Whether a configured value fits an annotation. An annotation this does not understand accepts anything."""
+    """Whether a configured value fits an annotation.
+
+    An annotation this does not understand accepts anything.
+    """
     if annotation is None:
         return True
     if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):

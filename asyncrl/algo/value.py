@@ -2,7 +2,8 @@
 
     l = ½ max((V - R)², (clip(V, V_old ± eps) - R)²)
 
-Source: baselines PPO2; verl and AReaL. `huber_delta` replaces the square by the Huber function (AReaL, δ = 10).
+Source: baselines PPO2; verl and AReaL. `huber_delta` replaces the square by the Huber function (AReaL, δ =
+10).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     Q(s_k, a_k) -> r_k + gamma (1 - done) V_target(s_{k+1}),  A_k = Q(s_k, a_k) - V(s_k) for the turn's tokens
 
-Source: arXiv 2402.19446 (gamma 0.9..0.95). The paper trains twin Q and V heads off-policy. The estimator here has
-one value head, so Q is its own one-step target; that equals turn-level GAE with lam 0.
+Source: arXiv 2402.19446 (gamma 0.9..0.95). The paper trains twin Q and V heads off-policy. The estimator
+here has one value head, so Q is its own one-step target; that equals turn-level GAE with lam 0.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     A_i = R_i - mean_g R
 
 Source: "Understanding R1-Zero-Like Training", arXiv 2503.20783. The other half of the method is the
-fixed-length aggregation `seq_mean_token_sum_norm`, which the preset sets. A lone row gets 0 (verl: raw reward).
+fixed-length aggregation `seq_mean_token_sum_norm`, which the preset sets. A lone row gets 0 (verl: raw
+reward).
 """
 
 from __future__ import annotations

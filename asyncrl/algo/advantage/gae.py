@@ -4,10 +4,11 @@
     on all others:                 (V⁺, Â⁺) pass through
     returns = Â + V
 
-Source: arXiv 1506.02438; verl, AReaL, NeMo-RL. SkyRL, slime and ROLL treat observations as time steps, which is
-this function with an all-ones mask (`skip_observations: false`). Past the last token V⁺ is 0 where the episode
-ended and the bootstrap value where a limit cut it off. Advantages are not whitened here; use `normalize`.
-VAPO (arXiv 2504.05118): lam = 1 - 1 / (alpha L) per sequence, clamped to [0, 1], with lam 1 for the critic.
+Source: arXiv 1506.02438; verl, AReaL, NeMo-RL. SkyRL, slime and ROLL treat observations as time steps,
+which is this function with an all-ones mask (`skip_observations: false`). Past the last token V⁺ is 0 where
+the episode ended and the bootstrap value where a limit cut it off. Advantages are not whitened here; use
+`normalize`. VAPO (arXiv 2504.05118): lam = 1 - 1 / (alpha L) per sequence, clamped to [0, 1], with lam 1
+for the critic.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
     δ_k = r_k + gamma V_{k+1} - V_k,  Â_k = δ_k + gamma lam Â_{k+1},  the same for all tokens of the turn
     critic target of the turn's tokens: Â_k + V_k
 
-Source: AReaL `gae_timestep_unit=turn`. gamma and lam act once per turn, so long turns are not discounted away.
+Source: AReaL `gae_timestep_unit=turn`. gamma and lam act once per turn, so long turns are not discounted
+away.
 """
 
 from __future__ import annotations

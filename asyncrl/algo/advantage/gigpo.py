@@ -6,8 +6,8 @@
 
 Source: arXiv 2505.10978 (gamma 0.95, w 1). Mode "mean_norm" only centres, "mean_std_norm" also divides by the
 standard deviation (ddof 1, eps 1e-6). verl-agent counts every trajectory once per step in the episode
-statistics; Dr.MAS counts it once (`per_trajectory`, our default). A lone step gets A^S = 0, a lone episode its raw
-reward.
+statistics; Dr.MAS counts it once (`per_trajectory`, our default). A lone step gets A^S = 0, a lone episode
+its raw reward.
 """
 
 from __future__ import annotations

@@ -43,7 +43,10 @@ def grpo_scores(
     std: str = "group",
     singleton: str = "zero",
 ) -> Tensor:
-    """[B] advantages of [B] rewards. With singleton "raw" a lone row gets `R / (1 + eps)`, or R without std."""
+    """[B] advantages of [B] rewards.
+
+    With singleton "raw" a lone row gets `R / (1 + eps)`, or R without std.
+    """
     if mean == "group":
         deviation = rewards - group_mean(rewards, group)
     elif mean == "leave_one_out":

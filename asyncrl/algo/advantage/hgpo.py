@@ -4,9 +4,9 @@
     a_k = (return - mean) / (std + eps) in groups of two or more, or centred only
     A = Σ_k w_k a_k,  w_k = (k + 1)^alpha / (Σ (k + 1)^alpha + 1e-6), over the levels with a_k != 0
 
-Source: recipe/hgpo of verl-agent (K = `history_length`, alpha 1, ddof 0, eps 1e-6). An exactly zero a_k counts as
-missing, so its weight goes to the other levels, as in the code. `base_group` adds the trajectory advantage as
-level 0.
+Source: recipe/hgpo of verl-agent (K = `history_length`, alpha 1, ddof 0, eps 1e-6). An exactly zero a_k
+counts as missing, so its weight goes to the other levels, as in the code. `base_group` adds the trajectory
+advantage as level 0.
 """
 
 from __future__ import annotations

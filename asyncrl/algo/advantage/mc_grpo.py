@@ -3,10 +3,11 @@
     sample G + 1;  med = lower median,  MAD = lower median of |R - med|
     A_i = (R_i - med) / (MAD + eps);  drop the pivot, the first sample equal to the median
 
-Source: arXiv 2601.22582 (eps 1e-3, no 1.4826 factor). With binary rewards a majority has MAD 0, and the paper's
-form then gives every minority sample |A| = 1 / eps. `mad_zero` states the rule for that case: "std" (our default)
-divides by `std + eps` instead, "floor" by `max(MAD, floor)`, "paper" keeps the division by eps. `rescale`
-multiplies by (G + 1) / #{A != 0}, as the authors' code does without saying so. Even sizes use the lower median.
+Source: arXiv 2601.22582 (eps 1e-3, no 1.4826 factor). With binary rewards a majority has MAD 0, and the
+paper's form then gives every minority sample |A| = 1 / eps. `mad_zero` states the rule for that case: "std"
+(our default) divides by `std + eps` instead, "floor" by `max(MAD, floor)`, "paper" keeps the division by
+eps. `rescale` multiplies by (G + 1) / #{A != 0}, as the authors' code does without saying so. Even sizes
+use the lower median.
 """
 
 from __future__ import annotations

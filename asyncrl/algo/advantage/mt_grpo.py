@@ -3,9 +3,9 @@
     A^T, A^O, A^C = group z-scores of the turn reward, the outcome reward and their sum
     tokens before the first result: A^O + coef A^T;  after it: A^O;  rollouts without a result: A^C everywhere
 
-Source: arXiv 2505.11821 and its code (coef 1, ddof 1, eps 1e-4). From a batch, the outcome reward is that of the
-last turn and whatever the turn rewards do not account for; the turn reward is the sum of the earlier turns'.
-The first result starts after the first turn's last token.
+Source: arXiv 2505.11821 and its code (coef 1, ddof 1, eps 1e-4). From a batch, the outcome reward is that
+of the last turn and whatever the turn rewards do not account for; the turn reward is the sum of the earlier
+turns'. The first result starts after the first turn's last token.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     agent:      A = (R - mean) / (std + eps) over all invocations of the same agent on the same prompt
     trajectory: scores averaged per rollout, then standardised over the prompt's rollouts
 
-Sources: Dr.MAS (ddof 1, eps 1e-6); M-GRPO arXiv 2511.13288, whose sub-agents are grouped the same way and then
-aligned to a fixed number of invocations per rollout (`align_invocations`). Lone groups get 0.
+Sources: Dr.MAS (ddof 1, eps 1e-6); M-GRPO arXiv 2511.13288, whose sub-agents are grouped the same way and
+then aligned to a fixed number of invocations per rollout (`align_invocations`). Lone groups get 0.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def trajectory_wise(
 def align_invocations(counts: Tensor, per_rollout: int, generator: torch.Generator) -> list[Tensor]:
     """For each rollout the indices of `per_rollout` of its invocations (M-GRPO).
 
-    Too many are dropped at random without replacement; too few are all kept and filled up by random duplicates.
-    A rollout without invocations gets none.
+    Too many are dropped at random without replacement; too few are all kept and filled up by random
+    duplicates. A rollout without invocations gets none.
     """
     chosen = []
     for count in counts.tolist():

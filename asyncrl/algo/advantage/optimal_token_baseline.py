@@ -3,9 +3,9 @@
     w_t = (1 - 2 pi_t + Σ_v pi²) · rho_t² (rho_t 1 without importance weights),  W_t = Σ_{s <= t} m w_s
     B_t = Σ_i G_{i,t} W_{i,t} m / (Σ_i W_{i,t} m + eps) over the group,  A_t = (G_t - B_t) m
 
-Source: verl `optimal_token_baseline` (eps 1e-8). Where a single longest rollout outlives all others its baseline
-would be its own return; `handle_zero_tail` sets it to 0 from the column equal to the second-longest length on.
-A lone row has no baseline.
+Source: verl `optimal_token_baseline` (eps 1e-8). Where a single longest rollout outlives all others its
+baseline would be its own return; `handle_zero_tail` sets it to 0 from the column equal to the
+second-longest length on. A lone row has no baseline.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     A_best = (R_(1) - R_(2)) / (std_g R + eps),  all others 0
 
-Source: verl `grpo_passk` (ddof 1, eps 1e-6). Groups of one get 0. Among ties the first is best, with margin 0.
+Source: verl `grpo_passk` (ddof 1, eps 1e-6). Groups of one get 0. Among ties the first is best, with margin
+0.
 """
 
 from __future__ import annotations

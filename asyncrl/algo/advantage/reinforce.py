@@ -1,4 +1,7 @@
-"""REINFORCE: the reward itself, for every token. Also the neutral choice for losses that ignore advantages."""
+"""REINFORCE: the reward itself, for every token.
+
+Also the neutral choice for losses that ignore advantages.
+"""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@
     whiten(x) = (x - mean) / sqrt(var + 1e-8) over all sampled tokens, unbiased variance
 
 Source: arXiv 2501.03262. The return is carried through observation tokens without discount (current verl);
-`reset_at_observations` zeroes it there, as verl did until 2026-01 and SkyRL does, so that a final reward never
-reaches the turns before a tool call. A lone row of the baseline form keeps its raw reward.
+`reset_at_observations` zeroes it there, as verl did until 2026-01 and SkyRL does, so that a final reward
+never reaches the turns before a tool call. A lone row of the baseline form keeps its raw reward.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
     v = alpha / (alpha + beta) before the update,  A = R - v, then standardised over the batch (`normalize`)
     alpha <- rho alpha + R,  beta <- rho beta + 1 - R,  rho = clip(2^(-D / D_half), rho_min, rho_max)
 
-D is the mean |log pi_then - log pi_now| on the prompt's previous response: a policy that moved forgets faster.
-Source: arXiv 2509.13232 (D_half 0.06, rho 0.875..0.96, prompts sampled in proportion to sqrt(v (1 - v)) + 0.05).
-Rewards must lie in [0, 1]. `ema_baseline` is the role-conditioned running mean of SPIRAL, for any rewards.
+D is the mean |log pi_then - log pi_now| on the prompt's previous response: a policy that moved forgets
+faster. Source: arXiv 2509.13232 (D_half 0.06, rho 0.875..0.96, prompts sampled in proportion to sqrt(v (1 -
+v)) + 0.05). Rewards must lie in [0, 1]. `ema_baseline` is the role-conditioned running mean of SPIRAL, for
+any rewards.
 """
 
 from __future__ import annotations

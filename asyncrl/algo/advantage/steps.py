@@ -82,8 +82,9 @@ def episode_advantage(
 ) -> Tensor:
     """[N] episode reward against the prompt's other episodes.
 
-    Statistics count each trajectory once (`per_trajectory`), or once per step row, which lets long trajectories
-    dominate the mean (verl-agent's default). A prompt with a single count keeps its raw reward.
+    Statistics count each trajectory once (`per_trajectory`), or once per step row, which lets long
+    trajectories dominate the mean (verl-agent's default). A prompt with a single count keeps its raw
+    reward.
     """
     first = first_rows(traj) if per_trajectory else torch.ones_like(traj, dtype=torch.bool)
     counted, groups = episode_reward[first], prompt[first]

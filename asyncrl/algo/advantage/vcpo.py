@@ -5,9 +5,9 @@
 
 Source: VCPO, mit-han-lab/vcpo. The authors' code measures |g_i| on a loss that already carries the
 clipped w_i and then multiplies by w_i² again; `opob_baseline` takes whatever weights it is given, and `vcpo`
-follows the paper. It also offers a weighted median and a winsorised mean. Measuring |g_i| costs one backward per
-trajectory, so `score` chooses: "gradient" (given norms), "logit" (Σ_t 1 - 2 pi_t + Σ pi², the logit-gradient
-proxy), or "length" (|g_i|² in proportion to L_i; the default, free, and not in the paper).
+follows the paper. It also offers a weighted median and a winsorised mean. Measuring |g_i| costs one
+backward per trajectory, so `score` chooses: "gradient" (given norms), "logit" (Σ_t 1 - 2 pi_t + Σ pi², the
+logit-gradient proxy), or "length" (|g_i|² in proportion to L_i; the default, free, and not in the paper).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     v_t = V_t + δ_t + gamma_t c_t (v_{t+1} - V_{t+1})
     A_t = min(rho_t, clip_pg_rho) (r_t + gamma_t v_{t+1} - V_t)
 
-Source: IMPALA, arXiv 1802.01561 (rlax also mixes lam into the target of A; we do not). rho is pi_old / mu of a
-token. Products of token ratios vanish quickly, so prefer short horizons or lam < 1.
+Source: IMPALA, arXiv 1802.01561 (rlax also mixes lam into the target of A; we do not). rho is pi_old / mu
+of a token. Products of token ratios vanish quickly, so prefer short horizons or lam < 1.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Close the loop on asynchrony: move `max_staleness` by the effective sample size it produces.
 
-Below `low` the data is too old to be worth its weight: one version less. Above `high` there is room to be more
-asynchronous: one version more. Both need `patience` steps in a row, counted again after every move, because a
-change shows in the data only after the buffer has turned over. Torch-free; the state is a value, so it is saved
-with a checkpoint as it is.
+Below `low` the data is too old to be worth its weight: one version less. Above `high` there is room to be
+more asynchronous: one version more. Both need `patience` steps in a row, counted again after every move,
+because a change shows in the data only after the buffer has turned over. Torch-free; the state is a value,
+so it is saved with a checkpoint as it is.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     lr_eff = lr min(1, ESS ratio / base)^power
 
-Source: mit-han-lab/vcpo (power 0.5, base 1.0; 0.55 for multi-turn tasks). It applies to one optimizer step; the
-scheduler's own rate is restored after it. Torch-free.
+Source: mit-han-lab/vcpo (power 0.5, base 1.0; 0.55 for multi-turn tasks). It applies to one optimizer step;
+the scheduler's own rate is restored after it. Torch-free.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     sort (log mu - log pi_old)² over sampled tokens; drop from the top until the mean of the rest < threshold
 
-Source: arXiv 2510.01161 (0.04); AReaL. At least one token stays. The sort runs over the micro-batch, or uses the
-cut of the whole step when `statistics["m2po_cutoff"]` is given.
+Source: arXiv 2510.01161 (0.04); AReaL. At least one token stays. The sort runs over the micro-batch, or
+uses the cut of the whole step when `statistics["m2po_cutoff"]` is given.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@
 | sequence_tis_or_drop | Π rho if <= cap, else 0 | TRL `sequence_mask`, 3 |
 | outlier_veto | 0 for a sequence with any token outside [low, high] | SkyRL, 1e-4..100 |
 
-Bounds include their end points. verl compares -log rho, so its token bounds apply to mu / pi; `inverted` does so.
+Bounds include their end points. verl compares -log rho, so its token bounds apply to mu / pi; `inverted`
+does so.
 """
 
 from __future__ import annotations

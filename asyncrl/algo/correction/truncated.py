@@ -5,8 +5,9 @@
     sequence:  w_i = min(prod_t rho_t, C), the same for every token
 
 A correction maps `LossInputs` to a weight [B,T] without gradient, which multiplies the token loss *after* the
-clip. Zero means the token is rejected. Sources: "Your Efficient RL Framework Secretly Brings You Off-Policy RL
-Training" (C = 2); verl, SkyRL, VCPO (sequence, C = 8). `batch_normalize` divides by the mean weight (verl).
+clip. Zero means the token is rejected. Sources: "Your Efficient RL Framework Secretly Brings You Off-Policy
+RL Training" (C = 2); verl, SkyRL, VCPO (sequence, C = 8). `batch_normalize` divides by the mean weight
+(verl).
 """
 
 from __future__ import annotations

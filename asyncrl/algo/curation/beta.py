@@ -2,8 +2,8 @@
 
     alpha <- decay alpha + successes,  beta <- decay beta + failures
 
-Sources: InSight arXiv 2603.01907 (decay 1, mean belief) and VADE arXiv 2511.18902 (decay < 1, Thompson samples);
-both from the papers. Start unseen prompts at (1, 1). Torch-free.
+Sources: InSight arXiv 2603.01907 (decay 1, mean belief) and VADE arXiv 2511.18902 (decay < 1, Thompson
+samples); both from the papers. Start unseen prompts at (1, 1). Torch-free.
 """
 
 from __future__ import annotations

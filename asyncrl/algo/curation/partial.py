@@ -1,8 +1,8 @@
 """Partial rollouts: which requests finish and what the others keep when a step is cut short.
 
 One token per request and tick, all requests starting together. APRIL (arXiv 2509.18521) stops when enough
-requests are complete; C3PO++ (Ring-1T) after the first whole tick that reaches a token budget. What is left keeps
-its tokens, log-probabilities and versions and is resumed before new prompts. Torch-free.
+requests are complete; C3PO++ (Ring-1T) after the first whole tick that reaches a token budget. What is left
+keeps its tokens, log-probabilities and versions and is resumed before new prompts. Torch-free.
 """
 
 from __future__ import annotations

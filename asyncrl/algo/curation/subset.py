@@ -1,8 +1,8 @@
 """Choose which finished samples, tokens or steps to train on.
 
 Sources: D3S arXiv 2509.22115 (samples that maximise the variance of advantages; tokens by |A| · entropy),
-DART-GUI (steps with the highest entropy, 80 %), XRPO (novelty). The last equation of XRPO is from the paper only.
-Denominators must be counted on what is kept. Torch-free.
+DART-GUI (steps with the highest entropy, 80 %), XRPO (novelty). The last equation of XRPO is from the paper
+only. Denominators must be counted on what is kept. Torch-free.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 def max_variance_subset(advantages: np.ndarray, size: int) -> list[int]:
     """Sorted indices of the `size` values with the largest variance; all when there are no more than that.
 
-    The best subset takes the k lowest and the rest from the highest, for the best k. Ties take earlier positions.
+    The best subset takes the k lowest and the rest from the highest, for the best k. Ties take earlier
+    positions.
     """
     values = np.asarray(advantages, dtype=np.float64)
     n = len(values)

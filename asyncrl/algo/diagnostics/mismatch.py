@@ -3,8 +3,9 @@
     log rho = log pi_prox - log mu = (log pi_v - log mu) + (log pi_prox - log pi_v)
               ratio to correct        engine mismatch       staleness
 
-pi_v is the version that sampled the token, evaluated by the trainer. With snapshots the split is exact. Without,
-tokens of the current version are pure mismatch, and their mean is the estimate of the engine's part.
+pi_v is the version that sampled the token, evaluated by the trainer. With snapshots the split is exact.
+Without, tokens of the current version are pure mismatch, and their mean is the estimate of the engine's
+part.
 """
 
 from __future__ import annotations

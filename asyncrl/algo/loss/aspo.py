@@ -4,8 +4,8 @@
     A > 0:  l = -A / min(r, 1 + eps), with gradient weight 1 / r while r <= 1 + eps and 0 above
     weight > c  (r for A < 0, 1 / r for A > 0):  l = -sg[c] A log pi, so the gradient stays
 
-Source: Archer2.0 / ASPO, arXiv 2510.06062 (eps 0.2 for low-entropy tokens, 0.4 for the others, c 3). A token has
-low entropy when it is at most the `entropy_quantile` of its response (linear interpolation).
+Source: Archer2.0 / ASPO, arXiv 2510.06062 (eps 0.2 for low-entropy tokens, 0.4 for the others, c 3). A
+token has low entropy when it is at most the `entropy_quantile` of its response (linear interpolation).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.metrics import mean_over
 from asyncrl.algo.needs import needs
-from asyncrl.algo.ops import bounded_ratio
+from asyncrl.algo.ops import bounded_ratio, where_positive
 
 
 def low_entropy_mask(entropy: Tensor, mask: Tensor, quantile: float = 0.8) -> Tensor:
@@ -37,14 +37,14 @@ def aspo_loss(
     """The loss for a given [B,T] mask of low-entropy tokens."""
     adv = inputs.need("advantages")
     ratio = bounded_ratio(inputs.log_ratio)
-    eps = torch.where(low_entropy.bool(), eps_low_entropy, eps_high_entropy).to(ratio.dtype)
+    eps = where_positive(low_entropy.to(ratio.dtype), eps_low_entropy, eps_high_entropy)
     negative = -adv * torch.maximum(ratio, 1 - eps)
     bounded = torch.minimum(ratio, 1 + eps)
     anchor = bounded.detach()
     positive = -adv * (bounded / anchor) / anchor
     loss = torch.where(adv > 0, positive, negative)
     weight = torch.where(adv > 0, 1 / ratio, ratio).detach()
-    cap = torch.where(adv > 0, c_pos, c_neg).to(ratio.dtype)
+    cap = where_positive(adv, c_pos, c_neg)
     capped = weight > cap
     loss = torch.where(capped, -cap * adv * inputs.logp, loss)
     clipped = torch.where(adv > 0, ratio > 1 + eps, ratio < 1 - eps)

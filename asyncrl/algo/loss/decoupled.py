@@ -3,10 +3,10 @@
     l = sg[rho] max(-A r, -A clip(r, 1 - eps_low, 1 + eps_high)),  r = pi / pi_prox,  rho = pi_prox / mu
 
 Sources: "Batch size-invariance for policy optimization" arXiv 2110.00641; AReaL arXiv 2505.24298.
-`behavior_weight_cap` bounds rho: `cap_action` "drop" removes the token from the loss (AReaL), "clamp" truncates
-it. The denominators keep counting dropped tokens. Without a cap, rho is only held finite (log rho within ±20).
-Identity: this equals `max(-A r_b, -A clip(r_b, rho (1 - eps), rho (1 + eps)))`, the surrogate of PPO-EWMA and of
-rollout replay (`behavior_clip` below), because rho > 0.
+`behavior_weight_cap` bounds rho: `cap_action` "drop" removes the token from the loss (AReaL), "clamp"
+truncates it. The denominators keep counting dropped tokens. Without a cap, rho is only held finite (log rho
+within ±20). Identity: this equals `max(-A r_b, -A clip(r_b, rho (1 - eps), rho (1 + eps)))`, the surrogate
+of PPO-EWMA and of rollout replay (`behavior_clip` below), because rho > 0.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
     sampled:  l = -r_b sg[log T - log pi]                     reverse KL as a policy gradient, r_b = pi / mu
     full:     l = Σ_v pi (log pi - log T)                      reverse; also forward and Jensen-Shannon
 
-Sources: "On-Policy Distillation" (Thinking Machines), GKD arXiv 2306.13649. The sampled form needs one teacher
-log-probability per token, which an engine can serve; its gradient on-policy is the reverse KL's. A plain mean of
-`log pi - log T` would have zero expected gradient. The full form needs logits over the vocabulary.
+Sources: "On-Policy Distillation" (Thinking Machines), GKD arXiv 2306.13649. The sampled form needs one
+teacher log-probability per token, which an engine can serve; its gradient on-policy is the reverse KL's. A
+plain mean of `log pi - log T` would have zero expected gradient. The full form needs logits over the
+vocabulary.
 """
 
 from __future__ import annotations

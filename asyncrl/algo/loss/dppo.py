@@ -19,11 +19,9 @@ from asyncrl.algo.ops import bounded_ratio
 
 
 def binary_kl(old_logp: Tensor, logp: Tensor) -> Tensor:
-    """[B,T] KL between Bernoulli distributions "this token or another", of probabilities `exp(old_logp)`, `exp(logp)`."""
-    info = torch.finfo(logp.dtype)
-    p = old_logp.exp().clamp(info.tiny, 1 - info.eps)
-    q = logp.exp().clamp(info.tiny, 1 - info.eps)
-    return p * torch.log(p / q) + (1 - p) * torch.log((1 - p) / (1 - q))
+    """[B,T] KL between the Bernoulli distributions "this token or another" (1e-8 guards 1 - p, as in verl)."""
+    p, q = old_logp.exp(), logp.exp()
+    return p * (old_logp - logp) + (1 - p) * torch.log((1 - p + 1e-8) / (1 - q + 1e-8))
 
 
 def _masked_loss(inputs: LossInputs, outside: Tensor, ratio_cap: float) -> LossOutputs:

@@ -2,8 +2,8 @@
 
     s_i = exp(Σ_t m log r / L_i),  l = max(-A s, -A clip(s, 1 - eps_low, 1 + eps_high)),  mean over sequences
 
-Source: arXiv 2507.18071 (eps 3e-4 / 4e-4). Written in the token form s_{i,t} = sg[s_i] pi / sg[pi], which has the
-same gradient, -A s / (L B) per token, and permits token-level advantages. Aggregate it with
+Source: arXiv 2507.18071 (eps 3e-4 / 4e-4). Written in the token form s_{i,t} = sg[s_i] pi / sg[pi], which
+has the same gradient, -A s / (L B) per token, and permits token-level advantages. Aggregate it with
 `seq_mean_token_mean`; a token mean would weigh sequences by length. log s is clamped to at most 10 (verl).
 """
 

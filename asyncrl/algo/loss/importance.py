@@ -22,7 +22,10 @@ from asyncrl.algo.ops import bounded_ratio
 
 
 def weighted_reinforce(inputs: LossInputs, weight: Tensor, clipped: Tensor) -> LossOutputs:
-    """`-sg[weight] A log pi`; `clipped` [B,T] says where the weight was bounded. Every token keeps a gradient."""
+    """`-sg[weight] A log pi`; `clipped` [B,T] says where the weight was bounded.
+
+    Every token keeps a gradient.
+    """
     weight = weight.detach() * inputs.mask
     loss = -weight * inputs.need("advantages") * inputs.logp
     metrics = {

@@ -3,9 +3,10 @@
     z = (log pi(y+) - log pi(y-)) - (log pi_ref(y+) - log pi_ref(y-)),   sums over tokens
     DPO: -log σ(beta z)                 IPO: (z - 1 / (2 beta))²
 
-Sources: DPO arXiv 2305.18290, IPO arXiv 2310.12036, Asynchronous RLHF arXiv 2410.18252 (beta 0.1, off-policy by one
-step without importance weights). Whole groups must lie in one micro-batch. A prompt whose scores tie has no pair
-and no gradient. Aggregate with `prompt_mean_token_sum`: the pair's loss is spread over the chosen row's tokens.
+Sources: DPO arXiv 2305.18290, IPO arXiv 2310.12036, Asynchronous RLHF arXiv 2410.18252 (beta 0.1,
+off-policy by one step without importance weights). Whole groups must lie in one micro-batch. A prompt whose
+scores tie has no pair and no gradient. Aggregate with `prompt_mean_token_sum`: the pair's loss is spread
+over the chosen row's tokens.
 """
 
 from __future__ import annotations

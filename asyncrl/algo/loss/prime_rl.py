@@ -5,8 +5,9 @@
     l = -keep adv_tau A r_b + kl_tau log² r_b
     ref_kl:      l = -keep sg[log pi_ref - log pi] r_b + kl_tau log² r_b,  keep = [pi - mu >= -drop]
 
-Source: prime-rl's code. r_b = pi / mu carries the gradient and has no cap beyond the ±20 log clamp (its documents
-mention one, its code has none). The quadratic term stays on dropped tokens. A = 0 takes the lower bound.
+Source: prime-rl's code. r_b = pi / mu carries the gradient and has no cap beyond the ±20 log clamp (its
+documents mention one, its code has none). The quadratic term stays on dropped tokens. A = 0 takes the lower
+bound.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def probability_shift(inputs: LossInputs) -> Tensor:
 
 def _kept_importance(inputs: LossInputs, keep: Tensor, advantage: Tensor, kl_tau: float) -> LossOutputs:
     log_ratio = inputs.behavior_log_ratio
-    loss = -keep * advantage * bounded_ratio(log_ratio) + kl_tau * log_ratio**2
+    loss = -keep.to(advantage.dtype) * advantage * bounded_ratio(log_ratio) + kl_tau * log_ratio**2
     keep = keep & inputs.mask
     metrics = {"clip_fraction": mean_over(~keep, inputs.mask)}
     return LossOutputs(loss * inputs.mask, metrics, {"keep": keep, "clipped": ~keep & inputs.mask})

@@ -13,7 +13,7 @@ from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.loss.ppo import ratio_metrics
 from asyncrl.algo.metrics import mean_over
 from asyncrl.algo.needs import needs
-from asyncrl.algo.ops import bounded_ratio
+from asyncrl.algo.ops import bounded_ratio, where_positive
 
 
 @needs("proximal")
@@ -23,7 +23,7 @@ def sapo(inputs: LossInputs, *, tau_pos: float = 1.0, tau_neg: float = 1.05) -> 
         raise ValueError(f"temperatures must be positive, got {tau_pos} and {tau_neg}")
     adv = inputs.need("advantages")
     ratio = bounded_ratio(inputs.log_ratio)
-    tau = torch.where(adv > 0, tau_pos, tau_neg).to(ratio.dtype)
+    tau = where_positive(adv, tau_pos, tau_neg)
     gate = torch.sigmoid(tau * (ratio - 1))
     gradient_weight = (4 * gate * (1 - gate)).detach()
     metrics = ratio_metrics(inputs, ratio) | {"gate": mean_over(gradient_weight, inputs.mask)}

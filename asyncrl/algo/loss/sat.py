@@ -4,9 +4,9 @@
     where q > 0 and |d| > q:  c+ = ψ([d]+), c- = ψ([-d]+), else 1
     l = max(-A r, -A clip(r, 1 - eps_low c-, 1 + eps_high c+))
 
-Source: arXiv 2607.18722 as its authors' page states it (quantile 0.9, eps 0.2, k3 KL 1e-3). The quantile is the
-inverse-CDF order statistic, without interpolation. It is taken over the micro-batch, or over the step when
-`statistics["sat_quantile"]` is given.
+Source: arXiv 2607.18722 as its authors' page states it (quantile 0.9, eps 0.2, k3 KL 1e-3). The quantile is
+the inverse-CDF order statistic, without interpolation. It is taken over the micro-batch, or over the step
+when `statistics["sat_quantile"]` is given.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from torch import Tensor
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.loss.importance import weighted_reinforce
 from asyncrl.algo.needs import needs
-from asyncrl.algo.ops import LOG_RATIO_CLAMP, sequence_log_ratio, to_tokens
+from asyncrl.algo.ops import LOG_RATIO_CLAMP, sequence_log_ratio, to_tokens, where_positive
 
 
 def gamma_kernel(
@@ -24,8 +24,9 @@ def gamma_kernel(
 ) -> Tensor:
     """[B] φ of log sequence ratios [B]; `pos` and `neg` are `(k, lam)`."""
     log_w = log_w.clamp(math.log(1e-8), LOG_RATIO_CLAMP)
-    k = torch.where(positive, pos[0], neg[0]).to(log_w.dtype)
-    lam = torch.where(positive, pos[1], neg[1]).to(log_w.dtype)
+    side = positive.to(log_w.dtype)
+    k = where_positive(side, pos[0], neg[0])
+    lam = where_positive(side, pos[1], neg[1])
     return torch.exp(lam + k * log_w - lam * log_w.exp())
 
 

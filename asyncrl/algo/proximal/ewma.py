@@ -2,8 +2,8 @@
 
     W' = beta W + 1,   theta_e <- theta_e · beta W / W' + theta / W'        (bias-corrected)
 
-Source: "Batch size-invariance for policy optimization" arXiv 2110.00641; the choice of beta and the reset rule
-follow "Missing Old Logits" arXiv 2605.12070, known to us from the paper only.
+Source: "Batch size-invariance for policy optimization" arXiv 2110.00641; the choice of beta and the reset
+rule follow "Missing Old Logits" arXiv 2605.12070, known to us from the paper only.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@
     log-linear:  log pi_prox = log mu + alpha (sg[log pi] - log mu)
     linear:      log pi_prox = log((1 - alpha) mu + alpha sg[pi] + 1e-10)
 
-Source: A-3PO in AReaL. alpha is 0 for tokens of the current version (or newer) and where nothing was sampled, so
-those tokens reduce to PPO on mu. The interpolation re-parameterises the clip bounds ("Missing Old Logits",
-arXiv 2605.12070, Prop. 1): r becomes r_b^(1-alpha) and rho r_b^alpha. It does not measure engine mismatch.
+Source: A-3PO in AReaL. alpha is 0 for tokens of the current version (or newer) and where nothing was
+sampled, so those tokens reduce to PPO on mu. The interpolation re-parameterises the clip bounds ("Missing
+Old Logits", arXiv 2605.12070, Prop. 1): r becomes r_b^(1-alpha) and rho r_b^alpha. It does not measure
+engine mismatch.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Runs numeric vectors (inputs, params, expected values and gradients) against the algorithm library."""

@@ -1,0 +1,250 @@
+"""Vectors of aggregation, masks, proximal forms, KL, entropy, values, preferences and diagnostics."""
+
+from __future__ import annotations
+
+import torch
+
+from asyncrl.algo import filters, kl, shaping
+from asyncrl.algo.aggregate import aggregate
+from asyncrl.algo.control.vcpo_lr import scaled_learning_rate
+from asyncrl.algo.correction import m2po, masked, opsm, tv_mask
+from asyncrl.algo.diagnostics.ess import sequence_ess, token_ess
+from asyncrl.algo.diagnostics.mismatch import divergence
+from asyncrl.algo.diagnostics.staleness import lag_summary
+from asyncrl.algo.entropy import entropy_from_logits
+from asyncrl.algo.inputs import count_totals
+from asyncrl.algo.loss import distill, preference
+from asyncrl.algo.proximal.ewma import beta_from_staleness, update_ewma
+from asyncrl.algo.proximal.interpolate import interpolation_weight, linear_logp, loglinear_logp
+from asyncrl.algo.registry import AGGREGATIONS, resolve
+from asyncrl.algo.value import value_loss
+from tests.conformance.adapt_losses import loss_inputs
+from tests.conformance.tensors import keys, leaf, mask_of, tensor
+
+
+def agg_all(i, p, _):
+    mask, loss = mask_of(i["mask"]), tensor(i["token_loss"])
+    totals = count_totals(mask, horizon=p.get("horizon", mask.shape[1]))
+    modes = [name for name in AGGREGATIONS if not name.startswith("prompt")]
+    return {name: aggregate(resolve("aggregation", name), loss, mask, totals) for name in modes}
+
+
+def agg_trl(i, p, _):
+    mask, loss = mask_of(i["mask"]), tensor(i["token_loss"])
+    own = count_totals(mask, horizon=p["max_completion_length"])
+    given = count_totals(mask)
+    given = type(given)(p.get("num_items_global", given.num_tokens), given.num_sequences)
+
+    def run(name, totals):
+        return aggregate(resolve("aggregation", name), loss, mask, totals)
+
+    return {
+        "grpo": run("trl_grpo", own),
+        "bnpo": run("token_mean", own),
+        "dr_grpo": run("trl_dr_grpo", own),
+        "dapo": run("token_mean", given),
+    }
+
+
+def token_k1(i, p, _):
+    inputs, bounds = loss_inputs(i), {"low": p["lower"], "high": p["upper"]}
+    return {
+        "mask_direct": masked.token_band(inputs, **bounds),
+        "mask_verl": masked.token_band(inputs, inverted=True, **bounds),
+    }
+
+
+def trl_sequence_mask(i, p, _):
+    inputs = loss_inputs(i)
+    return {"weight": masked.sequence_product_or_drop(inputs.mismatch_log_ratio, inputs.mask, p["cap"])}
+
+
+def run_opsm(i, p, _):
+    keep, drift = opsm.opsm_keep(loss_inputs(i), p["delta"])
+    return {"seq_kl": drift, "keep": keep}
+
+
+def vaco(i, p, _):
+    inputs = loss_inputs(i)
+    drop, tv = tv_mask.tv_drop(inputs.mismatch_log_ratio, inputs.advantages, inputs.mask, p["delta"])
+    weight = tv_mask.tv_mask(inputs, delta=p["delta"], cap=p["clamp_upper"])
+    return {"tv_seq": tv, "drop": drop, "weight": weight}
+
+
+def run_m2po(i, p, _):
+    inputs = loss_inputs(i)
+    kept = m2po.m2po(inputs, threshold=p["threshold"])
+    return {"mask": kept, "num_masked": inputs.mask.sum() - kept.sum()}
+
+
+def loglinear(i, p, _):
+    alpha = interpolation_weight(torch.tensor(i["versions"]), i["current_version"])
+    logp, behavior = tensor(i["logp"]), tensor(i["behav_logp"])
+    return {
+        "alpha": alpha,
+        "prox_loglinear": loglinear_logp(logp, behavior, alpha),
+        "prox_linear": linear_logp(logp, behavior, alpha),
+    }
+
+
+def ewma_params(i, p, _):
+    mean, total, history = torch.zeros(1, dtype=torch.float64), 0.0, []
+    for theta in i["theta"]:
+        total = update_ewma([mean], [tensor([theta])], p["beta"], total)
+        history.append(mean.item())
+    weights = [p["beta"] ** k for k in range(len(i["theta"]))]
+    direct = [
+        sum(w * x for w, x in zip(weights, reversed(i["theta"][: n + 1]), strict=False))
+        / sum(weights[: n + 1])
+        for n in range(len(i["theta"]))
+    ]
+    return {"ewma": history, "total_weight": total, "direct": direct}
+
+
+def ewma_beta(i, p, _):
+    return {"beta": [beta_from_staleness(w) for w in i["staleness"]]}
+
+
+def kl_estimators(i, p, _):
+    reference = tensor(i["ref_logp"])
+    found = {}
+    for name, fn in (("k1", kl.k1), ("k2", kl.k2), ("k3", kl.k3), ("abs", kl.absolute)):
+        logp = leaf(i["logp"])
+        value = fn(logp, reference)
+        found[name] = value.detach()
+        found[f"grad_{name}"] = torch.autograd.grad(value.sum(), logp)[0]
+    return found
+
+
+def kl_reward(i, p, _):
+    divergence_, mask = tensor(i["kl"]), mask_of(i["mask"])
+    return {
+        "token_rewards": kl.kl_in_reward(tensor(i["token_scores"]), divergence_, mask, p["beta"]),
+        "mean_kl": kl.mean_kl_per_sequence(divergence_, mask),
+    }
+
+
+def kl_controller(i, p, _):
+    coef = kl.adapt_kl_coef(i["kl_coef"], i["current_kl"], p["target"], p["horizon"], p["n_steps"])
+    return {"kl_coef_new": coef}
+
+
+def entropy(i, p, _):
+    logits = leaf(i["logits"])
+    value = entropy_from_logits(logits)
+    return {"entropy": value.detach(), "grad_logits": torch.autograd.grad(value.sum(), logits)[0]}
+
+
+def value_clip(i, p, _):
+    values, mask = leaf(i["vpred"]), mask_of(i["mask"])
+    token_loss, taken = value_loss(
+        values, tensor(i["vold"]), tensor(i["returns"]), mask, p["clip"], factor=p.get("factor", 0.5)
+    )
+    loss = aggregate(resolve("aggregation", "token_mean"), token_loss, mask, count_totals(mask))
+    grad = torch.autograd.grad(loss, values)[0]
+    return {"loss": loss.detach(), "clip_frac": taken.double().sum() / mask.sum(), "grad": grad}
+
+
+def overlong(i, p, _):
+    options = (tensor(i["lengths"]), p["max_len"], p["buffer"], p.get("factor", 1.0))
+    return {
+        "penalty": shaping.overlong_penalty(*options, clamp=False),
+        "penalty_clamped": shaping.overlong_penalty(*options),
+    }
+
+
+def dynamic_sampling(i, p, _):
+    keep = filters.has_signal(tensor(i["rewards"]), keys(i["group"]))
+    return {"keep_group": {str(g): bool(k) for g, k in zip(i["group"], keep, strict=True)}}
+
+
+def dpo(i, p, _):
+    chosen = leaf(i["pi_chosen"])
+    z = preference.preference_logits(
+        chosen, tensor(i["pi_rejected"]), tensor(i["ref_chosen"]), tensor(i["ref_rejected"])
+    )
+    sigmoid = preference.dpo_loss(z, p["beta"])
+    return {
+        "logits": z.detach(),
+        "sigmoid": sigmoid.detach(),
+        "ipo": preference.ipo_loss(z, p["beta"]).detach(),
+        "grad_pi_chosen_sigmoid": torch.autograd.grad(sigmoid.sum(), chosen)[0],
+    }
+
+
+def opd_full(i, p, _):
+    found = {}
+    teacher = tensor(i["teacher_logits"])
+    for direction, name in (("reverse", "reverse_kl"), ("forward", "forward_kl"), ("jsd", "jsd_half")):
+        student = leaf(i["student_logits"])
+        value = distill.full_kl(student, teacher, direction)
+        found[name] = value.detach()
+        found[f"grad_{direction}_logits"] = torch.autograd.grad(value.sum(), student)[0]
+    return found
+
+
+def ess_sequence(i, p, _):
+    weights, ess, ratio = sequence_ess(tensor(i["seq_log_ratio"]))
+    return {"weights": weights, "ess": ess, "ess_ratio": ratio}
+
+
+def ess_token(i, p, _):
+    inputs = loss_inputs(i)
+    log_ratio, threshold = inputs.mismatch_log_ratio, p["threshold"]
+    return {
+        "ess_current_verl": token_ess(log_ratio, inputs.mask, threshold),
+        "ess_old_verl_lower_clamped": token_ess(log_ratio, inputs.mask, threshold, p["lower"]),
+        "ess_unclipped": token_ess(log_ratio, inputs.mask, None),
+    }
+
+
+def vcpo_lr(i, p, _):
+    return {"lr_eff": scaled_learning_rate(i["lr"], i["ess_ratio"], p["base_ess_ratio"], p["power"])}
+
+
+def behaviour_kl(i, p, _):
+    inputs = loss_inputs(i)
+    found = divergence(inputs.proximal_logp, inputs.behavior_logp, inputs.mask)
+    names = {
+        "kl_k1": "kl_k1",
+        "kl_k3": "kl_k3",
+        "chi2_token": "chi2_token",
+        "chi2_seq": "chi2_sequence",
+        "ppl_behav": "perplexity_behavior",
+        "ppl_prox": "perplexity_proximal",
+        "log_ppl_diff_mean": "log_perplexity_difference",
+    }
+    return {k: found[f"mismatch/{m}"].total / found[f"mismatch/{m}"].count for k, m in names.items()}
+
+
+def staleness(i, p, _):
+    found = lag_summary(torch.tensor(i["token_versions"]), mask_of(i["mask"]), i["current_version"])
+    return {"mean": found.mean, "max": found.max, "p90": found.p90, "hist": found.histogram}
+
+
+ADAPTERS = {
+    "agg.all_modes_with_fully_masked_row": agg_all,
+    "agg.trl_modes": agg_trl,
+    "mask.verl_token_k1_inverted": token_k1,
+    "mask.trl_sequence_mask": trl_sequence_mask,
+    "mask.trl_opsm": run_opsm,
+    "mask.vaco_tv_sequence": vaco,
+    "mask.m2po": run_m2po,
+    "prox.loglinear": loglinear,
+    "ewma.params": ewma_params,
+    "ewma.beta_from_staleness": ewma_beta,
+    "kl.estimators": kl_estimators,
+    "kl.in_reward_verl": kl_reward,
+    "kl.adaptive_controller": kl_controller,
+    "entropy.from_logits": entropy,
+    "loss.value_clip": value_clip,
+    "loss.dpo": dpo,
+    "loss.opd_full_vocab": opd_full,
+    "reward.overlong_soft": overlong,
+    "filter.dynamic_sampling": dynamic_sampling,
+    "diag.ess_sequence": ess_sequence,
+    "diag.ess_token": ess_token,
+    "diag.vcpo_lr": vcpo_lr,
+    "diag.behaviour_vs_current_kl": behaviour_kl,
+    "diag.staleness_histogram": staleness,
+}
