@@ -7,7 +7,6 @@ the session's. Other languages, `argv` and persistent processes go through bubbl
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import socket
@@ -48,6 +47,8 @@ class ZygoteSandbox(BubblewrapSandbox):
         self._channel: Channel | None = None
         self._zygote_job = 0
         self._zygote_ended: asyncio.Future[tuple[dict[str, Any], list[int]]] | None = None
+        self._complaints: BoundedReader | None = None
+        """What the zygote itself wrote to stderr; jobs have their own."""
         self._booting = asyncio.Lock()
 
     @classmethod
@@ -75,6 +76,8 @@ class ZygoteSandbox(BubblewrapSandbox):
         if self._channel is not None:
             self._channel.close()
         await super().stop()
+        if self._complaints is not None:
+            self._complaints.close()
 
     async def _warm(self) -> Channel:
         """The running zygote, started again if it has been killed."""
@@ -89,14 +92,17 @@ class ZygoteSandbox(BubblewrapSandbox):
     async def _boot(self) -> Channel:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         opened = Channel(ours)
-        with theirs, open(os.devnull, "r+b") as null:
-            fds = (null.fileno(), null.fileno(), null.fileno(), theirs.fileno())
+        complaints, write_end = os.pipe2(os.O_CLOEXEC)
+        with theirs, open(os.devnull, "r+b") as null, os.fdopen(write_end, "wb") as errors:
+            fds = (null.fileno(), null.fileno(), errors.fileno(), theirs.fileno())
             self._zygote_job, self._zygote_ended = await self._spawn(self._zygote_command(), fds, None)
+        self._complaints = BoundedReader(complaints, 4096, lambda: None)
         try:
             await opened.request({"op": "hello"})
         except InfrastructureError as error:
             opened.close()
-            raise InfrastructureError(f"the warm interpreter did not start: {error}") from error
+            said = (await self._complaints.finish(PIPE_GRACE_S)).decode(errors="replace")
+            raise InfrastructureError(f"the warm interpreter did not start: {said or error}") from error
         return opened
 
     def _zygote_command(self) -> Command:
@@ -203,13 +209,13 @@ class ZygoteSandbox(BubblewrapSandbox):
             return body | {"reason": "timeout"} if timed_out else body
         # The whole zygote is gone or stuck: whatever it ran ends with it, and the next call starts another.
         self._launcher.notify({"op": "kill", "job": zygote_job})
-        with contextlib.suppress(TimeoutError, InfrastructureError):
-            zygote_body, _ = await self._launcher.answer(asyncio.shield(zygote_ended), GRACE_S)
-            if zygote_body["reason"] == "memory" or timed_out:
-                reason = "timeout" if timed_out else "memory"
-                return {"status": 137, "reason": reason, "error": ""}
-            raise InfrastructureError(f"the warm interpreter ended unasked: {zygote_body}")
-        raise InfrastructureError("the warm interpreter cannot be ended")
+        zygote_body, _ = await self._launcher.answer(zygote_ended, GRACE_S)
+        if timed_out or zygote_body["reason"] == "memory":
+            return {"status": 137, "reason": "timeout" if timed_out else "memory", "error": ""}
+        said = await self._complaints.finish(PIPE_GRACE_S) if self._complaints else b""
+        raise InfrastructureError(
+            f"the warm interpreter ended unasked: {zygote_body} {said.decode(errors='replace')}"
+        )
 
     def _check_status(self, status: bytes, returncode: int, stderr: bytes) -> int:
         return returncode if not status else super()._check_status(status, returncode, stderr)

@@ -1,9 +1,11 @@
 """The warm interpreter: runs inside bubblewrap, forks a jailed child for every piece of code.
 
     asyncrl (sandbox.zygote) --{op: run|kill} + descriptors [code, stdin, stdout, stderr]--> zygote
-        zygote -fork-> keeper (makes the namespaces, waits) -fork-> job (init of its own pid namespace)
+        zygote -fork-> job: init of a pid namespace, makes the other namespaces, gives up everything, runs the code
 
-The zygote itself never reads what a job wrote. Standard library only; it must stay single-threaded.
+The zygote has a user namespace of its own below bubblewrap's, where it may make the namespaces of each job; a job
+ends up in a user namespace below that, without any capability. The zygote never reads what a job wrote. Standard
+library only; it must stay single-threaded.
 """
 
 from __future__ import annotations
@@ -26,14 +28,9 @@ from typing import Any, NoReturn
 
 from asyncrl.env.sandbox.jail import channel, kernel
 
-NAMESPACES = (
-    kernel.CLONE_NEWUSER
-    | kernel.CLONE_NEWPID
-    | kernel.CLONE_NEWNS
-    | kernel.CLONE_NEWNET
-    | kernel.CLONE_NEWIPC
-)
 FILE = "main.py"
+HIGH_FD = 100
+"""Where descriptors wait while 0, 1 and 2 are set; above any that a job may open."""
 
 
 def _write(path: str, text: str) -> None:
@@ -42,25 +39,46 @@ def _write(path: str, text: str) -> None:
     os.close(fd)
 
 
-def _enter_namespaces() -> None:
+def _enter_user_namespace(flags: int = 0) -> None:
+    """A new user namespace in which the caller keeps its ids and has every capability."""
     uid, gid = os.getuid(), os.getgid()
-    kernel.unshare(NAMESPACES)
-    _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", f"{uid} {uid} 1")
-    _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    kernel.unshare(kernel.CLONE_NEWUSER | flags)
+    # Missing where /proc had to be hidden: then the ids stay unmapped, which takes nothing from the job.
+    with contextlib.suppress(FileNotFoundError):
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{uid} {uid} 1")
+        _write("/proc/self/gid_map", f"{gid} {gid} 1")
 
 
-def _confine(config: dict[str, Any]) -> None:
-    """Runs as init of the job's own namespaces, with capabilities there, which are gone afterwards."""
+def _become_init() -> None:
+    """Go on as the init of a pid namespace that the zygote itself owns, so that it can make and leave others."""
+    _enter_user_namespace(kernel.CLONE_NEWPID)
+    pid = os.fork()
+    if pid:
+        _, status = os.waitpid(pid, 0)
+        os._exit(1 if status else 0)
+
+
+def _mount_private(disk_bytes: int) -> None:
+    kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
     flags = kernel.MS_NOSUID | kernel.MS_NODEV
-    half = config["disk_bytes"] // 2
     for target in ("/tmp", "/dev/shm"):
-        kernel.mount("tmpfs", target, "tmpfs", flags, f"size={half},nr_inodes=8192,mode=0700")
+        kernel.mount(
+            "tmpfs", target, "tmpfs", flags, f"size={disk_bytes // 2},nr_inodes=8192,mode=0700,uid=1000"
+        )
     try:
         kernel.mount("proc", "/proc", "proc", flags | kernel.MS_NOEXEC)
     except OSError:
         # Where the kernel lets no new one be made, an empty folder rather than a view of the zygote.
         kernel.mount("tmpfs", "/proc", "tmpfs", flags | kernel.MS_RDONLY, "size=4k")
+
+
+def _confine(config: dict[str, Any]) -> None:
+    """From a copy of the zygote to a process without any right over its surroundings."""
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC)
+    _mount_private(config["disk_bytes"])
+    _enter_user_namespace()
     for name, value in config["rlimits"].items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
@@ -72,10 +90,11 @@ def _take_descriptors(fds: list[int]) -> str:
     """Make the job's stdin, stdout and stderr of them; returns the code."""
     with os.fdopen(fds[0], "rb") as file:
         code = file.read().decode("utf-8", "surrogatepass")
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 50) for fd in fds[1:]]
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD) for fd in fds[1:]]
     for number, fd in enumerate(high):
         os.dup2(fd, number, inheritable=True)
-    os.closerange(3, 64)
+        os.close(fd)
+    os.closerange(3, HIGH_FD)
     return code
 
 
@@ -120,46 +139,26 @@ def _finish(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _job(request: dict[str, Any], fds: list[int], config: dict[str, Any]) -> NoReturn:
-    status = 1
-    try:
-        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-        code = _take_descriptors(fds)
-        _confine(config)
-        status = _run_code(code, request)
-    except BaseException:
-        traceback.print_exc()
-    _finish(status)
-
-
-def _keeper(request: dict[str, Any], fds: list[int], config: dict[str, Any], error_fd: int) -> NoReturn:
+def _job(request: dict[str, Any], fds: list[int], config: dict[str, Any], error_fd: int) -> NoReturn:
+    error_fd = fcntl.fcntl(error_fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        watched = {signal.SIGCHLD, signal.SIGTERM}
-        signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-        _enter_namespaces()
-        job = os.fork()
-        if job == 0:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
-            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-            _job(request, fds, config)
-        os.closerange(0, 64)
-        if signal.sigwait(watched) == signal.SIGTERM:
-            # The end of its init is the end of every process in a pid namespace.
-            os.kill(job, signal.SIGKILL)
-        _, status = os.waitpid(job, 0)
-        os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+        code = _take_descriptors(fds)
+        _confine(config)
     except BaseException as error:
         os.write(error_fd, repr(error).encode()[:1000])
-    os._exit(126)
+        os._exit(126)
+    os.close(error_fd)
+    _finish(_run_code(code, request))
 
 
 class Zygote:
     def __init__(self, sock: socket.socket, config: dict[str, Any]) -> None:
         self._sock, self._config = sock, config
         self._jobs: dict[int, tuple[int, int]] = {}
-        """Keeper's pid -> (request id, error descriptor)."""
+        """Pid -> (request id, error descriptor)."""
+        self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
     def run(self) -> None:
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -181,9 +180,10 @@ class Zygote:
 
     def _handle(self, message: dict[str, Any], fds: list[int]) -> None:
         if message["op"] == "kill":
-            for keeper, (number, _) in self._jobs.items():
+            for pid, (number, _) in self._jobs.items():
                 if number == message["job"]:
-                    os.kill(keeper, signal.SIGTERM)
+                    # The end of its init is the end of every process in a pid namespace.
+                    os.kill(pid, signal.SIGKILL)
         elif message["op"] == "hello":
             channel.send(self._sock, {"id": message["id"]})
         else:
@@ -193,12 +193,14 @@ class Zygote:
 
     def _fork(self, message: dict[str, Any], fds: list[int]) -> None:
         error_read, error_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        keeper = os.fork()
-        if keeper == 0:
-            self._sock.close()
-            _keeper(message, fds, self._config, error_write)
+        # The next child becomes the new namespace's init; then back, or the zygote could make only one.
+        kernel.unshare(kernel.CLONE_NEWPID)
+        pid = os.fork()
+        if pid == 0:
+            _job(message, fds, self._config, error_write)
+        kernel.enter_namespace(self._own_pids)
         os.close(error_write)
-        self._jobs[keeper] = (message["id"], error_read)
+        self._jobs[pid] = (message["id"], error_read)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -223,4 +225,5 @@ def main() -> None:
         importlib.import_module(name)
     importlib.import_module("encodings.utf_8")
     importlib.import_module("atexit")
+    _become_init()
     Zygote(sock, config).run()
