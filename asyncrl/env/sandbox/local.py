@@ -103,7 +103,7 @@ class LocalSandbox(BaseSandbox):
             "op": "open",
             "session": self._session,
             "own_uid": self.needs_own_uid,
-            "disk_bytes": self.limits.disk_bytes,
+            "disk_bytes": self._folder_bytes(),
             "expose": [mount.source for mount in spec.mounts],
         }
         try:
@@ -115,6 +115,10 @@ class LocalSandbox(BaseSandbox):
         self._folder = fds[0]
         self._uid, self._path, self._exposed = body["uid"], body["path"], body["exposed"]
         await self._prepare()
+
+    def _folder_bytes(self) -> int:
+        """Space for the session's folder, /tmp and /dev/shm."""
+        return self.limits.disk_bytes
 
     async def _prepare(self) -> None:
         """Called once the folder exists."""

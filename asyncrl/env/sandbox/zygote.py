@@ -67,6 +67,10 @@ class ZygoteSandbox(BubblewrapSandbox):
         works = result.stdout == b"works\n"
         return Probe(cls.name, works, "" if works else f"a test program ended with {result}", found.missing)
 
+    def _folder_bytes(self) -> int:
+        # The other half is each job's own /tmp and /dev/shm.
+        return self.limits.disk_bytes // 2
+
     async def _prepare(self) -> None:
         await super()._prepare()
         if self.spec.language == "python":

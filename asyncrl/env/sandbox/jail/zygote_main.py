@@ -64,7 +64,7 @@ def _mount_private(disk_bytes: int) -> None:
     flags = kernel.MS_NOSUID | kernel.MS_NODEV
     for target in ("/tmp", "/dev/shm"):
         kernel.mount(
-            "tmpfs", target, "tmpfs", flags, f"size={disk_bytes // 2},nr_inodes=8192,mode=0700,uid=1000"
+            "tmpfs", target, "tmpfs", flags, f"size={disk_bytes // 4},nr_inodes=8192,mode=0700,uid=1000"
         )
     try:
         kernel.mount("proc", "/proc", "proc", flags | kernel.MS_NOEXEC)
