@@ -1,0 +1,218 @@
+"""The wire form keeps every field and refuses everything that is not exactly right."""
+
+import dataclasses
+import math
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncrl.data import codec
+from asyncrl.errors import InputError
+from asyncrl.types import FailureClass, Group, Lease, Status, Task, Trajectory, Turn
+
+TASK = Task(id="t-1", env="gridworld", seed=7, split="heldout", data={"walls": [[0, 1], [2, 2]], "note": "é"})
+
+
+def make_trajectory(episode_index=0, **changes):
+    fields = {
+        "task_id": "t-1",
+        "episode_index": episode_index,
+        "token_ids": np.array([5, 6, 7, 8], np.int32),
+        "loss_mask": np.array([False, True, True, False]),
+        "behavior_logprobs": np.array([0.0, -0.5, -1.25, 0.0], np.float32),
+        "versions": np.array([-1, 3, 4, -1], np.int32),
+        "turns": (Turn(1, 3, 0.25, "start"),),
+        "reward": 0.25,
+        "status": Status.FINISHED,
+        "components": {"goal": 0.25},
+        "success": True,
+        "timing": {"wall_s": 1.5},
+        "info": {"tags": ["a"]},
+    } | changes
+    return Trajectory(**fields)
+
+
+def make_group(*trajectories):
+    return Group("g-1", TASK, 3, trajectories or (make_trajectory(0), make_trajectory(1)), worker="w")
+
+
+def assert_same_trajectory(left, right):
+    for field in dataclasses.fields(Trajectory):
+        a, b = getattr(left, field.name), getattr(right, field.name)
+        if isinstance(a, np.ndarray):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+        else:
+            assert a == b, field.name
+
+
+def raw_group():
+    return msgpack.unpackb(codec.encode_group(make_group()), raw=False)
+
+
+def decode_raw(raw):
+    return codec.decode_group(msgpack.packb(raw))
+
+
+def test_a_group_comes_back_with_every_field():
+    group = make_group()
+    decoded = codec.decode_group(codec.encode_group(group))
+    assert (decoded.id, decoded.task, decoded.version, decoded.worker) == ("g-1", TASK, 3, "w")
+    for left, right in zip(group.trajectories, decoded.trajectories, strict=True):
+        assert_same_trajectory(left, right)
+
+
+def test_a_failed_episode_without_tokens_comes_back():
+    empty = {
+        "token_ids": np.zeros(0, np.int32),
+        "loss_mask": np.zeros(0, bool),
+        "behavior_logprobs": np.zeros(0, np.float32),
+        "versions": np.zeros(0, np.int32),
+    }
+    failed = make_trajectory(
+        turns=(),
+        status=Status.FAILED,
+        failure=FailureClass.ENVIRONMENT,
+        error="reset raised",
+        success=None,
+        **empty,
+    )
+    assert_same_trajectory(codec.decode_trajectory(codec.encode_trajectory(failed)), failed)
+
+
+def test_tasks_and_leases_come_back():
+    lease = Lease("3-1-ab", TASK, 2, 4, 8, 1, 59.5)
+    assert codec.decode_lease(codec.encode_lease(lease)) == lease
+    assert codec.decode_task(codec.encode_task(TASK)) == TASK
+
+
+def test_decoded_arrays_are_read_only():
+    decoded = codec.decode_group(codec.encode_group(make_group()))
+    with pytest.raises(ValueError, match="read-only"):
+        decoded.trajectories[0].token_ids[0] = 1
+
+
+def test_wider_integers_are_narrowed_and_floats_are_not_taken_for_ids():
+    wide = make_trajectory(token_ids=np.array([5, 6, 7, 8]))
+    assert codec.decode_trajectory(codec.encode_trajectory(wide)).token_ids.dtype == np.int32
+    with pytest.raises(InputError, match="token_ids must be int32"):
+        codec.encode_trajectory(make_trajectory(token_ids=np.array([5.0, 6, 7, 8])))
+    with pytest.raises(InputError, match="token_ids must fit int32"):
+        codec.encode_trajectory(make_trajectory(token_ids=np.array([5, 6, 7, 2**40])))
+
+
+def set_path(raw, path, value):
+    *parents, last = path
+    for key in parents:
+        raw = raw[key]
+    raw[last] = value
+
+
+FIRST = ("trajectories", 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("schema",), 2, r"group.schema must be 1"),
+        (("id",), "", r"group.id must not be empty"),
+        (("version",), -1, r"group.version must lie in"),
+        (("version",), True, r"group.version must be int, got bool"),
+        (("extra",), 1, r"group has unknown fields: extra"),
+        (("trajectories",), [], r"group.trajectories must hold 1 to"),
+        (("task", "data"), {"x": math.nan}, r"group.task.data.x must be finite"),
+        (("task", "data"), {"x": b"raw"}, r"group.task.data.x must be a JSON value, got bytes"),
+        (("task", "seed"), 2**60, r"group.task.seed must lie in"),
+        ((*FIRST, "task_id"), "other", r"task_id must be 't-1'"),
+        ((*FIRST, "episode_index"), 1, r"trajectories\[1\].episode_index 1 occurs twice"),
+        ((*FIRST, "reward"), math.inf, r"reward must be finite"),
+        ((*FIRST, "reward"), "1", r"reward must be a number, got str"),
+        ((*FIRST, "components"), {"a": math.nan}, r"components\['a'\] must be finite"),
+        ((*FIRST, "status"), "done", r"status must be one of"),
+        ((*FIRST, "failure"), "agent", r"failure must be set exactly when"),
+        ((*FIRST, "success"), 1, r"success must be bool"),
+        ((*FIRST, "turns"), [[0, 9, 0.0, ""]], r"turns\[0\].end must lie in"),
+        ((*FIRST, "turns"), [[1, 3, 0.0, ""], [2, 4, 0.0, ""]], r"turns\[1\].start must lie in"),
+        ((*FIRST, "token_ids", "dtype"), "<i8", r"token_ids.dtype must be '<i4'"),
+        ((*FIRST, "token_ids", "shape"), [2, 2], r"token_ids.shape must be \[L\]"),
+        ((*FIRST, "token_ids", "shape"), [2**40], r"token_ids.shape must be \[L\]"),
+        ((*FIRST, "token_ids", "shape"), [3], r"token_ids.data must have 3 items"),
+        (
+            (*FIRST, "token_ids", "data"),
+            np.array([1, 2, -3, 4], "<i4").tobytes(),
+            r"token_ids must not be negative",
+        ),
+        ((*FIRST, "loss_mask", "data"), b"\0\1\2\0", r"loss_mask.data must hold only 0 and 1"),
+        (
+            (*FIRST, "versions", "data"),
+            np.array([-2, 3, 4, -1], "<i4").tobytes(),
+            r"versions must be at least -1",
+        ),
+        (
+            (*FIRST, "versions", "data"),
+            np.array([-1, 3, -1, -1], "<i4").tobytes(),
+            r"at least 0 where loss_mask",
+        ),
+        (
+            (*FIRST, "behavior_logprobs", "data"),
+            np.array([0, math.nan, 0, 0], "<f4").tobytes(),
+            r"must be finite",
+        ),
+        (
+            (*FIRST, "behavior_logprobs", "data"),
+            np.array([0, -math.inf, 0, 0], "<f4").tobytes(),
+            r"must be finite",
+        ),
+        ((*FIRST, "behavior_logprobs", "data"), np.array([0, 0.5, 0, 0], "<f4").tobytes(), r"at most 0"),
+        (
+            (*FIRST, "versions"),
+            {"dtype": "<i4", "shape": [3], "data": bytes(12)},
+            r"versions must have 4 items like token_ids, got 3",
+        ),
+    ],
+)
+def test_a_wrong_field_is_refused_by_name(path, value, message):
+    raw = raw_group()
+    set_path(raw, path, value)
+    with pytest.raises(InputError, match=message):
+        decode_raw(raw)
+
+
+def test_a_missing_field_is_refused_by_name():
+    for name in raw_group()["trajectories"][0]:
+        raw = raw_group()
+        del raw["trajectories"][0][name]
+        with pytest.raises(InputError, match=rf"{name} (is missing|must be)"):
+            decode_raw(raw)
+
+
+@given(st.binary(max_size=64))
+def test_random_bytes_are_refused(body):
+    with pytest.raises(InputError):
+        codec.decode_group(body)
+
+
+@given(st.data())
+def test_a_damaged_message_is_refused_or_still_valid(data):
+    body = bytearray(codec.encode_group(make_group()))
+    for _ in range(data.draw(st.integers(1, 4))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    del body[data.draw(st.integers(0, len(body))) :]
+    try:
+        group = codec.decode_group(body)
+    except InputError:
+        return
+    for trajectory in group.trajectories:
+        assert np.isfinite(trajectory.behavior_logprobs).all()
+        assert trajectory.min_version >= -1
+
+
+@pytest.mark.parametrize(
+    "body", [b"\xc1", b"\x81" * 5000, b"\xdd\xff\xff\xff\xff", b"\xc7\x05\x01abcde", b"\x81\x01\x02"]
+)
+def test_hostile_msgpack_is_refused(body):
+    with pytest.raises(InputError):
+        codec.decode_group(body)
