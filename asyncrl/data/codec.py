@@ -227,11 +227,10 @@ def _array_to_map(array: np.ndarray, name: str) -> dict[str, Any]:
     array = np.asarray(array)
     if not np.can_cast(array.dtype, dtype, casting="same_kind"):
         raise InputError(f"{name} must be {dtype}, got {array.dtype}")
-    return {
-        "dtype": _ARRAYS[name],
-        "shape": list(array.shape),
-        "data": array.astype(dtype, copy=False).tobytes(),
-    }
+    narrowed = array.astype(dtype, copy=False)
+    if dtype.kind == "i" and array.dtype.itemsize > dtype.itemsize and not np.array_equal(narrowed, array):
+        raise InputError(f"{name} must fit {dtype}, got values up to {array.max()}")
+    return {"dtype": _ARRAYS[name], "shape": list(array.shape), "data": narrowed.tobytes()}
 
 
 def _array_from_map(raw: dict[str, Any], dtype: str, where: str) -> np.ndarray:
