@@ -224,10 +224,10 @@ def load_config(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
     return parse_config(data, str(path))
 
 
-def parse_config(data: dict[str, Any], source: str = "configuration") -> Config:
-    """Build a `Config` from nested dictionaries. Raises `ConfigError`."""
+def parse_config(data: dict[str, Any], source: str = "configuration", strict: bool = True) -> Config:
+    """Build a `Config` from nested dictionaries; JSON ones need `strict` off. Raises `ConfigError`."""
     try:
-        return Config.model_validate(data)
+        return Config.model_validate(data, strict=strict)
     except ValidationError as error:
         problems = "\n".join(f"  {_explain(problem)}" for problem in error.errors())
         raise ConfigError(f"{source}: {error.error_count()} problem(s):\n{problems}") from None

@@ -1,0 +1,1 @@
+"""The experience buffer: staleness arithmetic and the task ledger. No HTTP here."""

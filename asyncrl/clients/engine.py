@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,13 @@ class EngineClient:
         self._flush_scheduled = False
         self._calls: set[asyncio.Task[None]] = set()
         self.in_flight = 0
+        self._busy_s = 0.0
+        self._busy_since = 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds during which at least one request was running."""
+        return self._busy_s + (time.monotonic() - self._busy_since if self.in_flight else 0.0)
 
     async def close(self) -> None:
         """Cancel what is running and close connections."""
@@ -54,6 +62,8 @@ class EngineClient:
     async def generate(self, request: GenerateRequest) -> Generated:
         """Sample one turn. See `Generator`."""
         pending = _Pending(request, asyncio.get_running_loop().create_future())
+        if self.in_flight == 0:
+            self._busy_since = time.monotonic()
         self.in_flight += 1
         try:
             self._enqueue(pending)
@@ -63,6 +73,8 @@ class EngineClient:
             raise InfrastructureError(message) from None
         finally:
             self.in_flight -= 1
+            if self.in_flight == 0:
+                self._busy_s += time.monotonic() - self._busy_since
 
     def _enqueue(self, pending: _Pending) -> None:
         self._waiting.append(pending)

@@ -70,6 +70,15 @@ class ChatRenderer:
             self._remember(key, cached)
         return cached
 
+    def assistant(self, message: Message, tools: list[dict[str, Any]] | None = None) -> np.ndarray:
+        """Return the ids a policy would sample to write `message`, stop token included. [L] int32."""
+        before = self._render([_USER], tools, generate=True)
+        full = self._render([_USER, message], tools, generate=False)
+        end = full.rindex(self.tokenizer.eos_token) + len(self.tokenizer.eos_token)
+        if not full.startswith(before):
+            raise ConfigError("the chat template writes more before an assistant turn than the generation prompt")
+        return self._encode(full[len(before) : end])
+
     def text(self, token_ids: np.ndarray) -> str:
         """Decode a sampled turn, without its stop token."""
         ids = token_ids[:-1] if len(token_ids) and token_ids[-1] in self.stop_token_ids else token_ids

@@ -1,0 +1,61 @@
+"""The command `asyncrl`. Each sub-command imports what it needs, so `--help` answers at once.
+
+Exit codes: 0 done, 1 the run failed, 2 the command line or configuration is wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from asyncrl import __version__
+from asyncrl.errors import AsyncRLError, ConfigError, InputError
+
+COMMANDS = ("train", "serve", "eval", "sft", "config", "doctor", "env", "sandbox")
+"""Modules of `asyncrl.commands`, in the order `--help` shows them."""
+
+EPILOG = """\
+examples:
+  asyncrl train gridworld_grpo                       run a recipe from recipes/
+  asyncrl train my.toml train.num_steps=50 run.seed=1
+  asyncrl config gridworld_grpo                      print every setting, defaults included
+  asyncrl eval runs/NAME/checkpoints/step-000010 --env gridworld --tasks 200 --samples 4
+  asyncrl doctor                                     say what this machine can run
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = build_parser(arguments)
+    args = parser.parse_args(arguments)
+    try:
+        return args.run(args)
+    except (ConfigError, InputError) as error:
+        print(f"asyncrl: {error}", file=sys.stderr)
+        return 2
+    except AsyncRLError as error:
+        print(f"asyncrl: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("asyncrl: interrupted", file=sys.stderr)
+        return 130
+
+
+def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Return the parser; only the chosen command's module is imported, all of them for help."""
+    parser = argparse.ArgumentParser(
+        prog="asyncrl",
+        description="Post-train language-model agents with asynchronous reinforcement learning.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"asyncrl {__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    chosen = next((a for a in arguments if not a.startswith("-")), None)
+    for name in COMMANDS:
+        if chosen not in COMMANDS or chosen == name:
+            importlib.import_module(f"asyncrl.commands.{name}").add(subparsers)
+    return parser

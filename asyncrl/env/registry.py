@@ -1,0 +1,34 @@
+"""Environments by name. A user's own is named by import path: `my_pkg.my_env:MyEnv`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+
+from asyncrl.env.protocol import Env
+from asyncrl.errors import ConfigError
+
+ENVS: dict[str, str] = {
+    "calculator": "asyncrl.envs.calculator.env:Calculator",
+    "gridworld": "asyncrl.envs.gridworld.env:Gridworld",
+}
+
+
+def load_env(name: str) -> type[Env]:
+    """Return the environment class of a name or import path. Raises `ConfigError` saying what is allowed."""
+    path = ENVS.get(name, name)
+    module, separator, attribute = path.partition(":")
+    if not separator:
+        close = difflib.get_close_matches(name, ENVS, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ConfigError(
+            f"env.name: unknown environment {name!r}; {hint}allowed: {', '.join(sorted(ENVS))}, "
+            "or an import path such as my_pkg.my_env:MyEnv"
+        )
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"env.name: {name!r} cannot be imported: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Env)):
+        raise ConfigError(f"env.name: {name!r} is not a subclass of asyncrl.env.protocol.Env")
+    return found

@@ -1,0 +1,56 @@
+"""Task files: JSON lines, one task each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import ConfigError, InputError
+from asyncrl.types import Task
+
+KEYS = {"id", "seed", "split", "data"}
+
+
+def read_task_file(path: str | Path, env: str) -> list[Task]:
+    """Read a task file for `env`.
+
+    Each line is `{"id": ..., "seed": ..., "split": ..., "data": {...}}`; only `id` must be there.
+    Raises `ConfigError` when the file cannot be read, `InputError` naming file and line when one is broken.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"env.task_file: {path}: cannot be read: {error}") from error
+    tasks: list[Task] = []
+    seen: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            task = _parse(json.loads(line), env)
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{path}, line {number}: {error}") from error
+        if task.id in seen:
+            raise InputError(f"{path}, line {number}: id {task.id!r} stands on line {seen[task.id]} already")
+        seen[task.id] = number
+        tasks.append(task)
+    if not tasks:
+        raise InputError(f"{path}: holds no task")
+    return tasks
+
+
+def _parse(record: Any, env: str) -> Task:
+    if not isinstance(record, dict):
+        raise ValueError(f"must be an object, got {type(record).__name__}")
+    unknown = set(record) - KEYS
+    if unknown:
+        raise ValueError(f"unknown key {min(unknown)!r}; allowed: {', '.join(sorted(KEYS))}")
+    if not isinstance(record.get("id"), str | int) or record["id"] == "":
+        raise ValueError(f"id: must be a string or number, got {record.get('id')!r}")
+    seed, data = record.get("seed", 0), record.get("data", {})
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise ValueError(f"seed: must be an integer, got {seed!r}")
+    if not isinstance(data, dict):
+        raise ValueError(f"data: must be an object, got {data!r}")
+    return Task(id=str(record["id"]), env=env, seed=seed, split=str(record.get("split", "train")), data=data)

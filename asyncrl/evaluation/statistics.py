@@ -1,0 +1,80 @@
+"""Means, intervals and pass@k over tasks with several samples each. Pure.
+
+Samples of one task are not independent, so intervals are over task means (clustered by task). Intervals over
+all samples as if independent cover far less than they say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean with a confidence interval over `tasks` clusters."""
+
+    mean: float
+    ci_low: float
+    ci_high: float
+    tasks: int
+
+
+def clustered_mean(values_by_task: Mapping[str, Sequence[float]], level: float = 0.95) -> Interval:
+    """Return the mean over tasks of task means, with an interval.
+
+    One sample of 0 or 1 a task gives Wilson's interval; otherwise the t interval over task means (ddof 1).
+    Raises ValueError when no task has a value.
+    """
+    means = [sum(values) / len(values) for values in values_by_task.values() if values]
+    n = len(means)
+    if n == 0:
+        raise ValueError("no task has a value to average")
+    mean = math.fsum(means) / n
+    single = all(len(values) <= 1 for values in values_by_task.values())
+    if single and all(value in (0.0, 1.0) for value in means):
+        return Interval(mean, *wilson(round(mean * n), n, level), n)
+    if n == 1:
+        return Interval(mean, -math.inf, math.inf, n)
+    variance = math.fsum((m - mean) ** 2 for m in means) / (n - 1)
+    half = t_quantile(0.5 + level / 2, n - 1) * math.sqrt(variance / n)
+    return Interval(mean, mean - half, mean + half, n)
+
+
+def wilson(successes: int, trials: int, level: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's score interval for a proportion."""
+    z = NormalDist().inv_cdf(0.5 + level / 2)
+    p = successes / trials
+    scale = 1 + z * z / trials
+    centre = (p + z * z / (2 * trials)) / scale
+    half = z * math.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials)) / scale
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def t_quantile(p: float, degrees: int) -> float:
+    """Return Student's t quantile by the Cornish-Fisher expansion about the normal (error below 0.01 from 4 degrees)."""
+    z = NormalDist().inv_cdf(p)
+    if degrees <= 2:
+        exact = {1: math.tan(math.pi * (p - 0.5)), 2: (2 * p - 1) * math.sqrt(2 / (4 * p * (1 - p)))}
+        return exact[degrees]
+    g1 = (z**3 + z) / 4
+    g2 = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    g3 = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    g4 = (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160
+    return z + g1 / degrees + g2 / degrees**2 + g3 / degrees**3 + g4 / degrees**4
+
+
+def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
+    """Return the unbiased estimate `1 - C(n-c, k) / C(n, k)` (Chen et al. 2021). Raises ValueError when n < k."""
+    if num_samples < k:
+        raise ValueError(f"pass@{k} needs at least {k} samples a task, got {num_samples}")
+    return 1.0 - math.comb(num_samples - num_correct, k) / math.comb(num_samples, k)
+
+
+def pass_hat_k(num_samples: int, num_correct: int, k: int) -> float:
+    """Return the unbiased estimate that all of k samples succeed, `C(c, k) / C(n, k)`. ValueError when n < k."""
+    if num_samples < k:
+        raise ValueError(f"pass^{k} needs at least {k} samples a task, got {num_samples}")
+    return math.comb(num_correct, k) / math.comb(num_samples, k)

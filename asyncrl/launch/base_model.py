@@ -1,0 +1,49 @@
+"""The cached tiny base model of a recipe: trained once, then found by what it depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from asyncrl.config import Config
+from asyncrl.errors import UnavailableError
+from asyncrl.launch.folder import cache_folder
+
+FORMAT = 1
+"""Counted up when the making of the base model changes, so that caches of older code are not used."""
+
+
+def base_model_key(config: Config) -> str:
+    """Return a name that changes with everything the base model depends on."""
+    parts = {
+        "format": FORMAT,
+        "sft": config.sft.model_dump(),
+        "env": [config.env.name, config.env.config],
+        "max_model_len": config.engine.max_model_len,
+    }
+    digest = hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=6).hexdigest()
+    return f"{config.env.name.replace(':', '-')}-{digest}"
+
+
+def cached_base_model(config: Config) -> Path:
+    """Return the folder of the recipe's base model, training it first when it is not there.
+
+    The training runs in a process of its own, so the launcher never loads torch. Raises `UnavailableError`.
+    """
+    folder = cache_folder() / "base_models" / base_model_key(config)
+    if (folder / "config.json").exists():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    print(f"training the tiny base model once, into {folder}", file=sys.stderr, flush=True)
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(config.model_dump_json())
+        file.flush()
+        argv = [sys.executable, "-m", "asyncrl", "sft", file.name, "--out", str(folder)]
+        code = subprocess.run(argv, check=False).returncode
+    if code != 0:
+        raise UnavailableError(f"the base model could not be trained (asyncrl sft ended with exit code {code})")
+    return folder

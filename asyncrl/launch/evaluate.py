@@ -1,0 +1,136 @@
+"""Evaluation through a rollout worker: the same path as training, on the held-out split."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from asyncrl.config import Config
+from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
+from asyncrl.env.registry import load_env
+from asyncrl.errors import InfrastructureError
+from asyncrl.evaluation.statistics import clustered_mean, pass_at_k
+from asyncrl.launch.processes import Family
+from asyncrl.types import FailureClass, Group
+
+CALL_TASKS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class EvalResult:
+    """A held-out evaluation. Rates are over episodes that did not fail by infrastructure or environment."""
+
+    mean: float
+    """Mean reward over tasks."""
+    ci_low: float
+    ci_high: float
+    tasks: int
+    samples: int
+    success: float | None
+    success_ci: tuple[float, float] | None
+    pass_at: dict[str, float]
+    failed: dict[str, int]
+    truncated: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summarize(groups: list[Group], samples: int) -> EvalResult:
+    """Turn groups of `samples` episodes a task into rates and intervals.
+
+    Environment and infrastructure failures are counted apart. Raises `InfrastructureError` when nothing is left.
+    """
+    valid = {g.task.id: [t for t in g.trajectories if t.failure in (None, FailureClass.AGENT)] for g in groups}
+    failed: dict[str, int] = {}
+    for group in groups:
+        for t in group.trajectories:
+            if t.failure is not None:
+                failed[t.failure] = failed.get(t.failure, 0) + 1
+    rewards = {task: [t.reward for t in kept] for task, kept in valid.items() if kept}
+    if not rewards:
+        errors = {t.error for g in groups for t in g.trajectories if t.error}
+        raise InfrastructureError(f"evaluation: every episode failed: {'; '.join(sorted(errors)[:3])}")
+    reward = clustered_mean(rewards)
+    judged = {task: [float(bool(t.success)) for t in kept] for task, kept in valid.items() if kept}
+    has_verdict = any(t.success is not None for kept in valid.values() for t in kept)
+    success = clustered_mean(judged) if has_verdict else None
+    return EvalResult(
+        mean=reward.mean,
+        ci_low=reward.ci_low,
+        ci_high=reward.ci_high,
+        tasks=reward.tasks,
+        samples=samples,
+        success=success.mean if success else None,
+        success_ci=(success.ci_low, success.ci_high) if success else None,
+        pass_at=_pass_at(judged) if has_verdict else {},
+        failed=failed,
+        truncated=sum(t.status == "truncated" for kept in valid.values() for t in kept),
+    )
+
+
+def _pass_at(judged: dict[str, list[float]]) -> dict[str, float]:
+    smallest = min(len(values) for values in judged.values())
+    found, k = {}, 1
+    while k <= smallest:
+        estimates = [pass_at_k(len(v), int(sum(v)), k) for v in judged.values()]
+        found[str(k)] = sum(estimates) / len(estimates)
+        k *= 2
+    return found
+
+
+def evaluate(worker_url: str, config: Config, env: str, tasks: int, samples: int, token: str = "") -> EvalResult:
+    """Run the first `tasks` held-out tasks of `env`, `samples` times each, on the worker at `worker_url`.
+
+    Sampling is seeded, so two evaluations of one checkpoint agree. Raises `InfrastructureError`.
+    """
+    chosen = list(islice(load_env(env).tasks("heldout", env, **config.env.config), tasks))
+    body = [task_to_map(task) for task in chosen]
+    groups = asyncio.run(_run(worker_url, body, samples, config, token))
+    return summarize(groups, samples)
+
+
+def evaluate_checkpoint(
+    config: Config, folder: Path, checkpoint: str, env: str, tasks: int, samples: int
+) -> EvalResult:
+    """Start an engine, environments and a worker in `folder`, evaluate, and stop them."""
+    load_env(env)
+    family = Family(folder)
+    (folder / "config.json").write_text(config.model_dump_json())
+    try:
+        service = family.start("env", ["serve", "env", "--folder", str(folder)])
+        engine = family.start("engine", ["serve", "engine", "--folder", str(folder), "--model", checkpoint])
+        env_url = family.wait_ready(service, 60.0)
+        engine_url = family.wait_ready(engine, config.engine.start_timeout_s)
+        argv = ["serve", "rollout", "--folder", str(folder), "--model", checkpoint]
+        worker = family.start("rollout", [*argv, "--env", env_url, "--engines", engine_url])
+        return evaluate(family.wait_ready(worker, 60.0), config, env, tasks, samples)
+    finally:
+        family.stop()
+
+
+async def _run(url: str, tasks: list[dict[str, Any]], samples: int, config: Config, token: str) -> list[Group]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    timeout = aiohttp.ClientTimeout(total=config.rollout.episode_timeout_s + 60)
+    groups: list[Group] = []
+    async with aiohttp.ClientSession(headers=headers, timeout=timeout) as http:
+        for start in range(0, len(tasks), CALL_TASKS):
+            request = {
+                "tasks": tasks[start : start + CALL_TASKS],
+                "samples": samples,
+                "temperature": config.eval.temperature,
+                "seed": config.run.seed,
+            }
+            try:
+                async with http.post(f"{url}/v1/rollouts", data=pack(request)) as response:
+                    if response.status != 200:
+                        raise InfrastructureError(f"evaluation: HTTP {response.status}: {(await response.text())[:500]}")
+                    groups += [decode_group(one) for one in unpack(await response.read())["groups"]]
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise InfrastructureError(f"evaluation: {url}: {type(error).__name__}: {error}") from error
+    return groups

@@ -1,0 +1,71 @@
+"""The run folder: created once, locked while a run lives in it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import IO
+
+from asyncrl.config import Config
+from asyncrl.errors import ConfigError
+
+
+class RunFolder:
+    """`runs/NAME/` with its lock. Use as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: IO[str] | None = None
+
+    def __enter__(self) -> RunFolder:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / "lock", "w")  # noqa: SIM115 - held until exit
+        except OSError as error:
+            raise ConfigError(f"run folder {self.path}: cannot be written: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(f"run folder {self.path}: another run is using it") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    def write_json(self, name: str, value: object) -> None:
+        """Write a JSON file, whole or not at all. Raises `ConfigError` on a full or read-only disk."""
+        partial = self.path / f"{name}.partial"
+        try:
+            partial.write_text(json.dumps(value, indent=2) + "\n")
+            partial.replace(self.path / name)
+        except OSError as error:
+            raise ConfigError(f"{self.path / name}: cannot be written: {error.strerror}") from error
+
+    def read_json(self, name: str) -> dict:
+        return json.loads((self.path / name).read_text())
+
+
+def choose_folder(config: Config, recipe: Path) -> Path:
+    """Return `run.folder`/`run.name`; without a name, the recipe's folder name and the first free number.
+
+    Raises `ConfigError` when a named run already exists.
+    """
+    base = Path(config.run.folder)
+    if config.run.name:
+        path = base / config.run.name
+        if (path / "metrics.jsonl").exists():
+            raise ConfigError(f"run.name: {str(path)!r} already holds a run; choose another name or remove it")
+        return path
+    stem = recipe.parent.name if recipe.name == "recipe.toml" else recipe.stem
+    number = 1
+    while (base / f"{stem}-{number}").exists():
+        number += 1
+    return base / f"{stem}-{number}"
+
+
+def cache_folder() -> Path:
+    """Return where base models are kept between runs: `ASYNCRL_CACHE`, or `.cache` in the working directory."""
+    return Path(os.environ.get("ASYNCRL_CACHE", ".cache"))

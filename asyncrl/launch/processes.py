@@ -1,0 +1,131 @@
+"""Child processes of a run: one log file each, a health signal, death noticed, nothing left behind.
+
+A child runs in its own process group and asks the kernel to be killed with its parent, so neither Ctrl-C, a crash
+nor SIGKILL of the launcher leaves an orphan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from asyncrl.errors import DeadlineError, UnavailableError
+
+PR_SET_PDEATHSIG = 1
+STOP_GRACE_S = 15.0
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@dataclass(slots=True)
+class Child:
+    """A running role."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    ready_file: Path | None = None
+    url: str = ""
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def tail(self, lines: int = 15) -> str:
+        """Return the end of its log."""
+        with contextlib.suppress(OSError):
+            text = self.log.read_text(errors="replace").splitlines()
+            return "\n".join(f"    {line}" for line in text[-lines:])
+        return ""
+
+
+class Family:
+    """The children of one run, in start order; stopped in reverse."""
+
+    def __init__(self, folder: Path) -> None:
+        self.logs = folder / "logs"
+        self.ready = folder / "endpoints"
+        self.children: list[Child] = []
+        for path in (self.logs, self.ready):
+            path.mkdir(parents=True, exist_ok=True)
+
+    def start(self, name: str, argv: Sequence[str], env: dict[str, str] | None = None, ready: bool = True) -> Child:
+        """Start `python -m asyncrl ARGV`; with `ready` it is told where to report its address."""
+        log = self.logs / f"{name}.log"
+        command = [sys.executable, "-m", "asyncrl", *argv]
+        ready_file = self.ready / f"{name}.json" if ready else None
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
+            command += ["--ready-file", str(ready_file)]
+        with open(log, "ab") as sink:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        child = Child(name, process, log, ready_file)
+        self.children.append(child)
+        return child
+
+    def wait_ready(self, child: Child, timeout_s: float) -> str:
+        """Return the child's address once it serves. Raises `UnavailableError` or `DeadlineError`."""
+        assert child.ready_file is not None
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            self.check()
+            if child.ready_file.exists():
+                child.url = json.loads(child.ready_file.read_text())["url"]
+                return child.url
+            time.sleep(0.05)
+        raise DeadlineError(f"{child.name} did not start within {timeout_s:g} s; see {child.log}\n{child.tail()}")
+
+    def check(self) -> None:
+        """Raise `UnavailableError` naming the first child that has died."""
+        for child in self.children:
+            code = child.process.poll()
+            if code is not None and code != 0:
+                how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+                raise UnavailableError(f"{child.name} {how}; see {child.log}\n{child.tail()}")
+
+    def stop(self, children: Sequence[Child] | None = None) -> None:
+        """End children in reverse start order: SIGTERM, a grace, then SIGKILL to the whole group."""
+        chosen = list(self.children if children is None else children)
+        members = {child.name: _members(child) for child in chosen}
+        for child in reversed(chosen):
+            if child.alive():
+                child.process.terminate()
+        deadline = time.monotonic() + STOP_GRACE_S
+        for child in reversed(chosen):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.process.wait(max(0.1, deadline - time.monotonic()))
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.process.pid, signal.SIGKILL)
+            for member in members[child.name]:
+                with contextlib.suppress(psutil.Error):
+                    member.kill()
+            child.process.wait(5)
+            self.children = [c for c in self.children if c is not child]
+
+
+def _members(child: Child) -> list[psutil.Process]:
+    """Return the descendants of a child, which may have left its process group."""
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(child.process.pid).children(recursive=True)
+    return []

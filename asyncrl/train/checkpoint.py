@@ -1,0 +1,64 @@
+"""Policy checkpoints in Hugging Face format, which `transformers` and vLLM load."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from asyncrl.train.engine import TrainEngine
+
+COPIED = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+
+
+def save_policy(engine: TrainEngine, folder: Path, base_model: str) -> Path:
+    """Write the current weights with the base model's configuration and tokenizer. Call on every rank.
+
+    The folder appears whole or not at all.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in engine.weights():
+        if engine.rank == 0 and tensor.data_ptr() not in seen:
+            seen.add(tensor.data_ptr())
+            tensors[name] = tensor.cpu().contiguous()
+    if engine.rank == 0:
+        partial = folder.with_name(folder.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        engine.engine.module.model.config.save_pretrained(partial)
+        save_file(tensors, str(partial / "model.safetensors"), metadata={"format": "pt"})
+        _copy_tokenizer(base_model, partial)
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+    engine.barrier()
+    return folder
+
+
+def _copy_tokenizer(base_model: str, folder: Path) -> None:
+    source = Path(base_model)
+    if source.is_dir():
+        for name in COPIED:
+            if (source / name).exists():
+                shutil.copy2(source / name, folder / name)
+        return
+    from transformers import AutoTokenizer
+
+    AutoTokenizer.from_pretrained(base_model).save_pretrained(folder)
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """Return the newest policy checkpoint of a run, None when there is none."""
+    found = sorted(p for p in (folder / "checkpoints").glob("step-*") if p.suffix != ".partial")
+    return found[-1] if found else None

@@ -1,0 +1,97 @@
+"""Episodes of scripted policies, as tokens with a loss mask: the data of a supervised warm start."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from asyncrl.env.protocol import Action, Env, Step, ToolCall
+from asyncrl.errors import ConfigError
+from asyncrl.rollout.render import ChatRenderer
+from asyncrl.types import Message, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """One scripted episode as messages, in order, with the tools it was offered."""
+
+    messages: list[Message]
+    tools: list[dict[str, Any]]
+    reward: float
+
+
+def demonstrations(
+    env_class: type[Env], env_name: str, config: dict[str, Any], count: int, oracle_fraction: float, seed: int
+) -> Iterator[Demonstration]:
+    """Play `count` train-split tasks: a share by the environment's oracle, the rest by its random policy.
+
+    Deterministic by `seed`. Raises `ConfigError` when the environment has no scripted policies.
+    """
+    rng = random.Random(seed)
+    tasks = islice(env_class.tasks("train", env_name, **config), count)
+    with asyncio.Runner() as runner:
+        for task in tasks:
+            expert = rng.random() < oracle_fraction
+            try:
+                yield runner.run(_play(env_class(task, **config), task, expert, rng))
+            except NotImplementedError:
+                kind = "oracle" if expert else "random_policy"
+                raise ConfigError(f"environment {env_name!r} has no {kind}, which a supervised start needs") from None
+
+
+async def _play(env: Env, task: Task, expert: bool, rng: random.Random) -> Demonstration:
+    messages = list(await _maybe(env.reset()))
+    reward = 0.0
+    try:
+        for _ in range(env.max_turns):
+            message = env.oracle(messages) if expert else env.random_policy(messages, rng)
+            messages.append(message)
+            step: Step = await _maybe(env.step(to_action(message)))
+            reward += step.reward
+            if step.done:
+                break
+            messages += step.messages
+    finally:
+        await _maybe(env.close())
+    return Demonstration(messages, list(env.tools), reward)
+
+
+def to_action(message: Message) -> Action:
+    """Return the action an assistant message stands for."""
+    calls = tuple(
+        ToolCall(str(call.get("id", f"call-{i}")), call["function"]["name"], dict(call["function"]["arguments"]))
+        for i, call in enumerate(message.get("tool_calls") or ())
+    )
+    return Action(content=message.get("content") or "", tool_calls=calls)
+
+
+def encode(renderer: ChatRenderer, demo: Demonstration) -> tuple[np.ndarray, np.ndarray]:
+    """Return `(token_ids, mask)`, both [L]; the mask is True on assistant turns.
+
+    Built exactly as a rollout builds its context, so the warm start sees the tokens that sampling will.
+    """
+    first = next(i for i, m in enumerate(demo.messages) if m["role"] == "assistant")
+    parts = [(renderer.opening(demo.messages[:first], demo.tools), False)]
+    pending: list[Message] = []
+    for message in demo.messages[first:]:
+        if message["role"] == "assistant":
+            if pending:
+                parts.append((renderer.observation(pending, demo.tools), False))
+                pending = []
+            parts.append((renderer.assistant(message, demo.tools), True))
+        else:
+            pending.append(message)
+    ids = np.concatenate([ids for ids, _ in parts])
+    mask = np.concatenate([np.full(len(ids), sampled) for ids, sampled in parts])
+    return ids, mask
+
+
+async def _maybe(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value

@@ -1,0 +1,102 @@
+"""What a run shows and keeps while it trains: metrics.jsonl, TensorBoard, a progress line, the plot."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+class MetricsLog:
+    """Appends one JSON object a step and mirrors numbers to TensorBoard."""
+
+    def __init__(self, folder: str | Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.path = Path(folder) / "metrics.jsonl"
+        self._file = open(self.path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - lives as long as the run
+        self._board = SummaryWriter(str(Path(folder) / "tensorboard"))
+
+    def write(self, step: int, metrics: dict[str, Any]) -> None:
+        """Record one step; non-numbers go to the JSON lines only."""
+        self._file.write(json.dumps({"step": step, "time": time.time(), **metrics}) + "\n")
+        for name, value in metrics.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                self._board.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._file.close()
+        self._board.close()
+
+
+def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
+    """Return the steps of a run's metrics.jsonl; a torn last line is skipped, and a repeated step replaces."""
+    steps: dict[int, dict[str, Any]] = {}
+    path = Path(folder) / "metrics.jsonl"
+    if not path.exists():
+        return []
+    for line in path.read_text().splitlines():
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        steps[record["step"]] = record
+    return [steps[step] for step in sorted(steps)]
+
+
+class ProgressLine:
+    """One line that rewrites itself on a terminal, or one line a step in a log."""
+
+    def __init__(self, num_steps: int) -> None:
+        self.num_steps = num_steps
+        self.start = time.monotonic()
+        self.first_step: int | None = None
+
+    def show(self, step: int, metrics: dict[str, Any]) -> None:
+        """Print after `step` steps of `num_steps`."""
+        if self.first_step is None:
+            self.first_step = step - 1
+        done = step - self.first_step
+        left_s = (time.monotonic() - self.start) / done * (self.num_steps - step)
+        line = (
+            f"step {step}/{self.num_steps}  reward {metrics.get('reward/mean', float('nan')):.3f}  "
+            f"staleness {metrics.get('staleness/mean', 0.0):.2f} (max {metrics.get('staleness/max', 0):.0f})  "
+            f"{metrics.get('tokens_per_s', 0.0):.0f} tokens/s  "
+            f"buffer {metrics.get('buffer/ready', 0):.0f} ready {metrics.get('buffer/in_flight', 0):.0f} running  "
+            f"{left_s:.0f} s left"
+        )
+        if sys.stderr.isatty():
+            print(f"\r\033[K{line}", end="\n" if step == self.num_steps else "", file=sys.stderr, flush=True)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+
+def plot_rewards(folder: str | Path, before: float | None = None, after: float | None = None) -> Path | None:
+    """Draw `reward.png` from a run's metrics; None when there is no step yet."""
+    steps = read_metrics(folder)
+    if not steps:
+        return None
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    x = [record["step"] for record in steps]
+    figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
+    axis.plot(x, [record["reward/mean"] for record in steps], marker=".", label="reward of trained groups")
+    offered = [record.get("reward/offered_mean") for record in steps]
+    if all(value is not None for value in offered):
+        axis.plot(x, offered, alpha=0.6, label="reward of all finished groups")
+    for value, place, label in ((before, x[0] - 1, "held-out before"), (after, x[-1] + 1, "held-out after")):
+        if value is not None:
+            axis.scatter([place], [value], zorder=3, label=f"{label}: {value:.3f}")
+    axis.set_xlabel("training step")
+    axis.set_ylabel("mean reward")
+    axis.grid(alpha=0.3)
+    axis.legend()
+    path = Path(folder) / "reward.png"
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    return path

@@ -1,0 +1,122 @@
+"""`asyncrl sft`: make a tiny base model and train it on scripted episodes.
+
+The result is a Hugging Face folder. Most episodes are random, so the base model can act and is far from good:
+reinforcement learning has something left to learn.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from asyncrl.config import Config, TrainConfig
+from asyncrl.data.micro_batches import plan_micro_batches
+from asyncrl.env.registry import load_env
+from asyncrl.rollout.render import ChatRenderer
+from asyncrl.train.demonstrations import Demonstration, demonstrations, encode
+from asyncrl.train.engine import TrainEngine
+from asyncrl.train.policy import PolicyModel
+from asyncrl.train.tiny_model import build_model, build_tokenizer, save
+
+CORPUS_EPISODES = 1000
+
+
+def train_base_model(config: Config, folder: str | Path) -> Path:
+    """Train the base model of a recipe into `folder`, which appears whole or not at all.
+
+    Deterministic by `sft.seed`. Takes one to three minutes on two cores.
+    """
+    folder = Path(folder)
+    sft = config.sft
+    torch.manual_seed(sft.seed)
+    env_class = load_env(config.env.name)
+    episodes = list(
+        demonstrations(env_class, config.env.name, config.env.config, sft.episodes, sft.oracle_fraction, sft.seed)
+    )
+    tokenizer = build_tokenizer(_texts(episodes), sft.vocab_size, config.engine.max_model_len)
+    renderer = ChatRenderer(tokenizer)
+    model = build_model(
+        len(tokenizer), sft.hidden_size, sft.num_layers, sft.num_heads, config.engine.max_model_len,
+        tokenizer.eos_token_id, sft.seed,
+    )  # fmt: skip
+    data = [encode(renderer, demo) for demo in episodes]
+    longest = max(len(ids) for ids, _ in data)
+    _say(f"sft: {len(data)} episodes, longest {longest} tokens, {sum(p.numel() for p in model.parameters())} parameters")
+    _fit(PolicyModel(model), data, config)
+    partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
+    save(partial, model, tokenizer)
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.replace(folder)
+    return folder
+
+
+def _fit(policy: PolicyModel, data: list[tuple[np.ndarray, np.ndarray]], config: Config) -> None:
+    sft = config.sft
+    settings = TrainConfig(learning_rate=sft.learning_rate, max_grad_norm=1.0, zero_stage=0, betas=(0.9, 0.95))
+    engine = TrainEngine(policy, settings, "float32")
+    rng = random.Random(sft.seed)
+    start = time.monotonic()
+    for step in range(sft.steps):
+        batch = [data[rng.randrange(len(data))] for _ in range(sft.batch_size)]
+        loss = _train_batch(engine, batch, config.train.micro_batch_tokens, one_cycle(step, sft.steps) * sft.learning_rate)
+        if (step + 1) % 50 == 0 or step + 1 == sft.steps:
+            _say(f"sft: step {step + 1}/{sft.steps}  loss {loss:.4f}  {time.monotonic() - start:.0f} s")
+
+
+def _train_batch(engine: TrainEngine, batch: list[tuple[np.ndarray, np.ndarray]], budget: int, rate: float) -> float:
+    num_tokens = sum(int(mask.sum()) for _, mask in batch)
+    plan = plan_micro_batches([len(ids) for ids, _ in batch], budget, engine.num_ranks)[engine.rank]
+    total = 0.0
+    for number, rows in enumerate(plan):
+        width = max(len(batch[row][0]) for row in rows)
+        ids = torch.zeros(len(rows), width, dtype=torch.long)
+        mask = torch.zeros(len(rows), width, dtype=torch.bool)
+        for i, row in enumerate(rows):
+            n = len(batch[row][0])
+            ids[i, :n] = torch.from_numpy(batch[row][0].astype(np.int64))
+            mask[i, :n] = torch.from_numpy(batch[row][1])
+        logp, _ = engine.logp(ids, mask, 1.0)
+        loss = -logp.sum() / num_tokens
+        engine.backward(loss, last=number == len(plan) - 1)
+        total += float(loss.detach())
+    engine.step(rate)
+    return total
+
+
+def one_cycle(step: int, steps: int, warmup_fraction: float = 0.1) -> float:
+    """Return the factor of the peak learning rate: linear up, then cosine down to a hundredth."""
+    warmup = max(1, int(steps * warmup_fraction))
+    if step < warmup:
+        return (step + 1) / warmup
+    progress = (step - warmup) / max(1, steps - warmup)
+    return 0.01 + 0.99 * 0.5 * (1 + float(np.cos(np.pi * progress)))
+
+
+def _texts(episodes: list[Demonstration]) -> list[str]:
+    """Return what the tokenizer is trained on."""
+    texts = []
+    for demo in islice(episodes, CORPUS_EPISODES):
+        texts += ["<|im_start|>system\n", "<|im_start|>user\n", "<|im_start|>assistant\n", "<|im_start|>tool\n"]
+        for message in demo.messages:
+            texts.append(str(message.get("content") or ""))
+            texts += [_call_text(call) for call in message.get("tool_calls") or ()]
+    return texts
+
+
+def _call_text(call: dict[str, Any]) -> str:
+    function = call["function"]
+    return f'{{"name": "{function["name"]}", "arguments": {json.dumps(function["arguments"])}}}'
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,223 @@
+"""The trainer: take a batch, train, publish the next version, account for it.
+
+    buffer --take(k)--> rank 0 --broadcast--> all ranks: train step k -> k+1
+    rank 0: write weights k+1 -> prepare and commit on every engine -> buffer.commit(k+1) -> log
+
+Engines keep generating all the while; they stand still only for the swap of a commit. The buffer's commit comes
+last: it marks the batch trained and frees its slots, so a crash before it replays the same batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from asyncrl.algo.objective import Objective
+from asyncrl.config import Config
+from asyncrl.data.codec import decode_group, encode_group, pack, unpack
+from asyncrl.errors import DeadlineError
+from asyncrl.train.anchors import Anchors
+from asyncrl.train.batch import StepBatch, build_step_batch
+from asyncrl.train.engine import TrainEngine
+from asyncrl.train.step import StepReport, StepSettings, train_step
+from asyncrl.types import Group
+from asyncrl.weights.publish import PublishReport
+
+log = logging.getLogger("asyncrl.train")
+
+
+class BatchSource(Protocol):
+    """The part of the buffer the trainer uses, synchronous, on rank 0."""
+
+    def take(self, step: int, wait_s: float) -> Sequence[Group] | None:
+        """Groups bound to `step`; [] when the plan is exhausted; None when `wait_s` passed first."""
+        ...
+
+    def commit(self, version: int) -> None: ...
+
+    def stats(self) -> dict[str, Any]: ...
+
+
+class Publisher(Protocol):
+    """Brings new weights to the engines. `tensors` must be iterated on every rank."""
+
+    def publish(self, version: int, engine: TrainEngine) -> PublishReport: ...
+
+
+@dataclass(slots=True)
+class Totals:
+    """Accumulates what the run's summary reports."""
+
+    steps: int = 0
+    trained_groups: int = 0
+    trained_tokens: int = 0
+    lags: Counter[int] = field(default_factory=Counter)
+    """Sampled tokens trained, by lag in versions."""
+    pauses_s: list[float] = field(default_factory=list)
+    busy_s: float = 0.0
+    wait_s: float = 0.0
+    publish_s: float = 0.0
+
+
+class Trainer:
+    """Runs steps on every rank; only rank 0 talks to the other processes."""
+
+    def __init__(
+        self,
+        config: Config,
+        engine: TrainEngine,
+        objective: Objective,
+        anchors: Anchors,
+        source: BatchSource | None,
+        publisher: Publisher,
+        on_step: Callable[[int, dict[str, Any], Sequence[Group]], None] = lambda *_: None,
+    ) -> None:
+        self.config = config
+        self.engine = engine
+        self.objective = objective
+        self.anchors = anchors
+        self.source = source
+        self.publisher = publisher
+        self.on_step = on_step
+        self.totals = Totals()
+        self.settings = StepSettings(
+            temperature=config.rollout.temperature,
+            micro_batch_tokens=config.train.micro_batch_tokens,
+            num_minibatches=config.train.num_minibatches,
+            horizon=float(config.max_tokens),
+        )
+
+    def run(self, start: int = 0) -> int:
+        """Train from version `start` until the recipe's steps are done or the plan is; return the version."""
+        version = start
+        while version < self.config.train.num_steps:
+            groups, wait_s = self._take(version)
+            if not groups:
+                break
+            self._one_step(version, groups, wait_s)
+            version += 1
+        return version
+
+    def _one_step(self, version: int, groups: Sequence[Group], wait_s: float) -> None:
+        start = time.perf_counter()
+        batch = build_step_batch(groups, version, self.config.buffer.max_staleness)
+        report = train_step(
+            self.engine, self.objective, self.anchors, batch, self.settings, self._learning_rate(version)
+        )
+        train_s = time.perf_counter() - start
+        published = self.publisher.publish(version + 1, self.engine)
+        if self.engine.rank == 0:
+            assert self.source is not None
+            self.source.commit(version + 1)
+        publish_s = time.perf_counter() - start - train_s
+        self._account(batch, groups, report, published, wait_s, train_s, publish_s)
+        if self.engine.rank == 0:
+            metrics = self._metrics(batch, groups, report, published, wait_s, train_s, publish_s)
+            self.on_step(version + 1, metrics, groups)
+
+    def _take(self, step: int) -> tuple[list[Group], float]:
+        """Return the step's groups on every rank, and the seconds rank 0 waited."""
+        start = time.perf_counter()
+        message = None
+        if self.engine.rank == 0:
+            assert self.source is not None
+            timeout_s = self.config.buffer.wait_timeout_s
+            groups = self.source.take(step, timeout_s)
+            if groups is None:
+                message = pack({"timeout": True, "groups": []})
+            else:
+                message = pack({"timeout": False, "groups": [encode_group(g) for g in groups]})
+        answer = unpack(self.engine.broadcast_bytes(message))
+        if answer["timeout"]:
+            raise DeadlineError(
+                f"step {step}: no batch within buffer.wait_timeout_s={self.config.buffer.wait_timeout_s:g}; "
+                "the rollout workers' logs say what they are waiting for"
+            )
+        return [decode_group(body) for body in answer["groups"]], time.perf_counter() - start
+
+    def _learning_rate(self, step: int) -> float:
+        train = self.config.train
+        return train.learning_rate * min(1.0, (step + 1) / max(1, train.warmup_steps))
+
+    def _account(
+        self,
+        batch: StepBatch,
+        groups: Sequence[Group],
+        report: StepReport,
+        published: PublishReport,
+        wait_s: float,
+        train_s: float,
+        publish_s: float,
+    ) -> None:
+        totals = self.totals
+        totals.steps += 1
+        totals.trained_groups += len(groups)
+        totals.trained_tokens += report.num_tokens
+        totals.lags.update(token_lags(batch))
+        totals.pauses_s += published.pause_s
+        totals.busy_s += train_s
+        totals.wait_s += wait_s
+        totals.publish_s += publish_s
+
+    def _metrics(
+        self,
+        batch: StepBatch,
+        groups: Sequence[Group],
+        report: StepReport,
+        published: PublishReport,
+        wait_s: float,
+        train_s: float,
+        publish_s: float,
+    ) -> dict[str, Any]:
+        assert self.source is not None
+        rewards = np.array([t.reward for t in batch.trajectories])
+        successes = [float(t.success) for t in batch.trajectories if t.success is not None]
+        lags = token_lags(batch)
+        count = max(1, sum(lags.values()))
+        wall_s = wait_s + train_s + publish_s
+        stats = self.source.stats()
+        return {
+            **report.metrics,
+            "reward/mean": float(rewards.mean()),
+            "reward/std": float(rewards.std()),
+            **({"success/mean": float(np.mean(successes))} if successes else {}),
+            "staleness/mean": sum(lag * n for lag, n in lags.items()) / count,
+            "staleness/max": max(lags, default=0),
+            "tokens/trained": report.num_tokens,
+            "tokens_per_s": report.num_tokens / max(wall_s, 1e-9),
+            "batch/groups": len(groups),
+            "batch/sequences": report.num_sequences,
+            "length/mean": float(np.mean(batch.lengths)),
+            "length/max": max(batch.lengths),
+            "turns/mean": float(np.mean([len(t.turns) for t in batch.trajectories])),
+            "time/wait_s": wait_s,
+            "time/train_s": train_s,
+            "time/publish_s": publish_s,
+            "time/pause_s": max(published.pause_s, default=0.0),
+            "busy/trainer": (train_s + publish_s) / max(wall_s, 1e-9),
+            "skipped": report.skipped,
+            **{f"buffer/{name}": value for name, value in stats.items() if isinstance(value, int | float)},
+        }
+
+
+def token_lags(batch: StepBatch) -> Counter[int]:
+    """Count sampled tokens by lag: the version that trains them minus the version that sampled them."""
+    lags: Counter[int] = Counter()
+    for trajectory in batch.trajectories:
+        values, counts = np.unique(batch.step - trajectory.versions[trajectory.loss_mask], return_counts=True)
+        for value, number in zip(values.tolist(), counts.tolist(), strict=True):
+            lags[int(value)] += int(number)
+    return lags
+
+
+def set_threads(threads: int) -> None:
+    """Bound torch's CPU threads; 0 leaves torch's choice."""
+    if threads:
+        torch.set_num_threads(threads)

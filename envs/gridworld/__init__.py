@@ -1,0 +1,1 @@
+"""Text navigation on a grid."""

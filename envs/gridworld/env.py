@@ -1,0 +1,69 @@
+"""Text navigation: reach the goal of a square grid in few moves, told only in which direction it lies.
+
+An observation is "goal north east"; an action is one word, a direction. Reward 1 for reaching the goal.
+Easy for who reads the observation, hopeless at random.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, ClassVar
+
+from asyncrl.env.protocol import Action, Env, Step
+from asyncrl.types import Message, Task
+
+MOVES = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
+MAX_SIZE = 64
+
+
+class Gridworld(Env):
+    """`size` cells a side; `max_turns` moves. Start and goal follow from the task's seed."""
+
+    blocking: ClassVar[bool] = False
+    max_turns = 8
+
+    def __init__(self, task: Task, size: int = 5, max_turns: int = 8) -> None:
+        super().__init__(task)
+        if not 2 <= size <= MAX_SIZE:
+            raise ValueError(f"size: must be from 2 to {MAX_SIZE}, got {size}")
+        self.size = size
+        self.max_turns = max_turns  # type: ignore[misc]
+        rng = random.Random(task.seed)
+        while True:
+            self.x, self.y, self.goal_x, self.goal_y = (rng.randrange(size) for _ in range(4))
+            distance = abs(self.x - self.goal_x) + abs(self.y - self.goal_y)
+            if 0 < distance <= max_turns:
+                break
+        self.turn = 0
+
+    def reset(self) -> list[Message]:
+        return [{"role": "user", "content": self._observation()}]
+
+    def step(self, action: Action) -> Step:
+        """Move; bumping into the border or an unknown word costs the turn."""
+        self.turn += 1
+        word = action.content.strip().lower()
+        if word in MOVES:
+            dx, dy = MOVES[word]
+            self.x = min(max(self.x + dx, 0), self.size - 1)
+            self.y = min(max(self.y + dy, 0), self.size - 1)
+        reached = (self.x, self.y) == (self.goal_x, self.goal_y)
+        components = {"goal": float(reached), "invalid": float(word not in MOVES)}
+        if reached or self.turn >= self.max_turns:
+            return Step(reward=float(reached), done=True, success=reached, components=components)
+        message = {"role": "user", "content": self._observation()}
+        return Step([message], 0.0, components=components, observation_id=f"{self.x},{self.y}")
+
+    def oracle(self, messages: list[Message]) -> Message:
+        return {"role": "assistant", "content": messages[-1]["content"].split()[1]}
+
+    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+        return {"role": "assistant", "content": rng.choice(list(MOVES))}
+
+    def _observation(self) -> str:
+        words = ["goal"]
+        if self.goal_y != self.y:
+            words.append("north" if self.goal_y > self.y else "south")
+        if self.goal_x != self.x:
+            words.append("east" if self.goal_x > self.x else "west")
+        return " ".join(words)

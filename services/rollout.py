@@ -1,0 +1,219 @@
+"""The rollout worker process: runs leased groups, and given tasks on request.
+
+    asyncrl serve rollout --config runs/NAME/config.json --buffer URL --engines URL --env URL
+
+`POST /v1/rollouts` runs tasks and returns their trajectories; it needs no buffer. `GET /healthz`,
+`GET /v1/status` and `GET /metrics` say how the worker is doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+import socket
+import uuid
+from collections.abc import Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from asyncrl.clients.buffer import BufferClient
+from asyncrl.clients.engine import EngineClient
+from asyncrl.clients.env import EnvClient
+from asyncrl.clients.router import EngineRouter
+from asyncrl.config import Config
+from asyncrl.data.codec import encode_group, pack, task_from_map, unpack
+from asyncrl.errors import InputError
+from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
+from asyncrl.rollout.group import run_group
+from asyncrl.rollout.render import Limits, load_renderer
+from asyncrl.rollout.toolcalls import load_parser
+from asyncrl.rollout.worker import RolloutLoop
+from asyncrl.services.http import create_app, serve
+from asyncrl.types import Lease, Task
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_TASKS_PER_CALL = 4096
+
+
+class RolloutService:
+    """Holds a worker's clients and its loop."""
+
+    def __init__(
+        self, config: Config, model: str, engines: Sequence[str], envs: Sequence[str], buffer: str, token: str, name: str
+    ) -> None:
+        self.config = config
+        self.name = name
+        self.router = EngineRouter([EngineClient(url, token) for url in engines])
+        self.envs = EnvClient(list(envs), token)
+        self.renderer = load_renderer(model)
+        self.parse = load_parser(config.model.tool_format)
+        self.buffer = BufferClient(buffer, token) if buffer else None
+        self.loop: RolloutLoop | None = None
+        if self.buffer is not None:
+            seed = config.run.seed if config.deterministic else None
+            self.loop = RolloutLoop(
+                name=name,
+                buffer=self.buffer,
+                runner=self.runner(config.rollout.temperature, seed),
+                groups_in_flight=config.groups_in_flight,
+                lease_s=config.rollout.lease_s,
+                episode_timeout_s=config.rollout.episode_timeout_s,
+            )
+
+    def runner(self, temperature: float, seed: int | None, env_config: dict[str, Any] | None = None) -> EpisodeRunner:
+        """Return a runner with the recipe's limits."""
+        rollout = self.config.rollout
+        settings = EpisodeSettings(
+            limits=Limits(rollout.max_turns, rollout.max_tokens_per_turn, self.config.max_tokens),
+            temperature=temperature,
+            seed=seed,
+            step_timeout_s=self.config.env.step_timeout_s,
+            env_config=self.config.env.config if env_config is None else env_config,
+            check_history=True,
+        )
+        return EpisodeRunner(self.router, self.envs, self.renderer, self.parse, settings)
+
+    async def run_tasks(self, tasks: Sequence[Task], samples: int, temperature: float, seed: int | None) -> list[bytes]:
+        """Run `samples` episodes of each task at once; return encoded groups in task order."""
+        runner = self.runner(temperature, seed)
+        limit = asyncio.Semaphore(max(1, self.config.engine.max_num_seqs * len(self.router.engines) // samples))
+
+        async def one(task: Task) -> bytes:
+            lease = Lease(uuid.uuid4().hex, task, 0, 0, samples, 1, 0.0)
+            async with limit:
+                return encode_group(
+                    await run_group(runner, lease, self.name, self.config.rollout.episode_timeout_s)
+                )
+
+        return list(await asyncio.gather(*(one(task) for task in tasks)))
+
+    async def close(self) -> None:
+        await asyncio.gather(self.router.close(), self.envs.close())
+        if self.buffer is not None:
+            await self.buffer.close()
+
+    def status(self) -> dict[str, Any]:
+        """Return what `/v1/status` shows."""
+        engine_busy_s = sum(e.busy_s for e in self.router.engines)
+        if self.loop is None:
+            return {"name": self.name, "mode": "on request", "engine_busy_s": engine_busy_s}
+        counters = dataclasses.asdict(self.loop.counters)
+        counters["episodes"] = {str(k): v for k, v in self.loop.counters.episodes.items()}
+        return {
+            "name": self.name,
+            "mode": "leasing",
+            "running": [lease.task.id for lease in self.loop.running.values()],
+            "engine_busy_s": engine_busy_s,
+            "engine_requests_in_flight": sum(e.in_flight for e in self.router.engines),
+            **counters,
+        }
+
+
+class _Metrics:
+    """Exports the loop's counters to Prometheus."""
+
+    def __init__(self, service: RolloutService) -> None:
+        self.service = service
+
+    def collect(self) -> Any:
+        status = self.service.status()
+        for name in ("groups", "turns", "sampled_tokens", "context_tokens", "cached_tokens", "leases_lost"):
+            yield CounterMetricFamily(f"asyncrl_rollout_{name}", f"{name} of this worker", value=status.get(name, 0))
+        episodes = CounterMetricFamily("asyncrl_rollout_episodes", "episodes by outcome", labels=["outcome"])
+        for outcome, count in status.get("episodes", {}).items():
+            episodes.add_metric([outcome], count)
+        yield episodes
+        yield GaugeMetricFamily("asyncrl_rollout_running_groups", "leases held", value=len(status.get("running", ())))
+
+
+def create_rollout_app(service: RolloutService, token: str) -> FastAPI:
+    """Return the HTTP app; the lease loop runs as long as it does, and ends the process if it fails."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> Any:
+        work = asyncio.ensure_future(service.loop.run()) if service.loop else None
+        if work is not None:
+            work.add_done_callback(_end_process)
+        yield
+        if work is not None and service.loop is not None:
+            service.loop.drain()
+            work.remove_done_callback(_end_process)
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+        await service.close()
+
+    app = create_app("asyncrl rollout worker", token, MAX_BODY_BYTES)
+    app.router.lifespan_context = lifespan
+    registry = CollectorRegistry()
+    registry.register(_Metrics(service))
+
+    @app.get("/v1/status")
+    async def status() -> dict[str, Any]:
+        return service.status()
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
+
+    @app.post("/v1/rollouts")
+    async def rollouts(request: Request) -> Response:
+        body = unpack(await request.body())
+        groups = await service.run_tasks(**parse_rollouts(body))
+        return Response(pack({"groups": groups}), media_type="application/msgpack")
+
+    return app
+
+
+def parse_rollouts(body: Any) -> dict[str, Any]:
+    """Check the body of `POST /v1/rollouts`: {tasks, samples, temperature, seed}. Raises `InputError`."""
+    if not isinstance(body, dict) or not isinstance(body.get("tasks"), list):
+        raise InputError("body: must be a map with a list `tasks`")
+    unknown = set(body) - {"tasks", "samples", "temperature", "seed"}
+    if unknown:
+        raise InputError(f"{min(unknown)}: unknown key; allowed: tasks, samples, temperature, seed")
+    samples, temperature, seed = body.get("samples", 1), body.get("temperature", 1.0), body.get("seed")
+    if not 0 < len(body["tasks"]) <= MAX_TASKS_PER_CALL:
+        raise InputError(f"tasks: must hold 1 to {MAX_TASKS_PER_CALL} tasks, got {len(body['tasks'])}")
+    if not isinstance(samples, int) or not 1 <= samples <= 1024:
+        raise InputError(f"samples: must be an integer from 1 to 1024, got {samples!r}")
+    if not isinstance(temperature, int | float) or not 0 <= temperature <= 100:
+        raise InputError(f"temperature: must be from 0 to 100, got {temperature!r}")
+    if seed is not None and not isinstance(seed, int):
+        raise InputError(f"seed: must be an integer or nil, got {seed!r}")
+    return {
+        "tasks": [task_from_map(task) for task in body["tasks"]],
+        "samples": samples,
+        "temperature": float(temperature),
+        "seed": seed,
+    }
+
+
+def _end_process(work: asyncio.Future[None]) -> None:
+    """A lease loop that ends by itself is a bug: say so and stop the server."""
+    if not work.cancelled():
+        print(f"rollout worker: the lease loop ended: {work.exception()!r}", flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def serve_rollout(
+    config: Config,
+    model: str,
+    engines: Sequence[str],
+    envs: Sequence[str],
+    buffer: str = "",
+    host: str = "127.0.0.1",
+    port: int = 0,
+    token: str = "",
+    ready_file: str | None = None,
+    name: str = "",
+) -> None:
+    """Run a rollout worker until it is told to stop."""
+    name = name or f"{socket.gethostname()}-{os.getpid()}"
+    service = RolloutService(config, model, engines, envs, buffer, token, name)
+    serve(create_rollout_app(service, token), host=host, port=port, ready_file=ready_file, token=token)

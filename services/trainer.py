@@ -1,0 +1,117 @@
+"""The trainer process (one per rank): builds the engine, runs the steps, writes metrics and checkpoints.
+
+Started by `asyncrl train` as `python -m asyncrl serve trainer --folder runs/NAME ...`, under torchrun when
+`train.ranks` is above 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from asyncrl.algo.objective import build_objective
+from asyncrl.clients.buffer import BufferClientSync
+from asyncrl.clients.engine import EngineClient
+from asyncrl.config import Config
+from asyncrl.data.table import TrajectoryTable
+from asyncrl.train.anchors import Anchors
+from asyncrl.train.checkpoint import save_policy
+from asyncrl.train.engine import TrainEngine
+from asyncrl.train.policy import load_policy
+from asyncrl.train.progress import MetricsLog
+from asyncrl.train.trainer import Trainer, set_threads
+from asyncrl.types import Group
+from asyncrl.weights.publish import FilePublisher, PublishReport
+
+
+class SyncFilePublisher:
+    """Runs a `FilePublisher` from the trainer's thread: rank 0 writes and commits, every rank gathers."""
+
+    def __init__(self, directory: Path, engines: Sequence[str], token: str, rank: int) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="publisher", daemon=True)
+        self._thread.start()
+        self.publisher = FilePublisher(directory, [EngineClient(url, token) for url in engines])
+        self.rank = rank
+
+    def publish(self, version: int, engine: TrainEngine) -> PublishReport:
+        """Write and commit one version. Call on every rank."""
+        start = time.perf_counter()
+        if self.rank != 0:
+            for _ in engine.weights():
+                pass
+            return PublishReport(version)
+        file = self.publisher.write(version, engine.weights())
+        write_s = time.perf_counter() - start
+        report = asyncio.run_coroutine_threadsafe(self.publisher.publish(file), self._loop).result()
+        report.write_s = write_s
+        return report
+
+    def close(self) -> None:
+        """Close connections and end the thread."""
+        closing = asyncio.gather(*(e.close() for e in self.publisher.engines), return_exceptions=True)  # type: ignore[attr-defined]
+        asyncio.run_coroutine_threadsafe(_wait(closing), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+async def _wait(closing: Any) -> None:
+    await closing
+
+
+class Recorder:
+    """Writes what each step leaves behind."""
+
+    def __init__(self, folder: Path, config: Config, engine: TrainEngine) -> None:
+        self.folder = folder
+        self.config = config
+        self.engine = engine
+        self.metrics = MetricsLog(folder)
+        self.table = TrajectoryTable(folder / "trajectories")
+
+    def on_step(self, version: int, metrics: dict[str, Any], groups: Sequence[Group]) -> None:
+        self.table.write(version, groups)
+        self.metrics.write(version, metrics)
+
+    def close(self) -> None:
+        self.metrics.close()
+
+
+def run_trainer(folder: Path, model: str, buffer: str, engines: Sequence[str], weights_dir: Path, token: str = "") -> int:
+    """Train one run to its end; return 0. Every rank calls this."""
+    config = Config.model_validate(json.loads((folder / "config.json").read_text()), strict=False)
+    set_threads(config.train.threads)
+    objective = build_objective(config.algo)
+    policy = load_policy(model, config.model.dtype, config.train.gradient_checkpointing)
+    reference = load_policy(model, config.model.dtype).eval().requires_grad_(False) if objective.needs_reference else None
+    engine = TrainEngine(policy, config.train, config.model.dtype)
+    if reference is not None:
+        reference.to(engine.device)
+    first = engine.rank == 0
+    recorder = Recorder(folder, config, engine) if first else None
+    source = BufferClientSync(buffer, token) if first else None
+    publisher = SyncFilePublisher(weights_dir, engines, token, engine.rank)
+    trainer = Trainer(
+        config, engine, objective, Anchors(objective, reference), source, publisher,
+        recorder.on_step if recorder else lambda *_: None,
+    )  # fmt: skip
+    start = time.monotonic()
+    print(f"trainer: rank {engine.rank} of {engine.num_ranks} ready", flush=True)
+    (folder / "endpoints" / f"trainer-{engine.rank}.ready").touch()
+    version = trainer.run()
+    wall_s = time.monotonic() - start
+    save_policy(engine, folder / "checkpoints" / f"step-{version:06d}", model)
+    if first and recorder is not None:
+        recorder.close()
+        totals = asdict(trainer.totals) | {"version": version, "wall_s": wall_s}
+        totals["lags"] = dict(trainer.totals.lags)
+        (folder / "trainer.json").write_text(json.dumps(totals))
+    publisher.close()
+    if source is not None:
+        source.close()
+    return 0
