@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from asyncrl.services.serving import is_loopback, serve
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -31,6 +31,8 @@ from asyncrl.errors import (
     StaleError,
     UnavailableError,
 )
+
+__all__ = ["STATUSES", "Guard", "create_app", "error_response", "is_loopback", "serve"]
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +68,7 @@ def create_app(
     token: bearer token that every route but `/healthz` asks for; empty asks for none.
     max_body_bytes: larger request bodies are answered 413.
     statuses: statuses of the service's own errors, beside `STATUSES`; the nearest base class counts.
-    background: named coroutines that run as long as the service; when one ends, the process exits with an error.
+    background: named coroutines that run as long as the service; when one ends, the process exits with 1.
     lifespan: context the service opens at its start and closes at its end, around the background tasks.
 
     `app.state.stopping` is an `asyncio.Event` set when shutdown begins: routes that wait must watch it.
@@ -155,14 +157,6 @@ class Guard:
             return message
 
         return limited
-
-
-def is_loopback(host: str) -> bool:
-    """True when only this machine can reach `host`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _run_with(background: Mapping[str, Background], lifespan: Lifespan | None) -> Callable[[FastAPI], Any]:

@@ -1,0 +1,185 @@
+"""The shared plumbing refuses what it must, over a real socket, and shuts down in order."""
+
+import asyncio
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from urllib.parse import urlsplit
+
+import pytest
+from asyncrl.services.http import create_app, serve
+
+from asyncrl.errors import ConfigError, ConflictError, InputError, StaleError, UnavailableError
+
+
+class Teapot(ConflictError):
+    """An error of the service's own."""
+
+
+ERRORS = {
+    "input": InputError("x must be 1"),
+    "stale": StaleError("old"),
+    "full": UnavailableError("full", retry_after_s=3),
+    "own": Teapot("short and stout"),
+    "bug": ZeroDivisionError("secret"),
+}
+
+
+def make_app(token=""):
+    app = create_app("test", token=token, max_body_bytes=1000, statuses={Teapot: 418})
+
+    @app.get("/raise/{name}")
+    async def fail(name: str):
+        raise ERRORS[name]
+
+    @app.post("/length")
+    async def length(numbers: list[int]) -> int:
+        return len(numbers)
+
+    @app.post("/wait")
+    async def wait() -> str:
+        await app.state.stopping.wait()
+        return "stopped"
+
+    return app
+
+
+class Served:
+    """An app served from a thread, until `close`."""
+
+    def __init__(self, app, tmp_path):
+        ready = tmp_path / "ready.json"
+        self.app = app
+        self.thread = threading.Thread(target=serve, args=(app,), kwargs={"ready_file": ready})
+        self.thread.start()
+        deadline = time.monotonic() + 20
+        while not ready.exists():
+            assert time.monotonic() < deadline
+            assert self.thread.is_alive()
+            time.sleep(0.01)
+        self.address = urlsplit(json.loads(ready.read_text())["url"]).netloc
+
+    def request(self, method, path, body=None, headers=None):
+        connection = http.client.HTTPConnection(self.address, timeout=10)
+        try:
+            connection.request(method, path, body, headers or {})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+    def close(self):
+        self.app.state.request_exit()
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def open_service(tmp_path):
+    served = Served(make_app(), tmp_path)
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def closed_service(tmp_path):
+    served = Served(make_app(token="s3cret"), tmp_path)
+    yield served
+    served.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "kind", "message"),
+    [
+        ("input", 400, "InputError", "x must be 1"),
+        ("stale", 409, "StaleError", "old"),
+        ("full", 503, "UnavailableError", "full"),
+        ("own", 418, "Teapot", "short and stout"),
+        ("bug", 500, "InternalError", "unexpected ZeroDivisionError; see the service's log"),
+    ],
+)
+def test_errors_keep_their_name_and_bugs_keep_their_secrets(open_service, name, status, kind, message):
+    got, body = open_service.request("GET", f"/raise/{name}")
+    assert (got, body["error"]["type"], body["error"]["message"]) == (status, kind, message)
+
+
+def test_every_route_but_health_asks_for_the_token(closed_service):
+    assert closed_service.request("GET", "/healthz")[0] == 200
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
+        assert closed_service.request("POST", "/length", b"[1]", headers)[0] == 401
+    headers = {"Authorization": "Bearer s3cret", "Content-Type": "application/json"}
+    assert closed_service.request("POST", "/length", b"[1]", headers) == (200, 1)
+
+
+def test_a_malformed_body_is_answered_400_with_the_field(open_service):
+    json_type = {"Content-Type": "application/json"}
+    status, body = open_service.request("POST", "/length", b'[1, "\\ud800"]', json_type)
+    assert status == 400
+    assert "body.1" in body["error"]["message"]
+    assert open_service.request("POST", "/length", b"{{", json_type)[0] == 400
+
+
+def test_a_large_body_is_answered_413_with_and_without_its_length(open_service):
+    assert open_service.request("POST", "/length", b" " * 1001)[0] == 413
+    chunks = iter([b" " * 600, b" " * 600])
+    assert open_service.request("POST", "/length", chunks, {"Content-Type": "application/json"})[0] == 413
+
+
+def test_large_headers_are_answered_431(open_service):
+    assert open_service.request("GET", "/healthz", headers={"X-Long": "a" * 40_000})[0] in (400, 431)
+
+
+def test_an_address_open_to_others_needs_a_token():
+    with pytest.raises(ConfigError, match=r"0\.0\.0\.0 can be reached from other machines: give a token"):
+        serve(make_app(), host="0.0.0.0")
+
+
+def test_a_port_in_use_is_named(open_service):
+    port = int(open_service.address.split(":")[1])
+    with pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1:{port}: Address already in use"):
+        serve(make_app(), port=port)
+
+
+def test_a_dead_background_task_ends_the_service():
+    async def die():
+        await asyncio.sleep(0)
+        raise ValueError("worn out")
+
+    with pytest.raises(ValueError, match="worn out"):
+        serve(create_app("test", background={"mayfly": die}))
+
+
+def test_sigterm_ends_waiting_requests_and_the_exit_code_is_0(tmp_path):
+    script = """
+        import sys
+        from asyncrl.services.http import create_app, serve
+        app = create_app("test")
+        @app.post("/wait")
+        async def wait() -> str:
+            await app.state.stopping.wait()
+            return "stopped"
+        serve(app, ready_file=sys.argv[1])
+    """
+    ready = tmp_path / "ready.json"
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script), str(ready)])
+    try:
+        deadline = time.monotonic() + 30
+        while not ready.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        announced = json.loads(ready.read_text())
+        assert announced["pid"] == process.pid
+        connection = http.client.HTTPConnection(urlsplit(announced["url"]).netloc, timeout=20)
+        connection.request("POST", "/wait")
+        threading.Timer(0.2, os.kill, (process.pid, signal.SIGTERM)).start()
+        assert connection.getresponse().read() == b'"stopped"'
+        assert process.wait(20) == 0
+        assert not ready.exists()
+    finally:
+        process.kill()
