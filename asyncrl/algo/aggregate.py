@@ -34,7 +34,7 @@ Aggregation = Callable[[Tensor, Totals, Tensor | None], Tensor]
 def aggregate(
     mode: Aggregation, token_loss: Tensor, mask: Tensor, totals: Totals, group: Tensor | None = None
 ) -> Tensor:
-    """Scalar share of the step's loss that `token_loss` [B,T] contributes; `group` [B] only for prompt modes."""
+    """Share of the step's loss that `token_loss` [B,T] contributes; `group` [B] only for prompt modes."""
     lengths = mask.sum(-1).to(token_loss.dtype)
     return ((token_loss * mask).sum(-1) * mode(lengths, totals, group)).sum()
 

@@ -10,9 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from asyncrl.algo.ops import at_least_float32
+
 
 def entropy_from_logits(logits: Tensor) -> Tensor:
     """[...] full-softmax entropy in nats of logits [..., V]. Logits of -inf have probability zero."""
+    logits = at_least_float32(logits)
     log_z = torch.logsumexp(logits, dim=-1)
     probabilities = torch.softmax(logits, dim=-1)
     weighted = torch.where(probabilities > 0, probabilities * logits, 0.0)

@@ -146,7 +146,7 @@ class Totals:
     num_rows: float = 0.0
     """All sequences, fully masked ones included."""
     prompt_tokens: Tensor | None = None
-    """[P] sampled tokens of each prompt, indexed by the prompt index of a row; only `prompt_mean` reads it."""
+    """[P] sampled tokens of each prompt, indexed by a row's prompt index; only `prompt_mean` reads it."""
 
 
 def count_totals(mask: Tensor, group: Tensor | None = None, horizon: float = 0.0) -> Totals:

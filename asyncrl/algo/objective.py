@@ -53,9 +53,8 @@ class Objective:
 
     @property
     def needs_proximal(self) -> str:
-        """Which anchor: `recompute`, `snapshot`, `ewma` (a forward pass each), `loglinear`, `linear`, `behavior`.
-
-        `none` when neither the loss nor a correction reads one.
+        """Which anchor: `recompute`, `snapshot` or `ewma` (a forward pass each), `loglinear`, `linear`,
+        `behavior`, or `none` when neither the loss nor a correction reads one.
         """
         reads = "proximal" in self.needs or bool(self.corrections)
         return self.settings["proximal"]["name"] if reads else "none"

@@ -56,7 +56,7 @@ def whiten(x: Tensor, mask: Tensor, eps: float = 1e-8, ddof: int = 1) -> Tensor:
 
 
 def where_positive(x: Tensor, positive: float, otherwise: float) -> Tensor:
-    """`positive` where `x > 0`, else `otherwise`, in the dtype of `x` (plain `torch.where` would give float32)."""
+    """`positive` where `x > 0`, else `otherwise`, in the dtype of `x` (two numbers would be float32)."""
     return torch.where(x > 0, x.new_tensor(positive), x.new_tensor(otherwise))
 
 

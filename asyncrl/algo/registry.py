@@ -169,7 +169,7 @@ KINDS: dict[str, dict[str, str]] = {
 
 
 def locate(kind: str, name: str) -> tuple[str, str]:
-    """`(module, function)` of a registered name or an import path; ConfigError with the nearest name otherwise."""
+    """`(module, function)` of a name or import path; ConfigError with the nearest name otherwise."""
     known = KINDS[kind]
     path = known.get(name, name)
     module, separator, function = path.partition(":")

@@ -94,6 +94,7 @@ def needed(settings: Mapping[str, Any]) -> frozenset[str]:
         words |= set(found.needs) if found else set()
     if settings["kl"]["coef"] or settings["kl"]["target"] is not None:
         words.add("reference")
+        words |= {"proximal"} if settings["kl"]["where"] == "reward" else set()
     if settings["entropy_coef"]:
         words.add("entropy")
     return frozenset(words)

@@ -1,4 +1,4 @@
-"""Vectors named `loss.*` on the token fixture: call the loss and its corrections, aggregate, differentiate."""
+"""Vectors named `loss.*` on the token fixture: loss, corrections, aggregation, gradient."""
 
 from __future__ import annotations
 

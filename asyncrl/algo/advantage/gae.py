@@ -1,6 +1,7 @@
 """Generalised advantage estimation over tokens, skipping observations.
 
-    on sampled tokens, backwards:  δ_t = r_t + gamma V⁺ - V_t,  Â_t = δ_t + gamma lam Â⁺,  then V⁺ <- V_t, Â⁺ <- Â_t
+    on sampled tokens, backwards:  δ_t = r_t + gamma V⁺ - V_t,  Â_t = δ_t + gamma lam Â⁺,
+                                   then V⁺ <- V_t, Â⁺ <- Â_t
     on all others:                 (V⁺, Â⁺) pass through
     returns = Â + V
 

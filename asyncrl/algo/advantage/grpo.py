@@ -68,7 +68,7 @@ def grpo_scores(
 
 
 def leave_one_out_std(x: Tensor, group: Tensor, ddof: int = 1) -> Tensor:
-    """[B] standard deviation of the other members of each row's group; 0 where fewer than `ddof + 1` others."""
+    """[B] standard deviation of the other members of the group; 0 where fewer than `ddof + 1` others."""
     result = torch.zeros_like(x)
     g = dense(group)
     size = group_size(group)

@@ -1,7 +1,9 @@
 """The two forms of IGPO in the authors' code, which differ from the paper.
 
-    igpo_released:            G_t = r_t + gamma G_{t+1}, zeroed at every masked token; A = G - position-wise group mean
-    igpo_released_discounted: gamma acts per token; A = (G - mean) / (std + eps) with the group's statistics of G_0
+    igpo_released:             G_t = r_t + gamma G_{t+1}, zeroed at every masked token
+                               A = G - position-wise group mean
+    igpo_released_discounted:  gamma acts per token
+                               A = (G - mean) / (std + eps) with the group's statistics of G_0
 
 The first never carries a reward across an observation. Its group mean counts every row of the group at that
 position, the masked ones as zero. See `igpo` for the paper's form and the source.

@@ -21,7 +21,7 @@ from asyncrl.algo.needs import needs
 def turn_credit(
     a_turn: Tensor, a_outcome: Tensor, a_combined: Tensor, mask: Tensor, first_result: Tensor, coef: float
 ) -> Tensor:
-    """[B,T] from the three z-scores [B]; `first_result` [B] is the position of the first result, -1 for none."""
+    """[B,T] from three z-scores [B]; `first_result` [B] is the first result's position, -1 for none."""
     positions = torch.arange(mask.shape[1], device=mask.device)
     before = positions < first_result.unsqueeze(-1)
     with_result = a_outcome.unsqueeze(-1) + coef * a_turn.unsqueeze(-1) * before
@@ -42,6 +42,8 @@ def mt_grpo(batch: AdvantageBatch, *, coef: float = 1.0, eps: float = 1e-4, ddof
     earlier = [sum(turns[:-1]) for turns in batch.need("turn_rewards")]
     turn = batch.rewards.new_tensor(earlier)
     outcome = batch.returns - turn
-    scores = [grpo_scores(r, batch.group, ddof, eps) for r in (turn, outcome, turn + outcome)]
+    a_turn, a_outcome, a_combined = (
+        grpo_scores(r, batch.group, ddof, eps) for r in (turn, outcome, turn + outcome)
+    )
     first = first_result_position(torch.where(batch.mask, batch.need("turn_ids"), -1))
-    return turn_credit(*scores, batch.mask, first, coef)
+    return turn_credit(a_turn, a_outcome, a_combined, batch.mask, first, coef)

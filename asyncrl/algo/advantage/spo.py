@@ -59,7 +59,7 @@ def sampling_weight(baseline: Tensor, explore: float = 0.05) -> Tensor:
 
 
 def ema_baseline(baseline: float, reward: float, decay: float = 0.95) -> tuple[float, float]:
-    """`(advantage, next baseline)` of a running mean per environment and role, scored before updating (SPIRAL)."""
+    """`(advantage, next baseline)` of a running mean per environment and role (SPIRAL)."""
     return reward - baseline, decay * baseline + (1 - decay) * reward
 
 

@@ -1,4 +1,4 @@
-"""The step view of a batch: one row per sampled turn, for estimators that compare steps instead of episodes."""
+"""The step view of a batch: one row per sampled turn, for estimators that compare steps."""
 
 from __future__ import annotations
 

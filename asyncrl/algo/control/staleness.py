@@ -40,7 +40,7 @@ class StalenessState:
 
 
 def next_staleness(state: StalenessState, ess_ratio: float, rule: StalenessRule) -> StalenessState:
-    """State after a step with this ESS ratio; `max_staleness` changes by at most one and stays within bounds."""
+    """State after a step with this ESS ratio; `max_staleness` moves by at most one, within bounds."""
     low = state.steps_low + 1 if ess_ratio < rule.low else 0
     high = state.steps_high + 1 if ess_ratio > rule.high else 0
     current = min(max(state.max_staleness, rule.minimum), rule.maximum)

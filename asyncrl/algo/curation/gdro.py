@@ -1,7 +1,8 @@
 """GDRO: reweight difficulty bins by their loss, and give rollouts to the bins with the most variance.
 
     S <- (1 - ema) S + ema · mean loss,  ω = exp(eta clip(S, ±C)),  q = (1 - gamma) ω / Σ ω + gamma / B
-    rollouts: minimise Σ_b q_b v_b / n_b with Σ_b q_b n_b <= n̄; without integers n_b = n̄ sqrt(v_b) / Σ q sqrt(v)
+    rollouts: minimise Σ_b q_b v_b / n_b with Σ_b q_b n_b <= n̄
+    continuous optimum: n_b = n̄ sqrt(v_b) / Σ q sqrt(v)
 
 Source: arXiv 2601.19280, from the paper. Multiply a bin's advantages by min(ω, ω_max). Torch-free.
 """
@@ -32,7 +33,7 @@ def bin_probabilities(weights: np.ndarray, gamma: float = 0.1) -> np.ndarray:
 def allocate_rollouts(
     bin_prob: Sequence[float], variance: Sequence[float], arms: Sequence[int], mean_rollouts: float
 ) -> tuple[list[int], float]:
-    """`(rollouts per bin, objective)` with each bin's number taken from `arms`, at most `mean_rollouts` on average.
+    """`(rollouts per bin, objective)`, numbers from `arms`, at most `mean_rollouts` on average.
 
     Exhaustive over `len(arms) ** B` choices; meant for about ten bins. ValueError when even the smallest arms
     exceed the budget.

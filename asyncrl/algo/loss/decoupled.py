@@ -59,7 +59,7 @@ def decoupled_ppo(
 
 @needs("proximal", "behavior")
 def behavior_clip(inputs: LossInputs, *, eps_low: float = 0.2, eps_high: float = 0.2) -> LossOutputs:
-    """The same objective written on r_b = pi / mu with moving bounds: PPO-EWMA (arXiv 2110.00641), rollout replay."""
+    """The same objective on r_b = pi / mu with moving bounds: PPO-EWMA, rollout replay."""
     rho = bounded_ratio(inputs.mismatch_log_ratio)
     # The product, not exp(logp - behavior_logp): the clamps then act as in `decoupled_ppo`.
     behavior_ratio = bounded_ratio(inputs.log_ratio) * rho

@@ -20,13 +20,13 @@ from torch import Tensor
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.metrics import mean_over
 from asyncrl.algo.needs import needs
-from asyncrl.algo.ops import bounded_ratio
+from asyncrl.algo.ops import at_least_float32, bounded_ratio
 
 
 def full_kl(student_logits: Tensor, teacher_logits: Tensor, direction: str = "reverse") -> Tensor:
     """[...] KL over the last dimension: "reverse" KL(pi||T), "forward" KL(T||pi), "jsd" at one half."""
-    log_pi = torch.log_softmax(student_logits, -1)
-    log_t = torch.log_softmax(teacher_logits.detach(), -1)
+    log_pi = torch.log_softmax(at_least_float32(student_logits), -1)
+    log_t = torch.log_softmax(at_least_float32(teacher_logits.detach()), -1)
     if direction == "reverse":
         return _kl(log_pi, log_t)
     if direction == "forward":
@@ -54,6 +54,7 @@ def opd_full(
     inputs: LossInputs, *, direction: Literal["reverse", "forward", "jsd"] = "reverse"
 ) -> LossOutputs:
     """KL over the whole vocabulary at every sampled position."""
-    kl = full_kl(inputs.need("logits"), inputs.need("teacher_logits"), direction)
-    loss = torch.where(inputs.mask, kl, 0.0)
+    mask = inputs.mask
+    kl = full_kl(inputs.need("logits")[mask], inputs.need("teacher_logits")[mask], direction)
+    loss = torch.zeros_like(inputs.logp).masked_scatter(mask, kl.to(inputs.logp.dtype))
     return LossOutputs(loss, {"teacher/kl_full": mean_over(loss, inputs.mask)})

@@ -19,7 +19,7 @@ from asyncrl.algo.ops import bounded_ratio
 
 
 def binary_kl(old_logp: Tensor, logp: Tensor) -> Tensor:
-    """[B,T] KL between the Bernoulli distributions "this token or another" (1e-8 guards 1 - p, as in verl)."""
+    """[B,T] KL between Bernoulli "this token or another"; 1e-8 guards 1 - p, as in verl."""
     p, q = old_logp.exp(), logp.exp()
     return p * (old_logp - logp) + (1 - p) * torch.log((1 - p + 1e-8) / (1 - q + 1e-8))
 

@@ -27,7 +27,7 @@ def clipped_surrogate(
     At ratio 1 both branches tie; `torch.where` then keeps the unclipped one and with it the full gradient.
     """
     unclipped = -advantages * ratio
-    clipped = -advantages * torch.clamp(ratio, low, high)  # type: ignore[call-overload]
+    clipped = -advantages * torch.clamp(ratio, low, high)  # type: ignore[arg-type]
     binds = clipped > unclipped
     return torch.where(binds, clipped, unclipped), binds
 

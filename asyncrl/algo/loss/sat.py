@@ -24,7 +24,7 @@ from asyncrl.algo.ops import bounded_ratio
 
 
 def order_quantile(x: Tensor, level: float) -> Tensor:
-    """Scalar smallest element of `x` [n] with at least the share `level` of elements at or below it; 0 if empty."""
+    """Smallest element of `x` [n] with at least the share `level` at or below it; 0 if empty."""
     if not x.numel():
         return x.new_zeros(())
     rank = min(max(math.ceil(level * x.numel()), 1), x.numel())

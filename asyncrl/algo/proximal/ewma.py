@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def ewma_step(beta: float, total_weight: float) -> tuple[float, float]:
-    """`(share, next total weight)`: the average keeps `1 - share` of itself and takes `share` of the new weights.
+    """`(share, next total weight)`: the average takes `share` of the new weights.
 
     A first step (`total_weight` 0) and a reset (`beta` 0) both give share 1.
     """
@@ -37,12 +37,12 @@ def update_ewma(
 
 
 def beta_from_staleness(staleness: float) -> float:
-    """`W / (W + 2)`: the averaged policy's mean age `beta / (1 - beta)` is then half the staleness W in versions."""
+    """`W / (W + 2)`: the mean age `beta / (1 - beta)` is then half the staleness W, in versions."""
     if staleness < 0:
         raise ValueError(f"staleness must not be negative, got {staleness}")
     return staleness / (staleness + 2.0)
 
 
 def should_reset(active_fraction: float, threshold: float = 0.9) -> bool:
-    """True when too few tokens still carry a gradient after mask and clip: the average lags too far behind."""
+    """True when too few tokens carry a gradient after mask and clip: the average lags too far."""
     return active_fraction < threshold

@@ -3,7 +3,7 @@
 | name | anchor | forward passes |
 |---|---|---|
 | recompute | the policy at the start of the step | one, `LossInputs.proximal_logp` |
-| snapshot | the version that sampled the token, from a kept copy of its weights | one per version, `snapshot_logp` |
+| snapshot | the version that sampled the token, kept as a copy | one per version, `snapshot_logp` |
 | ewma | an exponentially weighted average of past policies | one, `proximal_logp` |
 | behavior | the engine's own log-probabilities: PPO on mu, no split into mismatch and staleness | none |
 """

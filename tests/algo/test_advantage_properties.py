@@ -1,0 +1,187 @@
+"""What must hold for every advantage estimator of the registry."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncrl.algo.batch import TOKEN_FIELDS, AdvantageOutputs
+from asyncrl.algo.registry import ADVANTAGES, resolve
+from tests.algo.factories import advantage_batch
+
+seeds = st.integers(0, 2**31 - 1)
+few = settings(max_examples=10, deadline=None, derandomize=True)
+
+GROUP_CENTRED = {
+    "dr_grpo": [{}],
+    "gigpo": [{}, {"mode": "mean_norm"}],
+    "gpg": [{}],
+    "grpo": [
+        {"mean": mean, "std": std, "ddof": ddof, "eps": 1e-8}
+        for mean in ("group", "leave_one_out")
+        for std in ("group", "batch", "leave_one_out", "none")
+        for ddof in (0, 1)
+    ],
+    "hgpo": [{}, {"base_group": True}],
+    "igpo": [{}],
+    "igpo_released": [{}],
+    "maxrl": [{}],
+    "mc_grpo": [{}, {"mad_zero": "paper"}, {"mad_zero": "floor", "rescale": True}],
+    "mt_grpo": [{}],
+    "multi_agent": [{}, {"by": "trajectory"}],
+    "opo": [{}],
+    "passk": [{}],
+    "rloo": [{}],
+    "ui_s1": [{}],
+    "vcpo": [{"score": score} for score in ("length", "logit", "gradient")],
+}
+
+
+def estimate(name: str, batch, **params) -> torch.Tensor:
+    found = resolve("advantage", name)(batch, **params)
+    return found.advantages if isinstance(found, AdvantageOutputs) else found
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+class TestEveryEstimator:
+    @few
+    @given(seed=seeds)
+    def test_masked_positions_are_zero_and_never_read(self, name, seed):
+        batch = advantage_batch(seed)
+        spoiled = {}
+        for field in TOKEN_FIELDS:
+            x = getattr(batch, field)
+            if x is not None:
+                spoiled[field] = torch.where(batch.mask, x, torch.nan)
+        advantages = estimate(name, batch)
+        assert (advantages[~batch.mask] == 0).all()
+        assert torch.isfinite(advantages).all()
+        assert torch.equal(advantages, estimate(name, dataclasses.replace(batch, **spoiled)))
+
+    @few
+    @given(seed=seeds, extra=st.integers(1, 4))
+    def test_padding_changes_nothing(self, name, seed, extra):
+        batch = advantage_batch(seed)
+
+        def widen(x, value=0):
+            return torch.nn.functional.pad(x, (0, extra), value=value)
+
+        wide = {f: widen(getattr(batch, f)) for f in TOKEN_FIELDS if getattr(batch, f) is not None}
+        wide |= {"mask": widen(batch.mask, False), "turn_ids": widen(batch.turn_ids, -1)}
+        advantages = estimate(name, batch)
+        padded = estimate(name, dataclasses.replace(batch, **wide))
+        torch.testing.assert_close(padded[:, : advantages.shape[1]], advantages, rtol=1e-12, atol=1e-12)
+        assert (padded[:, advantages.shape[1] :] == 0).all()
+
+    @few
+    @given(seed=seeds)
+    def test_permuting_rows_permutes_the_advantages(self, name, seed):
+        batch = advantage_batch(seed)
+        order = torch.randperm(len(batch.group), generator=torch.Generator().manual_seed(seed))
+        moved = {}
+        for field in dataclasses.fields(batch):
+            x = getattr(batch, field.name)
+            if isinstance(x, torch.Tensor):
+                moved[field.name] = x[order]
+            elif isinstance(x, list):
+                moved[field.name] = [x[i] for i in order]
+            elif isinstance(x, dict):
+                moved[field.name] = {k: v[order] for k, v in x.items()}
+        permuted = estimate(name, dataclasses.replace(batch, **moved))
+        torch.testing.assert_close(permuted, estimate(name, batch)[order], rtol=1e-9, atol=1e-9)
+
+    @few
+    @given(seed=seeds)
+    def test_float32_agrees_with_float64(self, name, seed):
+        """To 1e-3, apart from a scale that small standard deviations set."""
+        batch = advantage_batch(seed)
+        low = {}
+        for field in dataclasses.fields(batch):
+            x = getattr(batch, field.name)
+            if isinstance(x, torch.Tensor) and x.is_floating_point():
+                low[field.name] = x.float()
+        low["components"] = {k: v.float() for k, v in batch.components.items()}
+        exact = estimate(name, batch)
+        scale = exact.abs().max().clamp(min=1)
+        difference = (estimate(name, dataclasses.replace(batch, **low)).double() - exact).abs().max()
+        assert difference / scale < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "params"), [(name, params) for name, variants in GROUP_CENTRED.items() for params in variants]
+)
+@few
+@given(reward=st.floats(-3, 3, allow_nan=False, width=32), size=st.integers(2, 7))
+def test_groups_without_variance_get_exactly_zero(name, params, reward, size):
+    batch = advantage_batch(0, groups=2, size=size)
+    rows = len(batch.group)
+    flat = dataclasses.replace(
+        batch,
+        rewards=torch.full((rows,), reward, dtype=torch.float64),
+        turn_rewards=[[0.0, reward] for _ in range(rows)],
+        observation_ids=[["start", "same"]] * rows,
+        turn_matches=[[False, False]] * rows,
+    )
+    advantages = estimate(name, flat, **params)
+    if name in ("igpo", "igpo_released", "gigpo", "hgpo"):
+        # Returns of the two turns differ by the discount; only equal turns are compared.
+        advantages = advantages[:, :1] - advantages[:1, :1]
+    assert (advantages == 0).all()
+
+
+def test_a_lone_row_gets_zero_or_its_reward_as_configured():
+    batch = advantage_batch(0, groups=3, size=1)
+    assert (estimate("grpo", batch) == 0).all()
+    raw = estimate("grpo", batch, singleton="raw", std="none")
+    torch.testing.assert_close(raw[:, 0], batch.rewards)
+
+
+def test_mc_grpo_drops_one_pivot_per_group():
+    outputs = resolve("advantage", "mc_grpo")(advantage_batch(0, groups=3, size=5))
+    assert outputs.keep.view(3, 5).sum(1).tolist() == [4, 4, 4]
+
+
+def test_mc_grpo_stays_moderate_when_the_median_deviation_is_zero():
+    rewards = torch.tensor([1.0, 0, 0, 0, 1], dtype=torch.float64)
+    batch = advantage_batch(0, groups=1, size=5, rewards=rewards)
+    assert estimate("mc_grpo", batch).abs().max() < 3
+    assert estimate("mc_grpo", batch, mad_zero="paper").abs().max() == pytest.approx(1000)
+
+
+def test_gdpo_ignores_an_absent_component():
+    answer = torch.tensor([1.0, 0, 1, 0], dtype=torch.float64)
+    absent = torch.full((4,), torch.nan, dtype=torch.float64)
+    with_absent = advantage_batch(0, groups=1, components={"answer": answer, "style": absent})
+    without = advantage_batch(0, groups=1, components={"answer": answer})
+    assert torch.equal(estimate("gdpo", with_absent), estimate("gdpo", without))
+
+
+def test_token_rewards_sit_on_the_last_token_of_each_turn_and_sum_to_the_reward():
+    batch = advantage_batch(3, rewards=torch.full((12,), 5.0, dtype=torch.float64))
+    rewards = batch.token_rewards()
+    torch.testing.assert_close(rewards.sum(1), batch.rewards)
+    assert (rewards[~batch.mask] == 0).all()
+    first_turn_end = batch.mask.shape[1] // 2 - 2
+    assert rewards[0, first_turn_end].item() == pytest.approx(batch.turn_rewards[0][0])
+
+
+def test_gae_bootstraps_truncated_episodes_only():
+    batch = advantage_batch(1)
+    other = dataclasses.replace(batch, bootstrap_values=batch.bootstrap_values + 1)
+    changed = (estimate("gae", batch) != estimate("gae", other)).any(-1)
+    assert torch.equal(changed, batch.truncated)
+
+
+def test_a_missing_field_is_named():
+    batch = advantage_batch(0, values=None)
+    with pytest.raises(ValueError, match=r"AdvantageBatch\.values"):
+        estimate("gae", batch)
+
+
+def test_nan_rewards_are_refused():
+    with pytest.raises(ValueError, match="rewards"):
+        advantage_batch(0, groups=1, size=2, rewards=torch.tensor([torch.nan, 1.0]))

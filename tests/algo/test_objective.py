@@ -1,0 +1,211 @@
+"""The `algo` section put together: presets, corrections, denominators, regularisers, diagnostics."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from asyncrl.algo.inputs import TOKEN_FIELDS, LossInputs, LossOutputs, count_totals
+from asyncrl.algo.objective import build_objective
+from asyncrl.algo.presets import PRESETS
+from tests.algo.factories import advantage_batch, loss_fields, loss_inputs
+
+
+def build(**algo):
+    if algo.get("preset") == "dr_grpo":
+        algo["aggregation"] = {"horizon": 32}
+    return build_objective(algo)
+
+
+def loss_of(objective, inputs: LossInputs, **options):
+    totals = count_totals(inputs.mask, inputs.group, objective.horizon)
+    return objective.loss(inputs, totals, **options)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_gives_advantages_and_a_gradient(preset):
+    objective = build(preset=preset)
+    batch = advantage_batch(1, groups=3, size=4)
+    estimate = objective.estimate(batch)
+    assert torch.isfinite(estimate.advantages).all()
+    fields = loss_fields(2, rows=12, width=8, spread=0.05)
+    fields |= {"mask": batch.mask, "advantages": estimate.advantages, "group": batch.group}
+    logits = fields["logits"].requires_grad_()
+    logp = fields["logp"].requires_grad_()
+    loss, metrics = loss_of(objective, LossInputs(**fields))
+    leaf = logits if preset == "opd_full" else logp
+    grad = torch.autograd.grad(loss, leaf)[0]
+    assert torch.isfinite(loss)
+    assert grad.abs().sum() > 0
+    report = objective.report(metrics)
+    assert 0 < report["ess/token"] <= 1
+    assert 0 < report["ess/sequence"] <= 1
+
+
+@pytest.mark.parametrize("name", [n for n in TOKEN_FIELDS if n not in ("returns", "values", "old_values")])
+def test_a_nan_is_reported_with_the_name_of_its_tensor(name):
+    fields = loss_fields(0)
+    fields[name][fields["mask"].nonzero()[0, 0], 0] = torch.nan
+    inputs = LossInputs(**fields)
+    with pytest.raises(ValueError, match=rf"^{name} holds 1 NaN"):
+        loss_of(build(preset="grpo"), inputs)
+
+
+def test_a_wrong_shape_is_reported_with_the_name_of_its_tensor():
+    fields = loss_fields(0)
+    fields["behavior_logp"] = fields["behavior_logp"][:, 1:]
+    with pytest.raises(ValueError, match="behavior_logp has shape"):
+        LossInputs(**fields)
+
+
+def test_corrections_multiply_and_keep_the_original_denominator():
+    inputs = loss_inputs(3)
+    plain = build(loss="ppo_clip", corrections=[])
+    masked = build(loss="ppo_clip", corrections=[{"name": "token_band", "low": 0.7, "high": 1.4}])
+    weight, metrics = masked.correction_weight(inputs)
+    rejected = 1 - weight.sum() / inputs.mask.sum()
+    assert 0 < rejected < 1
+    expected = (plain.loss_fn(inputs).token_loss * weight).sum() / inputs.mask.sum()
+    torch.testing.assert_close(loss_of(masked, inputs)[0], expected)
+    reported = metrics["correction/token_band/rejected_fraction"]
+    assert reported.total / reported.count == pytest.approx(float(rejected))
+
+
+def test_the_kept_denominator_counts_only_surviving_tokens():
+    inputs = loss_inputs(3)
+    band = [{"name": "token_band", "low": 0.7, "high": 1.4}]
+    objective = build(loss="ppo_clip", corrections=band, denominator="kept")
+    kept = objective.kept_mask(inputs)
+    loss, _ = objective.loss(inputs, count_totals(kept))
+    expected = (objective.loss_fn(inputs).token_loss * kept).sum() / kept.sum()
+    torch.testing.assert_close(loss, expected)
+
+
+def test_statistics_of_the_step_make_batch_wide_corrections_independent_of_the_split():
+    fields = loss_fields(5, rows=8)
+    corrections = [{"name": "m2po", "threshold": 0.05}, {"name": "token_tis", "batch_normalize": True}]
+    objective = build(corrections=corrections)
+    assert objective.needs_batch_statistics
+    statistics = objective.batch_statistics(LossInputs(**fields))
+    whole, _ = objective.correction_weight(LossInputs(**fields))
+    halves = []
+    for rows in (slice(0, 4), slice(4, 8)):
+        part = {k: v[rows] if isinstance(v, torch.Tensor) else v for k, v in fields.items()}
+        halves.append(objective.correction_weight(LossInputs(**part, statistics=statistics))[0])
+    torch.testing.assert_close(torch.cat(halves), whole)
+
+
+def test_a_recipe_overrides_single_parameters_of_its_preset():
+    objective = build(preset="dapo", loss={"eps_high": 0.5}, corrections=[])
+    assert objective.settings["loss"] == {"name": "dapo_clip", "eps_high": 0.5}
+    assert objective.corrections == ()
+    assert build(preset="dapo").settings["loss"] == {"name": "dapo_clip"}
+
+
+def test_kl_in_the_loss_adds_its_coefficient_times_the_mean():
+    inputs = loss_inputs(4)
+    without, _ = loss_of(build(), inputs)
+    objective = build(kl={"coef": 0.3, "estimator": "k2"})
+    with_kl, metrics = loss_of(objective, inputs)
+    x = inputs.logp - inputs.reference_logp
+    expected = 0.3 * (0.5 * x**2 * inputs.mask).sum() / inputs.mask.sum()
+    torch.testing.assert_close(with_kl - without, expected)
+    adapted, _ = loss_of(objective, inputs, kl_coef=0.6)
+    torch.testing.assert_close(adapted - without, 2 * expected)
+    assert objective.needs_reference
+    assert objective.report(metrics)["loss/reference_kl"] == pytest.approx(float(expected / 0.3))
+
+
+def test_kl_in_the_reward_lowers_the_return():
+    batch = advantage_batch(2)
+    objective = build(advantage="reinforce", kl={"coef": 0.5, "estimator": "k1", "where": "reward"})
+    kl = ((batch.old_logp - batch.reference_logp) * batch.mask).sum(-1)
+    expected = (batch.rewards - 0.5 * kl).unsqueeze(-1) * batch.mask
+    torch.testing.assert_close(objective.advantages(batch), expected)
+    inputs = loss_inputs(4)
+    torch.testing.assert_close(loss_of(objective, inputs)[0], loss_of(build(), inputs)[0])
+
+
+def test_the_entropy_bonus_lowers_the_loss():
+    inputs = loss_inputs(4)
+    difference = loss_of(build(entropy_coef=0.1), inputs)[0] - loss_of(build(), inputs)[0]
+    torch.testing.assert_close(difference, -0.1 * inputs.entropy.sum() / inputs.mask.sum())
+
+
+def test_the_critic_is_trained_only_when_the_advantage_needs_one():
+    values = loss_fields(4)["values"].requires_grad_()
+    inputs = loss_inputs(4, values=values)
+    loss, metrics = loss_of(build(preset="ppo"), inputs)
+    assert torch.autograd.grad(loss, values, retain_graph=True)[0].abs().sum() > 0
+    assert "loss/value" in metrics
+    assert "loss/value" not in loss_of(build(preset="grpo"), inputs)[1]
+
+
+def test_filtered_rows_leave_the_loss_but_stay_in_group_statistics():
+    batch = advantage_batch(2)
+    everything = build(preset="grpo").estimate(batch)
+    filtered = build(preset="grpo", filters=["overlong"]).estimate(batch)
+    assert torch.equal(filtered.keep, ~batch.truncated)
+    assert (filtered.advantages[batch.truncated] == 0).all()
+    kept = ~batch.truncated
+    torch.testing.assert_close(filtered.advantages[kept], everything.advantages[kept])
+
+
+def test_shaping_is_added_to_the_reward():
+    batch = advantage_batch(2)
+    shaped = build(
+        advantage="reinforce", shaping=[{"name": "overlong_soft", "max_len": 6, "buffer": 2, "factor": 3.0}]
+    )
+    expected = (batch.rewards - 3.0).unsqueeze(-1) * batch.mask
+    torch.testing.assert_close(shaped.advantages(batch), expected)
+
+
+@pytest.mark.parametrize(
+    ("algo", "anchor"),
+    [
+        ({"preset": "grpo"}, "recompute"),
+        ({"preset": "ppo_ewma"}, "ewma"),
+        ({"preset": "decoupled_loglinear"}, "loglinear"),
+        ({"preset": "grpo", "proximal": "snapshot"}, "snapshot"),
+        ({"preset": "sft"}, "none"),
+        ({"preset": "kimi"}, "none"),
+    ],
+)
+def test_the_objective_says_which_anchor_it_needs(algo, anchor):
+    assert build(**algo).needs_proximal == anchor
+
+
+def test_the_snapshot_anchor_splits_the_ratio_exactly():
+    inputs = loss_inputs(6)
+    objective = build(preset="grpo")
+    report = objective.report(loss_of(objective, inputs)[1])
+    total = report["split/engine_kl"] + report["split/staleness_kl"]
+    assert total == pytest.approx(report["mismatch/kl_k1"])
+
+
+def test_metrics_are_stratified_by_token_lag():
+    inputs = loss_inputs(6)
+    lag = inputs.current_version - inputs.versions
+    objective = build(preset="grpo")
+    report = objective.report(loss_of(objective, inputs)[1])
+    picked = inputs.mask & (lag == 1)
+    log_rho = inputs.proximal_logp - inputs.behavior_logp
+    assert report["lag_1/mismatch_kl_k1"] == pytest.approx(float(-log_rho[picked].mean()))
+    weights = log_rho[picked].exp()
+    ess = weights.mean() ** 2 / (weights**2).mean()
+    assert report["lag_1/ess"] == pytest.approx(float(ess))
+    assert sum(v for k, v in report.items() if k.endswith("token_fraction")) == pytest.approx(1.0)
+
+
+def squared_error(inputs: LossInputs, *, scale: float = 1.0) -> LossOutputs:
+    """A user's own loss."""
+    return LossOutputs(scale * inputs.logp**2 * inputs.mask)
+
+
+def test_a_users_loss_is_given_by_import_path():
+    objective = build(loss={"name": f"{__name__}:squared_error", "scale": 2.0})
+    inputs = dataclasses.replace(loss_inputs(1), proximal_logp=None, behavior_logp=None)
+    expected = 2 * (inputs.logp**2).sum() / inputs.mask.sum()
+    torch.testing.assert_close(loss_of(objective, inputs)[0], expected)

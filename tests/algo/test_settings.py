@@ -1,0 +1,109 @@
+"""Checking the `algo` section: what is allowed, what is refused, and that torch stays out of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from asyncrl.algo import registry, signature
+from asyncrl.algo.presets import PRESETS
+from asyncrl.algo.settings import check, needed, resolve_settings
+from asyncrl.errors import ConfigError
+
+DOCS = Path(__file__).parents[2] / "docs" / "algorithms"
+
+
+@pytest.mark.parametrize(
+    ("algo", "message"),
+    [
+        ({"preset": "grppo"}, "preset.*'grppo'.*did you mean 'grpo'"),
+        ({"loss": "ppo_clop"}, "loss.*'ppo_clop'.*did you mean 'ppo_clip'"),
+        ({"loss": {"name": "ppo_clip", "eps_hi": 0.1}}, r"loss\.eps_hi.*did you mean 'eps_high'"),
+        ({"loss": {"name": "ppo_clip", "eps_low": "wide"}}, r"loss\.eps_low: got 'wide', allowed: float"),
+        ({"loss": {"name": "ppo_clip", "eps_low": True}}, r"loss\.eps_low: got True"),
+        ({"advantage": {"name": "grpo", "std": "grup"}}, r"advantage\.std: got 'grup'.*leave_one_out"),
+        ({"advantages": "grpo"}, "algo.advantages: unknown key.*did you mean 'advantage'"),
+        ({"loss": "no_such_package.module:f"}, "cannot find module"),
+        ({"loss": "asyncrl.algo.loss.ppo:ppo_clap"}, "no function 'ppo_clap'.*did you mean 'ppo_clip'"),
+        ({"corrections": ["opsm"]}, r"corrections\[0\]\.delta: 'opsm' needs this parameter"),
+        ({"corrections": "token_tis"}, "corrections: expected a list"),
+        ({"kl": {"estimator": "k4"}}, "kl: unknown name 'k4'"),
+        ({"kl": {"where": "nowhere"}}, r"kl\.where: got 'nowhere'"),
+        ({"kl": {"coefficient": 1}}, r"kl\.coefficient: unknown key"),
+        ({"entropy_coef": "some"}, "entropy_coef: got 'some'"),
+        ({"denominator": "shrunk"}, "denominator: got 'shrunk', allowed: original, kept"),
+        ("grpo", "expected a mapping"),
+    ],
+)
+def test_mistakes_are_named_with_what_is_allowed(algo, message):
+    with pytest.raises(ConfigError, match=message):
+        check(algo)
+
+
+def test_integers_and_none_fit_where_the_annotation_says_so():
+    check({"loss": {"name": "ppo_clip", "eps_low": 1, "dual_clip": None}})
+
+
+@dataclass
+class Section:
+    preset: str = "gspo"
+    loss: dict | None = None
+    entropy_coef: float = 0.01
+    corrections: list = field(default_factory=list)
+
+
+def test_a_dataclass_section_is_accepted():
+    settings = resolve_settings(Section())
+    assert settings["loss"]["name"] == "gspo"
+    assert settings["entropy_coef"] == 0.01
+    assert settings["corrections"] == []
+
+
+def test_a_part_with_another_name_replaces_the_presets_part():
+    settings = resolve_settings({"preset": "gspo", "loss": {"name": "ppo_clip"}})
+    assert settings["loss"] == {"name": "ppo_clip"}
+
+
+def test_needs_are_read_without_importing_the_functions():
+    assert {"values", "turns"} <= needed(resolve_settings({"preset": "ppo_turn"}))
+    assert "reference" in needed(resolve_settings({"kl": {"coef": 0.1}}))
+
+
+def test_every_registered_function_exists():
+    for kind, names in registry.KINDS.items():
+        for name in names:
+            assert signature.read(kind, name) is not None
+            assert callable(registry.resolve(kind, name))
+
+
+def test_decorated_needs_match_what_the_source_says():
+    for kind, names in registry.KINDS.items():
+        for name in names:
+            found = signature.read(kind, name)
+            assert getattr(registry.resolve(kind, name), "needs", ()) == found.needs
+
+
+def test_checking_imports_no_torch():
+    code = (
+        "import sys; from asyncrl.algo.settings import check; from asyncrl.algo.presets import PRESETS\n"
+        "for name in PRESETS: check({'preset': name, 'kl': {'coef': 0.1}})\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_every_name_is_documented():
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
+    names = [*PRESETS, *(name for names in registry.KINDS.values() for name in names)]
+    missing = [name for name in names if f"`{name}`" not in pages]
+    assert not missing
+
+
+def test_the_table_of_presets_is_current():
+    from tests.algo.docs_table import preset_table
+
+    assert preset_table() in (DOCS / "presets.md").read_text(encoding="utf-8")
