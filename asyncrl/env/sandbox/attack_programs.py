@@ -37,7 +37,8 @@ for root in ("", "/proc/1/root", "/proc/self/root", "/proc/self/cwd/../../..", "
     attempt(root + "@SECRET@")
 for folder in @FOLDERS@:
     try:
-        print("LEAK listed", folder, os.listdir(folder)[:3])
+        if names := os.listdir(folder):
+            print("LEAK listed", folder, names[:3])
     except OSError:
         pass
 for path in ("/etc/shadow", "/root/.bashrc", "/root/.profile", "/etc/sudoers"):
@@ -54,7 +55,11 @@ import os
 TOKEN = "@TOKEN@"
 if any(TOKEN in value for value in os.environ.values()):
     print("LEAK environment")
-for name in os.listdir("/proc"):
+try:
+    names = os.listdir("/proc")
+except OSError:
+    names = map(str, [1, os.getppid(), *@PIDS@])
+for name in names:
     for part in ("environ", "cmdline"):
         try:
             with open(f"/proc/{name}/{part}", errors="replace") as file:
@@ -105,11 +110,10 @@ for _ in range(@TRIES@):
             time.sleep(3)
             os._exit(0)
         count += 1
+        if count == @ALLOWED@ + 1:
+            print("LEAK more than", @ALLOWED@, "processes", flush=True)
     except OSError:
         break
-print("FORKED", count, flush=True)
-if count > @ALLOWED@:
-    print("LEAK", count, "processes")
 print("DONE")
 """
 

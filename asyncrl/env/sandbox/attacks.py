@@ -106,7 +106,9 @@ async def other_sessions(scene: Scene) -> list[str]:
 
 
 async def secrets(scene: Scene) -> list[str]:
-    return leaks_in(await scene.run(programs.SECRETS))
+    return leaks_in(
+        await scene.run(programs.SECRETS, PIDS=[scene.host.victim.pid, os.getpid(), os.getppid()])
+    )
 
 
 async def descriptors(scene: Scene) -> list[str]:
@@ -159,7 +161,8 @@ async def disk_fill(scene: Scene) -> list[str]:
 
 
 async def many_files(scene: Scene) -> list[str]:
-    return leaks_in(await scene.run(programs.MANY_FILES, TRIES=20_000, LARGE=2 * LIMITS.file_bytes))
+    result = await scene.run(programs.MANY_FILES, TRIES=60_000, LARGE=2 * LIMITS.file_bytes)
+    return [] if result.returncode == 137 else leaks_in(result)
 
 
 async def _endless(scene: Scene, program: str) -> list[str]:

@@ -45,7 +45,7 @@ class Command:
     supervise: bool = False
     """Run below a subreaper that ends leftovers; for jails without a pid namespace."""
     filter: str = ""
-    """"" for none (the jail installs it), "default" or "network"."""
+    """"" for none (the jail installs it), or a variant of `seccomp.build_filter`."""
     landlock: tuple[str, list[tuple[int, str]]] | None = None
     rlimits: dict[str, int] = field(default_factory=dict)
     empty_network: bool = False
@@ -261,19 +261,24 @@ class LocalSandbox(BaseSandbox):
         """`cwd` as the program sees it. Raises `InputError` when it is not below the session's folder."""
         return "/".join([self.workdir, *files.relative_parts(cwd)])
 
+    def _outer_path(self, path: str) -> str:
+        """A path as programs see it, in the terms of `files`; differs where `workdir` is no mount."""
+        inside = path == self.workdir or path.startswith(self.workdir + "/")
+        return WORKDIR + path[len(self.workdir) :] if inside else path
+
     # -- files ------------------------------------------------------------------------------------------------
 
     async def read(self, path: str, max_bytes: int = 16 * MIB) -> bytes:
         self._check_running()
-        return await asyncio.to_thread(files.read_file, self._folder, path, max_bytes)
+        return await asyncio.to_thread(files.read_file, self._folder, self._outer_path(path), max_bytes)
 
     async def write(self, path: str, data: bytes) -> None:
         self._check_running()
         if len(data) <= MIB:
             # Into memory: cheaper than a thread's round trip.
-            files.write_file(self._folder, path, data, self._uid)
+            files.write_file(self._folder, self._outer_path(path), data, self._uid)
         else:
-            await asyncio.to_thread(files.write_file, self._folder, path, data, self._uid)
+            await asyncio.to_thread(files.write_file, self._folder, self._outer_path(path), data, self._uid)
 
     def _check_running(self) -> None:
         if self._folder < 0:

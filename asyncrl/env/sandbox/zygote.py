@@ -116,7 +116,7 @@ class ZygoteSandbox(BubblewrapSandbox):
             "socket_fd": 3,
             "rlimits": bounds,
             "disk_bytes": self.limits.disk_bytes,
-            "filter": seccomp.build_filter(network=bool(self.spec.allow_hosts)).hex(),
+            "filter": seccomp.build_filter("network" if self.spec.allow_hosts else "default").hex(),
             "preload": self.spec.preload,
             "path": [part for part in environment.get("PYTHONPATH", "").split(":") if part],
         }

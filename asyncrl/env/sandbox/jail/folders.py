@@ -156,7 +156,8 @@ class Folders:
         for folder, _, names in os.walk(session.path):
             for name in names:
                 with contextlib.suppress(OSError):
-                    total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+                    # An empty file takes space too: its entry and inode.
+                    total += os.lstat(os.path.join(folder, name)).st_blocks * 512 + 1024
         return total
 
     def remove_base(self) -> None:

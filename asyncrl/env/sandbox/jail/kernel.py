@@ -61,15 +61,31 @@ def enter_namespace(fd: int) -> None:
 
 
 def new_network_namespace() -> int:
-    """Descriptor of a new, empty network namespace; the caller stays in its own. Needs CAP_SYS_ADMIN."""
-    own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    """Descriptor of a new, empty network namespace; the caller stays in its own. Needs CAP_SYS_ADMIN.
+
+    A child makes it: without root on the host the caller could leave its namespace but not come back.
+    """
+    ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
+    hold_read, hold_write = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        os.close(hold_write)
+        try:
+            unshare(CLONE_NEWNET)
+            os.write(ready_write, b"1")
+            os.read(hold_read, 1)
+        finally:
+            os._exit(0)
+    os.close(ready_write)
+    os.close(hold_read)
     try:
-        unshare(CLONE_NEWNET)
-        made = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        enter_namespace(own)
+        if os.read(ready_read, 1) != b"1":
+            raise OSError("unshare(CLONE_NEWNET) was refused")
+        return os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     finally:
-        os.close(own)
-    return made
+        os.close(ready_read)
+        os.close(hold_write)
+        os.waitpid(pid, 0)
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:

@@ -145,10 +145,14 @@ def _never_values(index: int, values: tuple[int, ...], then: int) -> list[bytes]
     return [_argument(index), *checks, _ret(ALLOW), _ret(then)]
 
 
-def build_filter(*, network: bool = False, machine: str | None = None) -> bytes:
+FAMILIES = {"sealed": (), "default": (AF_UNIX,), "network": (AF_UNIX, AF_INET, AF_INET6)}
+
+
+def build_filter(variant: str = "default", machine: str | None = None) -> bytes:
     """The filter program: 8 bytes an instruction, as `bwrap --seccomp` and `prctl(PR_SET_SECCOMP)` take it.
 
-    `network` also allows Internet sockets, for a sandbox whose network namespace reaches nothing but a proxy.
+    `variant` says which sockets may be made: "default" local ones; "network" Internet ones as well, for a network
+    namespace that reaches nothing but a proxy; "sealed" none, for a jail that shares the host's namespaces.
     Raises `NotImplementedError` for a machine without a table.
     """
     name = machine or platform.machine()
@@ -167,7 +171,7 @@ def build_filter(*, network: bool = False, machine: str | None = None) -> bytes:
     if name == "x86_64":
         program += [_op(JMP_GE, X32_BIT, 0, 1), _ret(KILL_PROCESS)]
     program += [_op(JMP_GE, FIRST_UNKNOWN, 0, 1), _ret(absent)]
-    families = (AF_UNIX, AF_INET, AF_INET6) if network else (AF_UNIX,)
+    families = FAMILIES[variant]
     column = here.column
     program += _when_call(SOCKET[column], _only_values(0, families, refuse))
     program += _when_call(SOCKETPAIR[column], _only_values(0, (AF_UNIX,), refuse))

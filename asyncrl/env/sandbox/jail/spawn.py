@@ -14,19 +14,19 @@ from asyncrl.env.sandbox.jail import kernel, proc, seccomp
 EXEC_FAILED = "exec: "
 """Prefix of an error that is the program's fault (no such file), not the machinery's."""
 
-_filters: dict[bool, bytes] = {}
+_programs: dict[str, bytes] = {}
 
 
-def filter_program(network: bool) -> bytes:
-    if network not in _filters:
-        _filters[network] = seccomp.build_filter(network=network)
-    return _filters[network]
+def filter_program(variant: str) -> bytes:
+    if variant not in _programs:
+        _programs[variant] = seccomp.build_filter(variant)
+    return _programs[variant]
 
 
-def filter_file(network: bool) -> int:
+def filter_file(variant: str) -> int:
     """The filter as a readable descriptor. A new one each time: readers share and move its offset."""
     fd = os.memfd_create("filter", os.MFD_CLOEXEC)
-    os.write(fd, filter_program(network))
+    os.write(fd, filter_program(variant))
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
 
@@ -60,7 +60,7 @@ def _become(request: dict[str, Any]) -> None:
     # After the change of user, which clears it.
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if request.get("filter"):
-        kernel.install_filter(filter_program(request["filter"] == "network"))
+        kernel.install_filter(filter_program(request["filter"]))
 
 
 def run_program(request: dict[str, Any], fds: list[int], error_fd: int) -> NoReturn:
