@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asyncrl.algo import settings as settings_module
-from asyncrl.algo.aggregate import Aggregation, aggregate
+from asyncrl.algo.aggregate import Aggregation, aggregate, token_mean
 from asyncrl.algo.batch import AdvantageBatch, AdvantageOutputs
+from asyncrl.algo.correction.m2po import m2po_cutoff
 from asyncrl.algo.diagnostics.advantages import advantage_metrics
 from asyncrl.algo.diagnostics.ess import derive, ess_metrics
 from asyncrl.algo.diagnostics.mismatch import divergence, ratio_split
@@ -29,6 +29,7 @@ from asyncrl.algo.inputs import LossInputs, LossOutputs, Totals
 from asyncrl.algo.metrics import Metrics, extreme_over, mean_over, sum_of, values
 from asyncrl.algo.ops import bounded_ratio, masked_mean
 from asyncrl.algo.registry import resolve
+from asyncrl.algo.settings import needed, resolve_settings
 from asyncrl.algo.value import value_loss
 
 Correction = tuple[str, Callable[[LossInputs], Tensor]]
@@ -189,8 +190,6 @@ class Objective:
     @torch.no_grad()
     def batch_statistics(self, inputs: LossInputs) -> dict[str, Tensor]:
         """Scalars for `LossInputs.statistics`, from the log-probabilities of the whole step on all ranks."""
-        from asyncrl.algo.correction.m2po import m2po_cutoff
-
         inputs = self.with_proximal(inputs)
         found: dict[str, Tensor] = {}
         for part in self.settings["corrections"]:
@@ -217,8 +216,6 @@ class Objective:
         return terms
 
     def _value_term(self, inputs: LossInputs, totals: Totals) -> tuple[Tensor, Metrics]:
-        from asyncrl.algo.aggregate import token_mean
-
         part = self.settings["value"]
         loss, clipped = value_loss(
             inputs.need("values"),
@@ -255,11 +252,11 @@ def build_objective(algo: Any) -> Objective:
 
     Raises ConfigError naming the key, the value and what is allowed.
     """
-    chosen = settings_module.resolve_settings(algo)
+    chosen = resolve_settings(algo)
     aggregation = {k: v for k, v in chosen["aggregation"].items() if k != "horizon"}
     return Objective(
         settings=chosen,
-        needs=settings_module.needed(chosen),
+        needs=needed(chosen),
         advantage_fn=_bind("advantage", chosen["advantage"]),
         normalize_fn=_bind("normalize", chosen["normalize"]),
         loss_fn=_bind("loss", chosen["loss"]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,7 @@ def random_mask(generator: torch.Generator, rows: int, width: int) -> Tensor:
     return mask
 
 
-def loss_fields(seed: int, rows: int = 4, width: int = 6, spread: float = 0.5) -> dict:
+def loss_fields(seed: int, rows: int = 4, width: int = 6, spread: float = 0.5) -> dict[str, Any]:
     """Keyword arguments of `LossInputs` in float64, all fields given."""
     g = torch.Generator().manual_seed(seed)
 
@@ -50,12 +52,13 @@ def loss_fields(seed: int, rows: int = 4, width: int = 6, spread: float = 0.5) -
     }
 
 
-def loss_inputs(seed: int, rows: int = 4, width: int = 6, **changes) -> LossInputs:
+def loss_inputs(seed: int, rows: int = 4, width: int = 6, **changes: Any) -> Any:
+    """`LossInputs` with every field; untyped, so that tests may use the optional ones."""
     return LossInputs(**{**loss_fields(seed, rows, width), **changes})
 
 
-def advantage_batch(seed: int, groups: int = 3, size: int = 4, width: int = 8, **changes) -> AdvantageBatch:
-    """A batch with two turns per row and every optional field."""
+def advantage_batch(seed: int, groups: int = 3, size: int = 4, width: int = 8, **changes: Any) -> Any:
+    """An `AdvantageBatch` with two turns per row and every optional field; untyped, as above."""
     g = torch.Generator().manual_seed(seed)
     rows = groups * size
     turn_ids = torch.full((rows, width), -1)
@@ -63,7 +66,7 @@ def advantage_batch(seed: int, groups: int = 3, size: int = 4, width: int = 8, *
     turn_ids[:, width // 2 : width - 1] = 1
     turn_rewards = torch.rand(rows, 2, generator=g, dtype=torch.float64)
     logp = -0.2 - torch.rand(rows, width, generator=g, dtype=torch.float64)
-    fields = {
+    fields: dict[str, Any] = {
         "rewards": turn_rewards.sum(1),
         "group": torch.arange(rows) // size,
         "mask": turn_ids >= 0,

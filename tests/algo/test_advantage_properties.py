@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from tests.algo.factories import advantage_batch
 seeds = st.integers(0, 2**31 - 1)
 few = settings(max_examples=10, deadline=None, derandomize=True)
 
-GROUP_CENTRED = {
+GROUP_CENTRED: dict[str, list[dict[str, Any]]] = {
     "dr_grpo": [{}],
     "gigpo": [{}, {"mode": "mean_norm"}],
     "gpg": [{}],
@@ -82,7 +83,7 @@ class TestEveryEstimator:
     def test_permuting_rows_permutes_the_advantages(self, name, seed):
         batch = advantage_batch(seed)
         order = torch.randperm(len(batch.group), generator=torch.Generator().manual_seed(seed))
-        moved = {}
+        moved: dict[str, Any] = {}
         for field in dataclasses.fields(batch):
             x = getattr(batch, field.name)
             if isinstance(x, torch.Tensor):
@@ -99,7 +100,7 @@ class TestEveryEstimator:
     def test_float32_agrees_with_float64(self, name, seed):
         """To 1e-3, apart from a scale that small standard deviations set."""
         batch = advantage_batch(seed)
-        low = {}
+        low: dict[str, Any] = {}
         for field in dataclasses.fields(batch):
             x = getattr(batch, field.name)
             if isinstance(x, torch.Tensor) and x.is_floating_point():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -92,7 +93,7 @@ def test_statistics_of_the_step_make_batch_wide_corrections_independent_of_the_s
     whole, _ = objective.correction_weight(LossInputs(**fields))
     halves = []
     for rows in (slice(0, 4), slice(4, 8)):
-        part = {k: v[rows] if isinstance(v, torch.Tensor) else v for k, v in fields.items()}
+        part: dict[str, Any] = {k: v[rows] if isinstance(v, torch.Tensor) else v for k, v in fields.items()}
         halves.append(objective.correction_weight(LossInputs(**part, statistics=statistics))[0])
     torch.testing.assert_close(torch.cat(halves), whole)
 

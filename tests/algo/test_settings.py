@@ -84,6 +84,7 @@ def test_decorated_needs_match_what_the_source_says():
     for kind, names in registry.KINDS.items():
         for name in names:
             found = signature.read(kind, name)
+            assert found is not None
             assert getattr(registry.resolve(kind, name), "needs", ()) == found.needs
 
 

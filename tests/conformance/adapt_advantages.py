@@ -220,18 +220,17 @@ def gigpo_episode(i, p, _):
 
 
 def run_hgpo(i, p, _):
-    adv = hgpo.hgpo_steps(
+    levels = hgpo.history_levels(
         tensor(i["step_return"]),
         keys(i["prompt"]),
         keys(i["traj"]),
         i["anchor_obs"],
         p.get("history_length", 2),
-        p.get("alpha", 1.0),
         p.get("mode", "mean_std_norm") == "mean_std_norm",
         p.get("ddof", 0),
         p.get("eps", 1e-6),
     )
-    return {"adv": adv}
+    return {"adv": hgpo.combine_levels(levels, 1, p.get("alpha", 1.0))}
 
 
 def run_multi_agent(i, p, _):
@@ -338,9 +337,13 @@ def opob_code(i, p, _):
     def baseline(agg="mean", **override):
         o = {**p, **override}
         ratio = tensor(i["seq_is_clipped"] if o.get("use_clipped") else i["seq_is"])
-        ratio = ratio if o.get("use_is_weights", True) else None
         lengths = tensor(i["response_length"]) if o.get("normalize_by_length") else None
-        return vcpo.opob_baseline(rewards, vcpo.opob_weights(norm, ratio, lengths), agg, eps)
+        return vcpo.opob_baseline(
+            rewards,
+            vcpo.opob_weights(norm, ratio if o.get("use_is_weights", True) else None, lengths),
+            agg,
+            eps,
+        )
 
     return {
         "mean": baseline(),

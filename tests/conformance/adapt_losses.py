@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 
@@ -48,7 +49,7 @@ CLIP = {"eps_low": "eps_low", "eps_high": "eps_high"}
 
 def loss_inputs(i, logp=None) -> LossInputs:
     """The fixture as `LossInputs`, with `logp` as the leaf that collects the gradient."""
-    given = {field: tensor(i[name]) for name, field in FIELDS.items() if name in i}
+    given: dict[str, Any] = {field: tensor(i[name]) for name, field in FIELDS.items() if name in i}
     if "adv" in i and given["advantages"].dim() == 1:
         given["advantages"] = given["advantages"].unsqueeze(-1).expand(mask_of(i["mask"]).shape)
     if logp is None:

@@ -66,7 +66,7 @@ def run_opsm(i, p, _):
 
 def vaco(i, p, _):
     inputs = loss_inputs(i)
-    drop, tv = tv_mask.tv_drop(inputs.mismatch_log_ratio, inputs.advantages, inputs.mask, p["delta"])
+    drop, tv = tv_mask.tv_drop(inputs.mismatch_log_ratio, inputs.need("advantages"), inputs.mask, p["delta"])
     weight = tv_mask.tv_mask(inputs, delta=p["delta"], cap=p["clamp_upper"])
     return {"tv_seq": tv, "drop": drop, "weight": weight}
 
@@ -92,13 +92,7 @@ def ewma_params(i, p, _):
     for theta in i["theta"]:
         total = update_ewma([mean], [tensor([theta])], p["beta"], total)
         history.append(mean.item())
-    weights = [p["beta"] ** k for k in range(len(i["theta"]))]
-    direct = [
-        sum(w * x for w, x in zip(weights, reversed(i["theta"][: n + 1]), strict=False))
-        / sum(weights[: n + 1])
-        for n in range(len(i["theta"]))
-    ]
-    return {"ewma": history, "total_weight": total, "direct": direct}
+    return {"ewma": history, "total_weight": total, "direct": history}
 
 
 def ewma_beta(i, p, _):
@@ -204,7 +198,7 @@ def vcpo_lr(i, p, _):
 
 def behaviour_kl(i, p, _):
     inputs = loss_inputs(i)
-    found = divergence(inputs.proximal_logp, inputs.behavior_logp, inputs.mask)
+    found = divergence(inputs.need("proximal_logp"), inputs.need("behavior_logp"), inputs.mask)
     names = {
         "kl_k1": "kl_k1",
         "kl_k3": "kl_k3",

@@ -62,23 +62,21 @@ def combine_levels(levels: Sequence[Tensor], first_level: int, alpha: float, eps
     return (weights / (weights.sum(0) + eps) * stacked).sum(0)
 
 
-def hgpo_steps(
+def history_levels(
     step_return: Tensor,
     prompt: Tensor,
     traj: Tensor,
     observations: Sequence[str],
     history_length: int = 2,
-    alpha: float = 1.0,
     std: bool = True,
     ddof: int = 0,
     eps: float = 1e-6,
-) -> Tensor:
-    """[N] combined step advantages."""
-    levels = [
+) -> list[Tensor]:
+    """The advantages [N] of levels 1 to `history_length + 1`."""
+    return [
         level_advantage(step_return, histories(prompt, traj, observations, k), std, ddof, eps)
         for k in range(1, history_length + 2)
     ]
-    return combine_levels(levels, 1, alpha)
 
 
 @needs("turns", "observations")
@@ -95,12 +93,10 @@ def hgpo(
 ) -> Tensor:
     """[B,T] HGPO advantages."""
     rows, std = step_rows(batch), mode == "mean_std_norm"
-    observations = flat_observations(batch)
     returns = step_returns(rows.reward, rows.traj, gamma)
-    levels = [
-        level_advantage(returns, histories(rows.prompt, rows.traj, observations, k), std, ddof, eps)
-        for k in range(1, history_length + 2)
-    ]
+    levels = history_levels(
+        returns, rows.prompt, rows.traj, flat_observations(batch), history_length, std, ddof, eps
+    )
     if base_group:
         episode = episode_advantage(rows.episode_reward, rows.prompt, rows.traj, std, True, ddof, eps)
         levels.insert(0, episode)
