@@ -8,13 +8,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.conformance import adapt_advantages, adapt_data, adapt_losses, adapt_misc
+from tests.conformance import adapt_advantages, adapt_data, adapt_losses, adapt_misc, adapt_turns
 from tests.conformance.compare import largest_error, unexpected_sizes
 
 Adapter = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], dict[str, Any]]
 
 ADAPTERS: dict[str, Adapter] = {
     **adapt_advantages.ADAPTERS,
+    **adapt_turns.ADAPTERS,
     **adapt_losses.ADAPTERS,
     **adapt_misc.ADAPTERS,
     **adapt_data.ADAPTERS,
