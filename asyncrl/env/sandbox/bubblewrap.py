@@ -10,6 +10,7 @@ import shutil
 import sys
 from typing import ClassVar
 
+from asyncrl.env.sandbox import allow_list
 from asyncrl.env.sandbox.base import NOT_FOUND
 from asyncrl.env.sandbox.local import Command, LocalSandbox, rlimits
 from asyncrl.env.sandbox.protocol import WORKDIR, Guarantee, Probe, SandboxSpec
@@ -46,6 +47,7 @@ def system_binds() -> tuple[str, ...]:
 class BubblewrapSandbox(LocalSandbox):
     name: ClassVar[str] = "bubblewrap"
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset(Guarantee) - {Guarantee.HOST_KERNEL}
+    takes_allow_hosts: ClassVar[bool] = True
 
     @classmethod
     async def probe(cls) -> Probe:
@@ -76,7 +78,7 @@ class BubblewrapSandbox(LocalSandbox):
         options += system_binds()
         if self.spec.allow_hosts:
             # One of its own, with a loopback device for the proxy, instead of the session's empty one.
-            options.append("--unshare-net")
+            options += ["--unshare-net", "--ro-bind", f"{self._path}/net", allow_list.INNER_FOLDER]
         options += [
             "--ro-bind",
             self._launcher.etc,
@@ -96,6 +98,9 @@ class BubblewrapSandbox(LocalSandbox):
         return [*options, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cwd]
 
     def _command(self, argv: list[str], env: dict[str, str], cwd: str) -> Command:
+        if self.spec.allow_hosts:
+            argv = allow_list.wrap(argv)
+            env = allow_list.PROXY_ENV | env
         options = [*self._options(env, cwd), "--json-status-fd", str(STATUS_FD), "--seccomp", "{filter}"]
         return Command(
             [*options, "--", *argv],

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from asyncrl.env.sandbox.allow_list import AllowListProxy
 from asyncrl.env.sandbox.base import NOT_FOUND, BaseSandbox
 from asyncrl.env.sandbox.jail import files
 from asyncrl.env.sandbox.jail.client import LauncherClient
@@ -80,6 +81,7 @@ class LocalSandbox(BaseSandbox):
         """The session's folder as the launcher sees it."""
         self._exposed: list[str] = []
         self._folder = -1
+        self._proxy: AllowListProxy | None = None
         self._processes: set[LocalProcess] = set()
         self._stopped = False
 
@@ -112,8 +114,12 @@ class LocalSandbox(BaseSandbox):
             if "UidsExhausted" in str(error):
                 raise UnavailableError(str(error), retry_after_s=5.0) from error
             raise
-        self._folder = fds[0]
+        self._folder, net_folder = fds
         self._uid, self._path, self._exposed = body["uid"], body["path"], body["exposed"]
+        if spec.allow_hosts:
+            self._proxy = AllowListProxy(spec.allow_hosts)
+            await self._proxy.start(net_folder)
+        os.close(net_folder)
         await self._prepare()
 
     def _folder_bytes(self) -> int:
@@ -131,6 +137,8 @@ class LocalSandbox(BaseSandbox):
             await process.kill()
         if self._launcher is not None and self._session and not self._launcher.closed:
             await self._launcher.request({"op": "close", "session": self._session})
+        if self._proxy is not None:
+            await self._proxy.stop()
         if self._folder >= 0:
             os.close(self._folder)
             self._folder = -1

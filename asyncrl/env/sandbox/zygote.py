@@ -73,7 +73,7 @@ class ZygoteSandbox(BubblewrapSandbox):
 
     async def _prepare(self) -> None:
         await super()._prepare()
-        if self.spec.language == "python":
+        if self.spec.language == "python" and not self.spec.allow_hosts:
             await self._warm()
 
     async def stop(self) -> None:
@@ -116,7 +116,7 @@ class ZygoteSandbox(BubblewrapSandbox):
             "socket_fd": 3,
             "rlimits": bounds,
             "disk_bytes": self.limits.disk_bytes,
-            "filter": seccomp.build_filter("network" if self.spec.allow_hosts else "default").hex(),
+            "filter": seccomp.build_filter().hex(),
             "preload": self.spec.preload,
             "path": [part for part in environment.get("PYTHONPATH", "").split(":") if part],
         }
@@ -126,7 +126,7 @@ class ZygoteSandbox(BubblewrapSandbox):
         # CPU time adds up over all jobs here, and descriptors over all running ones; jobs get their own bounds.
         own = {name: bounds[name] for name in ("NPROC", "FSIZE", "CORE")}
         # No filter: making namespaces is its work, and it runs nobody else's code.
-        return Command(options, {}, rlimits=own, empty_network=not self.spec.allow_hosts)
+        return Command(options, {}, rlimits=own, empty_network=True)
 
     async def exec(
         self,
@@ -140,7 +140,9 @@ class ZygoteSandbox(BubblewrapSandbox):
         env: Mapping[str, str] | None = None,
         cwd: str = WORKDIR,
     ) -> ExecResult:
-        if argv is None and code is not None and (language or self.spec.language) == "python":
+        python = code is not None and (language or self.spec.language) == "python"
+        # A job's network namespace has no device at all, so the proxy's port cannot be there.
+        if argv is None and code is not None and python and not self.spec.allow_hosts:
             timeout_s = self.limits.wall_s if timeout_s is None else timeout_s
             bound = self.limits.output_bytes if max_output_bytes is None else max_output_bytes
             return await self._run_job(code, stdin, timeout_s, bound, env, cwd)

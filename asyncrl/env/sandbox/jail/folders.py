@@ -39,7 +39,7 @@ class Session:
     """One session's files."""
 
     path: str
-    """Folder with `work`, `tmp` and `shm`."""
+    """Folder with `work`, `tmp`, `shm`, and `net` for the proxy's socket."""
     uid: int | None
     disk_bytes: int
     exposed: list[str] = field(default_factory=list)
@@ -116,6 +116,7 @@ class Folders:
         if self.mounts:
             options = f"size={disk_bytes},nr_inodes={MAX_FILES},mode=0700"
             kernel.mount("tmpfs", path, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+        os.mkdir(f"{path}/net", 0o755)
         for name in ("work", "tmp", "shm"):
             os.mkdir(f"{path}/{name}", 0o700)
             os.chown(f"{path}/{name}", owner, owner)
@@ -150,15 +151,17 @@ class Folders:
         kernel.unmount(session.path)
         os.rmdir(session.path)
 
-    def used_bytes(self, session: Session) -> int:
-        """Space its files take, for the quota of sessions that live in a plain folder."""
-        total = 0
+    def over_quota(self, session: Session) -> bool:
+        """Whether its files take too much; for sessions that live in a plain folder, where nothing else stops them."""
+        taken = count = 0
         for folder, _, names in os.walk(session.path):
             for name in names:
                 with contextlib.suppress(OSError):
-                    # An empty file takes space too: its entry and inode.
-                    total += os.lstat(os.path.join(folder, name)).st_blocks * 512 + 1024
-        return total
+                    taken += os.lstat(os.path.join(folder, name)).st_blocks * 512
+                count += 1
+                if taken > session.disk_bytes or count > MAX_FILES:
+                    return True
+        return False
 
     def remove_base(self) -> None:
         """At the end: what is left on the host is nothing."""

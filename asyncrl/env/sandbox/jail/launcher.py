@@ -104,7 +104,7 @@ class Launcher:
         started = time.monotonic()
         for number, session in self._sessions.items():
             jobs = [job for job in self._jobs.values() if job.session == number]
-            if jobs and self._folders.used_bytes(session) > session.disk_bytes:
+            if jobs and self._folders.over_quota(session):
                 for job in jobs:
                     self._end(job, "disk")
         self._next_disk_check = started + max(TICK_S, 20 * (time.monotonic() - started))
@@ -159,10 +159,12 @@ class Launcher:
                 self._uids.release(uid)
             raise
         self._sessions[message["session"]] = session
-        folder = os.open(f"{session.path}/work", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        folders = tuple(os.open(f"{session.path}/{name}", flags) for name in ("work", "net"))
         body = {"uid": uid, "path": session.path, "exposed": session.exposed}
-        self._answer(message["id"], body, (folder,))
-        os.close(folder)
+        self._answer(message["id"], body, folders)
+        for folder in folders:
+            os.close(folder)
 
     def _on_spawn(self, message: dict[str, Any], fds: list[int]) -> None:
         session = self._sessions[message["session"]]
