@@ -9,9 +9,8 @@ polls; a waiter is woken by the change it waits for.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -44,11 +43,11 @@ class BufferService:
         async with self.changed:
             self.changed.notify_all()
 
-    async def wait_for(self, attempt: Any, wait_s: float) -> Any:
-        """Call `attempt` until it gives something or `wait_s` passed; again after each change."""
+    async def wait_for(self, attempt: Any, wait_s: float, stopping: asyncio.Event) -> Any:
+        """Call `attempt` until it gives something, `wait_s` passed or the service stops; again after each change."""
         deadline = time.monotonic() + wait_s
         async with self.changed:
-            while (found := attempt()) is None:
+            while (found := attempt()) is None and not stopping.is_set():
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None
@@ -58,6 +57,12 @@ class BufferService:
                 except TimeoutError:
                     return attempt()
         return found
+
+    async def wake_at_stop(self, stopping: asyncio.Event) -> None:
+        """Wake all waiters when the service stops, and keep them awake; ends only by cancellation."""
+        await stopping.wait()
+        await self.notify()
+        await asyncio.Event().wait()
 
     async def reap(self) -> None:
         """Expire leases for ever."""
@@ -72,16 +77,12 @@ def create_buffer_app(ledger: Ledger, token: str = "") -> FastAPI:
     service = BufferService(ledger)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> Any:
-        reaper = asyncio.ensure_future(service.reap())
-        reaper.add_done_callback(_end_process)
+    async def open_ledger() -> AsyncIterator[None]:
         yield
-        reaper.remove_done_callback(_end_process)
-        reaper.cancel()
         ledger.close()
 
-    app = create_app("asyncrl buffer", token, MAX_BODY_BYTES)
-    app.router.lifespan_context = lifespan
+    background = {"lease reaper": service.reap, "stop": lambda: service.wake_at_stop(app.state.stopping)}
+    app = create_app("asyncrl buffer", token, MAX_BODY_BYTES, background=background, lifespan=open_ledger)
     _add_planning(app, service)
     _add_leases(app, service)
     _add_groups(app, service)
@@ -112,7 +113,7 @@ def _add_leases(app: FastAPI, service: BufferService) -> None:
     async def lease(request: Request) -> Response:
         body = _map(unpack(await request.body()), {"worker", "wait_s"})
         worker, wait_s = _text(body, "worker"), _seconds(body, "wait_s")
-        found = await service.wait_for(lambda: service.ledger.lease(worker), wait_s)
+        found = await service.wait_for(lambda: service.ledger.lease(worker), wait_s, app.state.stopping)
         return _packed({"lease": None if found is None else lease_to_map(found)})
 
     @app.post("/v1/renew")
@@ -158,7 +159,7 @@ def _add_groups(app: FastAPI, service: BufferService) -> None:
     async def take(request: Request) -> Response:
         body = _map(unpack(await request.body()), {"step", "wait_s"})
         step, wait_s = _count(body, "step"), _seconds(body, "wait_s")
-        groups = await service.wait_for(lambda: service.ledger.take(step).groups, wait_s)
+        groups = await service.wait_for(lambda: service.ledger.take(step).groups, wait_s, app.state.stopping)
         awaited = () if groups is not None else service.ledger.take(step).awaited
         return _packed({"groups": groups, "awaited": list(awaited)})
 
@@ -235,13 +236,6 @@ def _packed(message: dict[str, Any]) -> Response:
     return Response(msgpack.packb(message), media_type=MSGPACK)
 
 
-def _end_process(task: asyncio.Future[None]) -> None:
-    """A reaper that ends is a bug: leases would never expire. Say so and stop."""
-    if not task.cancelled():
-        print(f"buffer: the lease reaper ended: {task.exception()!r}", flush=True)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 def serve_buffer(
     ledger: str,
     groups_per_step: int,
@@ -261,6 +255,4 @@ def serve_buffer(
     settings = LedgerSettings(
         groups_per_step, max_staleness, group_size, lease_s, max_attempts, drop_no_signal, max_tokens
     )
-    serve(create_buffer_app(Ledger(ledger, settings, base_version), token), host, port, ready_file, token)
-
-
+    serve(create_buffer_app(Ledger(ledger, settings, base_version), token), host, port, ready_file)

@@ -28,6 +28,7 @@ from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
 LOOPBACK = "127.0.0.1"
 PR_SET_PDEATHSIG = 1
 MAX_PORT_TRIES = 3
+MIN_BATCHED_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,10 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         *("--enable-scale-out", "--no-enable-log-requests", "--disable-uvicorn-access-log"),
     ]
     if on_cpu():
-        command += ["--enforce-eager"]
+        # A prompt prefilled in pieces makes vLLM rewind the generator of a seeded request, which CPU generators
+        # cannot do: the engine would die. Whole prefills need a budget of at least one context.
+        command += ["--enforce-eager", "--no-enable-chunked-prefill"]
+        command += ["--max-num-batched-tokens", str(max(MIN_BATCHED_TOKENS, options.max_model_len))]
         if options.tensor_parallel == 1:
             command += ["--distributed-executor-backend", "asyncrl.weights.vllm_executor.InProcessExecutor"]
     else:

@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import signal
 import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -136,20 +135,12 @@ def create_rollout_app(service: RolloutService, token: str) -> FastAPI:
     """Return the HTTP app; the lease loop runs as long as it does, and ends the process if it fails."""
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> Any:
-        work = asyncio.ensure_future(service.loop.run()) if service.loop else None
-        if work is not None:
-            work.add_done_callback(_end_process)
+    async def clients() -> AsyncIterator[None]:
         yield
-        if work is not None and service.loop is not None:
-            service.loop.drain()
-            work.remove_done_callback(_end_process)
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
         await service.close()
 
-    app = create_app("asyncrl rollout worker", token, MAX_BODY_BYTES)
-    app.router.lifespan_context = lifespan
+    background = {"lease loop": service.loop.run} if service.loop else {}
+    app = create_app("asyncrl rollout worker", token, MAX_BODY_BYTES, background=background, lifespan=clients)
     registry = CollectorRegistry()
     registry.register(_Metrics(service))
 
@@ -194,13 +185,6 @@ def parse_rollouts(body: Any) -> dict[str, Any]:
     }
 
 
-def _end_process(work: asyncio.Future[None]) -> None:
-    """A lease loop that ends by itself is a bug: say so and stop the server."""
-    if not work.cancelled():
-        print(f"rollout worker: the lease loop ended: {work.exception()!r}", flush=True)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 def serve_rollout(
     config: Config,
     model: str,
@@ -216,4 +200,4 @@ def serve_rollout(
     """Run a rollout worker until it is told to stop."""
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     service = RolloutService(config, model, engines, envs, buffer, token, name)
-    serve(create_rollout_app(service, token), host=host, port=port, ready_file=ready_file, token=token)
+    serve(create_rollout_app(service, token), host=host, port=port, ready_file=ready_file)

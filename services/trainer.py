@@ -37,7 +37,8 @@ class SyncFilePublisher:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="publisher", daemon=True)
         self._thread.start()
-        self.publisher = FilePublisher(directory, [EngineClient(url, token) for url in engines])
+        self._clients = [EngineClient(url, token) for url in engines]
+        self.publisher = FilePublisher(directory, self._clients)
         self.rank = rank
 
     def publish(self, version: int, engine: TrainEngine) -> PublishReport:
@@ -55,13 +56,12 @@ class SyncFilePublisher:
 
     def close(self) -> None:
         """Close connections and end the thread."""
-        closing = asyncio.gather(*(e.close() for e in self.publisher.engines), return_exceptions=True)  # type: ignore[attr-defined]
-        asyncio.run_coroutine_threadsafe(_wait(closing), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
 
-
-async def _wait(closing: Any) -> None:
-    await closing
+    async def _close(self) -> None:
+        await asyncio.gather(*(client.close() for client in self._clients))
 
 
 class Recorder:

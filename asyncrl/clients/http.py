@@ -74,8 +74,9 @@ def _decode(response: aiohttp.ClientResponse, raw: bytes, where: str) -> Any:
         raise InputError(f"{where}: HTTP {response.status} with an unreadable body ({error})") from error
     if response.status < 400:
         return body
-    kind = getattr(errors, str(body.get("error")), None)
-    message = f"{where}: {body.get('message', f'HTTP {response.status}')}"
+    problem = body.get("error", {}) if isinstance(body, dict) else {}
+    kind = getattr(errors, str(problem.get("type")), None)
+    message = f"{where}: {problem.get('message', f'HTTP {response.status}')}"
     if isinstance(kind, type) and issubclass(kind, AsyncRLError):
         raise kind(message)
     raise InputError(message) if response.status < 500 else UnavailableError(message)

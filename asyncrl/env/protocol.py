@@ -51,14 +51,16 @@ class Step:
 class Env:
     """One episode of one task. Single use: create, `reset`, `step`..., `close`.
 
-    `reset` and `step` may be plain or `async` methods. A plain one runs in a thread, so it may block.
+    `reset` and `step` may be plain or `async` methods. A plain one runs in a thread, so it may block; see `blocking`.
     Raise nothing for the agent's mistakes: answer them with a message or a penalty. Whatever escapes is
     recorded as the environment's failure and never becomes a reward.
     """
 
     tools: ClassVar[list[dict[str, Any]]] = []
     """JSON schemas of the tools offered, in the form chat templates take."""
-    max_turns: ClassVar[int] = 16
+    blocking: ClassVar[bool] = True
+    """Plain `reset` and `step` run in a thread. Set False where they take microseconds: then they run in place."""
+    max_turns: int = 16
     """Turns after which an episode is truncated, unless the recipe sets a lower limit."""
 
     def __init__(self, task: Task, **config: Any) -> None:

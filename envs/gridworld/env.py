@@ -20,14 +20,13 @@ class Gridworld(Env):
     """`size` cells a side; `max_turns` moves. Start and goal follow from the task's seed."""
 
     blocking: ClassVar[bool] = False
-    max_turns = 8
 
     def __init__(self, task: Task, size: int = 5, max_turns: int = 8) -> None:
         super().__init__(task)
         if not 2 <= size <= MAX_SIZE:
             raise ValueError(f"size: must be from 2 to {MAX_SIZE}, got {size}")
         self.size = size
-        self.max_turns = max_turns  # type: ignore[misc]
+        self.max_turns = max_turns
         rng = random.Random(task.seed)
         while True:
             self.x, self.y, self.goal_x, self.goal_y = (rng.randrange(size) for _ in range(4))
