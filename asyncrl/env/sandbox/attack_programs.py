@@ -118,9 +118,12 @@ print("DONE")
 """
 
 MEMORY_ONE = """
+import time
 blocks = []
 for _ in range(@BLOCKS@):
     blocks.append(bytearray(b"x") * (16 << 20))
+# A limit kept by watching has a right to a moment.
+time.sleep(0.5)
 print("LEAK one process holds", len(blocks) * 16, "MiB")
 """
 

@@ -81,7 +81,7 @@ class BubblewrapSandbox(LocalSandbox):
             options += ["--unshare-net", "--ro-bind", f"{self._path}/net", allow_list.INNER_FOLDER]
         options += [
             "--ro-bind",
-            self._launcher.etc,
+            f"{self._launcher.base}/etc",
             "/etc",
             "--proc",
             "/proc",

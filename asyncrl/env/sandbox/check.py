@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from asyncrl.env.sandbox.attack_host import Host
-from asyncrl.env.sandbox.attacks import ATTACKS, Finding, Scene, carry_out
+from asyncrl.env.sandbox.attacks import Finding, Scene, attacks_on, carry_out
 from asyncrl.env.sandbox.backends import BACKENDS, choose, probe
 from asyncrl.env.sandbox.jail.client import LauncherClient
 from asyncrl.env.sandbox.protocol import Probe
@@ -37,10 +37,9 @@ def _parser() -> argparse.ArgumentParser:
 
 async def attack_backend(name: str, only: Sequence[str] = (), runs: int = 1000) -> list[Finding]:
     """Carry out the suite, or the attacks whose name contains one of `only`, one after the other."""
-    wanted = [a for a in ATTACKS if not only or any(text in a.name for text in only)]
     with Host() as host:
         scene = Scene(name, host, runs)
-        return [await carry_out(attack, scene) for attack in wanted]
+        return [await carry_out(attack, scene) for attack in attacks_on(name, only)]
 
 
 def _print_table(chosen: Probe, findings: list[Finding]) -> None:

@@ -51,6 +51,12 @@ class Command:
     rlimits: dict[str, int] = field(default_factory=dict)
     empty_network: bool = False
     """Enter the session's interface-less network namespace first; for jails that would make one each time."""
+    memory_files: bool = False
+    """Count memory in files without a name, too: a userspace kernel keeps its programs' memory there."""
+    keep_user: bool = False
+    """Start as asyncrl's own user; for a runtime that drops it itself."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Written below the session's private folder first: path -> text."""
     status_fd: bool = False
     """Give the jail a pipe (descriptor 3) on which it reports about itself."""
 
@@ -159,6 +165,9 @@ class LocalSandbox(BaseSandbox):
             "supervise": command.supervise,
             "filter": command.filter,
             "empty_network": command.empty_network,
+            "keep_user": command.keep_user,
+            "memory_files": command.memory_files,
+            "files": command.files,
             "landlock": command.landlock,
             "rlimits": command.rlimits,
             "network": bool(self.spec.allow_hosts),

@@ -77,7 +77,7 @@ class NsjailSandbox(LocalSandbox):
             "--user", f"1000:{uid}:1", "--group", f"1000:{gid}:1", "--hostname", "sandbox", "--cwd", cwd,
             # The launcher has set them already, and has entered the session's empty network namespace.
             "--disable_rlimits", "--disable_clone_newnet", "--disable_clone_newcgroup",
-            "--bindmount_ro", "/usr", "--bindmount_ro", f"{self._launcher.etc}:/etc",
+            "--bindmount_ro", "/usr", "--bindmount_ro", f"{self._launcher.base}/etc:/etc",
         ]  # fmt: skip
         for name in ("lib", "lib64", "lib32", "bin", "sbin"):
             if os.path.islink(f"/{name}"):

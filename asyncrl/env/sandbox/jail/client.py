@@ -144,8 +144,8 @@ class LauncherClient(Channel):
         """Whether session folders have a quota and hidden host paths can be shown."""
         self.uids = False
         """Whether sessions get a fresh user id."""
-        self.etc = ""
-        """Folder with the sandbox's passwd, group, hosts."""
+        self.base = ""
+        """Folder, in the launcher's view, with `etc` to show inside and an empty `root`."""
         self.landlock = 0
         """The kernel's Landlock version."""
 
@@ -167,7 +167,8 @@ class LauncherClient(Channel):
         """End the running loop's launcher and with it every local sandbox of this loop."""
         task = cls._by_loop.pop(asyncio.get_running_loop(), None)
         if task is not None:
-            await asyncio.to_thread((await task).end)
+            with contextlib.suppress(InfrastructureError):
+                await asyncio.to_thread((await task).end)
 
     @classmethod
     async def _boot(cls) -> LauncherClient:
@@ -178,7 +179,7 @@ class LauncherClient(Channel):
             client.end()
             raise
         client.mounts, client.uids = hello["mounts"], hello["uids"]
-        client.etc, client.landlock = hello["etc"], hello["landlock"]
+        client.base, client.landlock = hello["base"], hello["landlock"]
         return client
 
     def end(self) -> None:

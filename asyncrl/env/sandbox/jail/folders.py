@@ -70,6 +70,18 @@ class Folders:
         else:
             os.chmod(self.base, 0o711)
         self._assemble_etc(f"{self.base}/etc")
+        self._assemble_root(f"{self.base}/root")
+
+    @staticmethod
+    def _assemble_root(target: str) -> None:
+        """An empty root folder with the places that a container's mounts go to."""
+        for name in ("usr", "etc", "proc", "dev", "sys", "tmp", "work"):
+            os.makedirs(f"{target}/{name}", 0o755)
+        for name in ("lib", "lib64", "lib32", "bin", "sbin"):
+            if os.path.islink(f"/{name}"):
+                os.symlink(os.readlink(f"/{name}"), f"{target}/{name}")
+            elif os.path.isdir(f"/{name}"):
+                os.mkdir(f"{target}/{name}", 0o755)
 
     @staticmethod
     def _assemble_etc(target: str) -> None:

@@ -36,6 +36,8 @@ class Job:
     kill_signal: int
     error_fd: int
     memory_bytes: int
+    memory_files: bool
+    """Whether memory in files without a name counts as well."""
     deadline: float | None
     """On the monotonic clock."""
     reason: str = ""
@@ -92,7 +94,7 @@ class Launcher:
                 continue
             if job.deadline is not None and now > job.deadline:
                 self._end(job, "timeout")
-            elif job.memory_bytes and proc.holds_more_than(job.pid, job.memory_bytes):
+            elif proc.holds_more_than(job.pid, job.memory_bytes, job.memory_files):
                 self._end(job, "memory")
         # Never more than a twentieth of one core, however many programs there are.
         self._next_tick = now + max(TICK_S, 20 * (time.monotonic() - now))
@@ -144,7 +146,7 @@ class Launcher:
         body = {
             "mounts": self._folders.mounts,
             "uids": self._uids is not None,
-            "etc": f"{self._folders.base}/etc",
+            "base": self._folders.base,
         }
         self._answer(message["id"], body | {"landlock": kernel.landlock_abi()})
 
@@ -168,7 +170,11 @@ class Launcher:
 
     def _on_spawn(self, message: dict[str, Any], fds: list[int]) -> None:
         session = self._sessions[message["session"]]
-        message["uid"] = session.uid
+        message["uid"] = None if message["keep_user"] else session.uid
+        for name, text in message["files"].items():
+            os.makedirs(os.path.dirname(f"{session.path}/{name}"), 0o700, exist_ok=True)
+            with open(f"{session.path}/{name}", "w") as file:
+                file.write(text)
         if message["empty_network"]:
             message["network_fd"] = session.network()
         if "{filter}" in message["argv"]:
@@ -183,10 +189,15 @@ class Launcher:
         os.close(error_write)
         limit = message.get("timeout_s")
         deadline = None if limit is None else time.monotonic() + limit
-        kill_signal = signal.SIGTERM if supervised else signal.SIGKILL
-        memory = message["memory_bytes"]
         self._jobs[pid] = Job(
-            message["id"], pid, message["session"], kill_signal, error_read, memory, deadline
+            id=message["id"],
+            pid=pid,
+            session=message["session"],
+            kill_signal=signal.SIGTERM if supervised else signal.SIGKILL,
+            error_fd=error_read,
+            memory_bytes=message["memory_bytes"],
+            memory_files=message["memory_files"],
+            deadline=deadline,
         )
 
     def _on_kill(self, message: dict[str, Any], fds: list[int]) -> None:
@@ -249,6 +260,7 @@ def main(fd: int) -> None:
     try:
         launcher = Launcher(sock)
     except Exception as error:
-        channel.send(sock, {"id": 0, "failed": f"{type(error).__name__}: {error}"})
+        # Answers the first request, the greeting.
+        channel.send(sock, {"id": 1, "failed": f"{type(error).__name__}: {error}"})
         sys.exit(1)
     launcher.run()

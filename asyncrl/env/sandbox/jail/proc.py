@@ -57,11 +57,25 @@ def private_bytes(pids: list[int]) -> int:
     return total
 
 
-def holds_more_than(root: int, limit_bytes: int) -> bool:
+def memory_file_bytes(pids: list[int]) -> int:
+    """Memory in memfds these processes have open: where a userspace kernel keeps its programs' memory."""
+    found: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(f"/proc/{pid}/fd"):
+                if os.readlink(entry.path).startswith("/memfd:"):
+                    status = os.stat(entry.path)
+                    found[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(found.values())
+
+
+def holds_more_than(root: int, limit_bytes: int, memory_files: bool = False) -> bool:
     """Whether the tree below `root` holds more memory than `limit_bytes`."""
     pids = descendants(root)
     # The cheap number is an upper bound: the exact one is read only when it may matter.
-    return resident_bytes(pids) > limit_bytes and private_bytes(pids) > limit_bytes
+    if resident_bytes(pids) > limit_bytes and private_bytes(pids) > limit_bytes:
+        return True
+    return memory_files and memory_file_bytes(pids) > limit_bytes
 
 
 def pids_of_uid(uid: int) -> list[int]:
