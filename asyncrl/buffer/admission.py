@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from asyncrl.types import FailureClass, Group, Trajectory
 
@@ -30,13 +31,17 @@ def judge(group: Group, group_size: int, drop_no_signal: bool, max_tokens: int) 
     siblings that all earned the same (with `drop_no_signal`) are dropped.
     """
     usable = group.usable
-    counts = {
+    counts: dict[str, Any] = {
         "usable": len(usable),
         "reward_sum": float(sum(t.reward for t in usable)),
         "tokens": sum(t.num_sampled for t in group.trajectories),
     }
     if len(usable) < min(2, group_size):
-        lost = [t for t in group.trajectories if t.failure in (FailureClass.ENVIRONMENT, FailureClass.INFRASTRUCTURE)]
+        lost = [
+            t
+            for t in group.trajectories
+            if t.failure in (FailureClass.ENVIRONMENT, FailureClass.INFRASTRUCTURE)
+        ]
         if lost:
             return Verdict("retry", lost[0].error, str(lost[0].failure), **counts)
         return Verdict("dropped", "too_few_usable", **counts)

@@ -5,348 +5,215 @@
        +--lost, failed---+   +--put--> dropped (no signal, too few usable, too long)
        (a few times, then `failed`)
 
-leased, ready and bound hold a slot. Every move is one SQLite transaction, and every count is a query over states,
-so no crash can make a counter drift from the rows. Not thread-safe: one thread uses it.
+leased, ready and bound hold a slot. Every move is one SQLite transaction, and every count is a query over
+states, so no crash can make a counter drift from the rows. Not thread-safe: one thread uses it.
 """
 
 from __future__ import annotations
 
-import sqlite3
 import time
-import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from asyncrl.buffer.admission import Verdict, judge
-from asyncrl.buffer.schema import open_database
-from asyncrl.buffer.staleness import Admitted, capacity, choose, deadline
-from asyncrl.data.codec import decode_group, decode_task, encode_group, encode_task
-from asyncrl.errors import ConflictError, InputError, StaleError
-from asyncrl.types import Group, Lease, Task
+from asyncrl.buffer.counts import count
+from asyncrl.buffer.intake import Intake, PutResult
+from asyncrl.buffer.leases import LeaseGoneError, Leases, UnknownLeaseError
+from asyncrl.buffer.settings import LedgerSettings
+from asyncrl.buffer.steps import Steps, Taken
+from asyncrl.buffer.store import Store
+from asyncrl.data.codec import encode_task
+from asyncrl.errors import ConflictError
+from asyncrl.types import FailureClass, Group, Lease, Task
 
-HOLDING = "('leased', 'ready', 'bound')"
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerSettings:
-    """The bounds a ledger keeps. `max_tokens` is of one trajectory, `lease_s` in seconds."""
-
-    groups_per_step: int
-    max_staleness: int
-    group_size: int
-    lease_s: float = 120.0
-    max_attempts: int = 3
-    drop_no_signal: bool = True
-    max_tokens: int = 2**24
-
-
-@dataclass(frozen=True, slots=True)
-class PutResult:
-    """What became of a group: `outcome` is "ready", "dropped", "retried" or "failed"."""
-
-    outcome: str
-    reason: str = ""
-    duplicate: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A step's batch, or what it waits for."""
-
-    groups: list[bytes] | None
-    """Encoded groups; [] when the plan is exhausted; None when the step must wait."""
-    awaited: tuple[str, ...] = ()
+__all__ = ["LeaseGoneError", "Ledger", "LedgerSettings", "PutResult", "Taken", "UnknownLeaseError"]
 
 
 class Ledger:
-    """See the module. `path` is a file; ":memory:" serves tests."""
+    """See the module. `path` is a file; ":memory:" serves tests. Times are monotonic seconds.
 
-    def __init__(self, path: str | Path, settings: LedgerSettings, base_version: int = 0) -> None:
+    Opening a ledger under another `groups_per_step` or `max_staleness` plans the groups in flight again.
+    Every method may raise `UnavailableError` when the disk does not take the change; nothing has changed
+    then.
+    """
+
+    def __init__(
+        self, path: str | Path, settings: LedgerSettings, base_version: int = 0, now: float | None = None
+    ) -> None:
         self.settings = settings
-        self._db = open_database(path, base_version)
+        self._store = Store(path, base_version)
+        self._leases = Leases(self._store, settings)
+        self._intake = Intake(self._store, settings, self._leases)
+        self._steps = Steps(self._store, settings)
+        with self._store.transaction():
+            self._leases.restart(_or_clock(now))
+            self._adopt_bounds()
 
     def close(self) -> None:
-        self._db.close()
+        self._store.close()
+
+    def batch(self) -> AbstractContextManager[None]:
+        """One transaction around several calls: they reach the disk together, or none does."""
+        return self._store.transaction()
 
     @property
     def version(self) -> int:
         """The newest version every serving engine has committed."""
-        return self._fact("version")
+        return self._store.fact("version")
 
     @property
     def closed(self) -> bool:
         """True when no more tasks will be planned."""
-        return bool(self._fact("closed"))
+        return bool(self._store.fact("closed"))
 
-    # -- planning ----------------------------------------------------------------------------------------------
+    @property
+    def finished(self) -> bool:
+        """True when the plan is closed and every task of it is trained, dropped or failed."""
+        open_task = "SELECT 1 FROM tasks WHERE state IN ('pending', 'leased', 'ready', 'bound') LIMIT 1"
+        return self.closed and self._store.row(open_task) is None
 
     def add_tasks(self, tasks: Sequence[Task]) -> int:
-        """Plan tasks in order; a known id is left as it is. Return how many were new."""
-        with self._transaction():
+        """Plan tasks in order; a known id is left as it is. Return how many were new.
+
+        Raises `ConflictError` for a new task when the plan is closed.
+        """
+        with self._store.transaction():
             if self.closed and any(not self._known(task.id) for task in tasks):
                 raise ConflictError("the plan is closed; no task can be added")
-            before = self._db.total_changes
-            self._db.executemany(
-                "INSERT OR IGNORE INTO tasks (id, body) VALUES (?, ?)", [(t.id, encode_task(t)) for t in tasks]
+            return self._store.executemany(
+                "INSERT OR IGNORE INTO tasks (id, body) VALUES (?, ?)",
+                [(t.id, encode_task(t)) for t in tasks],
             )
-            return self._db.total_changes - before
 
     def close_plan(self) -> None:
         """Say that no more tasks come, so that the last batch may be short."""
-        self._db.execute("UPDATE facts SET value = 1 WHERE name = 'closed'")
+        with self._store.transaction():
+            self._store.set_fact("closed", 1)
 
-    # -- leases ------------------------------------------------------------------------------------------------
+    def pause(self, paused: bool) -> None:
+        """Grant no leases until called with False. Leases held go on."""
+        with self._store.transaction():
+            self._store.set_fact("paused", int(paused))
 
-    def lease(self, worker: str, now: float | None = None) -> Lease | None:
-        """Admit the next task, None while all slots are held or no task is pending."""
-        s = self.settings
-        now = time.time() if now is None else now
-        with self._transaction():
-            if self._count(HOLDING) >= capacity(s.max_staleness, s.groups_per_step):
-                return None
-            row = self._db.execute(
-                "SELECT seq, body, attempts FROM tasks WHERE state = 'pending' ORDER BY seq LIMIT 1"
-            ).fetchone()
-            if row is None:
-                return None
-            seq, body, attempts = row
-            lease_id, version = uuid.uuid4().hex, self.version
-            due = deadline(version, s.max_staleness)
-            self._db.execute("UPDATE facts SET value = value + 1 WHERE name = 'leases'")
-            self._db.execute(
-                "UPDATE tasks SET state = 'leased', lease = ?, lease_order = ?, worker = ?, version = ?, "
-                "deadline = ?, expires = ? WHERE seq = ?",
-                (lease_id, self._fact("leases"), worker, version, due, now + s.lease_s, seq),
-            )
-        return Lease(lease_id, decode_task(body), version, due, s.group_size, attempts + 1, s.lease_s)
+    def lease(self, worker: str, now: float | None = None, request: str = "") -> Lease | None:
+        """Admit the next task; None while nothing can be leased, `why_no_lease` says why.
+
+        request: names the call; a repeat by the same worker gets the same lease as long as it lives.
+        Raises `ConflictError` for a quarantined worker.
+        """
+        with self._store.transaction():
+            return self._leases.grant(worker, request, _or_clock(now))
+
+    def why_no_lease(self) -> str:
+        """ "" when a lease can be had, else "paused", "full", "finished" or "no tasks"."""
+        if self._store.fact("paused"):
+            return "paused"
+        if self._leases.free_slots() <= 0:
+            return "full"
+        if self._store.row("SELECT 1 FROM tasks WHERE state = 'pending' LIMIT 1") is not None:
+            return ""
+        return "finished" if self.finished else "no tasks"
 
     def renew(self, lease: str, now: float | None = None) -> float:
-        """Extend a lease; return the seconds it has. Raises `ConflictError` when it is gone."""
-        now = time.time() if now is None else now
-        with self._transaction():
-            changed = self._db.execute(
-                "UPDATE tasks SET expires = ? WHERE lease = ? AND state = 'leased'", (now + self.settings.lease_s, lease)
-            ).rowcount
-        if not changed:
-            raise ConflictError(f"lease {lease} has ended")
-        return self.settings.lease_s
+        """Extend a lease; return the seconds it has. Raises `LeaseGoneError`, `UnknownLeaseError`."""
+        with self._store.transaction():
+            return self._leases.renew(lease, _or_clock(now))
 
-    def release(self, lease: str) -> None:
-        """Give a lease back unused; the task waits again and no attempt is counted. Unknown leases are ignored."""
-        self._db.execute("UPDATE tasks SET state = 'pending' WHERE lease = ? AND state = 'leased'", (lease,))
+    def release(self, lease: str) -> str:
+        """Give a lease back unused; the task waits again and no attempt is counted. Return the task's state.
+
+        Nothing changes when the lease has ended before. Raises `UnknownLeaseError`.
+        """
+        with self._store.transaction():
+            return self._leases.end(lease, None, "")
+
+    def fail(self, lease: str, failure: FailureClass, error: str) -> str:
+        """Give a lease back because the environment or the infrastructure failed.
+
+        The task waits for another attempt ("pending"), or is set aside after `max_attempts` ("failed").
+        Nothing changes when the lease has ended before. Raises `UnknownLeaseError`; `InputError` for an
+        agent's failure.
+        """
+        with self._store.transaction():
+            return self._leases.end(lease, failure, error)
 
     def expire(self, now: float | None = None) -> int:
-        """Return the tasks of leases that ran out; those lost too often are set aside. Return how many ran out."""
-        now = time.time() if now is None else now
-        with self._transaction():
-            rows = self._db.execute(
-                "SELECT seq, attempts, worker FROM tasks WHERE state = 'leased' AND expires < ?", (now,)
-            ).fetchall()
-            for seq, attempts, worker in rows:
-                self._retry_or_fail(seq, attempts, "infrastructure", f"lease of worker {worker} expired")
-            self._db.execute("UPDATE facts SET value = value + ? WHERE name = 'expired'", (len(rows),))
-        return len(rows)
+        """Return the tasks of leases that ran out, or set aside those lost too often. Return how many."""
+        with self._store.transaction():
+            return self._leases.expire(_or_clock(now))
 
-    # -- groups ------------------------------------------------------------------------------------------------
+    def quarantine(self, worker: str, reason: str) -> int:
+        """Refuse a worker further leases and plan its untaken groups again; return how many."""
+        with self._store.transaction():
+            return self._leases.quarantine(worker, reason)
 
     def put(self, group: Group, body: bytes | None = None) -> PutResult:
         """Accept a finished group, or drop it and free its slot in the same transaction.
 
-        A repeated put of a lease changes nothing and tells what became of the first. Raises `ConflictError` when
-        the lease is unknown or has been given to another, `InputError` when the group is not what was leased.
+        A repeated put of a lease changes nothing and tells what became of the first. Raises `LeaseGoneError`,
+        `UnknownLeaseError`; `InputError` when the group is not what was leased; `StaleError` when a sampled
+        token is older than the admission.
         """
-        with self._transaction():
-            row = self._db.execute(
-                "SELECT seq, id, state, version, attempts, reason FROM tasks WHERE lease = ?", (group.id,)
-            ).fetchone()
-            if row is None:
-                raise ConflictError(f"lease {group.id} is unknown or was given to another worker")
-            seq, task_id, state, version, attempts, reason = row
-            if state == "pending":
-                raise ConflictError(f"lease {group.id} has expired")
-            if state != "leased":
-                outcome = state if state in ("dropped", "failed") else "ready"
-                return PutResult(outcome, reason or "", duplicate=True)
-            self._check_group(group, task_id, version)
-            verdict = judge(group, self.settings.group_size, self.settings.drop_no_signal, self.settings.max_tokens)
-            self._record(seq, verdict)
-            if verdict.outcome == "retry":
-                kept = self._retry_or_fail(seq, attempts, verdict.failure, verdict.reason)
-                return PutResult("retried" if kept else "failed", verdict.reason)
-            self._db.execute(
-                "UPDATE tasks SET state = ?, reason = ? WHERE seq = ?", (verdict.outcome, verdict.reason, seq)
-            )
-            if verdict.outcome == "ready":
-                self._db.execute(
-                    "INSERT OR REPLACE INTO bodies VALUES (?, ?)", (group.id, body or encode_group(group))
-                )
-            return PutResult(verdict.outcome, verdict.reason)
+        with self._store.transaction():
+            return self._intake.put(group, body)
 
     def take(self, step: int) -> Taken:
         """Bind the batch of the step that starts at version `step`; the same one when asked again.
 
-        Raises `ConflictError` when `step` is not the committed version, `StaleError` rather than returning a group
-        past its deadline.
+        Raises `ConflictError` when `step` is not the committed version, `StaleError` rather than returning a
+        group past its deadline.
         """
-        s = self.settings
-        with self._transaction():
-            if step != self.version:
-                raise ConflictError(f"step {step} cannot be taken: the committed version is {self.version}")
-            bound = self._select("SELECT lease FROM tasks WHERE state = 'bound' AND step = ? ORDER BY lease_order", step)
-            if not bound:
-                admitted = self._admitted()
-                last = self.closed and not self._count("('pending')")
-                if last and not admitted:
-                    return Taken([])
-                choice = choose(admitted, step, s.groups_per_step, last)
-                if choice.awaited or not choice.groups:
-                    return Taken(None, choice.awaited)
-                self._db.executemany(
-                    "UPDATE tasks SET state = 'bound', step = ? WHERE lease = ?", [(step, g) for g in choice.groups]
-                )
-                bound = [(lease,) for lease in choice.groups]
-            bodies = [self._body(lease, step) for (lease,) in bound]
-        return Taken(bodies)
+        with self._store.transaction():
+            return self._steps.take(step)
 
-    def commit(self, version: int) -> None:
-        """Account for the step that made `version`: its groups are trained, their slots free. Idempotent.
+    def drop(self, step: int, leases: Sequence[str], reason: str) -> int:
+        """Set groups of a taken batch aside as dropped, before its commit; return how many."""
+        with self._store.transaction():
+            return self._steps.drop(step, leases, reason)
 
-        Raises `ConflictError` when a version would be skipped.
+    def commit(self, version: int) -> bool:
+        """Account for the step that made `version`: its groups are trained, their slots free.
+
+        Idempotent; True when this call moved the version. Raises `ConflictError` when a version would be
+        skipped or no batch was taken.
         """
-        with self._transaction():
-            current = self.version
-            if version <= current:
-                return
-            if version != current + 1:
-                raise ConflictError(f"version {version} cannot follow version {current}")
-            self._db.execute(
-                "DELETE FROM bodies WHERE lease IN (SELECT lease FROM tasks WHERE state = 'bound' AND step = ?)", (current,)
-            )
-            self._db.execute("UPDATE tasks SET state = 'trained' WHERE state = 'bound' AND step = ?", (current,))
-            self._db.execute("UPDATE facts SET value = ? WHERE name = 'version'", (version,))
+        with self._store.transaction():
+            return self._steps.commit(version)
 
     def rollback_to(self, version: int) -> int:
         """Forget everything after `version` was committed; return how many tasks wait again.
 
-        Tasks trained in later steps are planned again, and groups in flight too: their tokens come from versions
-        that no longer exist.
+        Tasks trained in later steps are planned again. So are leased ones, and groups with tokens of later
+        versions: those versions no longer exist. The batch taken at `version` itself stays bound when no
+        later version was committed. Raises `ConflictError` for a version not yet committed.
         """
-        with self._transaction():
-            if version > self.version:
-                raise ConflictError(f"cannot roll forward from version {self.version} to {version}")
-            moved = self._db.execute(
-                f"UPDATE tasks SET state = 'pending', step = NULL WHERE state IN {HOLDING} OR (state = 'trained' AND step >= ?)",
-                (version,),
-            ).rowcount
-            self._db.execute("DELETE FROM bodies")
-            self._db.execute("UPDATE facts SET value = ? WHERE name = 'version'", (version,))
-        return moved
+        with self._store.transaction():
+            return self._steps.rollback_to(version)
 
     def stats(self) -> dict[str, Any]:
-        """Return the run's counts. `offered_reward_mean` is over all usable episodes put, dropped groups included."""
-        states = dict(self._select("SELECT state, COUNT(*) FROM tasks GROUP BY state"))
-        dropped = dict(self._select("SELECT reason, COUNT(*) FROM tasks WHERE state = 'dropped' GROUP BY reason"))
-        failed = dict(self._select("SELECT failure, COUNT(*) FROM tasks WHERE state = 'failed' GROUP BY failure"))
-        usable, reward, tokens = self._select("SELECT SUM(usable), SUM(reward_sum), SUM(tokens) FROM tasks")[0]
-        held = sum(states.get(state, 0) for state in ("leased", "ready", "bound"))
-        slots = capacity(self.settings.max_staleness, self.settings.groups_per_step)
-        return {
-            "version": self.version,
-            "pending": states.get("pending", 0),
-            "in_flight": states.get("leased", 0),
-            "ready": states.get("ready", 0),
-            "bound": states.get("bound", 0),
-            "trained": states.get("trained", 0),
-            "dropped": states.get("dropped", 0),
-            "failed": states.get("failed", 0),
-            "admitted": self._fact("leases"),
-            "expired": self._fact("expired"),
-            "slots": slots,
-            "fill": held / slots,
-            "plan_closed": self.closed,
-            "dropped_by_reason": dropped,
-            "failed_by_class": failed,
-            "offered_reward_mean": (reward or 0.0) / usable if usable else None,
-            "tokens_generated": tokens or 0,
-        }
+        """Return the run's counts; see `counts.count`."""
+        return count(self._store, self.settings)
 
     def snapshot(self, path: str | Path) -> None:
         """Copy the ledger to another file, consistent even while it is used."""
-        target = sqlite3.connect(str(path))
-        try:
-            self._db.backup(target)
-        finally:
-            target.close()
-
-    # -- inside ------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
-
-    def _select(self, query: str, *values: Any) -> list[Any]:
-        return self._db.execute(query, values).fetchall()
-
-    def _fact(self, name: str) -> int:
-        return self._select("SELECT value FROM facts WHERE name = ?", name)[0][0]
+        self._store.copy_to(path)
 
     def _known(self, task_id: str) -> bool:
-        return bool(self._select("SELECT 1 FROM tasks WHERE id = ?", task_id))
+        return self._store.row("SELECT 1 FROM tasks WHERE id = ?", task_id) is not None
 
-    def _count(self, states: str) -> int:
-        return self._select(f"SELECT COUNT(*) FROM tasks WHERE state IN {states}")[0][0]
-
-    def _admitted(self) -> list[Admitted]:
-        rows = self._select("SELECT lease, deadline, lease_order, state FROM tasks WHERE state IN ('leased', 'ready')")
-        return [Admitted(lease, due, order, state == "ready") for lease, due, order, state in rows]
-
-    def _body(self, lease: str, step: int) -> bytes:
-        body = self._select("SELECT body FROM bodies WHERE lease = ?", lease)[0][0]
-        group = decode_group(body)
-        oldest = min((t.min_version for t in group.usable), default=step)
-        if oldest < step - self.settings.max_staleness:
-            raise StaleError(
-                f"group {lease} has tokens of version {oldest}; step {step} may train "
-                f"{step - self.settings.max_staleness} and newer"
+    def _adopt_bounds(self) -> None:
+        bounds = {name: getattr(self.settings, name) for name in ("groups_per_step", "max_staleness")}
+        before = dict(
+            self._store.rows(
+                "SELECT name, value FROM facts WHERE name IN ('groups_per_step', 'max_staleness')"
             )
-        return body
-
-    def _check_group(self, group: Group, task_id: str, version: int) -> None:
-        if group.task.id != task_id:
-            raise InputError(f"group.task.id: {group.task.id!r} was not leased under {group.id}; that was {task_id!r}")
-        if len(group.trajectories) != self.settings.group_size:
-            raise InputError(
-                f"group.trajectories: must hold {self.settings.group_size} episodes, got {len(group.trajectories)}"
-            )
-        newest = self.version + 1
-        for t in group.trajectories:
-            sampled = t.versions[t.loss_mask]
-            if sampled.size and (sampled.min() < version or sampled.max() > newest):
-                raise InputError(
-                    f"group.trajectories[{t.episode_index}].versions: must be from {version} (admission) to {newest}, "
-                    f"got {sampled.min()} to {sampled.max()}"
-                )
-
-    def _record(self, seq: int, verdict: Verdict) -> None:
-        self._db.execute(
-            "UPDATE tasks SET usable = ?, reward_sum = ?, tokens = tokens + ? WHERE seq = ?",
-            (verdict.usable, verdict.reward_sum, verdict.tokens, seq),
         )
+        if before and before != bounds:
+            self._steps.replan()
+        for name, value in bounds.items():
+            self._store.set_fact(name, value)
 
-    def _retry_or_fail(self, seq: int, attempts: int, failure: str, reason: str) -> bool:
-        """Count a lost attempt; True when the task waits for another."""
-        again = attempts + 1 < self.settings.max_attempts
-        self._db.execute(
-            "UPDATE tasks SET state = ?, attempts = ?, failure = ?, reason = ? WHERE seq = ?",
-            ("pending" if again else "failed", attempts + 1, failure, reason[:2000], seq),
-        )
-        return again
+
+def _or_clock(now: float | None) -> float:
+    return time.monotonic() if now is None else now

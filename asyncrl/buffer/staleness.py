@@ -1,15 +1,16 @@
 """The strict staleness bound as arithmetic.
 
-S is `max_staleness`, P is groups per step. A group admitted at version v must be trained in the step that starts
-at version v + S at the latest: then no token is older than S versions when it is trained.
+S is `max_staleness`, P is groups per step. A group admitted at version v must be trained in the step that
+starts at version v + S at the latest: then no token is older than S versions when it is trained.
 
-Admission: at most (S + 1) * P groups are admitted and not yet trained. Consumption at version k: ready groups may
-go ahead of unfinished ones only while every deadline stays feasible. With n_d groups left due by version d,
+Admission: at most (S + 1) * P groups are admitted and not yet trained. Consumption at version k: ready groups
+may go ahead of unfinished ones only while every deadline stays feasible. With n_d groups left due at d,
 
     for every j > k:   sum over d <= j of n_d   <=   (j - k) * P
 
-because steps k+1 .. j train (j - k) * P groups. Choosing ready groups by earliest deadline keeps the left side as
-small as it can be for every j at once, so if that choice fails, every choice does, and the step must wait.
+because steps k+1 .. j train (j - k) * P groups. Choosing ready groups by earliest deadline keeps the left
+side as small as it can be for every j at once, so if that choice fails, every choice does, and the step must
+wait.
 """
 
 from __future__ import annotations

@@ -1,0 +1,87 @@
+"""Accepting finished groups: what was leased, once, fresh enough, and fit to train on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from asyncrl.buffer.admission import judge
+from asyncrl.buffer.leases import Leases
+from asyncrl.buffer.settings import LedgerSettings
+from asyncrl.buffer.store import Store
+from asyncrl.data.codec import encode_group
+from asyncrl.errors import InputError, StaleError
+from asyncrl.types import NOT_SAMPLED, Group
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """What became of a group: `outcome` is "ready", "dropped", "retried" or "failed"."""
+
+    outcome: str
+    reason: str = ""
+    duplicate: bool = False
+
+
+class Intake:
+    """Takes groups in. Runs inside a transaction of its caller."""
+
+    def __init__(self, store: Store, settings: LedgerSettings, leases: Leases) -> None:
+        self.store = store
+        self.settings = settings
+        self.leases = leases
+
+    def put(self, group: Group, body: bytes | None) -> PutResult:
+        s = self.settings
+        seq, task_id, state, version, attempts, reason = self.leases.find(
+            group.id, "seq, id, state, version, attempts, reason"
+        )
+        if state != "leased":
+            outcome = state if state in ("dropped", "failed") else "ready"
+            return PutResult(outcome, reason or "", duplicate=True)
+        oldest, newest = self._check(group, task_id, version)
+        verdict = judge(group, s.group_size, s.drop_no_signal, s.max_tokens)
+        self.store.execute(
+            "UPDATE tasks SET usable = ?, reward_sum = ?, tokens = tokens + ?, oldest = ?, newest = ? "
+            "WHERE seq = ?",
+            (verdict.usable, verdict.reward_sum, verdict.tokens, oldest, newest, seq),
+        )
+        if verdict.outcome == "retry":
+            again = self.leases.lose(seq, attempts, verdict.failure, verdict.reason)
+            return PutResult("retried" if again else "failed", verdict.reason)
+        self.store.execute(
+            "UPDATE tasks SET state = ?, reason = ? WHERE seq = ?", (verdict.outcome, verdict.reason, seq)
+        )
+        if verdict.outcome == "ready":
+            self.store.execute(
+                "INSERT OR REPLACE INTO bodies VALUES (?, ?)", (seq, body or encode_group(group))
+            )
+        return PutResult(verdict.outcome, verdict.reason)
+
+    def _check(self, group: Group, task_id: str, version: int) -> tuple[int, int]:
+        """Return the lowest and highest version among sampled tokens."""
+        size = self.settings.group_size
+        if group.task.id != task_id:
+            raise InputError(
+                f"group.task.id: must be {task_id!r}, which {group.id} leased, got {group.task.id!r}"
+            )
+        if group.version != version:
+            raise InputError(
+                f"group.version: must be the version at admission, {version}, got {group.version}"
+            )
+        if len(group.trajectories) != size:
+            raise InputError(f"group.trajectories: must hold {size} episodes, got {len(group.trajectories)}")
+        # While weights are published, engines serve the next version before the ledger knows of it.
+        limit = self.store.fact("version") + 1
+        oldest, newest = limit, NOT_SAMPLED
+        for t in group.trajectories:
+            if not t.num_sampled:
+                continue
+            sampled = t.versions[t.loss_mask]
+            low, high = int(sampled.min()), int(sampled.max())
+            where = f"group.trajectories[{t.episode_index}].versions"
+            if low < version:
+                raise StaleError(f"{where}: must be at least {version}, the version at admission, got {low}")
+            if high > limit:
+                raise InputError(f"{where}: must be at most {limit}, the next version, got {high}")
+            oldest, newest = min(oldest, low), max(newest, high)
+        return oldest, newest

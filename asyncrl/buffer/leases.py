@@ -1,0 +1,163 @@
+"""The first half of a task's way: planned, leased, and back again when the lease is lost."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from asyncrl.buffer.settings import LedgerSettings
+from asyncrl.buffer.staleness import capacity, deadline
+from asyncrl.buffer.store import Store
+from asyncrl.data.codec import decode_task
+from asyncrl.errors import ConflictError, InputError
+from asyncrl.types import FailureClass, Lease
+
+HOLDING = "('leased', 'ready', 'bound')"
+"""States that hold a slot."""
+MAX_REASON = 2000
+
+
+def seq_of(lease: str) -> int:
+    """Return the planning order of a lease's task, -1 for what is no lease id."""
+    seq = lease.split("-")[0]
+    return int(seq) if seq.isascii() and seq.isdigit() and len(seq) < 19 else -1
+
+
+class UnknownLeaseError(ConflictError):
+    """No lease of this id was ever given."""
+
+
+class LeaseGoneError(ConflictError):
+    """The lease expired, was given back or revoked; its task may be leased to another."""
+
+
+class Leases:
+    """Grants, keeps and ends leases. Every method runs inside a transaction of its caller."""
+
+    def __init__(self, store: Store, settings: LedgerSettings) -> None:
+        self.store = store
+        self.settings = settings
+
+    def grant(self, worker: str, request: str, now: float) -> Lease | None:
+        """Admit the next task; the same one again for the same `request` of the worker."""
+        reason = self.store.row("SELECT reason FROM quarantine WHERE worker = ?", worker)
+        if reason is not None:
+            raise ConflictError(f"worker {worker!r} is quarantined: {reason[0]}")
+        return self._granted_before(worker, request, now) or self._grant_next(worker, request, now)
+
+    def _granted_before(self, worker: str, request: str, now: float) -> Lease | None:
+        if not request:
+            return None
+        row = self.store.row(
+            "SELECT seq, body, lease, version, deadline, attempts FROM tasks "
+            "WHERE state = 'leased' AND request = ? AND worker = ?",
+            request, worker,
+        )  # fmt: skip
+        if row is None:
+            return None
+        seq, body, lease, version, due, attempts = row
+        s = self.settings
+        self.store.execute("UPDATE tasks SET expires = ? WHERE seq = ?", (now + s.lease_s, seq))
+        return Lease(lease, decode_task(body), version, due, s.group_size, attempts + 1, s.lease_s)
+
+    def _grant_next(self, worker: str, request: str, now: float) -> Lease | None:
+        s = self.settings
+        if self.store.fact("paused") or self.free_slots() <= 0:
+            return None
+        row = self.store.row(
+            "SELECT seq, body, attempts FROM tasks WHERE state = 'pending' ORDER BY seq LIMIT 1"
+        )
+        if row is None:
+            return None
+        seq, body, attempts = row
+        order, version = self.store.fact("leases") + 1, self.store.fact("version")
+        lease, due = f"{seq}-{order}-{secrets.token_hex(4)}", deadline(version, s.max_staleness)
+        self.store.set_fact("leases", order)
+        self.store.execute(
+            "UPDATE tasks SET state = 'leased', lease = ?, lease_order = ?, request = ?, worker = ?, "
+            "version = ?, deadline = ?, expires = ?, step = NULL WHERE seq = ?",
+            (lease, order, request, worker, version, due, now + s.lease_s, seq),
+        )
+        return Lease(lease, decode_task(body), version, due, s.group_size, attempts + 1, s.lease_s)
+
+    def free_slots(self) -> int:
+        held = self.store.row(f"SELECT COUNT(*) FROM tasks WHERE state IN {HOLDING}")[0]
+        return capacity(self.settings.max_staleness, self.settings.groups_per_step) - held
+
+    def find(self, lease: str, columns: str) -> tuple[Any, ...]:
+        """Return `columns` of the task whose newest lease this is.
+
+        Raises `UnknownLeaseError`, or `LeaseGoneError` when the task waits again or has been leased anew.
+        """
+        row = self.store.row(f"SELECT lease, state, {columns} FROM tasks WHERE seq = ?", seq_of(lease))
+        if row is None or row[0] is None:
+            raise UnknownLeaseError(f"lease {lease[:64]!r} is unknown")
+        if row[0] != lease or row[1] == "pending":
+            raise LeaseGoneError(f"lease {lease[:64]!r} has ended; its task was given back")
+        return row[2:]
+
+    def renew(self, lease: str, now: float) -> float:
+        seq, state = self.find(lease, "seq, state")
+        if state == "leased":
+            self.store.execute(
+                "UPDATE tasks SET expires = ? WHERE seq = ?", (now + self.settings.lease_s, seq)
+            )
+        elif state == "failed":
+            raise LeaseGoneError(f"lease {lease[:64]!r} has ended; its task was set aside as failed")
+        return self.settings.lease_s
+
+    def end(self, lease: str, failure: FailureClass | None, error: str) -> str:
+        """Give a lease back, with the failure that ended it if there was one; return the task's state.
+
+        Nothing changes when the lease has ended before, so the call can be repeated.
+        """
+        if failure is FailureClass.AGENT:
+            raise InputError(
+                "failure: must be 'environment' or 'infrastructure'; an agent's failure is put as a group"
+            )
+        try:
+            seq, state, attempts = self.find(lease, "seq, state, attempts")
+        except LeaseGoneError:
+            return "pending"
+        if state != "leased":
+            return state
+        if failure is not None:
+            return "pending" if self.lose(seq, attempts, failure.value, error) else "failed"
+        self.store.execute("UPDATE tasks SET state = 'pending' WHERE seq = ?", (seq,))
+        return "pending"
+
+    def lose(self, seq: int, attempts: int, failure: str, reason: str) -> bool:
+        """Count a lost attempt; True when the task waits for another."""
+        again = attempts + 1 < self.settings.max_attempts
+        self.store.execute(
+            "UPDATE tasks SET state = ?, attempts = ?, failure = ?, reason = ? WHERE seq = ?",
+            ("pending" if again else "failed", attempts + 1, failure, reason[:MAX_REASON], seq),
+        )
+        return again
+
+    def expire(self, now: float) -> int:
+        rows = self.store.rows(
+            "SELECT seq, attempts, worker FROM tasks WHERE state = 'leased' AND expires < ?", now
+        )
+        for seq, attempts, worker in rows:
+            self.lose(seq, attempts, FailureClass.INFRASTRUCTURE.value, f"lease of worker {worker} expired")
+        if rows:
+            self.store.set_fact("expired", self.store.fact("expired") + len(rows))
+        return len(rows)
+
+    def quarantine(self, worker: str, reason: str) -> int:
+        """Return the worker's untaken groups to the plan, and refuse it further leases."""
+        self.store.execute("INSERT OR REPLACE INTO quarantine VALUES (?, ?)", (worker, reason[:MAX_REASON]))
+        self.store.execute(
+            "DELETE FROM bodies WHERE seq IN (SELECT seq FROM tasks WHERE state = 'ready' AND worker = ?)",
+            (worker,),
+        )
+        return self.store.execute(
+            "UPDATE tasks SET state = 'pending' WHERE state IN ('leased', 'ready') AND worker = ?", (worker,)
+        ).rowcount
+
+    def restart(self, now: float) -> None:
+        """Give every lease its full time again: the clock may have been another one."""
+        self.store.execute(
+            "UPDATE tasks SET expires = ? WHERE state = 'leased'", (now + self.settings.lease_s,)
+        )

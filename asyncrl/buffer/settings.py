@@ -1,0 +1,36 @@
+"""The bounds a ledger keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from asyncrl.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSettings:
+    """`max_tokens` is of one trajectory. Raises `ConfigError` for values out of range."""
+
+    groups_per_step: int
+    max_staleness: int
+    group_size: int
+    lease_s: float = 120.0
+    """How long a lease lives without being renewed."""
+    max_attempts: int = 3
+    """Leases a task may lose before it is set aside as failed."""
+    drop_no_signal: bool = True
+    max_tokens: int = 2**24
+
+    def __post_init__(self) -> None:
+        least = {
+            "groups_per_step": 1,
+            "max_staleness": 0,
+            "group_size": 1,
+            "max_attempts": 1,
+            "max_tokens": 1,
+        }
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                raise ConfigError(f"{name} must be at least {low}, got {getattr(self, name)}")
+        if not self.lease_s > 0:
+            raise ConfigError(f"lease_s must be above 0 seconds, got {self.lease_s}")

@@ -1,0 +1,126 @@
+"""The second half of a task's way: bound to a step, trained, or planned again after a rollback."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from asyncrl.buffer.leases import seq_of
+from asyncrl.buffer.settings import LedgerSettings
+from asyncrl.buffer.staleness import Admitted, choose
+from asyncrl.buffer.store import Store
+from asyncrl.errors import ConflictError, StaleError
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A step's batch, or what it waits for."""
+
+    groups: list[bytes] | None
+    """Encoded groups; [] when the plan is exhausted; None when the step must wait."""
+    awaited: tuple[str, ...] = ()
+
+
+class Steps:
+    """Binds groups to steps and counts steps. Every method runs inside a transaction of its caller."""
+
+    def __init__(self, store: Store, settings: LedgerSettings) -> None:
+        self.store = store
+        self.settings = settings
+
+    def take(self, step: int) -> Taken:
+        version = self.store.fact("version")
+        if step != version:
+            raise ConflictError(f"step {step} cannot be taken: the committed version is {version}")
+        if self.store.fact("taken") != step:
+            last = bool(self.store.fact("closed")) and not self._any_pending()
+            admitted = self._admitted()
+            if last and not admitted:
+                return Taken([])
+            choice = choose(admitted, step, self.settings.groups_per_step, last)
+            if not choice.groups:
+                return Taken(None, choice.awaited)
+            self._bind(choice.groups, step)
+        rows = self.store.rows(
+            "SELECT bodies.body FROM tasks JOIN bodies USING (seq) WHERE state = 'bound' ORDER BY lease_order"
+        )
+        return Taken([body for (body,) in rows])
+
+    def _bind(self, leases: Sequence[str], step: int) -> None:
+        least = step - self.settings.max_staleness
+        for lease in leases:
+            seq = seq_of(lease)
+            oldest, due = self.store.row("SELECT oldest, deadline FROM tasks WHERE seq = ?", seq)
+            if oldest < least or due < step:
+                raise StaleError(
+                    f"group {lease} has tokens of version {oldest} and was due at step {due}; "
+                    f"step {step} may train version {least} and newer"
+                )
+            self.store.execute("UPDATE tasks SET state = 'bound', step = ? WHERE seq = ?", (step, seq))
+        self.store.set_fact("taken", step)
+
+    def drop(self, step: int, leases: Sequence[str], reason: str) -> int:
+        """Set groups of the batch aside: they count as dropped, not as trained."""
+        bound = "WHERE seq = ? AND lease = ? AND state = 'bound' AND step = ?"
+        dropped = 0
+        for lease in leases:
+            seq = seq_of(lease)
+            if self.store.execute(
+                f"UPDATE tasks SET state = 'dropped', reason = ? {bound}", (reason, seq, lease, step)
+            ).rowcount:
+                self.store.execute("DELETE FROM bodies WHERE seq = ?", (seq,))
+                dropped += 1
+        return dropped
+
+    def commit(self, version: int) -> bool:
+        """True when this call moved the version."""
+        current = self.store.fact("version")
+        if version <= current:
+            return False
+        if version != current + 1:
+            raise ConflictError(f"version {version} cannot follow version {current}")
+        if self.store.fact("taken") != current:
+            raise ConflictError(
+                f"version {version} cannot be committed: no batch was taken for step {current}"
+            )
+        self.store.execute("DELETE FROM bodies WHERE seq IN (SELECT seq FROM tasks WHERE state = 'bound')")
+        self.store.execute("UPDATE tasks SET state = 'trained' WHERE state = 'bound'")
+        self.store.set_fact("version", version)
+        return True
+
+    def rollback_to(self, version: int) -> int:
+        """Return how many tasks wait again."""
+        current = self.store.fact("version")
+        if version > current:
+            raise ConflictError(f"cannot roll forward from version {current} to {version}")
+        keeps_batch = version == current
+        if not keeps_batch:
+            self.store.execute("UPDATE tasks SET state = 'ready', step = NULL WHERE state = 'bound'")
+            self.store.set_fact("taken", -1)
+        again = self.store.execute(
+            "UPDATE tasks SET state = 'pending', step = NULL WHERE state = 'leased' "
+            "OR (state = 'ready' AND (newest > ?1 OR version > ?1)) OR (state = 'trained' AND step >= ?1)",
+            (version,),
+        ).rowcount
+        self.store.execute(
+            "DELETE FROM bodies WHERE seq NOT IN (SELECT seq FROM tasks WHERE state IN ('ready', 'bound'))"
+        )
+        self.store.set_fact("version", version)
+        return again
+
+    def replan(self) -> int:
+        """Plan again whatever is in flight: its deadlines were set under other bounds."""
+        self.store.execute("DELETE FROM bodies")
+        self.store.set_fact("taken", -1)
+        return self.store.execute(
+            "UPDATE tasks SET state = 'pending', step = NULL WHERE state IN ('leased', 'ready', 'bound')"
+        ).rowcount
+
+    def _admitted(self) -> list[Admitted]:
+        rows = self.store.rows(
+            "SELECT lease, deadline, lease_order, state FROM tasks WHERE state IN ('leased', 'ready')"
+        )
+        return [Admitted(lease, due, order, state == "ready") for lease, due, order, state in rows]
+
+    def _any_pending(self) -> bool:
+        return self.store.row("SELECT 1 FROM tasks WHERE state = 'pending' LIMIT 1") is not None

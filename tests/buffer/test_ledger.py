@@ -1,0 +1,377 @@
+"""What the ledger does with tasks, leases and groups, one promise a test."""
+
+import pytest
+
+from asyncrl.buffer.ledger import LeaseGoneError, Ledger, LedgerSettings, UnknownLeaseError
+from asyncrl.data.codec import decode_group
+from asyncrl.errors import ConfigError, ConflictError, InputError, StaleError, UnavailableError
+from asyncrl.types import FailureClass
+from tests.buffer.factories import failed_group, group, lease, ledger, tasks, trajectory
+
+AGENT, ENVIRONMENT, INFRASTRUCTURE = FailureClass.AGENT, FailureClass.ENVIRONMENT, FailureClass.INFRASTRUCTURE
+
+
+def train_step(book, step):
+    taken = book.take(step)
+    assert taken.groups
+    book.commit(step + 1)
+    return [decode_group(body).task.id for body in taken.groups]
+
+
+def test_tasks_are_leased_in_order_and_known_ids_are_planned_once():
+    book = ledger(count=2)
+    assert book.add_tasks(tasks(4)) == 2
+    assert [lease(book).task.id for _ in range(4)] == ["t0", "t1", "t2", "t3"]
+    assert book.lease("w") is None
+    assert book.why_no_lease() == "full"
+
+
+def test_a_lease_is_granted_only_while_slots_are_free():
+    book = ledger(count=20)
+    held = [lease(book) for _ in range(4)]
+    assert book.lease("w") is None
+    for one in held:
+        book.put(group(one))
+    assert book.lease("w") is None, "ready groups hold their slots"
+    assert book.take(0).groups is not None
+    assert book.lease("w") is None, "bound groups hold their slots"
+    book.commit(1)
+    assert [lease(book).version for _ in range(2)] == [1, 1]
+    assert book.lease("w") is None
+
+
+def test_why_no_lease_tells_the_cases_apart():
+    book = ledger(count=1)
+    assert book.why_no_lease() == ""
+    book.pause(True)
+    assert (book.lease("w"), book.why_no_lease()) == (None, "paused")
+    book.pause(False)
+    one = lease(book)
+    assert book.why_no_lease() == "no tasks"
+    book.close_plan()
+    book.put(group(one))
+    assert book.why_no_lease() == "no tasks"
+    train_step(book, 0)
+    assert (book.why_no_lease(), book.finished) == ("finished", True)
+
+
+def test_a_repeated_lease_call_gets_the_same_lease():
+    book = ledger()
+    first = lease(book, request="call-1")
+    assert lease(book, request="call-1").id == first.id
+    assert lease(book, request="call-2").id != first.id
+    assert lease(book, worker="other", request="call-1").id != first.id
+
+
+def test_a_lost_lease_returns_its_task_with_a_new_admission_version():
+    book = ledger(count=3)
+    lost = lease(book, now=0.0)
+    others = [lease(book, now=5.0) for _ in range(2)]
+    assert book.expire(now=10.5) == 1
+    for one in others:
+        book.put(group(one))
+    train_step(book, 0)
+    again = lease(book, now=11.0)
+    assert (again.task.id, again.version, again.deadline, again.attempt) == ("t0", 1, 2, 2)
+    with pytest.raises(LeaseGoneError, match="has ended"):
+        book.put(group(lost))
+
+
+def test_a_renewed_lease_lives_on():
+    book = ledger()
+    one = lease(book, now=0.0)
+    assert book.renew(one.id, now=9.0) == 10.0
+    assert book.expire(now=15.0) == 0
+    assert book.expire(now=19.5) == 1
+    with pytest.raises(LeaseGoneError):
+        book.renew(one.id, now=20.0)
+
+
+def test_a_released_lease_costs_no_attempt():
+    book = ledger(count=1, max_attempts=1)
+    one = lease(book)
+    assert book.release(one.id) == "pending"
+    assert book.release(one.id) == "pending"
+    assert lease(book).attempt == 1
+
+
+def test_a_task_that_fails_too_often_is_set_aside_with_its_reason():
+    book = ledger(count=1)
+    assert book.fail(lease(book).id, ENVIRONMENT, "reset raised") == "pending"
+    lease(book, now=0.0)
+    assert book.expire(now=11.0) == 1
+    last = lease(book)
+    assert book.fail(last.id, ENVIRONMENT, "reset raised") == "failed"
+    assert book.fail(last.id, ENVIRONMENT, "reset raised") == "failed", "repeating changes nothing"
+    stats = book.stats()
+    assert (stats["failed"], stats["failed_by_class"]) == (1, {"environment": 1})
+    assert book.lease("w") is None
+
+
+def test_an_agents_failure_cannot_end_a_lease():
+    book = ledger()
+    one = lease(book)
+    with pytest.raises(InputError, match="an agent's failure is put as a group"):
+        book.fail(one.id, AGENT, "")
+    assert book.stats()["in_flight"] == 1
+
+
+@pytest.mark.parametrize("lease_id", ["", "x", "1-", "99-1-ab", "-1", "9" * 30, "1" * 18])
+def test_unknown_leases_are_refused(lease_id):
+    book = ledger()
+    for call in (book.renew, book.release):
+        with pytest.raises(UnknownLeaseError):
+            call(lease_id)
+
+
+def test_a_repeated_put_counts_once():
+    book = ledger()
+    one = lease(book)
+    assert book.put(group(one)).outcome == "ready"
+    again = book.put(group(one))
+    assert (again.outcome, again.duplicate, book.stats()["ready"]) == ("ready", True, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "outcome", "reason"),
+    [
+        (lambda one: group(one, rewards=(1.0, 1.0)), "dropped", "no_signal"),
+        (lambda one: group(one, length=50), "dropped", "too_long"),
+        (lambda one: failed_group(one, [AGENT, None]), "dropped", "too_few_usable"),
+        (lambda one: failed_group(one, [INFRASTRUCTURE, None]), "retried", "broke"),
+    ],
+)
+def test_a_group_that_cannot_be_trained_frees_its_slot_at_once(make, outcome, reason):
+    book = ledger(count=5, max_tokens=40)
+    held = [lease(book) for _ in range(4)]
+    assert book.lease("w") is None
+    result = book.put(make(held[0]))
+    assert (result.outcome, result.reason) == (outcome, reason)
+    assert book.lease("w") is not None
+    if outcome == "dropped":
+        assert book.stats()["dropped_by_reason"] == {reason: 1}
+        assert book.put(make(held[0])).duplicate
+
+
+def test_groups_without_signal_are_kept_on_request():
+    book = ledger(drop_no_signal=False)
+    assert book.put(group(lease(book), rewards=(1.0, 1.0))).outcome == "ready"
+
+
+def test_a_token_older_than_the_admission_is_refused():
+    book = ledger()
+    for one in (lease(book), lease(book)):
+        book.put(group(one))
+    train_step(book, 0)
+    one = lease(book)
+    with pytest.raises(StaleError, match="must be at least 1, the version at admission, got 0"):
+        book.put(group(one, versions=(0, 1)))
+    assert book.put(group(one, versions=(1, 2))).outcome == "ready", "engines may be one version ahead"
+
+
+def test_a_version_that_cannot_exist_is_refused():
+    book = ledger()
+    with pytest.raises(InputError, match="must be at most 1, the next version, got 2"):
+        book.put(group(lease(book), versions=(0, 2)))
+
+
+def test_a_group_that_is_not_what_was_leased_is_refused():
+    book = ledger()
+    one, other = lease(book), lease(book)
+    wrong_task = group(other)
+    with pytest.raises(InputError, match=r"group\.task\.id"):
+        book.put(type(wrong_task)(one.id, other.task, 0, wrong_task.trajectories))
+    with pytest.raises(InputError, match="must hold 2 episodes, got 1"):
+        book.put(group(one, rewards=(1.0,)))
+    with pytest.raises(InputError, match=r"group\.version: must be the version at admission"):
+        book.put(type(wrong_task)(one.id, one.task, 1, (trajectory("t0", 0), trajectory("t0", 1))))
+    assert book.stats()["in_flight"] == 2
+
+
+def test_a_step_keeps_its_batch_until_it_is_committed():
+    book = ledger()
+    for _ in range(4):
+        book.put(group(lease(book)))
+    first = book.take(0)
+    assert book.take(0).groups == first.groups
+    assert book.commit(1)
+    assert not book.commit(1)
+    second = book.take(1)
+    assert {*first.groups}.isdisjoint(second.groups)
+    with pytest.raises(ConflictError, match="step 0 cannot be taken: the committed version is 1"):
+        book.take(0)
+
+
+def test_versions_move_one_at_a_time_and_only_after_a_batch():
+    book = ledger()
+    with pytest.raises(ConflictError, match="no batch was taken for step 0"):
+        book.commit(1)
+    with pytest.raises(ConflictError, match="version 2 cannot follow version 0"):
+        book.commit(2)
+
+
+def test_a_step_waits_for_the_group_that_is_due():
+    book = ledger(count=20)
+    slow, *quick = [lease(book) for _ in range(4)]
+    for one in quick:
+        book.put(group(one))
+    train_step(book, 0)
+    for _ in range(2):
+        book.put(group(lease(book)))
+    waiting = book.take(1)
+    assert (waiting.groups, waiting.awaited) == (None, (slow.id,))
+    book.put(group(slow))
+    assert "t0" in train_step(book, 1)
+
+
+def test_the_last_batch_of_a_closed_plan_may_be_short():
+    book = ledger(count=3)
+    for _ in range(2):
+        book.put(group(lease(book)))
+    train_step(book, 0)
+    book.put(group(lease(book)))
+    assert book.take(1).groups is None
+    book.close_plan()
+    assert train_step(book, 1) == ["t2"]
+    assert book.take(2).groups == []
+    assert book.finished
+    with pytest.raises(ConflictError, match="the plan is closed"):
+        book.add_tasks(tasks(1, start=9))
+    assert book.add_tasks(tasks(3)) == 0, "known tasks may be sent again"
+
+
+def test_groups_of_a_batch_can_be_set_aside_before_the_commit():
+    book = ledger()
+    ids = [lease(book) for _ in range(2)]
+    for one in ids:
+        book.put(group(one))
+    book.take(0)
+    assert book.drop(0, [ids[0].id, "nonsense"], "nonfinite_gradient") == 1
+    assert len(book.take(0).groups) == 1
+    book.commit(1)
+    stats = book.stats()
+    assert (stats["trained"], stats["dropped_by_reason"]) == (1, {"nonfinite_gradient": 1})
+
+
+def test_a_rollback_plans_later_steps_again():
+    book = ledger(count=6)
+    for _ in range(2):
+        book.put(group(lease(book)))
+    train_step(book, 0)
+    for _ in range(2):
+        book.put(group(lease(book)))
+    train_step(book, 1)
+    in_flight = lease(book)
+    assert book.rollback_to(1) == 3
+    assert (book.version, book.stats()["trained"]) == (1, 2)
+    with pytest.raises(LeaseGoneError):
+        book.put(group(in_flight))
+    assert [lease(book).task.id for _ in range(4)] == ["t2", "t3", "t4", "t5"]
+    with pytest.raises(ConflictError, match="cannot roll forward"):
+        book.rollback_to(5)
+
+
+def test_a_rollback_to_the_committed_version_keeps_the_batch_and_what_is_still_true():
+    book = ledger()
+    leases = [lease(book) for _ in range(4)]
+    for one in leases[:3]:
+        book.put(group(one))
+    batch = book.take(0).groups
+    book.put(group(leases[3], versions=(0, 1)))
+    assert book.rollback_to(0) == 1, "tokens of version 1 were sampled from weights that are gone"
+    assert book.take(0).groups == batch
+    assert book.stats()["ready"] == 1
+
+
+def test_a_quarantined_worker_loses_what_is_not_yet_taken():
+    book = ledger()
+    bad, good = lease(book, worker="bad"), lease(book, worker="good")
+    book.put(group(bad))
+    book.put(group(good))
+    assert book.quarantine("bad", "its log-probabilities are off by 0.3") == 1
+    assert (book.stats()["ready"], book.stats()["quarantined"]) == (1, ["bad"])
+    with pytest.raises(ConflictError, match="worker 'bad' is quarantined: its log-probabilities are off"):
+        book.lease("bad")
+    assert lease(book, worker="good").task.id == "t0"
+
+
+def test_everything_survives_reopening(tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    book = ledger(path)
+    ready, leased = lease(book, now=0.0), lease(book, now=0.0)
+    book.put(group(ready))
+    before = book.stats()
+    book.close()
+    book = Ledger(path, LedgerSettings(2, 1, 2, lease_s=10.0), now=1000.0)
+    assert book.stats() == before
+    assert book.expire(now=1009.0) == 0, "a lease has its full time after a restart"
+    assert book.put(group(leased)).outcome == "ready"
+    assert len(book.take(0).groups) == 2
+
+
+def test_other_bounds_plan_the_groups_in_flight_again(tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    book = ledger(path)
+    book.put(group(lease(book)))
+    book.close()
+    book = Ledger(path, LedgerSettings(4, 0, 2))
+    assert (book.stats()["pending"], book.stats()["ready"]) == (8, 0)
+
+
+def test_a_ledger_in_use_is_refused(tmp_path):
+    book = ledger(tmp_path / "ledger.sqlite")
+    with pytest.raises(ConfigError, match="another buffer uses it"):
+        Ledger(tmp_path / "ledger.sqlite", book.settings)
+
+
+def test_a_path_that_cannot_hold_a_ledger_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="check that its folder exists"):
+        ledger(tmp_path / "missing" / "ledger.sqlite")
+    (tmp_path / "text").write_text("not a database, but long enough to be read as one" * 100)
+    with pytest.raises(ConfigError, match="file is not a database"):
+        ledger(tmp_path / "text")
+
+
+def test_a_full_disk_changes_nothing_and_says_so(tmp_path):
+    book = ledger(tmp_path / "ledger.sqlite")
+    one = lease(book)
+    before = book.stats()
+    book._store.execute("PRAGMA max_page_count=12")
+    with pytest.raises(UnavailableError, match="database or disk is full; nothing was changed"):
+        book.put(group(one, length=200_000))
+    assert book.stats() == before
+    book._store.execute("PRAGMA max_page_count=100000")
+    assert book.put(group(one, length=200_000)).outcome == "ready"
+
+
+def put_and_fail(book, finished):
+    with book.batch():
+        book.put(finished)
+        raise ZeroDivisionError
+
+
+def test_calls_in_a_batch_fail_one_by_one_and_reach_the_disk_together():
+    book = ledger()
+    good, bad = lease(book), lease(book)
+    with book.batch():
+        book.put(group(good))
+        with pytest.raises(InputError):
+            book.put(group(bad, rewards=(1.0,)))
+    assert (book.stats()["ready"], book.stats()["in_flight"]) == (1, 1)
+    with pytest.raises(ZeroDivisionError):
+        put_and_fail(book, group(bad))
+    assert book.stats()["in_flight"] == 1
+
+
+def test_a_snapshot_is_a_ledger_of_its_own(tmp_path):
+    book = ledger()
+    book.put(group(lease(book)))
+    book.snapshot(tmp_path / "copy.sqlite")
+    copy = Ledger(tmp_path / "copy.sqlite", book.settings, now=0.0)
+    assert copy.stats() == book.stats()
+
+
+@pytest.mark.parametrize("bad", [{"groups_per_step": 0}, {"max_staleness": -1}, {"lease_s": 0.0}])
+def test_settings_out_of_range_are_named(bad):
+    with pytest.raises(ConfigError, match=next(iter(bad))):
+        ledger(**bad)
