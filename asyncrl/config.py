@@ -248,7 +248,9 @@ def find_recipe(recipe: str | Path) -> Path:
 def _apply_override(data: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     if not separator or not key:
-        raise ConfigError(f"override {override!r}: must look like section.key=value, for example train.num_steps=20")
+        raise ConfigError(
+            f"override {override!r}: must look like section.key=value, for example train.num_steps=20"
+        )
     *parents, last = key.strip().split(".")
     section = data
     for parent in parents:

@@ -44,7 +44,9 @@ async def play(engine, envs, renderer, task, name):
     mask, logps, reward = [np.zeros(len(ids[0]), bool)], [np.zeros(len(ids[0]), np.float32)], 0.0
     for turn in range(session.max_turns):
         context = np.concatenate(ids)
-        request = GenerateRequest(f"{name}-{turn}", context, MAX_TURN_TOKENS, stop_token_ids=renderer.stop_token_ids)
+        request = GenerateRequest(
+            f"{name}-{turn}", context, MAX_TURN_TOKENS, stop_token_ids=renderer.stop_token_ids
+        )
         sampled = await engine.generate(request)
         ids.append(sampled.token_ids)
         mask.append(np.ones(len(sampled.token_ids), bool))
@@ -114,12 +116,16 @@ async def run(args, model, engine_url, weights_dir):
         await engine.request("weights/prepare", file.to_json())
         await engine.request("weights/commit", file.to_json())
         total_s = time.monotonic() - start
-        print(f"step {step + 1}  reward {reward:.3f}  rollout {rollout_s:.1f} s  train {total_s - rollout_s:.1f} s")
+        print(
+            f"step {step + 1}  reward {reward:.3f}  rollout {rollout_s:.1f} s  train {total_s - rollout_s:.1f} s"
+        )
     await engine.close()
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--env", default="gridworld")
     args = parser.parse_args()

@@ -76,7 +76,9 @@ async def worker(url: str, batch: list[np.ndarray], concurrency: int, name: str)
         await client.close()
 
 
-async def measure(url: str, vocab_size: int, requests: int, concurrency: int, repetitions: int) -> dict[str, list[float]]:
+async def measure(
+    url: str, vocab_size: int, requests: int, concurrency: int, repetitions: int
+) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"raw": [], "worker": []}
     for repetition in range(-1, repetitions):
         count = requests if repetition >= 0 else 256
@@ -90,7 +92,9 @@ async def measure(url: str, vocab_size: int, requests: int, concurrency: int, re
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", required=True)
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--concurrency", type=int, default=128)
@@ -111,7 +115,9 @@ def main() -> int:
             family.stop()
     ratios = [w / r for w, r in zip(found["worker"], found["raw"], strict=True)]
     result = {
-        "requests_per_s": {k: {"median": statistics.median(v), "min": min(v), "max": max(v)} for k, v in found.items()},
+        "requests_per_s": {
+            k: {"median": statistics.median(v), "min": min(v), "max": max(v)} for k, v in found.items()
+        },
         "worker_over_raw": {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)},
     }
     print(json.dumps(result, indent=2))

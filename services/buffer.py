@@ -2,8 +2,8 @@
 
     asyncrl serve buffer --folder runs/NAME
 
-Control messages are JSON, groups are msgpack with raw arrays. `lease` and `take` wait on the server, so nobody
-polls; a waiter is woken by the change it waits for.
+Control messages are JSON or msgpack maps, by their content type; groups are msgpack with raw arrays. `lease` and
+`take` wait on the server, so nobody polls. Puts that arrive together reach the disk in one transaction.
 """
 
 from __future__ import annotations
@@ -14,62 +14,89 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgpack
 from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
-from asyncrl.buffer.ledger import Ledger, LedgerSettings, PutResult
+from asyncrl.buffer.ledger import LeaseGoneError, Ledger, LedgerSettings, PutResult, Taken, UnknownLeaseError
 from asyncrl.data.codec import decode_group, lease_to_map, task_from_map, unpack
-from asyncrl.errors import AsyncRLError, InputError
-from asyncrl.services.http import create_app, serve
+from asyncrl.errors import AsyncRLError, InputError, UnavailableError
+from asyncrl.services import buffer_messages as messages
+from asyncrl.services.buffer_messages import documented, groups_response, read
+from asyncrl.services.http import STATUSES, create_app, error_response, serve
+from asyncrl.services.waiting import Waiters
+from asyncrl.types import FailureClass, Group, Lease
 
-MAX_BODY_BYTES = 256 * 1024 * 1024
-MAX_WAIT_S = 300.0
-MAX_TASKS = 100_000
-MAX_NAME = 256
+MAX_BODY_BYTES = 256 * 2**20
+MAX_GROUPS_PER_PUT = 1024
 REAP_EVERY_S = 1.0
-MSGPACK = "application/msgpack"
+STALL_S = 5.0
+"""A reaper that comes this much late was stopped with its process: renewals could not arrive either."""
+OWN_STATUSES: dict[type[Exception], int] = {UnknownLeaseError: 404, LeaseGoneError: 410}
+
+Finished = tuple[Group, bytes]
 
 
 class BufferService:
-    """The ledger with a condition that is notified of every change."""
+    """The ledger, those who wait for it, and the puts of this pass of the event loop."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self.changed = asyncio.Condition()
+        self.stopping = asyncio.Event()
+        self.leases: Waiters[Lease] = Waiters(self.stopping)
+        self.takes: Waiters[Taken] = Waiters(self.stopping)
+        self._puts: list[tuple[Finished, asyncio.Future[PutResult]]] = []
 
-    async def notify(self) -> None:
-        async with self.changed:
-            self.changed.notify_all()
+    def changed(self) -> None:
+        """Wake those who wait."""
+        self.leases.pump()
+        self.takes.pump()
 
-    async def wait_for(self, attempt: Any, wait_s: float, stopping: asyncio.Event) -> Any:
-        """Call `attempt` until it gives something, `wait_s` passed or the service stops; again after each change."""
-        deadline = time.monotonic() + wait_s
-        async with self.changed:
-            while (found := attempt()) is None and not stopping.is_set():
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return None
-                try:
-                    async with asyncio.timeout(left):
-                        await self.changed.wait()
-                except TimeoutError:
-                    return attempt()
-        return found
+    def put(self, finished: Finished) -> asyncio.Future[PutResult]:
+        """Put a group together with the others that are ready when the event loop comes round."""
+        loop = asyncio.get_running_loop()
+        if not self._puts:
+            loop.call_soon(self._flush)
+        answer: asyncio.Future[PutResult] = loop.create_future()
+        self._puts.append((finished, answer))
+        return answer
 
-    async def wake_at_stop(self, stopping: asyncio.Event) -> None:
-        """Wake all waiters when the service stops, and keep them awake; ends only by cancellation."""
-        await stopping.wait()
-        await self.notify()
-        await asyncio.Event().wait()
+    def _flush(self) -> None:
+        puts, self._puts = self._puts, []
+        try:
+            with self.ledger.batch():
+                results = [self._put_one(*finished) for finished, _ in puts]
+        except Exception as error:
+            results = [error] * len(puts)
+        for (_, answer), result in zip(puts, results, strict=True):
+            if answer.done():
+                continue
+            if isinstance(result, Exception):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
+        self.changed()
+
+    def _put_one(self, group: Group, body: bytes) -> PutResult | Exception:
+        try:
+            return self.ledger.put(group, body)
+        except UnavailableError:
+            raise
+        except AsyncRLError as error:
+            return error
 
     async def reap(self) -> None:
         """Expire leases for ever."""
+        last = time.monotonic()
         while True:
             await asyncio.sleep(REAP_EVERY_S)
-            if self.ledger.expire():
-                await self.notify()
+            now = time.monotonic()
+            if now - last > REAP_EVERY_S + STALL_S:
+                self.ledger.restart_leases(now)
+            elif self.ledger.expire(now):
+                self.changed()
+            last = now
 
 
 def create_buffer_app(ledger: Ledger, token: str = "") -> FastAPI:
@@ -81,159 +108,200 @@ def create_buffer_app(ledger: Ledger, token: str = "") -> FastAPI:
         yield
         ledger.close()
 
-    background = {"lease reaper": service.reap, "stop": lambda: service.wake_at_stop(app.state.stopping)}
-    app = create_app("asyncrl buffer", token, MAX_BODY_BYTES, background=background, lifespan=open_ledger)
+    background = {"lease reaper": service.reap}
+    app = create_app("asyncrl buffer", token, MAX_BODY_BYTES, OWN_STATUSES, background, open_ledger)
+    app.state.stopping = service.stopping
     _add_planning(app, service)
     _add_leases(app, service)
     _add_groups(app, service)
+    _add_steps(app, service)
     _add_status(app, service)
     return app
 
 
 def _add_planning(app: FastAPI, service: BufferService) -> None:
-    @app.post("/v1/tasks")
+    ledger = service.ledger
+
+    @app.post("/v1/tasks", openapi_extra=documented(messages.AddTasks))
     async def add_tasks(request: Request) -> dict[str, int]:
-        body = _map(unpack(await request.body()), {"tasks"})
-        if not isinstance(body["tasks"], list) or len(body["tasks"]) > MAX_TASKS:
-            raise InputError(f"tasks: must be a list of at most {MAX_TASKS}")
-        tasks = [task_from_map(task, f"tasks[{i}]") for i, task in enumerate(body["tasks"])]
-        added = service.ledger.add_tasks(tasks)
-        await service.notify()
+        """Plan tasks in order; known ids are left as they are."""
+        body = await read(request, messages.AddTasks)
+        added = ledger.add_tasks([task_from_map(task, f"tasks[{i}]") for i, task in enumerate(body.tasks)])
+        service.changed()
         return {"added": added}
 
-    @app.post("/v1/plan/close")
-    async def close_plan() -> dict[str, bool]:
-        service.ledger.close_plan()
-        await service.notify()
+    @app.post("/v1/plan/close", openapi_extra=documented(messages.Empty))
+    async def close_plan(request: Request) -> dict[str, bool]:
+        """Say that no more tasks come."""
+        await read(request, messages.Empty)
+        ledger.close_plan()
+        service.changed()
         return {"closed": True}
+
+    @app.post("/v1/pause", openapi_extra=documented(messages.Pause))
+    async def pause(request: Request) -> dict[str, bool]:
+        """Stop or resume granting leases."""
+        body = await read(request, messages.Pause)
+        ledger.pause(body.paused)
+        service.changed()
+        return {"paused": body.paused}
+
+    @app.post("/v1/quarantine", openapi_extra=documented(messages.Quarantine))
+    async def quarantine(request: Request) -> dict[str, int]:
+        """Refuse a worker further leases and plan its untaken groups again."""
+        body = await read(request, messages.Quarantine)
+        moved = ledger.quarantine(body.worker, body.reason)
+        service.changed()
+        return {"pending_again": moved}
 
 
 def _add_leases(app: FastAPI, service: BufferService) -> None:
-    @app.post("/v1/lease")
+    ledger = service.ledger
+
     async def lease(request: Request) -> Response:
-        body = _map(unpack(await request.body()), {"worker", "wait_s"})
-        worker, wait_s = _text(body, "worker"), _seconds(body, "wait_s")
-        found = await service.wait_for(lambda: service.ledger.lease(worker), wait_s, app.state.stopping)
-        return _packed({"lease": None if found is None else lease_to_map(found)})
+        body = await read(request, messages.LeaseCall)
+        found = await service.leases.get(
+            lambda: ledger.lease(body.worker, request=body.request), body.wait_s, request
+        )
+        if found is None:
+            return JSONResponse({"lease": None, "reason": ledger.why_no_lease() or "busy"})
+        return JSONResponse({"lease": lease_to_map(found), "reason": ""})
 
-    @app.post("/v1/renew")
+    app.router.add_route("/v1/lease", lease, methods=["POST"])
+
+    @app.post("/v1/renew", openapi_extra=documented(messages.OneLease))
     async def renew(request: Request) -> dict[str, float]:
-        body = _map(unpack(await request.body()), {"lease"})
-        return {"expires_in_s": service.ledger.renew(_text(body, "lease"))}
+        """Extend a lease."""
+        body = await read(request, messages.OneLease)
+        return {"expires_in_s": ledger.renew(body.lease)}
 
-    @app.post("/v1/release")
-    async def release(request: Request) -> dict[str, bool]:
-        body = _map(unpack(await request.body()), {"lease"})
-        service.ledger.release(_text(body, "lease"))
-        await service.notify()
-        return {"released": True}
+    @app.post("/v1/release", openapi_extra=documented(messages.OneLease))
+    async def release(request: Request) -> dict[str, str]:
+        """Give a lease back unused."""
+        body = await read(request, messages.OneLease)
+        state = ledger.release(body.lease)
+        service.changed()
+        return {"state": state}
+
+    @app.post("/v1/fail", openapi_extra=documented(messages.Fail))
+    async def fail(request: Request) -> dict[str, str]:
+        """Give a lease back because the environment or the infrastructure failed."""
+        body = await read(request, messages.Fail)
+        state = ledger.fail(body.lease, FailureClass(body.failure), body.error)
+        service.changed()
+        return {"state": state}
 
 
 def _add_groups(app: FastAPI, service: BufferService) -> None:
-    def put_one(body: bytes) -> PutResult:
-        return service.ledger.put(decode_group(body), body)
-
-    @app.post("/v1/put")
     async def put(request: Request) -> Response:
-        result = put_one(await request.body())
-        await service.notify()
-        return _packed({"outcome": result.outcome, "reason": result.reason, "duplicate": result.duplicate})
+        body = await request.body()
+        return JSONResponse(_result_to_map(await service.put((decode_group(body), body))))
 
-    @app.post("/v1/put_many")
     async def put_many(request: Request) -> Response:
-        """Put several groups; each answers for itself."""
-        body = _map(unpack(await request.body()), {"groups"})
-        if not isinstance(body["groups"], list) or not all(isinstance(g, bytes) for g in body["groups"]):
-            raise InputError("groups: must be a list of encoded groups")
-        results: list[dict[str, Any]] = []
-        for one in body["groups"]:
+        """Each group is answered for itself: its result, or its error."""
+        bodies = messages.PutMany.check(unpack(await request.body()), MAX_GROUPS_PER_PUT)
+        answers: list[asyncio.Future[PutResult] | AsyncRLError] = []
+        for body in bodies:
             try:
-                r = put_one(one)
-                results.append({"outcome": r.outcome, "reason": r.reason, "duplicate": r.duplicate})
-            except AsyncRLError as error:
-                results.append({"error": type(error).__name__, "message": str(error)})
-        await service.notify()
-        return _packed({"results": results})
+                answers.append(service.put((decode_group(body), body)))
+            except InputError as error:
+                answers.append(error)
+        await asyncio.wait([a for a in answers if isinstance(a, asyncio.Future)] or [_done()])
+        return JSONResponse({"results": [_answer_to_map(a) for a in answers]})
 
-    @app.post("/v1/take")
+    app.router.add_route("/v1/put", put, methods=["POST"])
+    app.router.add_route("/v1/put_many", put_many, methods=["POST"])
+
+
+def _add_steps(app: FastAPI, service: BufferService) -> None:
+    ledger = service.ledger
+
     async def take(request: Request) -> Response:
-        body = _map(unpack(await request.body()), {"step", "wait_s"})
-        step, wait_s = _count(body, "step"), _seconds(body, "wait_s")
-        groups = await service.wait_for(lambda: service.ledger.take(step).groups, wait_s, app.state.stopping)
-        awaited = () if groups is not None else service.ledger.take(step).awaited
-        return _packed({"groups": groups, "awaited": list(awaited)})
+        body = await read(request, messages.Take)
 
-    @app.post("/v1/commit")
+        def attempt() -> Taken | None:
+            taken = ledger.take(body.step)
+            return None if taken.groups is None else taken
+
+        taken = await service.takes.get(attempt, body.wait_s, request) or ledger.take(body.step)
+        return groups_response(taken)
+
+    app.router.add_route("/v1/take", take, methods=["POST"])
+
+    @app.post("/v1/drop", openapi_extra=documented(messages.Drop))
+    async def drop(request: Request) -> dict[str, int]:
+        """Set groups of a taken batch aside."""
+        body = await read(request, messages.Drop)
+        return {"dropped": ledger.drop(body.step, body.leases, body.reason)}
+
+    @app.post("/v1/commit", openapi_extra=documented(messages.Version))
     async def commit(request: Request) -> dict[str, int]:
-        body = _map(unpack(await request.body()), {"version"})
-        service.ledger.commit(_count(body, "version"))
-        await service.notify()
-        return {"version": service.ledger.version}
+        """Account for a published version."""
+        body = await read(request, messages.Version)
+        if ledger.commit(body.version):
+            service.changed()
+        return {"version": ledger.version}
 
-    @app.post("/v1/rollback")
+    @app.post("/v1/rollback", openapi_extra=documented(messages.Version))
     async def rollback(request: Request) -> dict[str, int]:
-        body = _map(unpack(await request.body()), {"version"})
-        moved = service.ledger.rollback_to(_count(body, "version"))
-        await service.notify()
-        return {"version": service.ledger.version, "pending_again": moved}
+        """Forget what came after a version."""
+        body = await read(request, messages.Version)
+        moved = ledger.rollback_to(body.version)
+        service.changed()
+        return {"version": ledger.version, "pending_again": moved}
 
 
 def _add_status(app: FastAPI, service: BufferService) -> None:
     registry = CollectorRegistry()
-    registry.register(_Metrics(service.ledger))
+    registry.register(_Metrics(service))
 
     @app.get("/v1/status")
     async def status() -> dict[str, Any]:
-        return service.ledger.stats()
+        """The ledger's counts."""
+        return service.ledger.stats() | {"waiting_for_lease": len(service.leases)}
 
     @app.get("/metrics")
     async def metrics() -> Response:
+        """The counts for Prometheus."""
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
 
 
 class _Metrics:
     """Exports the ledger's counts to Prometheus."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    def __init__(self, service: BufferService) -> None:
+        self.service = service
 
     def collect(self) -> Any:
-        for name, value in self.ledger.stats().items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                yield GaugeMetricFamily(f"asyncrl_buffer_{name}", f"{name} in the ledger", value=value)
+        stats = self.service.ledger.stats() | {"waiting_for_lease": len(self.service.leases)}
+        for name, value in stats.items():
+            if isinstance(value, int | float):
+                yield GaugeMetricFamily(f"asyncrl_buffer_{name}", f"{name} in the ledger", value=float(value))
+        for name, label in (("dropped_by_reason", "reason"), ("failed_by_class", "failure")):
+            family = GaugeMetricFamily(f"asyncrl_buffer_{name}", f"{name} in the ledger", labels=[label])
+            for key, value in stats[name].items():
+                family.add_metric([key], value)
+            yield family
 
 
-def _map(body: Any, keys: set[str]) -> dict[str, Any]:
-    if not isinstance(body, dict):
-        raise InputError(f"body: must be a map, got {type(body).__name__}")
-    if set(body) != keys:
-        raise InputError(f"body: must have the keys {', '.join(sorted(keys))}, got {', '.join(map(str, body)) or 'none'}")
-    return body
+def _result_to_map(result: PutResult) -> dict[str, Any]:
+    return {"outcome": result.outcome, "reason": result.reason, "duplicate": result.duplicate}
 
 
-def _text(body: dict[str, Any], key: str) -> str:
-    value = body[key]
-    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME:
-        raise InputError(f"{key}: must be a string of 1 to {MAX_NAME} characters")
-    return value
+def _answer_to_map(answer: asyncio.Future[PutResult] | AsyncRLError) -> dict[str, Any]:
+    error = answer.exception() if isinstance(answer, asyncio.Future) else answer
+    if error is None:
+        assert isinstance(answer, asyncio.Future)
+        return _result_to_map(answer.result())
+    if not isinstance(error, AsyncRLError):
+        raise error
+    return messages.error_to_map(error_response(error, STATUSES | OWN_STATUSES))
 
 
-def _seconds(body: dict[str, Any], key: str) -> float:
-    value = body[key]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_WAIT_S:
-        raise InputError(f"{key}: must be a number from 0 to {MAX_WAIT_S:g}, got {value!r}")
-    return float(value)
-
-
-def _count(body: dict[str, Any], key: str) -> int:
-    value = body[key]
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
-        raise InputError(f"{key}: must be a whole number from 0, got {value!r}")
-    return value
-
-
-def _packed(message: dict[str, Any]) -> Response:
-    return Response(msgpack.packb(message), media_type=MSGPACK)
+def _done() -> asyncio.Future[Any]:
+    done = asyncio.get_running_loop().create_future()
+    done.set_result(None)
+    return done
 
 
 def serve_buffer(
@@ -250,9 +318,12 @@ def serve_buffer(
     drop_no_signal: bool = True,
     max_tokens: int = 2**24,
     base_version: int = 0,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
 ) -> None:
-    """Run a buffer until it is told to stop. See `LedgerSettings` for the bounds."""
+    """Run a buffer until it is told to stop. See `LedgerSettings` for the bounds, `serve` for the address."""
     settings = LedgerSettings(
         groups_per_step, max_staleness, group_size, lease_s, max_attempts, drop_no_signal, max_tokens
     )
-    serve(create_buffer_app(Ledger(ledger, settings, base_version), token), host, port, ready_file)
+    app = create_buffer_app(Ledger(ledger, settings, base_version), token)
+    serve(app, host, port, ready_file, tls_cert, tls_key)

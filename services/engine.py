@@ -175,7 +175,9 @@ def _check_model(model: str) -> None:
     path = Path(model)
     looks_local = path.is_absolute() or model.startswith(".") or model.count("/") > 1
     if looks_local and not (path / "config.json").is_file():
-        raise ConfigError(f"model.path: {model!r} has no config.json; give a Hugging Face model folder or a hub name")
+        raise ConfigError(
+            f"model.path: {model!r} has no config.json; give a Hugging Face model folder or a hub name"
+        )
 
 
 def _check_port(port: int) -> None:

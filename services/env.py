@@ -132,7 +132,9 @@ async def _operate(host: EnvHost, operation: dict[str, Any]) -> dict[str, Any]:
     kind = operation["op"]
     if kind == "step":
         action = operation["action"]
-        calls = tuple(ToolCall(str(c["id"]), str(c["name"]), dict(c["arguments"])) for c in action["tool_calls"])
+        calls = tuple(
+            ToolCall(str(c["id"]), str(c["name"]), dict(c["arguments"])) for c in action["tool_calls"]
+        )
         parsed = Action(str(action["content"]), calls, tuple(map(str, action["parse_errors"])))
         index, timeout_s = int(operation["step_index"]), float(operation["timeout_s"])
         return asdict(await host.step(str(operation["session"]), index, parsed, timeout_s))
@@ -158,7 +160,12 @@ def _add_status(app: FastAPI, host: EnvHost) -> None:
         env = load_env(name) if name in ENVS else None
         if env is None:
             raise InputError(f"unknown environment {name!r}; allowed: {', '.join(sorted(ENVS))}")
-        return {"name": name, "tools": env.tools, "max_turns": env.max_turns, "doc": (env.__doc__ or "").strip()}
+        return {
+            "name": name,
+            "tools": env.tools,
+            "max_turns": env.max_turns,
+            "doc": (env.__doc__ or "").strip(),
+        }
 
     @app.get("/v1/status")
     async def status() -> dict[str, int]:

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from asyncrl.services.serving import is_loopback, serve
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -31,6 +30,7 @@ from asyncrl.errors import (
     StaleError,
     UnavailableError,
 )
+from asyncrl.services.serving import is_loopback, serve
 
 __all__ = ["STATUSES", "Guard", "create_app", "error_response", "is_loopback", "serve"]
 
@@ -100,7 +100,9 @@ def create_app(
 def error_response(error: Exception, statuses: Mapping[type[Exception], int] = STATUSES) -> JSONResponse:
     """The JSON answer of an error, with the status of its nearest listed base class."""
     status = next((statuses[kind] for kind in type(error).__mro__ if kind in statuses), 500)
-    body: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+    # Clients know the shared classes only, so a service's own error goes by its nearest shared base.
+    kind = next((k.__name__ for k in type(error).__mro__ if k.__module__ == AsyncRLError.__module__), "Error")
+    body: dict[str, Any] = {"type": kind, "message": str(error)}
     headers = {}
     retry_after_s = getattr(error, "retry_after_s", None)
     if retry_after_s is not None:

@@ -44,7 +44,14 @@ class RolloutService:
     """Holds a worker's clients and its loop."""
 
     def __init__(
-        self, config: Config, model: str, engines: Sequence[str], envs: Sequence[str], buffer: str, token: str, name: str
+        self,
+        config: Config,
+        model: str,
+        engines: Sequence[str],
+        envs: Sequence[str],
+        buffer: str,
+        token: str,
+        name: str,
     ) -> None:
         self.config = config
         self.name = name
@@ -65,7 +72,9 @@ class RolloutService:
                 episode_timeout_s=config.rollout.episode_timeout_s,
             )
 
-    def runner(self, temperature: float, seed: int | None, env_config: dict[str, Any] | None = None) -> EpisodeRunner:
+    def runner(
+        self, temperature: float, seed: int | None, env_config: dict[str, Any] | None = None
+    ) -> EpisodeRunner:
         """Return a runner with the recipe's limits."""
         rollout = self.config.rollout
         settings = EpisodeSettings(
@@ -78,10 +87,14 @@ class RolloutService:
         )
         return EpisodeRunner(self.router, self.envs, self.renderer, self.parse, settings)
 
-    async def run_tasks(self, tasks: Sequence[Task], samples: int, temperature: float, seed: int | None) -> list[bytes]:
+    async def run_tasks(
+        self, tasks: Sequence[Task], samples: int, temperature: float, seed: int | None
+    ) -> list[bytes]:
         """Run `samples` episodes of each task at once; return encoded groups in task order."""
         runner = self.runner(temperature, seed)
-        limit = asyncio.Semaphore(max(1, self.config.engine.max_num_seqs * len(self.router.engines) // samples))
+        limit = asyncio.Semaphore(
+            max(1, self.config.engine.max_num_seqs * len(self.router.engines) // samples)
+        )
 
         async def one(task: Task) -> bytes:
             lease = Lease(uuid.uuid4().hex, task, 0, 0, samples, 1, 0.0)
@@ -123,12 +136,16 @@ class _Metrics:
     def collect(self) -> Any:
         status = self.service.status()
         for name in ("groups", "turns", "sampled_tokens", "context_tokens", "cached_tokens", "leases_lost"):
-            yield CounterMetricFamily(f"asyncrl_rollout_{name}", f"{name} of this worker", value=status.get(name, 0))
+            yield CounterMetricFamily(
+                f"asyncrl_rollout_{name}", f"{name} of this worker", value=status.get(name, 0)
+            )
         episodes = CounterMetricFamily("asyncrl_rollout_episodes", "episodes by outcome", labels=["outcome"])
         for outcome, count in status.get("episodes", {}).items():
             episodes.add_metric([outcome], count)
         yield episodes
-        yield GaugeMetricFamily("asyncrl_rollout_running_groups", "leases held", value=len(status.get("running", ())))
+        yield GaugeMetricFamily(
+            "asyncrl_rollout_running_groups", "leases held", value=len(status.get("running", ()))
+        )
 
 
 def create_rollout_app(service: RolloutService, token: str) -> FastAPI:

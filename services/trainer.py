@@ -82,13 +82,19 @@ class Recorder:
         self.metrics.close()
 
 
-def run_trainer(folder: Path, model: str, buffer: str, engines: Sequence[str], weights_dir: Path, token: str = "") -> int:
+def run_trainer(
+    folder: Path, model: str, buffer: str, engines: Sequence[str], weights_dir: Path, token: str = ""
+) -> int:
     """Train one run to its end; return 0. Every rank calls this."""
     config = Config.model_validate(json.loads((folder / "config.json").read_text()), strict=False)
     set_threads(config.train.threads)
     objective = build_objective(config.algo)
     policy = load_policy(model, config.model.dtype, config.train.gradient_checkpointing)
-    reference = load_policy(model, config.model.dtype).eval().requires_grad_(False) if objective.needs_reference else None
+    reference = (
+        load_policy(model, config.model.dtype).eval().requires_grad_(False)
+        if objective.needs_reference
+        else None
+    )
     engine = TrainEngine(policy, config.train, config.model.dtype)
     if reference is not None:
         reference.to(engine.device)

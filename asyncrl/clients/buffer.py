@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import threading
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from asyncrl.clients.http import HttpClient
+from asyncrl.clients.http import HttpClient, error_named
 from asyncrl.data.codec import decode_group, encode_group, lease_from_map, task_to_map
-from asyncrl.types import Group, Lease, Task
+from asyncrl.errors import AsyncRLError
+from asyncrl.types import FailureClass, Group, Lease, Task
 
 T = TypeVar("T")
+TASKS_PER_CALL = 10_000
+MAX_ERROR = 2000
 MARGIN_S = 30.0
 """How much longer than a server-side wait the client waits for the answer."""
 
@@ -27,29 +31,32 @@ class PutOutcome:
 
 
 class BufferClient:
-    """The ledger's verbs over HTTP. All may be repeated safely."""
+    """The ledger's verbs over HTTP, see `buffer.ledger.Ledger`. All may be repeated safely.
 
-    def __init__(self, url: str, token: str = "") -> None:
-        self._http = HttpClient(url, token)
+    retry_s: how long a buffer that cannot be reached is tried again, as while it restarts.
+    """
+
+    def __init__(self, url: str, token: str = "", retry_s: float = 30.0) -> None:
+        self._http = HttpClient(url, token, retry_s)
 
     async def close(self) -> None:
         await self._http.close()
 
     async def add_tasks(self, tasks: Sequence[Task]) -> int:
         """Plan tasks; return how many were new."""
-        answer = await self._http.post("/v1/tasks", {"tasks": [task_to_map(task) for task in tasks]})
-        return answer["added"]
+        added = 0
+        for start in range(0, len(tasks), TASKS_PER_CALL):
+            chunk = [task_to_map(task) for task in tasks[start : start + TASKS_PER_CALL]]
+            added += (await self._http.post("/v1/tasks", {"tasks": chunk}))["added"]
+        return added
 
     async def close_plan(self) -> None:
         """Say that no more tasks come."""
         await self._http.post("/v1/plan/close")
 
     async def lease(self, worker: str, wait_s: float) -> Lease | None:
-        """Lease a group; None when nothing could be leased within `wait_s`.
-
-        A lease whose answer is lost runs out by itself, so the call is repeated safely.
-        """
-        body = {"worker": worker, "wait_s": wait_s}
+        """Lease a group; None when nothing could be leased within `wait_s`."""
+        body = {"worker": worker, "wait_s": wait_s, "request": secrets.token_hex(8)}
         answer = await self._http.post("/v1/lease", body, wait_s + MARGIN_S)
         return None if answer["lease"] is None else lease_from_map(answer["lease"])
 
@@ -57,13 +64,26 @@ class BufferClient:
         """Extend a lease; return the seconds it has. Raises `ConflictError` when it is gone."""
         return (await self._http.post("/v1/renew", {"lease": lease_id}))["expires_in_s"]
 
-    async def release(self, lease_id: str) -> None:
-        """Give a lease back unused."""
-        await self._http.post("/v1/release", {"lease": lease_id})
+    async def release(self, lease_id: str) -> str:
+        """Give a lease back unused; return the task's state."""
+        return (await self._http.post("/v1/release", {"lease": lease_id}))["state"]
+
+    async def fail(self, lease_id: str, failure: FailureClass, error: str) -> str:
+        """Give a lease back because the environment or the infrastructure failed; return the task's state."""
+        body = {"lease": lease_id, "failure": str(failure), "error": error[:MAX_ERROR]}
+        return (await self._http.post("/v1/fail", body))["state"]
 
     async def put(self, group: Group) -> PutOutcome:
-        """Hand in a finished group. Raises `ConflictError` (lease gone), `InputError` (refused)."""
+        """Hand in a finished group.
+
+        Raises `ConflictError` (lease gone), `StaleError` (a token older than the admission), `InputError`.
+        """
         return PutOutcome(**await self._http.post("/v1/put", encode_group(group)))
+
+    async def put_many(self, groups: Sequence[Group]) -> list[PutOutcome | AsyncRLError]:
+        """Hand in several groups in one call; each is answered for itself, with the error `put` would raise."""
+        answer = await self._http.post("/v1/put_many", {"groups": [encode_group(group) for group in groups]})
+        return [_outcome(result) for result in answer["results"]]
 
     async def take(self, step: int, wait_s: float) -> list[Group] | None:
         """Return the step's groups, [] when the plan is exhausted, None when not ready within `wait_s`."""
@@ -74,6 +94,21 @@ class BufferClient:
         """Account for a published version."""
         await self._http.post("/v1/commit", {"version": version})
 
+    async def drop(self, step: int, group_ids: Sequence[str], reason: str) -> int:
+        """Set groups of a taken batch aside as dropped; return how many."""
+        body = {"step": step, "leases": list(group_ids), "reason": reason}
+        return (await self._http.post("/v1/drop", body))["dropped"]
+
+    async def pause(self, paused: bool) -> None:
+        """Stop or resume granting leases."""
+        await self._http.post("/v1/pause", {"paused": paused})
+
+    async def quarantine(self, worker: str, reason: str) -> int:
+        """Refuse a worker further leases; return how many of its groups are planned again."""
+        return (await self._http.post("/v1/quarantine", {"worker": worker, "reason": reason}))[
+            "pending_again"
+        ]
+
     async def rollback(self, version: int) -> int:
         """Forget what came after `version`; return how many tasks wait again."""
         return (await self._http.post("/v1/rollback", {"version": version}))["pending_again"]
@@ -81,6 +116,12 @@ class BufferClient:
     async def status(self) -> dict[str, Any]:
         """Return the ledger's counts."""
         return await self._http.get("/v1/status")
+
+
+def _outcome(result: dict[str, Any]) -> PutOutcome | AsyncRLError:
+    if "error" not in result:
+        return PutOutcome(**result)
+    return error_named(result["error"].get("type"), result["error"].get("message", ""), result["status"])
 
 
 class BufferClientSync:
@@ -107,6 +148,15 @@ class BufferClientSync:
 
     def commit(self, version: int) -> None:
         self._run(self._client.commit(version))
+
+    def drop(self, step: int, group_ids: Sequence[str], reason: str) -> int:
+        return self._run(self._client.drop(step, group_ids, reason))
+
+    def rollback(self, version: int) -> int:
+        return self._run(self._client.rollback(version))
+
+    def quarantine(self, worker: str, reason: str) -> int:
+        return self._run(self._client.quarantine(worker, reason))
 
     def stats(self) -> dict[str, Any]:
         return self._run(self._client.status())

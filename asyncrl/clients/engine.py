@@ -135,7 +135,9 @@ class EngineClient:
             )
         return self._http
 
-    async def request(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = 60.0) -> dict[str, Any]:
+    async def request(
+        self, path: str, body: dict[str, Any] | None = None, timeout_s: float = 60.0
+    ) -> dict[str, Any]:
         """Call a control route (`state`, `weights/prepare`, ...). Raises `InfrastructureError`, `InputError`."""
         method, data = ("GET", None) if body is None else ("POST", msgpack.packb(body))
         timeout = aiohttp.ClientTimeout(total=timeout_s)
@@ -147,7 +149,9 @@ class EngineClient:
                     raise InputError(f"engine {self.url}: {path}: {await _error_text(response)}")
                 return msgpack.unpackb(await response.read())
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise InfrastructureError(f"engine {self.url}: {path}: {type(error).__name__}: {error}") from error
+            raise InfrastructureError(
+                f"engine {self.url}: {path}: {type(error).__name__}: {error}"
+            ) from error
 
     async def state(self) -> dict[str, Any]:
         """Return `{version, paused}`."""

@@ -11,17 +11,30 @@ import aiohttp
 import msgpack
 
 from asyncrl import errors
-from asyncrl.errors import AsyncRLError, InputError, UnavailableError
+from asyncrl.errors import AsyncRLError, ConfigError, InputError, UnavailableError
 
-RETRY_PAUSES_S = (0.05, 0.2, 0.5, 1.0)
-RETRIED = (aiohttp.ClientConnectionError, aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, OSError)
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 1.0
+READ_BUFFER_BYTES = 4 * 2**20
+KEEP_ALIVE_S = 30.0
+"""Shorter than the services' own limit, so that connections are rarely found closed."""
+RETRIED = (
+    aiohttp.ClientConnectionError,
+    aiohttp.ServerDisconnectedError,
+    aiohttp.ClientPayloadError,
+    OSError,
+)
 
 
 class HttpClient:
-    """One service's address. Calls that may be repeated are, through dropped connections, until their deadline."""
+    """One service's address. Calls that may be repeated are, through dropped connections and restarts.
 
-    def __init__(self, url: str, token: str = "") -> None:
+    retry_s: how long a service that cannot be reached is tried again, within the call's own time limit.
+    """
+
+    def __init__(self, url: str, token: str = "", retry_s: float = 10.0) -> None:
         self.url = url.rstrip("/")
+        self.retry_s = retry_s
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._session: aiohttp.ClientSession | None = None
 
@@ -43,25 +56,29 @@ class HttpClient:
         return await self._call("GET", path, None, timeout_s, True)
 
     async def _call(self, method: str, path: str, data: bytes | None, timeout_s: float, repeat: bool) -> Any:
-        deadline = time.monotonic() + timeout_s
-        for attempt in range(len(RETRY_PAUSES_S) + 1):
-            timeout = aiohttp.ClientTimeout(total=max(0.1, deadline - time.monotonic()))
+        start = time.monotonic()
+        pause_s = FIRST_PAUSE_S
+        while True:
+            timeout = aiohttp.ClientTimeout(total=max(0.1, start + timeout_s - time.monotonic()))
             try:
                 async with self._open().request(method, path, data=data, timeout=timeout) as response:
                     return _decode(response, await response.read(), self.url + path)
             except TimeoutError as error:
                 raise UnavailableError(f"{self.url}{path}: no answer within {timeout_s:g} s") from error
             except RETRIED as error:
-                left_s = deadline - time.monotonic()
-                if not repeat or attempt == len(RETRY_PAUSES_S) or left_s <= 0:
+                left_s = start + min(timeout_s, self.retry_s) - time.monotonic()
+                if not repeat or left_s <= 0:
                     raise UnavailableError(f"{self.url}{path}: {type(error).__name__}: {error}") from error
-                await asyncio.sleep(min(RETRY_PAUSES_S[attempt], left_s))
-        raise AssertionError("unreachable")
+                await asyncio.sleep(min(pause_s, left_s))
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                self.url, headers=self._headers, connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0)
+                self.url,
+                headers={"Content-Type": "application/msgpack"} | self._headers,
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+                read_bufsize=READ_BUFFER_BYTES,
             )
         return self._session
 
@@ -74,9 +91,20 @@ def _decode(response: aiohttp.ClientResponse, raw: bytes, where: str) -> Any:
         raise InputError(f"{where}: HTTP {response.status} with an unreadable body ({error})") from error
     if response.status < 400:
         return body
-    problem = body.get("error", {}) if isinstance(body, dict) else {}
-    kind = getattr(errors, str(problem.get("type")), None)
+    problem = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(problem, dict):
+        problem = {}
     message = f"{where}: {problem.get('message', f'HTTP {response.status}')}"
+    raise error_named(problem.get("type"), message, response.status, problem.get("retry_after_s"))
+
+
+def error_named(name: Any, message: str, status: int, retry_after_s: float | None = None) -> AsyncRLError:
+    """The error a service named, or the nearest one to its HTTP status."""
+    kind = getattr(errors, str(name), None)
+    if kind is UnavailableError or (status in (429, 502, 503, 504) and kind is None):
+        return UnavailableError(message, retry_after_s)
     if isinstance(kind, type) and issubclass(kind, AsyncRLError):
-        raise kind(message)
-    raise InputError(message) if response.status < 500 else UnavailableError(message)
+        return kind(message)
+    if status == 401:
+        return ConfigError(f"{message}; give the service's token")
+    return InputError(message) if status < 500 else UnavailableError(message)

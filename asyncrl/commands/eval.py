@@ -21,7 +21,9 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--env", required=True, help="environment name or import path")
     parser.add_argument("--tasks", type=int, default=100)
     parser.add_argument("--samples", type=int, default=1, help="episodes a task; pass@k up to this k")
-    parser.add_argument("--recipe", help="take limits, engine and environment settings from this recipe or config.json")
+    parser.add_argument(
+        "--recipe", help="take limits, engine and environment settings from this recipe or config.json"
+    )
     parser.add_argument("--out", type=Path, help="write the result as JSON")
     parser.add_argument("--fail-under", type=float, help="exit with 1 when the mean reward is below this")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
@@ -39,7 +41,11 @@ def run(args: argparse.Namespace) -> int:
     elif args.recipe:
         config = load_config(args.recipe, [f"model.path={args.checkpoint}", *args.overrides])
     else:
-        data = {"model": {"path": args.checkpoint}, "env": {"name": args.env}, "engine": {"max_model_len": _context(args.checkpoint)}}
+        data = {
+            "model": {"path": args.checkpoint},
+            "env": {"name": args.env},
+            "engine": {"max_model_len": _context(args.checkpoint)},
+        }
         config = parse_config(data)
     folder = Path(tempfile.mkdtemp(prefix="asyncrl-eval-"))
     try:

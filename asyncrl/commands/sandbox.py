@@ -7,7 +7,9 @@ from typing import Any
 
 
 def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("sandbox", help="check what the sandbox keeps in: asyncrl sandbox check", add_help=False)
+    parser = subparsers.add_parser(
+        "sandbox", help="check what the sandbox keeps in: asyncrl sandbox check", add_help=False
+    )
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     parser.set_defaults(run=run)
 

@@ -134,7 +134,9 @@ def _trainer(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> 
     if config.train.ranks > 1 and "RANK" not in os.environ:
         from torch.distributed.run import main as torchrun
 
-        torchrun(["--standalone", "--nproc-per-node", str(config.train.ranks), "-m", "asyncrl", *sys.argv[1:]])
+        torchrun(
+            ["--standalone", "--nproc-per-node", str(config.train.ranks), "-m", "asyncrl", *sys.argv[1:]]
+        )
         return 0
     from asyncrl.services.trainer import run_trainer
 

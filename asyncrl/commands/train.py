@@ -16,7 +16,9 @@ def add(subparsers: Any) -> None:
         "logs, checkpoints, reward.png and summary.json.",
     )
     parser.add_argument("recipe", help="a TOML file, a folder with recipe.toml, or a name under recipes/")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, such as train.num_steps=20")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings, such as train.num_steps=20"
+    )
     parser.set_defaults(run=run)
 
 

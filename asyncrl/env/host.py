@@ -55,7 +55,9 @@ class EnvHost:
         if key and (known := self._keys.get(key)) in self.sessions:
             return self.sessions[known]  # type: ignore[index]
         if len(self.sessions) >= self.max_sessions:
-            raise UnavailableError(f"all {self.max_sessions} environment sessions are in use", retry_after_s=1.0)
+            raise UnavailableError(
+                f"all {self.max_sessions} environment sessions are in use", retry_after_s=1.0
+            )
         env_class = load_env(task.env)
         try:
             env = env_class(task, **config)
@@ -86,7 +88,9 @@ class EnvHost:
             if index == session.next_index - 1 and session.last is not None:
                 return session.last
             if index != session.next_index:
-                raise ConflictError(f"session {session_id}: step_index must be {session.next_index}, got {index}")
+                raise ConflictError(
+                    f"session {session_id}: step_index must be {session.next_index}, got {index}"
+                )
             try:
                 step = await self._call(session.env, "step", lambda: session.env.step(action), timeout_s)
                 if not isinstance(step, Step):
@@ -150,7 +154,9 @@ class EnvHost:
                 result = await asyncio.to_thread(method)
                 return await result if inspect.isawaitable(result) else result
         except TimeoutError as error:
-            raise DeadlineError(f"environment {env.task.env!r}: {what} took longer than {timeout_s:g} s") from error
+            raise DeadlineError(
+                f"environment {env.task.env!r}: {what} took longer than {timeout_s:g} s"
+            ) from error
         except Exception as error:
             raise _failure(env.task.env, what, error) from error
 

@@ -86,7 +86,7 @@ class Env:
         """Advance the episode by one assistant turn."""
         raise NotImplementedError
 
-    def close(self) -> None | Awaitable[None]:
+    def close(self) -> Awaitable[None] | None:
         """Free what the episode holds. Called exactly once."""
 
     def oracle(self, messages: list[Message]) -> Message:

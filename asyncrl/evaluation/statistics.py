@@ -54,7 +54,7 @@ def wilson(successes: int, trials: int, level: float = 0.95) -> tuple[float, flo
 
 
 def t_quantile(p: float, degrees: int) -> float:
-    """Return Student's t quantile by the Cornish-Fisher expansion about the normal (error below 0.01 from 4 degrees)."""
+    """Return Student's t quantile by its expansion about the normal (error below 0.01 from 4 degrees)."""
     z = NormalDist().inv_cdf(p)
     if degrees <= 2:
         exact = {1: math.tan(math.pi * (p - 0.5)), 2: (2 * p - 1) * math.sqrt(2 / (4 * p * (1 - p)))}

@@ -45,5 +45,7 @@ def cached_base_model(config: Config) -> Path:
         argv = [sys.executable, "-m", "asyncrl", "sft", file.name, "--out", str(folder)]
         code = subprocess.run(argv, check=False).returncode
     if code != 0:
-        raise UnavailableError(f"the base model could not be trained (asyncrl sft ended with exit code {code})")
+        raise UnavailableError(
+            f"the base model could not be trained (asyncrl sft ended with exit code {code})"
+        )
     return folder

@@ -46,7 +46,9 @@ def summarize(groups: list[Group], samples: int) -> EvalResult:
 
     Environment and infrastructure failures are counted apart. Raises `InfrastructureError` when nothing is left.
     """
-    valid = {g.task.id: [t for t in g.trajectories if t.failure in (None, FailureClass.AGENT)] for g in groups}
+    valid = {
+        g.task.id: [t for t in g.trajectories if t.failure in (None, FailureClass.AGENT)] for g in groups
+    }
     failed: dict[str, int] = {}
     for group in groups:
         for t in group.trajectories:
@@ -84,7 +86,9 @@ def _pass_at(judged: dict[str, list[float]]) -> dict[str, float]:
     return found
 
 
-def evaluate(worker_url: str, config: Config, env: str, tasks: int, samples: int, token: str = "") -> EvalResult:
+def evaluate(
+    worker_url: str, config: Config, env: str, tasks: int, samples: int, token: str = ""
+) -> EvalResult:
     """Run the first `tasks` held-out tasks of `env`, `samples` times each, on the worker at `worker_url`.
 
     Sampling is seeded, so two evaluations of one checkpoint agree. Raises `InfrastructureError`.
@@ -114,7 +118,9 @@ def evaluate_checkpoint(
         family.stop()
 
 
-async def _run(url: str, tasks: list[dict[str, Any]], samples: int, config: Config, token: str) -> list[Group]:
+async def _run(
+    url: str, tasks: list[dict[str, Any]], samples: int, config: Config, token: str
+) -> list[Group]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     timeout = aiohttp.ClientTimeout(total=config.rollout.episode_timeout_s + 60)
     groups: list[Group] = []
@@ -129,7 +135,9 @@ async def _run(url: str, tasks: list[dict[str, Any]], samples: int, config: Conf
             try:
                 async with http.post(f"{url}/v1/rollouts", data=pack(request)) as response:
                     if response.status != 200:
-                        raise InfrastructureError(f"evaluation: HTTP {response.status}: {(await response.text())[:500]}")
+                        raise InfrastructureError(
+                            f"evaluation: HTTP {response.status}: {(await response.text())[:500]}"
+                        )
                     groups += [decode_group(one) for one in unpack(await response.read())["groups"]]
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise InfrastructureError(f"evaluation: {url}: {type(error).__name__}: {error}") from error

@@ -22,7 +22,7 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / "lock", "w")  # noqa: SIM115 - held until exit
+            self._lock = open(self.path / "lock", "w")
         except OSError as error:
             raise ConfigError(f"run folder {self.path}: cannot be written: {error.strerror}") from error
         try:
@@ -57,7 +57,9 @@ def choose_folder(config: Config, recipe: Path) -> Path:
     if config.run.name:
         path = base / config.run.name
         if (path / "metrics.jsonl").exists():
-            raise ConfigError(f"run.name: {str(path)!r} already holds a run; choose another name or remove it")
+            raise ConfigError(
+                f"run.name: {str(path)!r} already holds a run; choose another name or remove it"
+            )
         return path
     stem = recipe.parent.name if recipe.name == "recipe.toml" else recipe.stem
     number = 1

@@ -62,7 +62,9 @@ class Family:
         for path in (self.logs, self.ready):
             path.mkdir(parents=True, exist_ok=True)
 
-    def start(self, name: str, argv: Sequence[str], env: dict[str, str] | None = None, ready: bool = True) -> Child:
+    def start(
+        self, name: str, argv: Sequence[str], env: dict[str, str] | None = None, ready: bool = True
+    ) -> Child:
         """Start `python -m asyncrl ARGV`; with `ready` it is told where to report its address."""
         log = self.logs / f"{name}.log"
         command = [sys.executable, "-m", "asyncrl", *argv]
@@ -94,7 +96,9 @@ class Family:
                 child.url = json.loads(child.ready_file.read_text())["url"]
                 return child.url
             time.sleep(0.05)
-        raise DeadlineError(f"{child.name} did not start within {timeout_s:g} s; see {child.log}\n{child.tail()}")
+        raise DeadlineError(
+            f"{child.name} did not start within {timeout_s:g} s; see {child.log}\n{child.tail()}"
+        )
 
     def check(self) -> None:
         """Raise `UnavailableError` naming the first child that has died."""

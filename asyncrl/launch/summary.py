@@ -55,4 +55,10 @@ def eval_block(result: EvalResult | None) -> dict[str, Any] | None:
     mean, low, high = result.mean, result.ci_low, result.ci_high
     if result.success is not None and result.success_ci is not None:
         mean, (low, high) = result.success, result.success_ci
-    return {"mean": mean, "ci_low": low, "ci_high": high, **{k: v for k, v in result.to_json().items() if k not in ("mean", "ci_low", "ci_high")}, "reward": result.mean}
+    return {
+        "mean": mean,
+        "ci_low": low,
+        "ci_high": high,
+        **{k: v for k, v in result.to_json().items() if k not in ("mean", "ci_low", "ci_high")},
+        "reward": result.mean,
+    }

@@ -1,8 +1,8 @@
 """`asyncrl train`: one run from a recipe to a summary.
 
-    buffer, environments, engines start together; workers when those serve; evaluation before
-    tasks are planned -> workers lease -> the trainer steps and publishes -> the trainer ends
-    evaluation after on the final weights -> plot, summary -> everything stops in reverse order
+buffer, environments, engines start together; workers when those serve; evaluation before
+tasks are planned -> workers lease -> the trainer steps and publishes -> the trainer ends
+evaluation after on the final weights -> plot, summary -> everything stops in reverse order
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from asyncrl.config import Config
 from asyncrl.env.registry import load_env
 from asyncrl.env.tasks import read_task_file
 from asyncrl.errors import ConfigError, UnavailableError
-from asyncrl.launch.evaluate import EvalResult, evaluate
 from asyncrl.launch.base_model import cached_base_model
+from asyncrl.launch.evaluate import EvalResult, evaluate
 from asyncrl.launch.folder import RunFolder
 from asyncrl.launch.processes import Child, Family
 from asyncrl.launch.summary import build_summary
@@ -88,8 +88,12 @@ class TrainRun:
         path = self.config.model.path
         if path != "sft":
             local = Path(path)
-            if (local.is_absolute() or path.startswith(".") or local.exists()) and not (local / "config.json").exists():
-                raise ConfigError(f"model.path: {path!r} has no config.json; give a Hugging Face folder or a hub name")
+            if (local.is_absolute() or path.startswith(".") or local.exists()) and not (
+                local / "config.json"
+            ).exists():
+                raise ConfigError(
+                    f"model.path: {path!r} has no config.json; give a Hugging Face folder or a hub name"
+                )
             return path
         return str(cached_base_model(self.config))
 
@@ -109,7 +113,9 @@ class TrainRun:
         for child in engines:
             self.family.wait_ready(child, config.engine.start_timeout_s)
         roles = Roles(buffer, env, engines, [])
-        workers = [self.family.start(f"rollout-{i}", self._worker_argv(roles)) for i in range(config.rollout.workers)]
+        workers = [
+            self.family.start(f"rollout-{i}", self._worker_argv(roles)) for i in range(config.rollout.workers)
+        ]
         roles.workers = workers
         roles.trainer = self._start_trainer(roles)
         for child in workers:
@@ -135,7 +141,9 @@ class TrainRun:
         if not self.config.eval.tasks:
             return None
         config = self.config
-        result = evaluate(roles.workers[0].url, config, config.env.name, config.eval.tasks, config.eval.samples)
+        result = evaluate(
+            roles.workers[0].url, config, config.env.name, config.eval.tasks, config.eval.samples
+        )
         say(f"held-out {when} training: {describe(result)}")
         return result
 
@@ -147,7 +155,9 @@ class TrainRun:
         busy = self._engine_busy_s(roles)
         asyncio.run(self._watch(roles, tasks))
         self.train_wall_s = time.monotonic() - start
-        self.engine_busy = (self._engine_busy_s(roles) - busy) / max(self.train_wall_s, 1e-9) / len(roles.engines)
+        self.engine_busy = (
+            (self._engine_busy_s(roles) - busy) / max(self.train_wall_s, 1e-9) / len(roles.engines)
+        )
         self.family.children = [c for c in self.family.children if c is not roles.trainer]
 
     def _wait_for_trainer(self, trainer: Child) -> None:
@@ -233,7 +243,9 @@ def plan_tasks(config: Config) -> TaskPlan:
 def _numbered(tasks: Any) -> Any:
     """Yield tasks whose ids sort in their own order."""
     for number, task in enumerate(tasks):
-        yield Task(id=f"{number:08d}-{task.id}", env=task.env, seed=task.seed, split=task.split, data=task.data)
+        yield Task(
+            id=f"{number:08d}-{task.id}", env=task.env, seed=task.seed, split=task.split, data=task.data
+        )
 
 
 def describe(result: EvalResult) -> str:
@@ -253,4 +265,3 @@ def say(text: str) -> None:
 def _weights_directory(run_name: str) -> Path:
     base = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(os.environ.get("TMPDIR", "/tmp"))
     return base / f"asyncrl-{os.getpid()}-{run_name}"
-

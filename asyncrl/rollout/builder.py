@@ -39,7 +39,9 @@ class TrajectoryBuilder:
 
     def add_context(self, token_ids: np.ndarray, observation_id: str = "") -> None:
         """Append tokens nobody sampled; the next turn answers `observation_id`."""
-        self._append(token_ids, np.zeros(len(token_ids), np.float32), np.full(len(token_ids), NOT_SAMPLED, np.int32))
+        self._append(
+            token_ids, np.zeros(len(token_ids), np.float32), np.full(len(token_ids), NOT_SAMPLED, np.int32)
+        )
         self._observation_id = observation_id
 
     def add_turn(self, generated: Generated) -> None:
@@ -64,7 +66,11 @@ class TrajectoryBuilder:
             self.success = step.success
 
     def finish(
-        self, status: Status, failure: FailureClass | None = None, error: str = "", info: dict[str, Any] | None = None
+        self,
+        status: Status,
+        failure: FailureClass | None = None,
+        error: str = "",
+        info: dict[str, Any] | None = None,
     ) -> Trajectory:
         """Return the trajectory."""
         versions = np.concatenate(self._versions) if self._versions else np.empty(0, np.int32)

@@ -81,7 +81,9 @@ class EpisodeRunner:
         except EpisodeError as error:
             return builder.finish(Status.FAILED, error.failure, str(error))
         except (InputError, DeadlineError) as error:
-            return builder.finish(Status.FAILED, FailureClass.INFRASTRUCTURE, f"{type(error).__name__}: {error}")
+            return builder.finish(
+                Status.FAILED, FailureClass.INFRASTRUCTURE, f"{type(error).__name__}: {error}"
+            )
         finally:
             await self._close(session)
 
@@ -100,7 +102,9 @@ class EpisodeRunner:
             step = await self._step(builder, session, conversation, turn)
             if step.done:
                 status = Status.TRUNCATED if step.truncated else Status.FINISHED
-                return self._end(builder, conversation, session, status, "environment" if step.truncated else "")
+                return self._end(
+                    builder, conversation, session, status, "environment" if step.truncated else ""
+                )
             builder.add_context(self.renderer.observation(step.messages, session.tools), step.observation_id)
             conversation += step.messages
         return self._end(builder, conversation, session, Status.TRUNCATED, "max_turns")
@@ -115,7 +119,9 @@ class EpisodeRunner:
                 token_ids=builder.token_ids(),
                 max_tokens=max_tokens,
                 temperature=self.settings.temperature,
-                seed=None if seed is None else sampling_seed(seed, builder.task.id, builder.episode_index, turn),
+                seed=None
+                if seed is None
+                else sampling_seed(seed, builder.task.id, builder.episode_index, turn),
                 stop_token_ids=self.renderer.stop_token_ids,
                 session=episode_id,
             )
@@ -137,7 +143,12 @@ class EpisodeRunner:
         return step
 
     def _end(
-        self, builder: TrajectoryBuilder, conversation: list[Message], session: Session, status: Status, why: str
+        self,
+        builder: TrajectoryBuilder,
+        conversation: list[Message],
+        session: Session,
+        status: Status,
+        why: str,
     ) -> Trajectory:
         info: dict[str, Any] = {}
         if self.settings.check_history:

@@ -24,12 +24,12 @@ _CACHE_SIZE = 65536
 class Tokenizer(Protocol):
     """The part of a `transformers` tokenizer that is used."""
 
-    eos_token_id: int
-    eos_token: str
+    eos_token_id: Any
+    eos_token: Any
 
     def apply_chat_template(self, conversation: list[Message], **options: Any) -> Any: ...
     def encode(self, text: str, **options: Any) -> list[int]: ...
-    def decode(self, token_ids: Any, **options: Any) -> str: ...
+    def decode(self, token_ids: Any, **options: Any) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,9 @@ class ChatRenderer:
         full = self._render([_USER, message], tools, generate=False)
         end = full.rindex(self.tokenizer.eos_token) + len(self.tokenizer.eos_token)
         if not full.startswith(before):
-            raise ConfigError("the chat template writes more before an assistant turn than the generation prompt")
+            raise ConfigError(
+                "the chat template writes more before an assistant turn than the generation prompt"
+            )
         return self._encode(full[len(before) : end])
 
     def text(self, token_ids: np.ndarray) -> str:

@@ -39,7 +39,9 @@ def parse_mistral(text: str) -> Action:
     content, _, _ = text.partition("[TOOL_CALLS]")
     match = _MISTRAL.search(text)
     if match is None:
-        return Action(content.strip(), (), ("malformed tool call: [TOOL_CALLS] must be followed by a JSON list",))
+        return Action(
+            content.strip(), (), ("malformed tool call: [TOOL_CALLS] must be followed by a JSON list",)
+        )
     try:
         calls = json.loads(match.group(1))
     except json.JSONDecodeError as error:

@@ -79,8 +79,12 @@ class Anchors:
 @torch.no_grad()
 def whole_batch_logp(engine: TrainEngine, batch: StepBatch, settings, forward: Forward) -> Tensor:
     """Return `forward`'s log-probabilities for all rows [B,T]; each rank computes its share."""
-    result = torch.zeros(len(batch.trajectories), max(batch.lengths), dtype=torch.float32, device=engine.device)
-    for chosen in plan_micro_batches(batch.lengths, settings.micro_batch_tokens, engine.num_ranks)[engine.rank]:
+    result = torch.zeros(
+        len(batch.trajectories), max(batch.lengths), dtype=torch.float32, device=engine.device
+    )
+    for chosen in plan_micro_batches(batch.lengths, settings.micro_batch_tokens, engine.num_ranks)[
+        engine.rank
+    ]:
         rows = pad_rows(batch, chosen)
         logp = forward(rows.token_ids, rows.mask, settings.temperature)
         if chosen:

@@ -85,7 +85,11 @@ def pad_rows(batch: StepBatch, indices: Sequence[int]) -> Rows:
         logp[row, :n] = np.where(t.loss_mask, t.behavior_logprobs, 0.0)
         versions[row, :n] = t.versions
     return Rows(
-        list(indices), torch.from_numpy(token_ids), torch.from_numpy(mask), torch.from_numpy(logp), torch.from_numpy(versions)
+        list(indices),
+        torch.from_numpy(token_ids),
+        torch.from_numpy(mask),
+        torch.from_numpy(logp),
+        torch.from_numpy(versions),
     )
 
 
@@ -105,7 +109,8 @@ def advantage_batch(batch: StepBatch, token_tensors: dict[str, Tensor] | None = 
         turn_rewards=[[turn.reward for turn in t.turns] for t in batch.trajectories],
         observation_ids=[[turn.observation_id for turn in t.turns] for t in batch.trajectories],
         components={
-            name: torch.tensor([t.components.get(name, float("nan")) for t in batch.trajectories]) for name in names
+            name: torch.tensor([t.components.get(name, float("nan")) for t in batch.trajectories])
+            for name in names
         },
         agents=[str(t.info.get("agent", "")) for t in batch.trajectories],
         truncated=torch.tensor([t.status is Status.TRUNCATED for t in batch.trajectories]),

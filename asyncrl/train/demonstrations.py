@@ -43,7 +43,9 @@ def demonstrations(
                 yield runner.run(_play(env_class(task, **config), task, expert, rng))
             except NotImplementedError:
                 kind = "oracle" if expert else "random_policy"
-                raise ConfigError(f"environment {env_name!r} has no {kind}, which a supervised start needs") from None
+                raise ConfigError(
+                    f"environment {env_name!r} has no {kind}, which a supervised start needs"
+                ) from None
 
 
 async def _play(env: Env, task: Task, expert: bool, rng: random.Random) -> Demonstration:
@@ -66,7 +68,9 @@ async def _play(env: Env, task: Task, expert: bool, rng: random.Random) -> Demon
 def to_action(message: Message) -> Action:
     """Return the action an assistant message stands for."""
     calls = tuple(
-        ToolCall(str(call.get("id", f"call-{i}")), call["function"]["name"], dict(call["function"]["arguments"]))
+        ToolCall(
+            str(call.get("id", f"call-{i}")), call["function"]["name"], dict(call["function"]["arguments"])
+        )
         for i, call in enumerate(message.get("tool_calls") or ())
     )
     return Action(content=message.get("content") or "", tool_calls=calls)

@@ -86,9 +86,6 @@ def plot_rewards(folder: str | Path, before: float | None = None, after: float |
     x = [record["step"] for record in steps]
     figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
     axis.plot(x, [record["reward/mean"] for record in steps], marker=".", label="reward of trained groups")
-    offered = [record.get("reward/offered_mean") for record in steps]
-    if all(value is not None for value in offered):
-        axis.plot(x, offered, alpha=0.6, label="reward of all finished groups")
     for value, place, label in ((before, x[0] - 1, "held-out before"), (after, x[-1] + 1, "held-out after")):
         if value is not None:
             axis.scatter([place], [value], zorder=3, label=f"{label}: {value:.3f}")

@@ -41,7 +41,9 @@ def train_base_model(config: Config, folder: str | Path) -> Path:
     torch.manual_seed(sft.seed)
     env_class = load_env(config.env.name)
     episodes = list(
-        demonstrations(env_class, config.env.name, config.env.config, sft.episodes, sft.oracle_fraction, sft.seed)
+        demonstrations(
+            env_class, config.env.name, config.env.config, sft.episodes, sft.oracle_fraction, sft.seed
+        )
     )
     tokenizer = build_tokenizer(_texts(episodes), sft.vocab_size, config.engine.max_model_len)
     renderer = ChatRenderer(tokenizer)
@@ -51,7 +53,9 @@ def train_base_model(config: Config, folder: str | Path) -> Path:
     )  # fmt: skip
     data = [encode(renderer, demo) for demo in episodes]
     longest = max(len(ids) for ids, _ in data)
-    _say(f"sft: {len(data)} episodes, longest {longest} tokens, {sum(p.numel() for p in model.parameters())} parameters")
+    _say(
+        f"sft: {len(data)} episodes, longest {longest} tokens, {sum(p.numel() for p in model.parameters())} parameters"
+    )
     _fit(PolicyModel(model), data, config)
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     save(partial, model, tokenizer)
@@ -62,18 +66,24 @@ def train_base_model(config: Config, folder: str | Path) -> Path:
 
 def _fit(policy: PolicyModel, data: list[tuple[np.ndarray, np.ndarray]], config: Config) -> None:
     sft = config.sft
-    settings = TrainConfig(learning_rate=sft.learning_rate, max_grad_norm=1.0, zero_stage=0, betas=(0.9, 0.95))
+    settings = TrainConfig(
+        learning_rate=sft.learning_rate, max_grad_norm=1.0, zero_stage=0, betas=(0.9, 0.95)
+    )
     engine = TrainEngine(policy, settings, "float32")
     rng = random.Random(sft.seed)
     start = time.monotonic()
     for step in range(sft.steps):
         batch = [data[rng.randrange(len(data))] for _ in range(sft.batch_size)]
-        loss = _train_batch(engine, batch, config.train.micro_batch_tokens, one_cycle(step, sft.steps) * sft.learning_rate)
+        loss = _train_batch(
+            engine, batch, config.train.micro_batch_tokens, one_cycle(step, sft.steps) * sft.learning_rate
+        )
         if (step + 1) % 50 == 0 or step + 1 == sft.steps:
             _say(f"sft: step {step + 1}/{sft.steps}  loss {loss:.4f}  {time.monotonic() - start:.0f} s")
 
 
-def _train_batch(engine: TrainEngine, batch: list[tuple[np.ndarray, np.ndarray]], budget: int, rate: float) -> float:
+def _train_batch(
+    engine: TrainEngine, batch: list[tuple[np.ndarray, np.ndarray]], budget: int, rate: float
+) -> float:
     num_tokens = sum(int(mask.sum()) for _, mask in batch)
     plan = plan_micro_batches([len(ids) for ids, _ in batch], budget, engine.num_ranks)[engine.rank]
     total = 0.0
@@ -106,7 +116,12 @@ def _texts(episodes: list[Demonstration]) -> list[str]:
     """Return what the tokenizer is trained on."""
     texts = []
     for demo in islice(episodes, CORPUS_EPISODES):
-        texts += ["<|im_start|>system\n", "<|im_start|>user\n", "<|im_start|>assistant\n", "<|im_start|>tool\n"]
+        texts += [
+            "<|im_start|>system\n",
+            "<|im_start|>user\n",
+            "<|im_start|>assistant\n",
+            "<|im_start|>tool\n",
+        ]
         for message in demo.messages:
             texts.append(str(message.get("content") or ""))
             texts += [_call_text(call) for call in message.get("tool_calls") or ()]

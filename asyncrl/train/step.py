@@ -59,15 +59,29 @@ def train_step(
     """
     token_tensors = anchors.token_tensors(engine, objective, batch, settings)
     estimate = objective.estimate(advantage_batch(batch, token_tensors.for_advantages()))
-    keep = estimate.keep if estimate.keep is not None else torch.ones(len(batch.trajectories), dtype=torch.bool)
+    keep = (
+        estimate.keep if estimate.keep is not None else torch.ones(len(batch.trajectories), dtype=torch.bool)
+    )
     kept = [row for row in range(len(batch.trajectories)) if bool(keep[row])]
     if not kept:
-        return StepReport(skipped="every trajectory was filtered out", metrics=objective.report(estimate.metrics))
+        return StepReport(
+            skipped="every trajectory was filtered out", metrics=objective.report(estimate.metrics)
+        )
     parts: list[Metrics] = []
     norms = []
     for rows in split_minibatches(batch, kept, settings.num_minibatches):
         norms.append(
-            _minibatch(engine, objective, batch, rows, estimate.advantages, token_tensors, settings, learning_rate, parts)
+            _minibatch(
+                engine,
+                objective,
+                batch,
+                rows,
+                estimate.advantages,
+                token_tensors,
+                settings,
+                learning_rate,
+                parts,
+            )
         )
     metrics = objective.report(reduce_over_ranks(merge(parts), engine.all_reduce) | estimate.metrics)
     metrics["grad_norm"] = max(norms)
@@ -92,7 +106,9 @@ def _minibatch(
     plan = plan_micro_batches(lengths, settings.micro_batch_tokens, engine.num_ranks)[engine.rank]
     for number, chosen in enumerate(plan):
         micro = pad_rows(batch, [rows[i] for i in chosen])
-        logp, entropy = engine.logp(micro.token_ids, micro.mask, settings.temperature, objective.needs_entropy)
+        logp, entropy = engine.logp(
+            micro.token_ids, micro.mask, settings.temperature, objective.needs_entropy
+        )
         inputs = loss_inputs(batch, micro, logp, entropy, advantages, token_tensors)
         loss, metrics = objective.loss(inputs, totals)
         engine.backward(loss, last=number == len(plan) - 1)
@@ -104,7 +120,12 @@ def _minibatch(
 
 
 def loss_inputs(
-    batch: StepBatch, micro: Rows, logp: Tensor, entropy: Tensor | None, advantages: Tensor, token_tensors: Any
+    batch: StepBatch,
+    micro: Rows,
+    logp: Tensor,
+    entropy: Tensor | None,
+    advantages: Tensor,
+    token_tensors: Any,
 ) -> LossInputs:
     """Return what the loss reads for one micro-batch. An empty one is a fully masked row."""
     width = micro.mask.shape[1]

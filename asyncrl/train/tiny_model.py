@@ -22,7 +22,7 @@ PLAIN_MARKERS = [TOOL_CALL, TOOL_CALL_END]
 
 CHAT_TEMPLATE = """\
 {%- set ns = namespace(system='') %}
-{%- for message in messages %}{% if message.role == 'system' %}{% set ns.system = message.content %}{% endif %}{% endfor %}
+{%- for message in messages if message.role == 'system' %}{% set ns.system = message.content %}{% endfor %}
 {%- if tools or ns.system %}
     {{- '<|im_start|>system\\n' + ns.system }}
     {%- for tool in tools or [] %}
@@ -71,7 +71,13 @@ def build_tokenizer(corpus: Iterable[str], vocab_size: int, max_length: int) -> 
 
 
 def build_model(
-    vocab_size: int, hidden_size: int, num_layers: int, num_heads: int, max_length: int, eos_token_id: int, seed: int
+    vocab_size: int,
+    hidden_size: int,
+    num_layers: int,
+    num_heads: int,
+    max_length: int,
+    eos_token_id: int,
+    seed: int,
 ) -> Qwen3ForCausalLM:
     """Return a randomly initialised model, the same for the same seed."""
     config = Qwen3Config(

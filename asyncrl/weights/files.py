@@ -45,7 +45,9 @@ def file_checksum(path: str | Path) -> str:
             return xxhash.xxh3_128_hexdigest(view)
 
 
-def write_weights(directory: str | Path, version: int, tensors: Iterable[tuple[str, torch.Tensor]]) -> WeightFile:
+def write_weights(
+    directory: str | Path, version: int, tensors: Iterable[tuple[str, torch.Tensor]]
+) -> WeightFile:
     """Write `tensors` as the weights of `version` and return where they are.
 
     Shared storage (tied embeddings) is stored once: only the first name is kept, as checkpoints do.

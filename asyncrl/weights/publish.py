@@ -27,7 +27,9 @@ class EngineControl(Protocol):
 
     url: str
 
-    async def request(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = 60.0) -> dict[str, Any]: ...
+    async def request(
+        self, path: str, body: dict[str, Any] | None = None, timeout_s: float = 60.0
+    ) -> dict[str, Any]: ...
 
 
 @dataclass(slots=True)
@@ -47,7 +49,9 @@ class PublishReport:
 class FilePublisher:
     """Writes weight files to a shared directory and commits them on engines."""
 
-    def __init__(self, directory: str | Path, engines: Sequence[EngineControl], phase_timeout_s: float = 60.0) -> None:
+    def __init__(
+        self, directory: str | Path, engines: Sequence[EngineControl], phase_timeout_s: float = 60.0
+    ) -> None:
         self.directory = Path(directory)
         self.engines = list(engines)
         self.phase_timeout_s = phase_timeout_s

@@ -39,7 +39,9 @@ class SharedFileEngine(WeightTransferEngine[SharedFileInitInfo, SharedFileUpdate
 
     def receive_weights(self, update_info: SharedFileUpdateInfo) -> None:
         """Load the file's tensors into the model."""
-        self.model.load_weights(read_weights(update_info.path))
+        self.model.load_weights(  # type: ignore[operator]
+            read_weights(update_info.path)
+        )
 
     def update_weights(self, update_info: dict) -> None:
         """Receive one update. The base class then synchronises an accelerator, which a CPU lacks."""

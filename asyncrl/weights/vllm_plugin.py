@@ -20,4 +20,6 @@ def register() -> None:
 
         _custom_ops._supports_onednn = False
     if BACKEND not in WeightTransferEngineFactory._registry:
-        WeightTransferEngineFactory.register_engine(BACKEND, "asyncrl.weights.vllm_backend", "SharedFileEngine")
+        WeightTransferEngineFactory.register_engine(
+            BACKEND, "asyncrl.weights.vllm_backend", "SharedFileEngine"
+        )

@@ -142,7 +142,8 @@ async def _run(engine: Any, request_id: str, prompt: Any, sampling: Any, adapter
     out = final.outputs[0]
     token_ids = np.asarray(out.token_ids, dtype="<i4")
     logprobs = np.fromiter(
-        (step[token].logprob for step, token in zip(out.logprobs or (), out.token_ids, strict=True)), dtype="<f4"
+        (step[token].logprob for step, token in zip(out.logprobs or (), out.token_ids, strict=True)),
+        dtype="<f4",
     )
     spans = [[parse_version(s.version), s.start, s.end] for s in out.weight_versions or ()]
     return {
