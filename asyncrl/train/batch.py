@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,7 +94,7 @@ def pad_rows(batch: StepBatch, indices: Sequence[int]) -> Rows:
     )
 
 
-def advantage_batch(batch: StepBatch, token_tensors: dict[str, Tensor] | None = None) -> AdvantageBatch:
+def advantage_batch(batch: StepBatch, token_tensors: dict[str, Any] | None = None) -> AdvantageBatch:
     """Return what advantage estimators read, for all rows. `token_tensors` are [B,T] extras such as `old_logp`."""
     rows = pad_rows(batch, range(len(batch.trajectories)))
     turn_ids = torch.full_like(rows.token_ids, -1)
