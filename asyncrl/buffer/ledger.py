@@ -143,6 +143,11 @@ class Ledger:
         with self._store.transaction():
             return self._leases.expire(_or_clock(now))
 
+    def restart_leases(self, now: float | None = None) -> None:
+        """Give every lease its full time again, after a time in which no renewal could arrive."""
+        with self._store.transaction():
+            self._leases.restart(_or_clock(now))
+
     def quarantine(self, worker: str, reason: str) -> int:
         """Refuse a worker further leases and plan its untaken groups again; return how many."""
         with self._store.transaction():

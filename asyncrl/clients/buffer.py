@@ -38,6 +38,8 @@ class BufferClient:
 
     def __init__(self, url: str, token: str = "", retry_s: float = 30.0) -> None:
         self._http = HttpClient(url, token, retry_s)
+        self.awaited: tuple[str, ...] = ()
+        """Unfinished groups the newest `take` waited for in vain."""
 
     async def close(self) -> None:
         await self._http.close()
@@ -88,6 +90,7 @@ class BufferClient:
     async def take(self, step: int, wait_s: float) -> list[Group] | None:
         """Return the step's groups, [] when the plan is exhausted, None when not ready within `wait_s`."""
         answer = await self._http.post("/v1/take", {"step": step, "wait_s": wait_s}, wait_s + MARGIN_S)
+        self.awaited = tuple(answer["awaited"])
         return None if answer["groups"] is None else [decode_group(body) for body in answer["groups"]]
 
     async def commit(self, version: int) -> None:

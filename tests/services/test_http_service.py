@@ -100,11 +100,11 @@ def closed_service(tmp_path):
         ("input", 400, "InputError", "x must be 1"),
         ("stale", 409, "StaleError", "old"),
         ("full", 503, "UnavailableError", "full"),
-        ("own", 418, "Teapot", "short and stout"),
+        ("own", 418, "ConflictError", "short and stout"),
         ("bug", 500, "InternalError", "unexpected ZeroDivisionError; see the service's log"),
     ],
 )
-def test_errors_keep_their_name_and_bugs_keep_their_secrets(open_service, name, status, kind, message):
+def test_errors_go_by_their_shared_name_and_bugs_keep_their_secrets(open_service, name, status, kind, message):
     got, body = open_service.request("GET", f"/raise/{name}")
     assert (got, body["error"]["type"], body["error"]["message"]) == (status, kind, message)
 

@@ -1,0 +1,76 @@
+"""Requests that wait on the server until what they ask for can be had, their time is up, or they are gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from starlette.requests import Request
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter(Generic[T]):
+    attempt: Callable[[], T | None]
+    answer: asyncio.Future[T | None]
+    gone: asyncio.Future[Any]
+
+
+class Waiters(Generic[T]):
+    """A queue of waiting requests, first come, first served.
+
+    `attempt` returns what was asked for, or None when it cannot be had now. Whoever changes what the attempts look
+    at calls `pump`.
+    """
+
+    def __init__(self, stopping: asyncio.Event) -> None:
+        self._queue: deque[_Waiter[T]] = deque()
+        self._stopping = stopping
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    async def get(self, attempt: Callable[[], T | None], wait_s: float, request: Request) -> T | None:
+        """Return what `attempt` gives within `wait_s`, else None: also when the client went or shutdown began.
+
+        `request` must have been read to its end.
+        """
+        if not self._queue and (found := attempt()) is not None:
+            return found
+        if wait_s <= 0 or self._stopping.is_set():
+            return None
+        # What is left to receive of a request that was read is its end: the client's disconnection.
+        gone = asyncio.ensure_future(request.receive())
+        stop = asyncio.ensure_future(self._stopping.wait())
+        waiter = _Waiter(attempt, asyncio.get_running_loop().create_future(), gone)
+        self._queue.append(waiter)
+        events: set[asyncio.Future[Any]] = {waiter.answer, gone, stop}
+        try:
+            await asyncio.wait(events, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            return waiter.answer.result() if waiter.answer.done() else None
+        finally:
+            gone.cancel()
+            stop.cancel()
+            if waiter in self._queue:
+                self._queue.remove(waiter)
+
+    def pump(self) -> None:
+        """Answer waiting requests in their order, up to the first that must go on waiting."""
+        while self._queue:
+            waiter = self._queue[0]
+            if waiter.gone.done():
+                self._queue.popleft()
+                continue
+            try:
+                found = waiter.attempt()
+            except Exception as error:
+                waiter.answer.set_exception(error)
+            else:
+                if found is None:
+                    return
+                waiter.answer.set_result(found)
+            self._queue.popleft()
