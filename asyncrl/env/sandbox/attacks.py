@@ -96,13 +96,14 @@ async def other_sessions(scene: Scene) -> list[str]:
     async with await scene.open() as first, await scene.open() as second:
         await first.write("secret", scene.host.token.encode())
         where = (await first.exec(code="import os; print(os.getcwd())")).text.strip()
-        path = getattr(first, "_path", "") or where
-        folders = [os.path.dirname(path), path, f"{path}/work"]
-        code = scene.fill(programs.FILES, SECRET=f"{path}/work/secret", FOLDERS=folders)
-        leaks = leaks_in(await second.exec(code=code))
-        return leaks + leaks_in(
-            await second.exec(code=scene.fill(programs.FILES, SECRET=f"{where}/secret", FOLDERS=[]))
-        )
+        # Where its files really are, for backends that keep them on this host.
+        path = getattr(first, "_path", "")
+        folders = [os.path.dirname(path), path, f"{path}/work"] if path else []
+        leaks = []
+        for secret in {f"{where}/secret", f"{path}/work/secret"}:
+            code = scene.fill(programs.FILES, SECRET=secret, FOLDERS=folders)
+            leaks += leaks_in(await second.exec(code=code))
+        return leaks
 
 
 async def secrets(scene: Scene) -> list[str]:

@@ -13,11 +13,11 @@ BACKENDS = {
     "nsjail": "asyncrl.env.sandbox.nsjail:NsjailSandbox",
     "landlock": "asyncrl.env.sandbox.landlock:LandlockSandbox",
     "gvisor": "asyncrl.env.sandbox.gvisor:GvisorSandbox",
-    "docker": "asyncrl.env.sandbox.docker:DockerSandbox",
-    "kubernetes": "asyncrl.env.sandbox.kubernetes:KubernetesSandbox",
-    "e2b": "asyncrl.env.sandbox.e2b:E2BSandbox",
-    "modal": "asyncrl.env.sandbox.modal:ModalSandbox",
-    "daytona": "asyncrl.env.sandbox.daytona:DaytonaSandbox",
+    "docker": "asyncrl.env.sandbox.remote.docker:DockerSandbox",
+    "kubernetes": "asyncrl.env.sandbox.remote.kubernetes:KubernetesSandbox",
+    "e2b": "asyncrl.env.sandbox.remote.e2b:E2BSandbox",
+    "modal": "asyncrl.env.sandbox.remote.modal:ModalSandbox",
+    "daytona": "asyncrl.env.sandbox.remote.daytona:DaytonaSandbox",
     "subprocess": "asyncrl.env.sandbox.subprocess:SubprocessSandbox",
 }
 """Name -> "module:Class". A user's own backend is named by its import path in the same form."""

@@ -93,7 +93,7 @@ class LocalProcess(SandboxProcess):
         searched = 0
         while True:
             found = self._buffer.find(marker, max(0, searched - len(marker) + 1))
-            if 0 <= found and found + len(marker) <= bound:
+            if found >= 0 and found + len(marker) <= bound:
                 return self._take(found + len(marker), ReadEnd.MARKER)
             searched = len(self._buffer)
             if searched >= bound:

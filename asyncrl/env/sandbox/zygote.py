@@ -21,7 +21,7 @@ from asyncrl.env.sandbox.jail.client import Channel
 from asyncrl.env.sandbox.jail.streams import BoundedReader
 from asyncrl.env.sandbox.local import GRACE_S, PIPE_GRACE_S, Command, Pipes, _feed, rlimits
 from asyncrl.env.sandbox.protocol import WORKDIR, ExecResult, Probe, SandboxSpec
-from asyncrl.errors import ConflictError, InfrastructureError, InputError
+from asyncrl.errors import ConflictError, InfrastructureError
 
 JAIL = Path(__file__).with_name("jail")
 MODULES = ("kernel", "channel", "zygote_main")

@@ -27,7 +27,7 @@ def usable_range() -> tuple[int, int] | None:
     best: tuple[int, int] | None = None
     for line in Path("/proc/self/uid_map").read_text().splitlines():
         inside, _, count = map(int, line.split())
-        if inside <= FIRST_UID and FIRST_UID + COUNT <= inside + count:
+        if inside <= FIRST_UID and inside + count >= FIRST_UID + COUNT:
             return FIRST_UID, COUNT
         # A container with a small map: the top of the map is the part least likely to be in use.
         if count > 20_000 and (best is None or count > best[1]):
