@@ -64,6 +64,15 @@ class SyncFilePublisher:
         await asyncio.gather(*(client.close() for client in self._clients))
 
 
+def open_publisher(config: Config, engine: TrainEngine, engines: Sequence[str], weights_dir: Path, token: str) -> Any:
+    """Return the publisher that `engine.weight_transfer` names. Raises `ConfigError`."""
+    if config.engine.weight_transfer == "shared_file":
+        return SyncFilePublisher(weights_dir, engines, token, engine.rank)
+    from asyncrl.weights.vllm_transport import DevicePublisher
+
+    return DevicePublisher(config.engine.weight_transfer, list(engines), engine.weights, engine.rank)
+
+
 class Recorder:
     """Writes what each step leaves behind."""
 
@@ -101,7 +110,7 @@ def run_trainer(
     first = engine.rank == 0
     recorder = Recorder(folder, config, engine) if first else None
     source = BufferClientSync(buffer, token) if first else None
-    publisher = SyncFilePublisher(weights_dir, engines, token, engine.rank)
+    publisher = open_publisher(config, engine, engines, weights_dir, token)
     trainer = Trainer(
         config, engine, objective, Anchors(objective, reference), source, publisher,
         recorder.on_step if recorder else lambda *_: None,
