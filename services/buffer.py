@@ -24,7 +24,7 @@ from asyncrl.data.codec import decode_group, lease_to_map, task_from_map, unpack
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
 from asyncrl.services import buffer_messages as messages
 from asyncrl.services.buffer_messages import documented, groups_response, read
-from asyncrl.services.http import STATUSES, create_app, error_response, serve
+from asyncrl.services.http import STATUSES, add_hot_route, create_app, error_response, serve
 from asyncrl.services.waiting import Waiters
 from asyncrl.types import FailureClass, Group, Lease
 
@@ -64,9 +64,13 @@ class BufferService:
 
     def _flush(self) -> None:
         puts, self._puts = self._puts, []
+        results: list[PutResult | Exception]
         try:
-            with self.ledger.batch():
-                results = [self._put_one(*finished) for finished, _ in puts]
+            if len(puts) == 1:
+                results = [self._put_one(*puts[0][0])]
+            else:
+                with self.ledger.batch():
+                    results = [self._put_one(*finished) for finished, _ in puts]
         except Exception as error:
             results = [error] * len(puts)
         for (_, answer), result in zip(puts, results, strict=True):
@@ -167,7 +171,7 @@ def _add_leases(app: FastAPI, service: BufferService) -> None:
             return JSONResponse({"lease": None, "reason": ledger.why_no_lease() or "busy"})
         return JSONResponse({"lease": lease_to_map(found), "reason": ""})
 
-    app.router.add_route("/v1/lease", lease, methods=["POST"])
+    add_hot_route(app, "/v1/lease", lease)
 
     @app.post("/v1/renew", openapi_extra=documented(messages.OneLease))
     async def renew(request: Request) -> dict[str, float]:
@@ -209,8 +213,8 @@ def _add_groups(app: FastAPI, service: BufferService) -> None:
         await asyncio.wait([a for a in answers if isinstance(a, asyncio.Future)] or [_done()])
         return JSONResponse({"results": [_answer_to_map(a) for a in answers]})
 
-    app.router.add_route("/v1/put", put, methods=["POST"])
-    app.router.add_route("/v1/put_many", put_many, methods=["POST"])
+    add_hot_route(app, "/v1/put", put)
+    add_hot_route(app, "/v1/put_many", put_many)
 
 
 def _add_steps(app: FastAPI, service: BufferService) -> None:
@@ -226,7 +230,7 @@ def _add_steps(app: FastAPI, service: BufferService) -> None:
         taken = await service.takes.get(attempt, body.wait_s, request) or ledger.take(body.step)
         return groups_response(taken)
 
-    app.router.add_route("/v1/take", take, methods=["POST"])
+    add_hot_route(app, "/v1/take", take)
 
     @app.post("/v1/drop", openapi_extra=documented(messages.Drop))
     async def drop(request: Request) -> dict[str, int]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -32,7 +32,7 @@ from asyncrl.errors import (
 )
 from asyncrl.services.serving import is_loopback, serve
 
-__all__ = ["STATUSES", "Guard", "create_app", "error_response", "is_loopback", "serve"]
+__all__ = ["STATUSES", "Guard", "add_hot_route", "create_app", "error_response", "is_loopback", "serve"]
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ STATUSES: dict[type[Exception], int] = {
 }
 
 Background = Callable[[], Awaitable[None]]
+HotHandler = Callable[[Request], Awaitable[Response]]
 Lifespan = Callable[[], AbstractAsyncContextManager[None]]
 
 
@@ -87,7 +88,10 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(StarletteHTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected_error)
-    app.add_middleware(Guard, token=token, max_body_bytes=max_body_bytes)
+    app.state.hot_routes = {}
+    app.add_middleware(
+        Guard, token=token, max_body_bytes=max_body_bytes, hot_routes=app.state.hot_routes, statuses=table
+    )
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
@@ -111,12 +115,29 @@ def error_response(error: Exception, statuses: Mapping[type[Exception], int] = S
     return JSONResponse({"error": _encodable(body)}, status, headers)
 
 
-class Guard:
-    """ASGI middleware in front of every route: header limit, bearer token, body limit."""
+def add_hot_route(app: FastAPI, path: str, handler: HotHandler) -> None:
+    """Answer `POST path` by `handler` straight behind the guard: no routing, no parsing, a third of the time.
 
-    def __init__(self, app: ASGIApp, token: str, max_body_bytes: int) -> None:
+    Such a route does not appear in the OpenAPI document. Other methods on `path` are answered 405.
+    """
+    app.state.hot_routes[path] = handler
+
+
+class Guard:
+    """ASGI middleware in front of every route: header limit, bearer token, body limit, then the hot routes."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        token: str,
+        max_body_bytes: int,
+        hot_routes: Mapping[str, HotHandler],
+        statuses: Mapping[type[Exception], int],
+    ) -> None:
         self.app = app
         self.max_body_bytes = max_body_bytes
+        self.hot_routes = hot_routes
+        self.statuses = statuses
         self._expected = f"Bearer {token}".encode() if token else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -133,8 +154,21 @@ class Guard:
         refusal = self._refusal(scope["path"], authorization, content_length, header_bytes)
         if refusal is not None:
             await refusal(scope, receive, send)
+        elif (handler := self.hot_routes.get(scope["path"])) is not None:
+            response = await self._answer(handler, Request(scope, self._limited(receive)))
+            await response(scope, receive, send)
         else:
             await self.app(scope, self._limited(receive), send)
+
+    async def _answer(self, handler: HotHandler, request: Request) -> Response:
+        if request.method != "POST":
+            return _refuse(405, "only POST is allowed", {"Allow": "POST"})
+        try:
+            return await handler(request)
+        except AsyncRLError as error:
+            return error_response(error, self.statuses)
+        except HTTPException as error:
+            return _refuse(error.status_code, error.detail)
 
     def _refusal(
         self, path: str, given: bytes, content_length: int, header_bytes: int

@@ -40,17 +40,16 @@ class Intake:
             return PutResult(outcome, reason or "", duplicate=True)
         oldest, newest = self._check(group, task_id, version)
         verdict = judge(group, s.group_size, s.drop_no_signal, s.max_tokens)
+        # A group that is tried again stays leased until `lose` decides.
+        state = "leased" if verdict.outcome == "retry" else verdict.outcome
         self.store.execute(
-            "UPDATE tasks SET usable = ?, reward_sum = ?, tokens = tokens + ?, oldest = ?, newest = ? "
-            "WHERE seq = ?",
-            (verdict.usable, verdict.reward_sum, verdict.tokens, oldest, newest, seq),
+            "UPDATE tasks SET state = ?, reason = ?, usable = ?, reward_sum = ?, tokens = tokens + ?, oldest = ?, "
+            "newest = ? WHERE seq = ?",
+            (state, verdict.reason, verdict.usable, verdict.reward_sum, verdict.tokens, oldest, newest, seq),
         )
         if verdict.outcome == "retry":
             again = self.leases.lose(seq, attempts, verdict.failure, verdict.reason)
             return PutResult("retried" if again else "failed", verdict.reason)
-        self.store.execute(
-            "UPDATE tasks SET state = ?, reason = ? WHERE seq = ?", (verdict.outcome, verdict.reason, seq)
-        )
         if verdict.outcome == "ready":
             self.store.execute(
                 "INSERT OR REPLACE INTO bodies VALUES (?, ?)", (seq, body or encode_group(group))

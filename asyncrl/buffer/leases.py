@@ -62,7 +62,8 @@ class Leases:
 
     def _grant_next(self, worker: str, request: str, now: float) -> Lease | None:
         s = self.settings
-        if self.store.fact("paused") or self.free_slots() <= 0:
+        facts = self.store.facts()
+        if facts["paused"] or self.free_slots() <= 0:
             return None
         row = self.store.row(
             "SELECT seq, body, attempts FROM tasks WHERE state = 'pending' ORDER BY seq LIMIT 1"
@@ -70,7 +71,7 @@ class Leases:
         if row is None:
             return None
         seq, body, attempts = row
-        order, version = self.store.fact("leases") + 1, self.store.fact("version")
+        order, version = facts["leases"] + 1, facts["version"]
         lease, due = f"{seq}-{order}-{secrets.token_hex(4)}", deadline(version, s.max_staleness)
         self.store.set_fact("leases", order)
         self.store.execute(

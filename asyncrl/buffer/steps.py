@@ -29,11 +29,11 @@ class Steps:
         self.settings = settings
 
     def take(self, step: int) -> Taken:
-        version = self.store.fact("version")
-        if step != version:
-            raise ConflictError(f"step {step} cannot be taken: the committed version is {version}")
-        if self.store.fact("taken") != step:
-            last = bool(self.store.fact("closed")) and not self._any_pending()
+        facts = self.store.facts()
+        if step != facts["version"]:
+            raise ConflictError(f"step {step} cannot be taken: the committed version is {facts['version']}")
+        if facts["taken"] != step:
+            last = bool(facts["closed"]) and not self._any_pending()
             admitted = self._admitted()
             if last and not admitted:
                 return Taken([])

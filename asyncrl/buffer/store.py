@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,33 +20,23 @@ class Store:
     def __init__(self, path: str | Path, base_version: int) -> None:
         self.path = str(path)
         self._db = open_database(path, base_version)
-        self._depth = 0
+        self.depth = 0
+        """Transactions entered and not yet left."""
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._db.in_transaction
 
     def close(self) -> None:
         self._db.close()
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self) -> Transaction:
         """All or nothing. Nests: an inner one that fails undoes only itself.
 
         Raises `UnavailableError` when SQLite cannot write (a full or read-only disk); nothing has changed
         then.
         """
-        begin, commit, rollback = NESTED if self._depth else OUTERMOST
-        with self._explained():
-            self._db.execute(begin)
-            self._depth += 1
-            try:
-                yield
-                self._db.execute(commit)
-            except BaseException:
-                # A full disk makes SQLite roll back by itself.
-                if self._db.in_transaction:
-                    for statement in rollback:
-                        self._db.execute(statement)
-                raise
-            finally:
-                self._depth -= 1
+        return Transaction(self)
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         return self._db.execute(statement, values)
@@ -57,31 +46,66 @@ class Store:
         return self._db.executemany(statement, rows).rowcount
 
     def rows(self, query: str, *values: Any) -> list[Any]:
-        with self._explained():
-            return self._db.execute(query, values).fetchall()
+        return self._db.execute(query, values).fetchall()
 
     def row(self, query: str, *values: Any) -> Any:
-        with self._explained():
-            return self._db.execute(query, values).fetchone()
+        return self._db.execute(query, values).fetchone()
 
     def fact(self, name: str) -> int:
         return self.row("SELECT value FROM facts WHERE name = ?", name)[0]
+
+    def facts(self) -> dict[str, int]:
+        return dict(self.rows("SELECT name, value FROM facts"))
 
     def set_fact(self, name: str, value: int) -> None:
         self.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
     def copy_to(self, path: str | Path) -> None:
         """Write a consistent copy to another file."""
-        with self._explained():
+        try:
             target = sqlite3.connect(str(path))
             try:
                 self._db.backup(target)
             finally:
                 target.close()
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
         except sqlite3.OperationalError as error:
-            raise UnavailableError(f"ledger {self.path}: {error}; nothing was changed") from error
+            raise UnavailableError(f"ledger copy {path}: {error}") from error
+
+
+class Transaction:
+    """See `Store.transaction`. A class, because it is entered several times a request."""
+
+    __slots__ = ("_store", "_words")
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._words = NESTED if store.depth else OUTERMOST
+
+    def __enter__(self) -> None:
+        try:
+            self._store.execute(self._words[0])
+        except sqlite3.OperationalError as error:
+            raise self._explained(error) from error
+        self._store.depth += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._store.depth -= 1
+        try:
+            if kind is None:
+                self._store.execute(self._words[1])
+                return
+        except sqlite3.OperationalError as failure:
+            self._undo()
+            raise self._explained(failure) from failure
+        self._undo()
+        if isinstance(error, sqlite3.OperationalError):
+            raise self._explained(error) from error
+
+    def _undo(self) -> None:
+        # A full disk makes SQLite roll back by itself.
+        if self._store.in_transaction:
+            for statement in self._words[2]:
+                self._store.execute(statement)
+
+    def _explained(self, error: sqlite3.OperationalError) -> UnavailableError:
+        return UnavailableError(f"ledger {self._store.path}: {error}; nothing was changed")
