@@ -13,7 +13,7 @@ from asyncrl.config import Config
 from asyncrl.errors import UnavailableError
 from asyncrl.launch.folder import cache_folder
 
-FORMAT = 1
+FORMAT = 2
 """Counted up when the making of the base model changes, so that caches of older code are not used."""
 
 

@@ -51,7 +51,10 @@ CHAT_TEMPLATE = """\
 def build_tokenizer(corpus: Iterable[str], vocab_size: int, max_length: int) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE of `vocab_size` on `corpus`. Deterministic for equal input."""
     core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    # Digits stand alone, so that copying a number is copying its digits.
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
     core.decoder = decoders.ByteLevel()
     core.train_from_iterator(
         corpus,

@@ -1,6 +1,6 @@
 """Answer a question, with a calculator at hand: decide whether to call it, with what, and use what it says.
 
-"say 417" needs no tool; "41 * 37" is beyond a tiny model's head. The tool is offered in the chat template's own
+"say 7" needs no tool; "6 * 8" is beyond a tiny model's head. The tool is offered in the chat template's own
 format. Reward 1 for the right final answer; a needless or malformed call earns nothing and costs a turn.
 """
 
@@ -41,7 +41,7 @@ class Calculator(Env):
     tools: ClassVar[list[dict[str, Any]]] = [TOOL]
     max_turns = 3
 
-    def __init__(self, task: Task, limit: int = 100, say_fraction: float = 0.3) -> None:
+    def __init__(self, task: Task, limit: int = 10, say_fraction: float = 0.3) -> None:
         super().__init__(task)
         if not 2 <= limit <= 10**6:
             raise ValueError(f"limit: must be from 2 to 1000000, got {limit}")

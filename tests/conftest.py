@@ -1,0 +1,49 @@
+"""Shared fixtures: a tiny model made in a second, and one real vLLM server for the whole test session."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+
+CORPUS = ["goal north east", "goal south west", "north", "south", "east", "west", "say 7", "6 * 8", "user", "assistant"]
+CONTEXT = 256
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    """A folder with a randomly initialised model and its tokenizer."""
+    from asyncrl.train.tiny_model import build_model, build_tokenizer, save
+
+    folder = tmp_path_factory.mktemp("tiny")
+    tokenizer = build_tokenizer(CORPUS * 20, 400, CONTEXT)
+    save(folder, build_model(len(tokenizer), 64, 2, 2, CONTEXT, tokenizer.eos_token_id, seed=0), tokenizer)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def renderer(tiny_model):
+    from asyncrl.rollout.render import load_renderer
+
+    return load_renderer(tiny_model)
+
+
+@pytest.fixture(scope="session")
+def engine_url(tiny_model, tmp_path_factory):
+    """The address of a real vLLM server that serves `tiny_model` as version 0."""
+    from asyncrl.config import parse_config
+    from asyncrl.launch.processes import Family
+
+    folder = tmp_path_factory.mktemp("engine")
+    engine = {"max_model_len": CONTEXT, "max_num_seqs": 64, "threads": 1}
+    config = parse_config({"model": {"path": tiny_model}, "env": {"name": "gridworld"}, "engine": engine})
+    (folder / "config.json").write_text(config.model_dump_json())
+    family = Family(folder)
+    try:
+        child = family.start("engine", ["serve", "engine", "--folder", str(folder), "--model", tiny_model])
+        yield family.wait_ready(child, 180)
+    finally:
+        family.stop()

@@ -1,0 +1,181 @@
+"""The real vLLM server behind our client: exact log-probabilities, versions, in-flight updates, refusals."""
+
+import asyncio
+import subprocess
+import sys
+
+import aiohttp
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from asyncrl.clients.engine import EngineClient
+from asyncrl.errors import ConfigError, InputError
+from asyncrl.rollout.generate import GenerateRequest
+from asyncrl.services.engine import EngineOptions, serve_engine
+from asyncrl.weights.files import write_weights
+
+pytestmark = pytest.mark.slow
+TOLERANCE = 1e-5
+"""The promise is 1e-4; float32 on one machine does far better."""
+
+
+def load(path, noise=0.0, seed=0):
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn(p.shape, generator=generator) * noise)
+    return model
+
+
+@torch.no_grad()
+def token_logp(model, context, sampled, temperature=1.0):
+    ids = torch.tensor(np.concatenate([context, sampled]))[None].long()
+    logp = torch.log_softmax(model(ids).logits[0].float() / temperature, -1)
+    return np.array([logp[len(context) - 1 + t, token] for t, token in enumerate(sampled)])
+
+
+def contexts(count, length, vocab_size, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(5, vocab_size, length).astype(np.int32) for _ in range(count)]
+
+
+def with_client(url, scenario):
+    async def run():
+        client = EngineClient(url)
+        try:
+            return await scenario(client)
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def published(engine_url, tiny_model, tmp_path):
+    """Commits the next version with other weights; returns (model, version) of before and after."""
+
+    async def current(client):
+        return (await client.state())["version"]
+
+    base = with_client(engine_url, current)
+    old, new = load(tiny_model, 0.02, seed=base), load(tiny_model, 0.02, seed=base + 1)
+    files = [write_weights(tmp_path, base + 1 + i, m.named_parameters()) for i, m in enumerate((old, new))]
+
+    async def commit(client, file):
+        await client.request("weights/prepare", file.to_json())
+        return await client.request("weights/commit", file.to_json())
+
+    with_client(engine_url, lambda client: commit(client, files[0]))
+    return old, new, files[1], commit
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_every_sampled_token_has_the_log_probability_a_forward_pass_gives(engine_url, published, temperature):
+    model = published[0]
+    prompts = contexts(8, 40, model.config.vocab_size)
+
+    async def scenario(client):
+        requests = [GenerateRequest(f"lp-{temperature}-{i}", p, 24, temperature) for i, p in enumerate(prompts)]
+        return await asyncio.gather(*(client.generate(r) for r in requests))
+
+    for prompt, generated in zip(prompts, with_client(engine_url, scenario), strict=True):
+        expected = token_logp(model, prompt, generated.token_ids, temperature)
+        np.testing.assert_allclose(generated.logprobs, expected, atol=TOLERANCE)
+
+
+def test_sequences_that_cross_an_update_in_flight_match_the_model_of_each_span(engine_url, published):
+    old, new, file, commit = published
+    prompts = contexts(24, 40, old.config.vocab_size, seed=1)
+
+    async def scenario(client):
+        tasks = [
+            asyncio.create_task(client.generate(GenerateRequest(f"cross-{i}", p, 200))) for i, p in enumerate(prompts)
+        ]
+        await asyncio.sleep(0.3)
+        await commit(client, file)
+        return await asyncio.gather(*tasks)
+
+    results = with_client(engine_url, scenario)
+    crossed = [g for g in results if len(set(g.versions.tolist())) > 1]
+    assert len(crossed) >= 12
+    for prompt, generated in zip(prompts, results, strict=True):
+        before, after = (token_logp(m, prompt, generated.token_ids) for m in (old, new))
+        expected = np.where(generated.versions == file.version, after, before)
+        np.testing.assert_allclose(generated.logprobs, expected, atol=TOLERANCE)
+        assert set(generated.versions.tolist()) <= {file.version - 1, file.version}
+
+
+def test_a_seeded_request_repeats_whatever_else_is_running(engine_url, published):
+    prompt = contexts(1, 30, published[0].config.vocab_size, seed=2)[0]
+
+    async def scenario(client):
+        async def ask(name):
+            return (await client.generate(GenerateRequest(name, prompt, 40, seed=99))).token_ids.tolist()
+
+        alone = await ask("seed-alone")
+        return alone, await asyncio.gather(*(ask(f"seed-{i}") for i in range(16)))
+
+    alone, together = with_client(engine_url, scenario)
+    assert all(tokens == alone for tokens in together)
+
+
+def test_a_corrupted_weight_file_is_refused_and_the_weights_stay(engine_url, published, tiny_model):
+    old, _, file, _ = published
+
+    async def scenario(client):
+        with pytest.raises(InputError, match="checksum"):
+            await client.request("weights/prepare", {**file.to_json(), "checksum": "0" * 32})
+        with pytest.raises(InputError, match="bytes, expected"):
+            await client.request("weights/prepare", {**file.to_json(), "num_bytes": 1})
+        with pytest.raises(InputError, match="cannot read"):
+            await client.request("weights/prepare", {**file.to_json(), "path": "/nowhere"})
+        prompt = contexts(1, 20, old.config.vocab_size, seed=3)[0]
+        return prompt, await client.generate(GenerateRequest("after-refusal", prompt, 10))
+
+    prompt, generated = with_client(engine_url, scenario)
+    np.testing.assert_allclose(
+        generated.logprobs, token_logp(old, prompt, generated.token_ids), atol=TOLERANCE
+    )
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x81\xa8requests\x91\x80", b"\x81\xa8requests\xa1x"]
+)
+def test_malformed_bodies_are_refused_and_the_engine_lives(engine_url, body):
+    async def scenario():
+        async with aiohttp.ClientSession(engine_url) as http:
+            async with http.post("/asyncrl/v1/generate", data=body) as response:
+                status = response.status
+            async with http.get("/health") as response:
+                return status, response.status
+
+    assert asyncio.run(scenario()) == (400, 200)
+
+
+def test_a_prompt_beyond_the_context_fails_alone(engine_url, published):
+    vocab_size = published[0].config.vocab_size
+
+    async def scenario(client):
+        long, short = contexts(1, 300, vocab_size)[0], contexts(1, 10, vocab_size)[0]
+        calls = [client.generate(GenerateRequest("long", long, 5)), client.generate(GenerateRequest("short", short, 5))]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    too_long, fine = with_client(engine_url, scenario)
+    assert isinstance(too_long, Exception)
+    assert len(fine.token_ids) > 0
+
+
+def test_a_missing_model_folder_is_refused_by_name(tmp_path):
+    with pytest.raises(ConfigError, match=r"has no config\.json"):
+        serve_engine(EngineOptions(model=str(tmp_path / "missing")))
+
+
+def test_a_port_in_use_is_refused_by_number_with_exit_code_2(engine_url, tiny_model):
+    port = engine_url.rsplit(":", 1)[1]
+    command = [sys.executable, "-m", "asyncrl", "serve", "engine", "--model", tiny_model, "--port", port]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert f"port {port} is in use" in done.stderr
