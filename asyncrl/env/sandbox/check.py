@@ -49,6 +49,8 @@ def _print_table(chosen: Probe, findings: list[Finding]) -> None:
         print(
             f"{finding.status:7} {finding.attack.name:36} {finding.attack.guarantee:16} {finding.wall_s:7.2f} s"
         )
+        if finding.status == "leaked" and finding.attack.guarantee in chosen.missing:
+            print("          (not claimed here)")
         for detail in finding.details[:6]:
             print(f"          {detail[:400]}")
     bad = sum(finding.status != "held" for finding in findings)

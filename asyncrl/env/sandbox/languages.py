@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,11 @@ class Language:
     run: tuple[str, ...]
     compile: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
 
 
 def _parse(name: str, table: dict[str, Any], source: Path) -> Language:
-    allowed = {field.name for field in fields(Language)} - {"name"}
+    allowed = {f.name for f in fields(Language)} - {"name"}
     if unknown := set(table) - allowed:
         raise ConfigError(
             f"{source}: language {name!r} has unknown keys {sorted(unknown)}; allowed: {sorted(allowed)}"

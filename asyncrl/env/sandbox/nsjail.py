@@ -92,7 +92,9 @@ class NsjailSandbox(LocalSandbox):
             options += ["--bindmount" if mount.writable else "--bindmount_ro", f"{source}:{mount.target}"]
         for name, value in env.items():
             options += ["--env", f"{name}={value}"]
-        options += ["--seccomp_string", policy(), "--", "/usr/bin/env", *argv]
+        # Not as init of its pid namespace, which signals from inside do not reach.
+        init = ["/bin/sh", "-c", 'env -- "$@"; exit $?', "sh"]
+        options += ["--seccomp_string", policy(), "--", *init, *argv]
         return Command(options, {}, rlimits=rlimits(self.limits), empty_network=True, status_fd=True)
 
     def _check_status(self, status: bytes, returncode: int, stderr: bytes) -> int:

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from asyncrl.env.sandbox.jail import channel
 from asyncrl.errors import InfrastructureError, InputError
@@ -120,7 +120,7 @@ class Channel:
 class LauncherClient(Channel):
     """A launcher process. `shared()` gives the one of the running event loop."""
 
-    _by_loop: dict[asyncio.AbstractEventLoop, asyncio.Task[LauncherClient]] = {}
+    _by_loop: ClassVar[dict[asyncio.AbstractEventLoop, asyncio.Task[LauncherClient]]] = {}
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -153,6 +153,7 @@ class LauncherClient(Channel):
     async def shared(cls) -> LauncherClient:
         """The running loop's launcher, started on first use and replaced when it has died."""
         loop = asyncio.get_running_loop()
+        task: asyncio.Task[LauncherClient] | None
         for other in [known for known in cls._by_loop if known.is_closed()]:
             task = cls._by_loop.pop(other)
             if task.done() and not task.cancelled() and task.exception() is None:

@@ -70,9 +70,10 @@ def read_file(root: int, path: str, max_bytes: int, workdir: str = WORKDIR) -> b
         raise InputError(f"sandbox path {path!r}: {error.strerror}") from error
     finally:
         os.close(folder)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise InputError(f"sandbox path {path!r} is not a regular file")
     with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise InputError(f"sandbox path {path!r} is not a regular file")
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise InputError(f"sandbox file {path!r} is longer than {max_bytes} bytes")

@@ -69,7 +69,8 @@ def run_program(request: dict[str, Any], fds: list[int], error_fd: int) -> NoRet
         for number in (signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
-        os.umask(0o077)
+        # A runtime of its own makes folders that the user it drops to must enter.
+        os.umask(0o022 if request["keep_user"] else 0o077)
         error_fd = _place_descriptors(fds, error_fd)
         if request.get("cwd"):
             os.chdir(request["cwd"])

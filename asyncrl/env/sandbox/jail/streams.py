@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable
 
 CHUNK_BYTES = 65536
-FLOOD_FACTOR = 16
-"""A program that writes this many times the bound is ended instead of drained on."""
+FLOOD_BYTES = 16 << 20
+"""A program that writes so much past the bound is ended instead of drained on."""
 
 
 class BoundedReader:
@@ -38,10 +38,10 @@ class BoundedReader:
         if not chunk:
             self.close()
             return
-        flooded_before = self._total > self._limit * FLOOD_FACTOR
+        flooded_before = self._total > self._limit + FLOOD_BYTES
         self._total += len(chunk)
         self.data += chunk[: self._limit - len(self.data)]
-        if self._total > self._limit * FLOOD_FACTOR and not flooded_before:
+        if self._total > self._limit + FLOOD_BYTES and not flooded_before:
             self._on_flood()
 
     def close(self) -> None:
@@ -69,10 +69,10 @@ async def write_all(fd: int, data: bytes) -> None:
         try:
             view = view[os.write(fd, view[:CHUNK_BYTES]) :]
         except BlockingIOError:
-            writable = loop.create_future()
-            loop.add_writer(fd, lambda f=writable: f.done() or f.set_result(None))
+            writable = asyncio.Event()
+            loop.add_writer(fd, writable.set)
             try:
-                await writable
+                await writable.wait()
             finally:
                 loop.remove_writer(fd)
         except OSError:

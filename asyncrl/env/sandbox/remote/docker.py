@@ -34,6 +34,12 @@ UIDS = range(20_000, 60_000)
 INIT = ["/bin/sh", "-c", "trap : CHLD; while :; do sleep 3600 & wait $!; done"]
 SWEEP = ["/bin/sh", "-c", "kill -9 -1"]
 GRACE_S = 10.0
+OURS = (WORKDIR, "/tmp", "/run", "/var/tmp")
+# What the kernel really applies, whatever the engine was asked for: memory bounds, then mounts.
+LOOK = """
+cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null
+cat /proc/mounts
+"""
 
 
 class DockerSandbox(ShellFiles):
@@ -82,8 +88,10 @@ class DockerSandbox(ShellFiles):
             "cpu": math.ceil(limits.cpu_s),
             "core": 0,
         }
-        # Podman makes the last two writable in read-only containers.
-        folders = {WORKDIR: third, "/tmp": third, "/run": 4096, "/var/tmp": 4096}
+        options = "rw,nosuid,nodev,mode={},size={}"
+        folders = dict.fromkeys((WORKDIR, "/tmp"), "exec," + options.format(1777, third))
+        # Podman makes these writable in read-only containers, without a bound unless one is given.
+        folders |= dict.fromkeys(("/run", "/var/tmp"), options.format(755, 4096))
         binds = [f"{m.source}:{m.target}:{'rw' if m.writable else 'ro'}" for m in spec.mounts]
         return {
             "Image": spec.image or os.environ.get(IMAGE_VARIABLE, DEFAULT_IMAGE),
@@ -102,7 +110,7 @@ class DockerSandbox(ShellFiles):
                 "Memory": limits.memory_bytes,
                 "MemorySwap": limits.memory_bytes,
                 "ShmSize": third,
-                "Tmpfs": dict.fromkeys((WORKDIR, "/tmp"), f"rw,exec,nosuid,nodev,size={third},mode=1777"),
+                "Tmpfs": folders,
                 "Binds": binds,
                 "Ulimits": [{"Name": k, "Soft": v, "Hard": v} for k, v in ulimits.items()],
                 "AutoRemove": True,
@@ -117,14 +125,17 @@ class DockerSandbox(ShellFiles):
         await self._api.call("POST", f"/containers/{self._container}/start")
 
     async def _lacking(self) -> tuple[Guarantee, ...]:
-        """What this engine cannot do, such as count memory where it may not use cgroups."""
-        assert self._api is not None
-        about = await self._api.call("GET", "/info")
-        return (
-            ()
-            if about.get("MemoryLimit") and about.get("CgroupDriver") != "none"
-            else (Guarantee.MEMORY_LIMIT,)
-        )
+        """What this engine did not do though it was asked to: some ignore what they do not know."""
+        lines = (await self.exec(["/bin/sh", "-c", LOOK])).text.splitlines()
+        found: list[Guarantee] = []
+        if str(self.limits.memory_bytes) not in lines:
+            found.append(Guarantee.MEMORY_LIMIT)
+        mounts = [line.split() for line in lines if line.count(" ") == 5]
+        writable = [m for m in mounts if m[2] == "tmpfs" and m[3].startswith("rw") and m[1].startswith(OURS)]
+        # The number of files is bounded by the memory their inodes take.
+        if found or any("size=" not in m[3] for m in writable):
+            found.append(Guarantee.DISK_LIMIT)
+        return tuple(found)
 
     async def stop(self) -> None:
         for process in self._processes:
@@ -239,7 +250,7 @@ class DockerSandbox(ShellFiles):
 
     async def _sweep(self) -> None:
         """End every program in the container but its init."""
-        exec_id, reader, writer = await self._attach(SWEEP, None, WORKDIR, False)
+        _, reader, writer = await self._attach(SWEEP, None, WORKDIR, False)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(read_frames(reader, lambda *_: None), GRACE_S)
         writer.close()

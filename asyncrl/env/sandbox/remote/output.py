@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from asyncrl.env.sandbox.jail.streams import FLOOD_FACTOR
+from asyncrl.env.sandbox.jail.streams import FLOOD_BYTES
 
 
 class BoundedOutput:
@@ -22,7 +22,7 @@ class BoundedOutput:
         self._total += len(data)
         self.truncated |= len(data) > self._limit - len(buffer)
         buffer += data[: self._limit - len(buffer)]
-        if self._total > self._limit * FLOOD_FACTOR and not self._flooded:
+        if self._total > self._limit + FLOOD_BYTES and not self._flooded:
             self._flooded = True
             self._on_flood()
 

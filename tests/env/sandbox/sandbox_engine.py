@@ -12,7 +12,10 @@ import time
 from pathlib import Path
 
 IMAGE = "localhost/asyncrl-test:1"
-TOOLS = "sh dash bash cat readlink wc mkdir chmod mv rm sleep env id ls head true python3 python3.11".split()
+TOOLS = (
+    "sh", "dash", "bash", "cat", "readlink", "wc", "mkdir", "chmod", "mv", "rm", "sleep", "env", "id", "ls", "head",
+    "true", "python3", "python3.11",
+)  # fmt: skip
 CONFIGURATION = """
 [containers]
 cgroups = "disabled"
