@@ -1,0 +1,66 @@
+"""Recipes are read strictly: every refusal names the key, the value and what is allowed."""
+
+import pytest
+
+from asyncrl.config import load_config, parse_config
+from asyncrl.errors import ConfigError
+
+MINIMAL = {"model": {"path": "m"}, "env": {"name": "gridworld"}}
+
+
+def changed(section, **values):
+    return {**MINIMAL, section: {**MINIMAL.get(section, {}), **values}}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (changed("train", num_step=1), r"train.num_step: unknown key; did you mean 'num_steps'\?"),
+        (changed("train", num_steps="ten"), 'train.num_steps: input should be a valid integer, got "ten"'),
+        (changed("train", num_steps=0), "train.num_steps: input should be greater than or equal to 1, got 0"),
+        (changed("train", zero_stage=4), "train.zero_stage: input should be 0, 1, 2 or 3, got 4"),
+        (changed("buffer", max_staleness=-1), "buffer.max_staleness: .* got -1"),
+        (changed("buffer", drop_no_signal=1), "buffer.drop_no_signal: .* got 1"),
+        ({"env": {"name": "gridworld"}}, "model: missing"),
+        (
+            changed("rollout", max_tokens=4096),
+            "max_tokens must be at most engine.max_model_len=2048, got 4096",
+        ),
+        ({**MINIMAL, "trian": {}}, "trian: unknown key; did you mean 'train'"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(data, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_config(data)
+
+
+def test_overrides_take_toml_values_and_bare_words():
+    config = load_config("gridworld_grpo", ["train.num_steps=3", "run.name=mine", "engine.extra_args=['-x']"])
+    assert (config.train.num_steps, config.run.name, config.engine.extra_args) == (3, "mine", ["-x"])
+
+
+@pytest.mark.parametrize("override", ["train.num_steps", "=3", "train.num_steps.x=1"])
+def test_a_malformed_override_is_refused(override):
+    with pytest.raises(ConfigError, match="override"):
+        load_config("gridworld_grpo", [override])
+
+
+@pytest.mark.parametrize("recipe", ["gridworld_grpo", "calculator_grpo", "math_qwen3_grpo"])
+def test_every_recipe_resolves_and_its_objective_is_valid(recipe):
+    from asyncrl.algo.settings import check
+    from asyncrl.env.registry import load_env
+
+    config = load_config(recipe)
+    check(config.algo)
+    assert load_env(config.env.name)
+
+
+def test_an_unknown_recipe_lists_those_there_are():
+    with pytest.raises(ConfigError, match=r"recipes here: .*gridworld_grpo"):
+        load_config("gridword")
+
+
+def test_derived_values_follow_from_the_others():
+    config = parse_config(changed("buffer", max_staleness=2, groups_per_step=4))
+    assert (config.slots, config.deterministic, config.max_tokens) == (12, False, 2048)
+    assert parse_config(changed("buffer", max_staleness=0)).deterministic

@@ -1,0 +1,217 @@
+"""The main job, for real: every process, a few steps, from the command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from asyncrl.train.progress import read_metrics
+
+pytestmark = pytest.mark.slow
+RECIPE = """
+[model]
+path = "sft"
+[env]
+name = "gridworld"
+[engine]
+max_model_len = 128
+max_num_seqs = 64
+threads = 1
+[rollout]
+group_size = 4
+max_tokens_per_turn = 8
+[buffer]
+groups_per_step = 4
+drop_no_signal = false
+[train]
+num_steps = 3
+learning_rate = 1e-3
+micro_batch_tokens = 4096
+threads = 1
+[eval]
+tasks = 20
+[sft]
+hidden_size = 64
+num_layers = 2
+episodes = 300
+steps = 40
+"""
+SUMMARY_KEYS = {
+    "eval_before", "eval_after", "steps", "wall_s", "train_wall_s", "max_staleness", "staleness", "groups", "tokens",
+    "sync_pause_s", "seed",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("e2e")
+    (folder / "recipe.toml").write_text(RECIPE)
+    return folder
+
+
+def command(workplace, *overrides):
+    return [
+        sys.executable, "-m", "asyncrl", "train", str(workplace / "recipe.toml"),
+        f"run.folder={workplace / 'runs'}", *overrides,
+    ]  # fmt: skip
+
+
+def environment(workplace):
+    return {**os.environ, "ASYNCRL_CACHE": str(workplace / "cache")}
+
+
+def train(workplace, *overrides):
+    return subprocess.run(
+        command(workplace, *overrides),
+        env=environment(workplace),
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+
+
+def processes_of(run):
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if any(str(run) in part for part in process.info["cmdline"] or ()):
+            found.append(process)
+    return found
+
+
+def weight_folders(name):
+    return list(Path("/dev/shm").glob(f"asyncrl-*-{name}"))
+
+
+@pytest.fixture(scope="module")
+def finished(workplace):
+    done = train(workplace, "run.name=main", "buffer.max_staleness=1")
+    assert done.returncode == 0, done.stderr
+    return workplace / "runs" / "main"
+
+
+def test_a_run_leaves_a_summary_with_every_promised_field(finished):
+    summary = json.loads((finished / "summary.json").read_text())
+    assert set(summary) >= SUMMARY_KEYS
+    for block in (summary["eval_before"], summary["eval_after"]):
+        assert set(block) >= {"mean", "ci_low", "ci_high", "tasks", "samples"}
+        assert block["tasks"] == 20
+    assert summary["steps"] == 3
+    assert summary["groups"]["trained"] == 12
+    assert summary["staleness"]["max"] <= summary["max_staleness"] == 1
+    assert sum(summary["staleness"]["histogram"].values()) == summary["tokens"]["trained"]
+    assert summary["tokens"]["generated"] >= summary["tokens"]["trained"] > 0
+
+
+def test_every_trained_token_is_within_the_staleness_bound(finished):
+    import pyarrow.parquet as pq
+
+    for path in sorted((finished / "trajectories").glob("*.parquet")):
+        for row in pq.read_table(path).to_pylist():
+            sampled = [v for v, m in zip(row["versions"], row["loss_mask"], strict=True) if m]
+            assert all(row["step"] - 1 - 1 <= v <= row["step"] - 1 for v in sampled)
+            assert len(row["token_ids"]) == len(row["versions"]) == len(row["behavior_logprobs"])
+
+
+def test_trajectories_open_with_datasets_and_the_checkpoint_with_transformers(finished):
+    import datasets
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    files = [str(p) for p in sorted((finished / "trajectories").glob("*.parquet"))]
+    table = datasets.Dataset.from_parquet(files, cache_dir=str(finished / "hf"))
+    assert len(table) == 3 * 4 * 4
+    checkpoint = finished / json.loads((finished / "summary.json").read_text())["checkpoint"]
+    assert AutoModelForCausalLM.from_pretrained(checkpoint).config.hidden_size == 64
+    assert AutoTokenizer.from_pretrained(checkpoint).chat_template
+
+
+def test_a_run_leaves_metrics_a_plot_and_logs_and_nothing_running(finished):
+    steps = read_metrics(finished)
+    assert [s["step"] for s in steps] == [1, 2, 3]
+    assert all(s["mismatch/max"] < 1e-3 or s["staleness/max"] > 0 for s in steps)
+    assert (finished / "reward.png").stat().st_size > 1000
+    assert {p.stem for p in (finished / "logs").glob("*.log")} == {
+        "buffer",
+        "engine-0",
+        "env",
+        "rollout-0",
+        "trainer",
+    }
+    assert not processes_of(finished)
+    assert not weight_folders("main")
+
+
+def test_a_finished_run_is_not_overwritten(workplace, finished):
+    done = train(workplace, "run.name=main")
+    assert done.returncode == 2
+    assert "already holds a run" in done.stderr
+
+
+def test_on_policy_runs_repeat_and_train_only_fresh_tokens(workplace):
+    losses = []
+    for name in ("first", "second"):
+        done = train(workplace, f"run.name={name}", "buffer.max_staleness=0", "eval.tasks=0", "run.seed=5")
+        assert done.returncode == 0, done.stderr
+        steps = read_metrics(workplace / "runs" / name)
+        assert [s["staleness/max"] for s in steps] == [0, 0, 0]
+        assert all(abs(s["mismatch/max"]) < 1e-4 for s in steps)
+        losses.append([(s["loss/total"], s["grad_norm"], s["reward/mean"]) for s in steps])
+    for one, other in zip(*losses, strict=True):
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-6)
+
+
+def test_an_interrupted_run_says_so_and_leaves_nothing_running(workplace):
+    run = workplace / "runs" / "cut"
+    process = subprocess.Popen(
+        command(workplace, "run.name=cut", "train.num_steps=500", "eval.tasks=0"),
+        env=environment(workplace), stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 200
+    while not read_metrics(run) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert read_metrics(run), "the run did not reach its first step"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert "interrupted" in process.stderr.read()
+    assert not processes_of(run)
+    assert not weight_folders("cut")
+
+
+def test_a_dead_trainer_ends_the_run_with_a_message_that_names_it(workplace):
+    run = workplace / "runs" / "dead"
+    process = subprocess.Popen(
+        command(workplace, "run.name=dead", "train.num_steps=500", "eval.tasks=0"),
+        env=environment(workplace), stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 200
+    while not read_metrics(run) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    next(p for p in processes_of(run) if "trainer" in p.cmdline()).kill()
+    assert process.wait(60) == 1
+    assert "trainer was killed by signal 9" in process.stderr.read()
+    assert not processes_of(run)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.num_stepz=1", "train.num_stepz: unknown key"),
+        ("train.num_steps=many", "train.num_steps: input should be a valid integer"),
+        ("model.path=./nowhere", "'./nowhere' has no config.json"),
+        ("env.name=gridwrld", "unknown environment 'gridwrld'"),
+        ("env.task_file=nowhere.jsonl", "nowhere.jsonl: cannot be read"),
+        ("algo.preset=grpp", "unknown preset 'grpp'"),
+        ("run.folder=/proc/none", "cannot be written"),
+    ],
+)
+def test_bad_input_is_refused_by_name_before_anything_starts(workplace, override, message):
+    done = train(workplace, "run.name=bad", override)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert not processes_of(workplace / "runs" / "bad")
