@@ -1,0 +1,134 @@
+"""Episodes and groups: limits, failures, retries. The engine is a scripted stand-in behind its own interface."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from asyncrl.clients.env import LocalEnvs
+from asyncrl.env.protocol import Env, Step
+from asyncrl.errors import InfrastructureError
+from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
+from asyncrl.rollout.generate import Generated
+from asyncrl.rollout.group import run_group
+from asyncrl.rollout.render import Limits
+from asyncrl.rollout.toolcalls import parse_hermes
+from asyncrl.types import FailureClass, Lease, Status, Task
+
+HERE = __name__
+
+
+class Scripted:
+    """Answers every turn with one word, under a version that counts the calls; fails the first `failures`."""
+
+    def __init__(self, renderer, word="north", failures=0, cut=False):
+        self.ids = renderer.assistant({"role": "assistant", "content": word})
+        self.calls, self.failures, self.cut = 0, failures, cut
+        self.requests = []
+
+    async def generate(self, request):
+        self.calls += 1
+        self.requests.append(request)
+        if self.calls <= self.failures:
+            raise InfrastructureError("the engine is gone")
+        ids = self.ids[: request.max_tokens]
+        reason = "length" if self.cut or len(ids) < len(self.ids) else "stop"
+        return Generated(
+            ids, np.full(len(ids), -0.5, np.float32), np.full(len(ids), self.calls, np.int32), reason
+        )
+
+
+class Endless(Env):
+    blocking = False
+    max_turns = 50
+
+    def reset(self):
+        return [{"role": "user", "content": "goal"}]
+
+    def step(self, action):
+        return Step([{"role": "user", "content": "goal"}], reward=0.25, components={"steps": 1.0})
+
+
+class Broken(Endless):
+    def step(self, action):
+        raise RuntimeError("the simulator crashed")
+
+
+def make_runner(renderer, generator, **limits):
+    bounds = Limits(**{"max_turns": 0, "max_tokens_per_turn": 16, "max_tokens": 200, **limits})
+    settings = EpisodeSettings(bounds, seed=7, check_history=True)
+    return EpisodeRunner(generator, LocalEnvs(), renderer, parse_hermes, settings)
+
+
+def play(runner, env="Endless"):
+    return asyncio.run(runner.run(Task("t", f"{HERE}:{env}", 0), 0, "e"))
+
+
+def test_an_episode_beyond_the_turn_limit_is_truncated_and_keeps_its_reward(renderer):
+    trajectory = play(make_runner(renderer, Scripted(renderer), max_turns=3))
+    assert (trajectory.status, trajectory.error, trajectory.reward) == (Status.TRUNCATED, "max_turns", 0.75)
+    assert trajectory.components == {"steps": 3.0}
+    assert len(trajectory.turns) == 3
+
+
+def test_an_episode_beyond_the_context_is_truncated_and_never_longer(renderer):
+    trajectory = play(make_runner(renderer, Scripted(renderer), max_tokens=40))
+    assert trajectory.status is Status.TRUNCATED
+    assert trajectory.error in ("max_tokens", "max_tokens_per_turn")
+    assert trajectory.num_tokens <= 40 + 20
+
+
+def test_a_turn_cut_by_its_own_limit_truncates_the_episode(renderer):
+    trajectory = play(make_runner(renderer, Scripted(renderer, cut=True)))
+    assert (trajectory.status, trajectory.error) == (Status.TRUNCATED, "max_tokens_per_turn")
+
+
+def test_arrays_are_parallel_and_only_sampled_tokens_carry_versions(renderer):
+    t = play(make_runner(renderer, Scripted(renderer), max_turns=2))
+    assert len(t.token_ids) == len(t.loss_mask) == len(t.behavior_logprobs) == len(t.versions)
+    for number, turn in enumerate(t.turns, 1):
+        assert t.loss_mask[turn.start : turn.end].all()
+        assert set(t.versions[turn.start : turn.end].tolist()) == {number}
+    assert (t.versions[~t.loss_mask] == -1).all()
+    assert (t.behavior_logprobs[~t.loss_mask] == 0).all()
+    assert t.num_sampled == sum(turn.end - turn.start for turn in t.turns)
+
+
+def test_each_turn_sends_exactly_the_tokens_of_the_trajectory_so_far(renderer):
+    generator = Scripted(renderer)
+    t = play(make_runner(renderer, generator, max_turns=3))
+    for request, turn in zip(generator.requests, t.turns, strict=True):
+        assert request.token_ids.tolist() == t.token_ids[: turn.start].tolist()
+    assert len({r.seed for r in generator.requests}) == 3
+
+
+def test_an_environment_that_raises_fails_the_episode_as_its_own_fault(renderer):
+    t = play(make_runner(renderer, Scripted(renderer)), "Broken")
+    assert (t.status, t.failure, t.usable) == (Status.FAILED, FailureClass.ENVIRONMENT, False)
+    assert "the simulator crashed" in t.error
+
+
+def test_a_lost_engine_fails_the_episode_as_infrastructure(renderer):
+    t = play(make_runner(renderer, Scripted(renderer, failures=99)))
+    assert (t.status, t.failure, t.usable) == (Status.FAILED, FailureClass.INFRASTRUCTURE, False)
+
+
+@pytest.mark.parametrize(("failures", "usable"), [(2, True), (99, False)])
+def test_a_group_runs_an_episode_again_when_infrastructure_failed_it(renderer, failures, usable, monkeypatch):
+    monkeypatch.setattr("asyncrl.rollout.group.RETRY_PAUSE_S", 0.0)
+    runner = make_runner(renderer, Scripted(renderer, failures=failures), max_turns=1)
+    lease = Lease("g", Task("t", f"{HERE}:Endless", 0), 0, 1, 1, 1, 60.0)
+    group = asyncio.run(run_group(runner, lease, "w", 30.0))
+    assert [t.usable for t in group.trajectories] == [usable]
+
+
+def test_an_episode_that_does_not_end_in_time_is_an_infrastructure_failure(renderer, monkeypatch):
+    class Stuck(Scripted):
+        async def generate(self, request):
+            await asyncio.sleep(60)
+
+    monkeypatch.setattr("asyncrl.rollout.group.MAX_EPISODE_ATTEMPTS", 1)
+    lease = Lease("g", Task("t", f"{HERE}:Endless", 0), 0, 1, 1, 1, 60.0)
+    group = asyncio.run(run_group(make_runner(renderer, Stuck(renderer)), lease, "w", 0.05))
+    assert group.trajectories[0].failure is FailureClass.INFRASTRUCTURE
+    assert "episode_timeout_s" in group.trajectories[0].error
