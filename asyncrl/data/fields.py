@@ -11,6 +11,8 @@ MAX_STRING = 65_536
 """Characters of an id, name or error text."""
 MAX_INT = 2**53
 """Integers stay exact in JSON and fit SQLite."""
+MAX_NUMBER = 1e30
+"""Rewards and times stay finite in float32, and so do their sums."""
 MAX_NESTING = 64
 """Depth of the free-form parts (`Task.data`, `Trajectory.info`)."""
 
@@ -48,11 +50,11 @@ class Fields:
     def integer(self, name: str, low: int = -MAX_INT, high: int = MAX_INT) -> int:
         value = self.take(name, int)
         if not low <= value <= high:
-            raise InputError(f"{self.where}.{name} must lie in [{low}, {high}], got {value}")
+            raise InputError(f"{self.where}.{name} must lie in [{low}, {high}], got {_shown(value)}")
         return value
 
     def number(self, name: str, low: float = -math.inf) -> float:
-        """A finite float; an integer is taken for one."""
+        """A float of at most `MAX_NUMBER`; an integer is taken for one."""
         return self._as_number(self._left.pop(name, None), name, low)
 
     def optional_bool(self, name: str) -> bool | None:
@@ -87,8 +89,10 @@ class Fields:
     def _as_number(self, value: Any, name: str, low: float) -> float:
         if type(value) not in (int, float):
             raise InputError(f"{self.where}.{name} must be a number, got {type(value).__name__}")
-        if not math.isfinite(value) or value < low:
-            raise InputError(f"{self.where}.{name} must be finite and at least {low}, got {value}")
+        if not (abs(value) <= MAX_NUMBER and value >= low):
+            raise InputError(
+                f"{self.where}.{name} must lie in [{max(low, -MAX_NUMBER)}, {MAX_NUMBER}], got {value:g}"
+            )
         return float(value)
 
 
@@ -124,3 +128,8 @@ def check_json(value: Any, where: str, depth: int = 0) -> None:
             check_json(item, f"{where}.{key[:64]}", depth + 1)
     else:
         raise InputError(f"{where} must be a JSON value, got {kind.__name__}")
+
+
+def _shown(value: float) -> str:
+    """The value, unless it is an integer too long to print."""
+    return str(value) if abs(value) < 2**64 or type(value) is float else "a huge integer"

@@ -1,0 +1,277 @@
+"""A model of the ledger against the real one: any order of calls, repeats, lost leases and crashes.
+
+The model knows, for each task, where the ledger must have it. The machine crashes the ledger before and after any
+SQLite commit, by going on from a copy of its files as they were on disk at that point.
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from asyncrl.buffer.ledger import Ledger, LedgerSettings
+from asyncrl.data.codec import decode_group
+from asyncrl.errors import ConflictError, StaleError
+from asyncrl.types import FailureClass
+from tests.buffer.factories import group, tasks
+
+LEASE_S = 10.0
+MAX_ATTEMPTS = 3
+
+
+pytestmark = pytest.mark.slow
+
+
+class Crash(Exception):
+    """The process died at a commit point."""
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    @initialize(staleness=st.integers(0, 3), per_step=st.integers(1, 3))
+    def open(self, staleness, per_step):
+        self.root = Path(tempfile.mkdtemp())
+        self.generation = 0
+        self.settings = LedgerSettings(per_step, staleness, 2, LEASE_S, MAX_ATTEMPTS)
+        self.now = 0.0
+        self.path = self.root / "ledger-0.sqlite"
+        self.book = Ledger(self.path, self.settings, now=0.0)
+        self.version = 0
+        self.planned = 0
+        self.state = {}
+        self.leases = {}
+        self.attempts = {}
+        self.expiry = {}
+        self.newest = {}
+        self.trained = []
+        self.batch = None
+        self.old_leases = []
+
+    def teardown(self):
+        if hasattr(self, "book"):
+            self.book.close()
+            shutil.rmtree(self.root)
+
+    # -- crashing ------------------------------------------------------------------------------------------
+
+    def call(self, act, crash):
+        """Run `act(ledger)`; `crash` is None, "before" or "after" a commit. The caller repeats a crashed call."""
+        if crash is None:
+            return act(self.book)
+        target = self.root / f"ledger-{self.generation + 1}.sqlite"
+        execute = self.book._store.execute
+
+        def spy(statement, values=()):
+            if statement == "COMMIT":
+                if crash == "after":
+                    execute(statement, values)
+                self._copy(target)
+                raise Crash
+            return execute(statement, values)
+
+        store = self.book._store
+        type(store).execute, original = staticmethod(spy), type(store).execute
+        try:
+            act(self.book)
+        except Crash:
+            pass
+        except (ConflictError, StaleError):
+            # The call was refused before it came to a commit.
+            self._copy(target)
+        finally:
+            type(store).execute = original
+        self.book.close()
+        self.generation += 1
+        self.path = target
+        self.book = Ledger(self.path, self.settings, now=self.now)
+        for lease_id in self.expiry:
+            self.expiry[lease_id] = self.now + LEASE_S
+        return act(self.book)
+
+    def _copy(self, target):
+        for suffix in ("", "-wal"):
+            source = Path(str(self.path) + suffix)
+            if source.exists():
+                shutil.copyfile(source, str(target) + suffix)
+
+    crashes = st.sampled_from([None, None, None, None, "before", "after"])
+
+    # -- calls ---------------------------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 4), crash=crashes)
+    def add_tasks(self, count, crash):
+        new = tasks(self.planned + count)
+        self.call(lambda book: book.add_tasks(new), crash)
+        for task in new[self.planned :]:
+            self.state[task.id] = "pending"
+            self.attempts[task.id] = 0
+        self.planned += count
+
+    @rule(crash=crashes, call=st.integers(0, 2**30))
+    def lease(self, crash, call):
+        held = sum(s in ("leased", "ready", "bound") for s in self.state.values())
+        room = held < (self.settings.max_staleness + 1) * self.settings.groups_per_step
+        pending = [t for t in sorted(self.state, key=lambda t: int(t[1:])) if self.state[t] == "pending"]
+        name = f"{call}-{len(self.old_leases)}"
+        found = self.call(lambda book: book.lease("w", self.now, name), crash)
+        if not (room and pending):
+            assert found is None
+            return
+        assert (found.task.id, found.version) == (pending[0], self.version)
+        assert found.attempt == self.attempts[found.task.id] + 1
+        self.state[found.task.id] = "leased"
+        self.leases[found.task.id] = found
+        self.expiry[found.id] = self.now + LEASE_S
+        self.old_leases.append(found)
+
+    def pick(self, data, state):
+        names = sorted(t for t, s in self.state.items() if s == state)
+        return data.draw(st.sampled_from(names)) if names else None
+
+    @precondition(lambda self: self.old_leases)
+    @rule(data=st.data(), crash=crashes, kind=st.sampled_from(["ready", "ready", "ready", "dropped"]))
+    def put(self, data, crash, kind):
+        """Any lease ever given: live, repeated, expired, trained."""
+        one = data.draw(st.sampled_from(self.old_leases))
+        name = one.task.id
+        newest = data.draw(st.integers(one.version, max(one.version, self.version + 1)))
+        finished = group(one, versions=(one.version, newest), rewards=(0.0, 1.0 if kind == "ready" else 0.0))
+        live = self.leases.get(name) is one
+        state = self.state[name]
+        try:
+            result = self.call(lambda book: book.put(finished), crash)
+        except ConflictError:
+            assert not live or state in ("pending",)
+            return
+        assert live
+        if state == "leased":
+            assert result.outcome == kind
+            self.state[name] = kind
+            self.newest[name] = newest
+            self.expiry.pop(one.id)
+        else:
+            assert result.duplicate
+
+    @rule(data=st.data(), crash=crashes)
+    def fail(self, data, crash):
+        name = self.pick(data, "leased")
+        if name is None:
+            return
+        one = self.leases[name]
+        self.call(lambda book: book.fail(one.id, FailureClass.ENVIRONMENT, "broke"), crash)
+        self.lose(name)
+
+    @rule(data=st.data(), crash=crashes)
+    def release(self, data, crash):
+        name = self.pick(data, "leased")
+        if name is not None:
+            self.call(lambda book: book.release(self.leases[name].id), crash)
+            self.state[name] = "pending"
+            self.expiry.pop(self.leases[name].id)
+
+    @rule(seconds=st.sampled_from([1.0, 4.0, 11.0]), crash=crashes)
+    def time_passes(self, seconds, crash):
+        self.now += seconds
+        due = [name for name, state in self.state.items() if state == "leased"]
+        due = [name for name in due if self.expiry[self.leases[name].id] < self.now]
+        self.call(lambda book: book.expire(self.now), crash)
+        # A restart gives every lease its time again, unless it had ended before.
+        for name in due if crash != "before" else ():
+            self.lose(name)
+
+    def lose(self, name):
+        self.expiry.pop(self.leases[name].id)
+        self.attempts[name] += 1
+        self.state[name] = "pending" if self.attempts[name] < MAX_ATTEMPTS else "failed"
+
+    @rule(crash=crashes)
+    def take(self, crash):
+        taken = self.call(lambda book: book.take(self.version), crash)
+        if taken.groups is None:
+            assert self.batch is None
+            return
+        batch = [decode_group(body) for body in taken.groups]
+        names = [g.task.id for g in batch]
+        if self.batch is not None:
+            assert names == self.batch, "a step keeps its batch"
+            return
+        assert len(names) == self.settings.groups_per_step
+        for one in batch:
+            assert self.state[one.task.id] == "ready"
+            assert one.id == self.leases[one.task.id].id
+            assert min(t.min_version for t in one.trajectories) >= self.version - self.settings.max_staleness
+            self.state[one.task.id] = "bound"
+        self.batch = names
+
+    @precondition(lambda self: self.batch is not None)
+    @rule(crash=crashes)
+    def commit(self, crash):
+        self.call(lambda book: book.commit(self.version + 1), crash)
+        for name in self.batch:
+            if self.state[name] == "bound":
+                self.state[name] = "trained"
+                self.trained.append((self.version, name))
+        self.version += 1
+        self.batch = None
+
+    @precondition(lambda self: self.version > 0)
+    @rule(data=st.data(), crash=crashes)
+    def rollback(self, data, crash):
+        to = data.draw(st.integers(0, self.version))
+        self.call(lambda book: book.rollback_to(to), crash)
+        gone = {name for step, name in self.trained if step >= to}
+        self.trained = [(step, name) for step, name in self.trained if step < to]
+        stays_bound = to == self.version
+        counts = self.book.stats()
+        for name, state in self.state.items():
+            if state == "leased":
+                self.state[name] = "pending"
+                self.expiry.pop(self.leases[name].id)
+            elif name in gone:
+                self.state[name] = "pending"
+            elif state in ("ready", "bound") and not (state == "bound" and stays_bound):
+                # Tokens and admissions of a version that is gone cannot be trained on.
+                lost = self.newest[name] > to or self.leases[name].version > to
+                self.state[name] = "pending" if lost else "ready"
+        assert counts["bound"] == (len([s for s in self.state.values() if s == "bound"]))
+        if not stays_bound:
+            self.batch = None
+        self.version = to
+
+    # -- what always holds ---------------------------------------------------------------------------------
+
+    @invariant()
+    def counts_are_the_models(self):
+        if not hasattr(self, "book"):
+            return
+        stats = self.book.stats()
+        for state in ("pending", "ready", "bound", "trained", "dropped", "failed"):
+            assert stats[state] == sum(s == state for s in self.state.values()), state
+        assert stats["in_flight"] == sum(s == "leased" for s in self.state.values())
+        assert stats["version"] == self.version
+        assert stats["fill"] <= 1.0
+
+    @invariant()
+    def no_task_is_trained_twice(self):
+        if hasattr(self, "book"):
+            names = [name for _, name in self.trained]
+            assert len(names) == len(set(names))
+
+    @invariant()
+    def bodies_are_kept_exactly_as_long_as_needed(self):
+        if hasattr(self, "book"):
+            kept = self.book._store.row("SELECT COUNT(*) FROM bodies")[0]
+            assert kept == sum(s in ("ready", "bound") for s in self.state.values())
+
+
+LedgerMachine.TestCase.settings = settings(
+    max_examples=50,
+    stateful_step_count=50,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+TestLedgerModel = LedgerMachine.TestCase

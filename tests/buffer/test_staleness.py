@@ -1,0 +1,149 @@
+"""The arithmetic of the strict bound: never stale, never stuck, nothing thrown away for being slow."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncrl.buffer.staleness import Admitted, capacity, choose, deadline, feasible, first_infeasible
+
+
+def feasible_by_counting(deadlines, version, groups_per_step):
+    """The condition as it is written: for every j > k, the groups due by j fit in steps k+1 .. j."""
+    last = max([version, *deadlines]) + 1
+    overdue = any(d <= version for d in deadlines)
+    return not overdue and all(
+        sum(d <= j for d in deadlines) <= (j - version) * groups_per_step
+        for j in range(version + 1, last + 1)
+    )
+
+
+@given(st.lists(st.integers(0, 8), max_size=12), st.integers(0, 4), st.integers(1, 3))
+def test_feasibility_is_the_written_condition(deadlines, version, groups_per_step):
+    found = feasible(deadlines, version, groups_per_step)
+    assert found == feasible_by_counting(deadlines, version, groups_per_step)
+    assert (first_infeasible(deadlines, version, groups_per_step) is None) == found
+
+
+groups_at = st.lists(st.tuples(st.integers(3, 7), st.booleans()), max_size=7).map(
+    lambda pairs: [Admitted(f"g{i}", due, i, ready) for i, (due, ready) in enumerate(pairs)]
+)
+
+
+@given(groups_at, st.integers(1, 3))
+def test_a_step_is_chosen_whenever_any_choice_keeps_every_deadline(groups, groups_per_step):
+    choice = choose(groups, 3, groups_per_step)
+    ready = [g for g in groups if g.ready]
+    possible = [
+        chosen
+        for chosen in combinations(ready, groups_per_step)
+        if feasible_by_counting([g.deadline for g in groups if g not in chosen], 3, groups_per_step)
+    ]
+    assert bool(choice.groups) == bool(possible)
+    if choice.groups:
+        by_id = {g.id: g for g in groups}
+        assert tuple(by_id[i] for i in choice.groups) in [
+            tuple(sorted(p, key=lambda g: (g.deadline, g.order))) for p in possible
+        ]
+
+
+def test_the_designs_example_waits_for_the_group_that_would_miss_its_deadline():
+    """S = 2, P = 1: three groups admitted at 0, a fourth at 1 that is the only one ready."""
+    groups = [Admitted(f"old{i}", 2, i, False) for i in range(2)] + [Admitted("young", 3, 3, True)]
+    assert choose(groups, 1, 1).awaited == ("old0", "old1")
+    on_time = [Admitted("old0", 2, 0, True), *groups[1:]]
+    assert choose(on_time, 1, 1).groups == ("old0",)
+
+
+def test_the_older_lease_goes_first_among_equal_deadlines():
+    groups = [Admitted("b", 5, 2, True), Admitted("a", 5, 1, True), Admitted("c", 4, 3, True)]
+    assert choose(groups, 3, 2).groups == ("c", "a")
+
+
+def test_only_the_last_step_may_be_short():
+    one = [Admitted("a", 5, 1, True)]
+    assert choose(one, 3, 2).groups == ()
+    assert choose(one, 3, 2, last=True).groups == ("a",)
+    busy = [*one, Admitted("b", 5, 2, False)]
+    assert choose(busy, 3, 2, last=True).awaited == ("b",)
+
+
+class Schedule:
+    """Admission and consumption as the ledger does them, with groups that finish, fail and are dropped at will."""
+
+    def __init__(self, max_staleness, groups_per_step):
+        self.S, self.P = max_staleness, groups_per_step
+        self.version = 0
+        self.count = 0
+        self.open = {}
+        self.trained_lags = []
+
+    def admit(self):
+        while len(self.open) < capacity(self.S, self.P):
+            due = deadline(self.version, self.S)
+            self.open[self.count] = Admitted(str(self.count), due, self.count, False)
+            self.count += 1
+
+    def finish(self, pick, what):
+        unfinished = [g for g in self.open.values() if not g.ready]
+        if not unfinished:
+            return
+        group = unfinished[pick % len(unfinished)]
+        if what == "done":
+            self.open[group.order] = Admitted(group.id, group.deadline, group.order, True)
+        else:
+            del self.open[group.order]
+            self.admit()
+
+    def step(self):
+        choice = choose(list(self.open.values()), self.version, self.P)
+        for name in choice.groups:
+            group = self.open.pop(int(name))
+            self.trained_lags.append(self.version - (group.deadline - self.S))
+        if choice.groups:
+            self.version += 1
+            self.admit()
+        return choice
+
+
+@settings(max_examples=300)
+@given(
+    st.integers(0, 4),
+    st.integers(1, 4),
+    st.lists(
+        st.tuples(st.integers(0, 40), st.sampled_from(["done", "done", "done", "lost", "step"])), max_size=150
+    ),
+)
+def test_no_schedule_is_stale_or_stuck(max_staleness, groups_per_step, events):
+    schedule = Schedule(max_staleness, groups_per_step)
+    schedule.admit()
+    for pick, what in events:
+        if what == "step":
+            schedule.step()
+        else:
+            schedule.finish(pick, what)
+        assert all(g.deadline >= schedule.version for g in schedule.open.values()), "a deadline has passed"
+        # Whatever is open can be trained in time, this step included.
+        deadlines = [g.deadline for g in schedule.open.values()]
+        assert feasible_by_counting(deadlines, schedule.version - 1, groups_per_step)
+    assert all(0 <= lag <= max_staleness for lag in schedule.trained_lags)
+    # Finishing what is awaited, and nothing else, always brings the step.
+    for _ in range(10):
+        choice = schedule.step()
+        while not choice.groups:
+            assert choice.awaited
+            order = int(choice.awaited[0])
+            group = schedule.open[order]
+            schedule.open[order] = Admitted(group.id, group.deadline, order, True)
+            choice = schedule.step()
+
+
+@pytest.mark.parametrize("groups_per_step", [1, 3])
+def test_without_staleness_every_group_is_trained_by_the_version_that_admitted_it(groups_per_step):
+    schedule = Schedule(0, groups_per_step)
+    schedule.admit()
+    for _ in range(5):
+        while not schedule.step().groups:
+            schedule.finish(0, "done")
+    assert schedule.trained_lags == [0] * (5 * groups_per_step)
