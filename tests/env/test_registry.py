@@ -29,7 +29,10 @@ def test_a_task_file_gives_its_tasks_in_order(tmp_path):
     path = tmp_path / "tasks.jsonl"
     path.write_text('{"id": "a", "seed": 3}\n\n{"id": "b", "data": {"x": 1}}\n')
     tasks = read_task_file(path, "gridworld")
-    assert [(t.id, t.seed, t.data, t.env) for t in tasks] == [("a", 3, {}, "gridworld"), ("b", 0, {"x": 1}, "gridworld")]
+    assert [(t.id, t.seed, t.data, t.env) for t in tasks] == [
+        ("a", 3, {}, "gridworld"),
+        ("b", 0, {"x": 1}, "gridworld"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,10 @@ def test_malformed_calls_become_observations_and_never_raise():
 
 def test_parallel_calls_are_all_answered_in_order():
     env = make_asking("41 * 37", 1517, True)
-    calls = (ToolCall("call-0", "calc", {"a": 1, "op": "+", "b": 2}), ToolCall("call-1", "calc", {"a": 5, "op": "-", "b": 9}))
+    calls = (
+        ToolCall("call-0", "calc", {"a": 1, "op": "+", "b": 2}),
+        ToolCall("call-1", "calc", {"a": 5, "op": "-", "b": 9}),
+    )
     assert [m["content"] for m in env.step(Action("", calls)).messages] == ["3", "-4"]
 
 

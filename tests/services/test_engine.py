@@ -78,7 +78,9 @@ def test_every_sampled_token_has_the_log_probability_a_forward_pass_gives(engine
     prompts = contexts(8, 40, model.config.vocab_size)
 
     async def scenario(client):
-        requests = [GenerateRequest(f"lp-{temperature}-{i}", p, 24, temperature) for i, p in enumerate(prompts)]
+        requests = [
+            GenerateRequest(f"lp-{temperature}-{i}", p, 24, temperature) for i, p in enumerate(prompts)
+        ]
         return await asyncio.gather(*(client.generate(r) for r in requests))
 
     for prompt, generated in zip(prompts, with_client(engine_url, scenario), strict=True):
@@ -92,7 +94,8 @@ def test_sequences_that_cross_an_update_in_flight_match_the_model_of_each_span(e
 
     async def scenario(client):
         tasks = [
-            asyncio.create_task(client.generate(GenerateRequest(f"cross-{i}", p, 200))) for i, p in enumerate(prompts)
+            asyncio.create_task(client.generate(GenerateRequest(f"cross-{i}", p, 200)))
+            for i, p in enumerate(prompts)
         ]
         await asyncio.sleep(0.3)
         await commit(client, file)
@@ -160,7 +163,10 @@ def test_a_prompt_beyond_the_context_fails_alone(engine_url, published):
 
     async def scenario(client):
         long, short = contexts(1, 300, vocab_size)[0], contexts(1, 10, vocab_size)[0]
-        calls = [client.generate(GenerateRequest("long", long, 5)), client.generate(GenerateRequest("short", short, 5))]
+        calls = [
+            client.generate(GenerateRequest("long", long, 5)),
+            client.generate(GenerateRequest("short", short, 5)),
+        ]
         return await asyncio.gather(*calls, return_exceptions=True)
 
     too_long, fine = with_client(engine_url, scenario)

@@ -71,7 +71,9 @@ def test_wrong_bodies_are_refused_by_name_and_change_nothing(service):
     assert ask("POST", f"{service}/v1/sessions", {"tusk": {}})[0] == 400
     assert open_session(service, env="gridwrld")[0] == 400
     assert open_session(service, seed="x")[0] == 400
-    status, body, _ = ask("POST", f"{service}/v1/sessions", {"task": {"env": "gridworld"}, "config": {"size": 1}})
+    status, body, _ = ask(
+        "POST", f"{service}/v1/sessions", {"task": {"env": "gridworld"}, "config": {"size": 1}}
+    )
     assert status == 400
     assert "size" in body["error"]["message"]
     assert ask("GET", f"{service}/v1/status")[1]["sessions"] == before

@@ -1,0 +1,47 @@
+"""Scripted episodes: what a supervised start sees is what a rollout will build."""
+
+import numpy as np
+import pytest
+
+from asyncrl.env.registry import load_env
+from asyncrl.errors import ConfigError
+from asyncrl.train.demonstrations import demonstrations, encode
+from asyncrl.train.sft import one_cycle
+
+
+@pytest.mark.parametrize("env", ["gridworld", "calculator"])
+def test_oracle_episodes_earn_one_and_every_assistant_turn_is_masked_in(env, renderer):
+    demos = list(demonstrations(load_env(env), env, {}, 30, 1.0, 0))
+    assert [d.reward for d in demos] == [1.0] * 30
+    for demo in demos:
+        ids, mask = encode(renderer, demo)
+        turns = [m for m in demo.messages if m["role"] == "assistant"]
+        starts = np.flatnonzero(mask & ~np.roll(mask, 1))
+        assert len(starts) == len(turns)
+        assert (ids[mask] == renderer.stop_token_ids[0]).sum() == len(turns)
+        fresh = renderer.tokenizer.apply_chat_template(
+            demo.messages, tools=demo.tools or None, tokenize=False
+        )
+        assert renderer.tokenizer.decode(ids.tolist()) == fresh.rstrip("\n")
+
+
+def test_the_same_seed_plays_the_same_episodes():
+    env = load_env("gridworld")
+    first, second, other = (list(demonstrations(env, "gridworld", {}, 20, 0.5, seed)) for seed in (1, 1, 2))
+    assert first == second
+    assert first != other
+
+
+def test_an_environment_without_scripted_policies_is_refused_by_what_it_lacks():
+    from tests.train.silent_env import Silent
+
+    with pytest.raises(ConfigError, match="has no oracle"):
+        list(demonstrations(Silent, "silent", {}, 1, 1.0, 0))
+
+
+def test_the_learning_rate_rises_then_falls_to_a_hundredth():
+    factors = [one_cycle(step, 100) for step in range(100)]
+    assert factors[0] == pytest.approx(0.1)
+    assert max(factors) == factors[9] == 1.0
+    assert factors[-1] == pytest.approx(0.01, abs=2e-3)
+    assert all(a >= b for a, b in zip(factors[10:], factors[11:], strict=False))
