@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 
 from asyncrl.env.sandbox.protocol import Guarantee, Probe, Sandbox, SandboxSpec
@@ -48,7 +49,8 @@ def backend_class(name: str) -> type[Sandbox]:
 async def probe(name: str) -> Probe:
     """Whether a backend works here; tried once per process."""
     if name not in _probes:
-        _probes[name] = await backend_class(name).probe()
+        # Under the name it was asked for by, which for a user's own is the import path.
+        _probes[name] = dataclasses.replace(await backend_class(name).probe(), backend=name)
     return _probes[name]
 
 

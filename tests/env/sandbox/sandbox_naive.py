@@ -96,7 +96,7 @@ class NaiveSandbox(BaseSandbox):
         started = time.monotonic()
         process = await self._spawn(argv)
         reading = asyncio.create_task(process.communicate(stdin))
-        done, _ = await asyncio.wait((reading,), timeout=timeout_s + PATIENCE_S)
+        done, _ = await asyncio.wait((reading,), timeout=min(timeout_s, 2.0) + PATIENCE_S)
         if not done:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -137,5 +137,5 @@ class NaiveSandbox(BaseSandbox):
             raise InputError(str(error)) from error
 
     async def stop(self) -> None:
-        # Programs still running are forgotten.
+        # Programs still running are forgotten, and so are their pipes.
         shutil.rmtree(self._path, ignore_errors=True)
