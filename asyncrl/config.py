@@ -155,6 +155,16 @@ class SftConfig(Section):
     learning_rate: float = Field(2e-3, gt=0)
     seed: int = Field(0, ge=0)
 
+    @model_validator(mode="after")
+    def _head_size(self) -> SftConfig:
+        head, rest = divmod(self.hidden_size, self.num_heads)
+        if rest or head % 32:
+            raise ValueError(
+                "sft.hidden_size / sft.num_heads must be a multiple of 32, which is what vLLM's attention takes on a "
+                f"CPU, got {self.hidden_size} / {self.num_heads}"
+            )
+        return self
+
 
 class Config(Section):
     """A whole recipe."""

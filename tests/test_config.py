@@ -26,6 +26,7 @@ def changed(section, **values):
             changed("rollout", max_tokens=4096),
             "max_tokens must be at most engine.max_model_len=2048, got 4096",
         ),
+        (changed("sft", num_heads=8), "multiple of 32, .* got 128 / 8"),
         ({**MINIMAL, "trian": {}}, "trian: unknown key; did you mean 'train'"),
     ],
 )

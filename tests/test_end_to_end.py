@@ -39,6 +39,7 @@ tasks = 20
 [sft]
 hidden_size = 64
 num_layers = 2
+num_heads = 2
 episodes = 300
 steps = 40
 """
