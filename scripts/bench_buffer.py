@@ -1,11 +1,15 @@
 """Trajectories through the buffer service over HTTP, beside bare SQLite, in one run.
 
-    python scripts/bench_buffer.py [--seconds 4] [--json OUT] [--peer-python PATH]
+    python scripts/bench_buffer.py [--seconds 4] [--json OUT] [--peer COMMAND]
 
 One client puts and takes trajectories of 1 kB, 32 kB and 1 MB, one at a time and in batches of 32. "put" and "get"
 are timed apart and together; leases and commits, which every real run also pays, are timed as "lease" and
 "commit". Bare SQLite (WAL, synchronous=NORMAL, one transaction a put) writes and reads the same bytes in process,
-without HTTP, checks or bookkeeping. --peer-python runs TransferQueue from another virtual environment.
+without HTTP, checks or bookkeeping.
+
+--peer COMMAND measures another system in the same run, from its own virtual environment. The command gets one more
+argument, {"sizes": {name: bytes}, "batches": [...], "seconds": ...} as JSON, and prints as its last line a JSON
+list of {"system", "size", "batch", "items_per_s", "mb_per_s", "put_per_s", "get_per_s"}.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import argparse
 import json
 import multiprocessing
 import platform
+import shlex
 import sqlite3
 import statistics
 import subprocess
@@ -28,6 +33,7 @@ import numpy as np
 
 from asyncrl.clients.buffer import BufferClient
 from asyncrl.data.codec import encode_group
+from asyncrl.data.memory import keep_freed_memory
 from asyncrl.services.buffer import serve_buffer
 from asyncrl.types import Group, Lease, Status, Task, Trajectory, Turn
 
@@ -41,6 +47,7 @@ BATCHES = (1, 32)
 BYTES_PER_TOKEN = 13
 OVERHEAD_BYTES = 380
 START_S = 60.0
+PEER_TIMEOUT_S = 900.0
 MAX_ROUNDS = 2000
 
 
@@ -174,15 +181,14 @@ def run_service(folder: Path, batch: int, seconds: float) -> list[dict[str, Any]
         process.join(START_S)
 
 
-def run_peer(python: str, seconds: float) -> list[dict[str, Any]]:
-    """TransferQueue's figures, from `scripts/peers/bench_transferqueue.py` under another interpreter."""
-    script = Path(__file__).parent / "peers" / "bench_transferqueue.py"
-    sizes = json.dumps({"sizes": SIZES, "batches": BATCHES, "seconds": seconds})
+def run_peer(command: str, seconds: float) -> list[dict[str, Any]]:
+    """Run another system's benchmark; see the module for its contract."""
+    plan = json.dumps({"sizes": SIZES, "batches": BATCHES, "seconds": seconds})
     done = subprocess.run(
-        [python, str(script), sizes], capture_output=True, text=True, timeout=900, check=False
+        [*shlex.split(command), plan], capture_output=True, text=True, timeout=PEER_TIMEOUT_S, check=False
     )
     if done.returncode != 0:
-        raise SystemExit(f"the peer failed:\n{done.stderr[-2000:]}")
+        raise SystemExit(f"{command} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -203,8 +209,9 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=4.0, help="time for each figure")
     parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--peer-python", help="interpreter with TransferQueue installed")
+    parser.add_argument("--peer", metavar="COMMAND", help="benchmark of another system, see above")
     args = parser.parse_args()
+    keep_freed_memory()  # as every service does
     results = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -213,8 +220,8 @@ def main() -> None:
             for size, num_bytes in SIZES.items():
                 timer = bench_sqlite(folder, num_bytes, batch, args.seconds)
                 results.append(timer.result("bare SQLite", size, batch, num_bytes))
-    if args.peer_python:
-        results += run_peer(args.peer_python, args.seconds)
+    if args.peer:
+        results += run_peer(args.peer, args.seconds)
     show(results)
     if args.json:
         machine = {

@@ -17,6 +17,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from asyncrl.data.memory import keep_freed_memory
 from asyncrl.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ def serve(
         raise ConfigError(f"host {host} can be reached from other machines: give a token, or use 127.0.0.1")
     if (tls_cert is None) != (tls_key is None):
         raise ConfigError("tls_cert and tls_key must be given together")
+    keep_freed_memory()
     listener = _listen(host, port)
     scheme = "https" if tls_cert else "http"
     name = f"[{host}]" if ":" in host else host

@@ -9,11 +9,11 @@ from asyncrl.errors import ConfigError
 
 SCHEMA_VERSION = 2
 PRAGMAS = {
-    "page_size": 16384,  # long groups cost half of what they do in pages of 4 KiB, short ones no more
+    "page_size": 8192,  # long groups cost a quarter less than in pages of 4 KiB, short ones hardly more
     "locking_mode": "EXCLUSIVE",
     "journal_mode": "WAL",
     "synchronous": "NORMAL",
-    "wal_autocheckpoint": 4096,  # pages, so 64 MiB
+    "wal_autocheckpoint": 8192,  # pages, so 64 MiB
     "cache_size": -65536,  # KiB; a transaction larger than the cache is written twice
 }
 

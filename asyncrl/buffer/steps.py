@@ -41,10 +41,9 @@ class Steps:
             if not choice.groups:
                 return Taken(None, choice.awaited)
             self._bind(choice.groups, step)
-        rows = self.store.rows(
-            "SELECT bodies.body FROM tasks JOIN bodies USING (seq) WHERE state = 'bound' ORDER BY lease_order"
-        )
-        return Taken([body for (body,) in rows])
+        # Sorting the bodies themselves would copy each of them.
+        bound = self.store.rows("SELECT seq FROM tasks WHERE state = 'bound' ORDER BY lease_order")
+        return Taken([self.store.row("SELECT body FROM bodies WHERE seq = ?", seq)[0] for (seq,) in bound])
 
     def _bind(self, leases: Sequence[str], step: int) -> None:
         least = step - self.settings.max_staleness

@@ -91,7 +91,7 @@ class Fields:
             raise InputError(f"{self.where}.{name} must be a number, got {type(value).__name__}")
         if not (abs(value) <= MAX_NUMBER and value >= low):
             raise InputError(
-                f"{self.where}.{name} must lie in [{max(low, -MAX_NUMBER)}, {MAX_NUMBER}], got {value:g}"
+                f"{self.where}.{name} must lie in [{max(low, -MAX_NUMBER)}, {MAX_NUMBER}], got {_shown(value)}"
             )
         return float(value)
 
