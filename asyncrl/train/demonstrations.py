@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.env.protocol import Action, Env, Step, ToolCall
+from asyncrl.env.check import to_action
+from asyncrl.env.protocol import Env, Step
 from asyncrl.errors import ConfigError
 from asyncrl.rollout.render import ChatRenderer
 from asyncrl.types import Message, Task
@@ -63,17 +64,6 @@ async def _play(env: Env, task: Task, expert: bool, rng: random.Random) -> Demon
     finally:
         await _maybe(env.close())
     return Demonstration(messages, list(env.tools), reward)
-
-
-def to_action(message: Message) -> Action:
-    """Return the action an assistant message stands for."""
-    calls = tuple(
-        ToolCall(
-            str(call.get("id", f"call-{i}")), call["function"]["name"], dict(call["function"]["arguments"])
-        )
-        for i, call in enumerate(message.get("tool_calls") or ())
-    )
-    return Action(content=message.get("content") or "", tool_calls=calls)
 
 
 def encode(renderer: ChatRenderer, demo: Demonstration) -> tuple[np.ndarray, np.ndarray]:

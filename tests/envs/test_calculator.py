@@ -4,7 +4,7 @@ import random
 
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.envs.calculator.env import Calculator
-from asyncrl.train.demonstrations import to_action
+from asyncrl.env.check import to_action
 from asyncrl.types import Task
 
 
