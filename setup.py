@@ -11,4 +11,8 @@ for folder in OUTSIDE:
     packages.append(f"asyncrl.{folder}")
     packages += [f"asyncrl.{folder}.{name}" for name in find_packages(folder)]
 
-setup(packages=packages, package_dir=package_dir, package_data={"": ["*.toml", "*.yaml", "*.md", "*.json", "py.typed"]})
+setup(
+    packages=packages,
+    package_dir=package_dir,
+    package_data={"": ["*.toml", "*.yaml", "*.md", "*.json", "py.typed"]},
+)

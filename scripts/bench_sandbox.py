@@ -142,14 +142,18 @@ async def measure_sessions(name: str, count: int) -> dict[str, float]:
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     names = [n for n in ("subprocess", "zygote", *AUTO_ORDER) if (await probe(n)).works]
     speed = await measure_speed(names, arguments.runs, arguments.rounds)
-    sessions = {n: await measure_sessions(n, arguments.sessions) for n in ("bubblewrap", "zygote") if n in names}
+    sessions = {
+        n: await measure_sessions(n, arguments.sessions) for n in ("bubblewrap", "zygote") if n in names
+    }
     await LauncherClient.close_shared()
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}"
     return {"machine": machine, "at_once": AT_ONCE, "speed": speed, "sessions": sessions}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures there as well")
     parser.add_argument("--runs", type=int, default=200, help="runs of each backend in a round (default 200)")
     parser.add_argument("--rounds", type=int, default=5)
@@ -164,8 +168,12 @@ def main() -> int:
         print(f"\n{name}: " + ", ".join(f"{key} {value:.3g}" for key, value in row.items()))
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=1) + "\n")
-    slow = [n for n, least in REQUIRED.items() if n in report["speed"] and report["speed"][n]["of_plain"] < least]
-    left = [n for n, row in report["sessions"].items() if row["processes_left"] > 0 or row["descriptors_left"] > 0]
+    slow = [
+        n for n, least in REQUIRED.items() if n in report["speed"] and report["speed"][n]["of_plain"] < least
+    ]
+    left = [
+        n for n, row in report["sessions"].items() if row["processes_left"] > 0 or row["descriptors_left"] > 0
+    ]
     for name in slow:
         print(f"\nFAILED: {name} makes less than {REQUIRED[name]} of plain subprocess's runs/s")
     for name in left:

@@ -9,7 +9,18 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 
-CORPUS = ["goal north east", "goal south west", "north", "south", "east", "west", "say 7", "6 * 8", "user", "assistant"]
+CORPUS = [
+    "goal north east",
+    "goal south west",
+    "north",
+    "south",
+    "east",
+    "west",
+    "say 7",
+    "6 * 8",
+    "user",
+    "assistant",
+]
 CONTEXT = 256
 
 

@@ -13,9 +13,9 @@ import time
 from urllib.parse import urlsplit
 
 import pytest
-from asyncrl.services.http import create_app, serve
 
 from asyncrl.errors import ConfigError, ConflictError, InputError, StaleError, UnavailableError
+from asyncrl.services.http import create_app, serve
 
 
 class Teapot(ConflictError):
@@ -104,7 +104,9 @@ def closed_service(tmp_path):
         ("bug", 500, "InternalError", "unexpected ZeroDivisionError; see the service's log"),
     ],
 )
-def test_errors_go_by_their_shared_name_and_bugs_keep_their_secrets(open_service, name, status, kind, message):
+def test_errors_go_by_their_shared_name_and_bugs_keep_their_secrets(
+    open_service, name, status, kind, message
+):
     got, body = open_service.request("GET", f"/raise/{name}")
     assert (got, body["error"]["type"], body["error"]["message"]) == (status, kind, message)
 

@@ -1,5 +1,7 @@
 """Scripted episodes: what a supervised start sees is what a rollout will build."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -44,4 +46,4 @@ def test_the_learning_rate_rises_then_falls_to_a_hundredth():
     assert factors[0] == pytest.approx(0.1)
     assert max(factors) == factors[9] == 1.0
     assert factors[-1] == pytest.approx(0.01, abs=2e-3)
-    assert all(a >= b for a, b in zip(factors[10:], factors[11:], strict=False))
+    assert all(a >= b for a, b in pairwise(factors[10:]))

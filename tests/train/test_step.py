@@ -1,184 +1,136 @@
-"""Training steps: what the model computes, what a batch refuses, what a split must not change."""
+"""Training steps: what a cut into micro-batches or ranks must not change, and what a step may not do."""
 
+import dataclasses
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from asyncrl.algo.objective import build_objective
-from asyncrl.config import TrainConfig
-from asyncrl.errors import StaleError
+from asyncrl.errors import ConfigError
 from asyncrl.train.anchors import Anchors
-from asyncrl.train.batch import advantage_batch, build_step_batch, pad_rows
-from asyncrl.train.engine import TrainEngine
-from asyncrl.train.policy import load_policy
-from asyncrl.train.step import StepSettings, split_minibatches, train_step
-from asyncrl.types import FailureClass, Group, Status, Task, Trajectory, Turn
+from asyncrl.train.batch import build_step_batch, pad_rows
+from tests.train.factories import batch_of_groups, group
+from tests.train.one_step import make_engine, snapshot, step_once
 
-VOCAB = 250
+ROOT = Path(__file__).parents[2]
 
 
-def make_group(number, version=3, episodes=4, seed=0):
-    rng = np.random.default_rng(seed * 1000 + number)
-    trajectories = []
-    for episode in range(episodes):
-        prompt, sampled = int(rng.integers(5, 20)), int(rng.integers(2, 12))
-        length = prompt + sampled
-        mask = np.arange(length) >= prompt
-        trajectories.append(
-            Trajectory(
-                task_id=f"t{number}",
-                episode_index=episode,
-                token_ids=rng.integers(5, VOCAB, length).astype(np.int32),
-                loss_mask=mask,
-                behavior_logprobs=np.where(mask, -rng.uniform(3, 6, length), 0).astype(np.float32),
-                versions=np.where(mask, version, -1).astype(np.int32),
-                turns=(Turn(prompt, length, float(episode % 2)),),
-                reward=float(episode % 2),
-                status=Status.FINISHED,
-            )
-        )
-    return Group(f"g{number}", Task(f"t{number}", "gridworld"), version, tuple(trajectories))
-
-
-def test_the_policy_model_gives_the_log_softmax_of_the_plain_model(tiny_model):
-    policy = load_policy(tiny_model, "float32")
-    rows = pad_rows(build_step_batch([make_group(0)], 3, 0), range(4))
-    logp, entropy = policy(rows.token_ids, rows.mask, 0.7, entropy=True)
-    full = torch.log_softmax(policy.model(rows.token_ids).logits / 0.7, -1)
-    shifted = full[:, :-1].gather(-1, rows.token_ids[:, 1:, None]).squeeze(-1)
-    expected = torch.where(rows.mask[:, 1:], shifted, 0.0)
-    torch.testing.assert_close(logp[:, 1:], expected, atol=1e-5, rtol=0)
-    plain = -(full.exp() * full).sum(-1)[:, :-1]
-    torch.testing.assert_close(entropy[:, 1:], torch.where(rows.mask[:, 1:], plain, 0.0), atol=1e-5, rtol=0)
-    assert (logp[~rows.mask] == 0).all()
-
-
-def test_a_row_gives_the_same_numbers_alone_and_beside_longer_ones(tiny_model):
-    policy = load_policy(tiny_model, "float32")
-    batch = build_step_batch([make_group(0)], 3, 0)
-    together, _ = policy(*_ids_mask(pad_rows(batch, range(4))), 1.0)
-    for row in range(4):
-        alone, _ = policy(*_ids_mask(pad_rows(batch, [row])), 1.0)
-        torch.testing.assert_close(together[row, : alone.shape[1]], alone[0], atol=1e-5, rtol=0)
-
-
-def _ids_mask(rows):
-    return rows.token_ids, rows.mask
-
-
-@pytest.mark.parametrize(
-    ("step", "bound", "fine"), [(3, 0, True), (4, 1, True), (4, 0, False), (6, 2, False), (2, 5, False)]
-)
-def test_a_batch_with_a_token_outside_the_bound_is_never_built(step, bound, fine):
-    if fine:
-        assert build_step_batch([make_group(0, version=3)], step, bound).step == step
-    else:
-        with pytest.raises(StaleError, match="versions 3 to 3"):
-            build_step_batch([make_group(0, version=3)], step, bound)
-
-
-def test_failed_episodes_are_left_out_of_the_batch_and_its_statistics():
-    group = make_group(0)
-    failed = Trajectory(
-        "t0", 9, np.empty(0, np.int32), np.empty(0, bool), np.empty(0, np.float32), np.empty(0, np.int32), (),
-        100.0, Status.FAILED, failure=FailureClass.INFRASTRUCTURE,
-    )  # fmt: skip
-    broken = Group(group.id, group.task, group.version, (*group.trajectories, failed))
-    batch = build_step_batch([broken], 3, 0)
-    assert len(batch.trajectories) == 4
-    assert advantage_batch(batch).rewards.max() == 1.0
-
-
-def test_rows_are_ordered_by_task_and_episode_whatever_order_groups_arrive_in():
-    groups = [make_group(n) for n in (2, 0, 1)]
-    batch = build_step_batch(groups, 3, 0)
-    assert [(t.task_id, t.episode_index) for t in batch.trajectories] == [
-        (f"t{n}", e) for n in range(3) for e in range(4)
-    ]
-    assert batch.group.tolist() == [n for n in range(3) for _ in range(4)]
-
-
-def test_minibatches_keep_groups_together():
-    batch = build_step_batch([make_group(n) for n in range(5)], 3, 0)
-    parts = split_minibatches(batch, list(range(20)), 2)
-    assert sorted(sum(parts, [])) == list(range(20))
-    assert not {int(batch.group[r]) for r in parts[0]} & {int(batch.group[r]) for r in parts[1]}
-
-
-def run_step(model, micro_batch_tokens, zero_stage=0, preset="decoupled_ppo"):
-    engine = TrainEngine(
-        load_policy(model, "float32"), TrainConfig(learning_rate=1e-3, zero_stage=zero_stage), "float32"
-    )
-    objective = build_objective({"preset": preset})
-    batch = build_step_batch([make_group(n) for n in range(4)], 3, 0)
-    settings = StepSettings(1.0, micro_batch_tokens, 1, 64.0)
-    report = train_step(engine, objective, Anchors(objective), batch, settings, 1e-3)
-    return report, {name: tensor.clone() for name, tensor in engine.weights()}, engine
+def on_policy_batch(engine):
+    """The fixed groups with the log-probabilities that the engine gives each row alone."""
+    batch = build_step_batch(batch_of_groups(), 0, 0)
+    exact = []
+    for number, t in enumerate(batch.trajectories):
+        rows = pad_rows(batch, [number])
+        with torch.no_grad():
+            logp, _ = engine.logp(rows.token_ids, rows.mask, 1.0)
+        exact.append(dataclasses.replace(t, behavior_logprobs=logp[0].numpy().astype(np.float32)))
+    return dataclasses.replace(batch, trajectories=tuple(exact))
 
 
 @pytest.mark.parametrize("preset", ["decoupled_ppo", "grpo", "gspo"])
 def test_the_cut_into_micro_batches_changes_nothing(tiny_model, preset):
-    whole, weights, _ = run_step(tiny_model, 10**6, preset=preset)
-    for budget in (120, 1):
-        cut, cut_weights, _ = run_step(tiny_model, budget, preset=preset)
-        assert cut.metrics["grad_norm"] == pytest.approx(whole.metrics["grad_norm"], rel=1e-4)
-        assert cut.metrics["loss/total"] == pytest.approx(whole.metrics["loss/total"], rel=1e-4, abs=1e-6)
-        for name, tensor in weights.items():
-            torch.testing.assert_close(cut_weights[name], tensor, atol=2e-4, rtol=0)
+    whole = make_engine(tiny_model)
+    report = step_once(whole, preset=preset)
+    for budget in (60, 1):
+        cut = make_engine(tiny_model)
+        other = step_once(cut, budget, preset=preset)
+        torch.testing.assert_close(cut.gradients[0], whole.gradients[0], atol=1e-6, rtol=1e-3)
+        for name in ("grad_norm", "loss/total", "mismatch/max", "tokens", "sequences"):
+            assert other.metrics[name] == pytest.approx(report.metrics[name], rel=1e-4, abs=1e-6)
+
+
+def test_the_first_ratio_of_an_on_policy_batch_is_exactly_one(tiny_model):
+    engine = make_engine(tiny_model)
+    metrics = step_once(engine, 60, on_policy_batch(engine)).metrics
+    assert (metrics["ratio/min"], metrics["ratio/max"]) == pytest.approx((1.0, 1.0), abs=1e-6)
+    assert metrics["mismatch/max"] < 1e-5
+    assert metrics["behavior_weight/max"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["lag/max"] == 0
+
+
+def test_recomputed_proximal_log_probabilities_are_those_before_the_first_minibatch(tiny_model):
+    engine = make_engine(tiny_model)
+    batch = on_policy_batch(engine)
+    metrics = step_once(engine, batch=batch, num_minibatches=3).metrics
+    assert len(engine.gradients) == 3
+    assert metrics["mismatch/max"] < 1e-5  # proximal against behavior: the weights of the start, all along
+    assert metrics["ratio/max"] > 1 + 1e-4  # current against proximal: later minibatches have moved
 
 
 def test_a_step_moves_probability_towards_what_earned_more(tiny_model):
-    batch = build_step_batch([make_group(n) for n in range(4)], 3, 0)
-    rows = pad_rows(batch, range(16))
-    good = torch.tensor([t.reward > 0 for t in batch.trajectories])
-    before, _ = load_policy(tiny_model, "float32")(rows.token_ids, rows.mask, 1.0)
-    _, _, engine = run_step(tiny_model, 10**6)
+    engine = make_engine(tiny_model)
+    batch = on_policy_batch(engine)
+    rows = pad_rows(batch, range(12))
+    step_once(engine, batch=batch)
     with torch.no_grad():
         after, _ = engine.logp(rows.token_ids, rows.mask, 1.0)
-    change = (after - before).sum(-1)
-    assert change[good].mean() > change[~good].mean()
+    change = (after - rows.behavior_logp).sum(-1)
+    good = torch.tensor([t.reward == 1.0 for t in batch.trajectories])
+    bad = torch.tensor([t.reward == 0.0 for t in batch.trajectories])
+    assert change[good].mean() > 0 > change[bad].mean()
 
 
-RANKS = """
-import json, sys
-from tests.train.test_step import run_step
-report, weights, engine = run_step(sys.argv[1], 100, int(sys.argv[2]))
-if engine.rank == 0:
-    total = sum(float(t.double().abs().sum()) for t in weights.values())
-    print("RESULT" + json.dumps([report.metrics["grad_norm"], report.metrics["loss/total"], total]))
-else:
-    assert weights
-"""
+def test_a_log_probability_that_is_not_finite_is_refused_and_nothing_applied(tiny_model):
+    engine = make_engine(tiny_model)
+    before = snapshot(engine)
+    batch = build_step_batch(batch_of_groups(), 0, 0)
+    first = batch.trajectories[0]
+    broken = np.where(first.loss_mask, np.nan, 0.0).astype(np.float32)
+    rows = (dataclasses.replace(first, behavior_logprobs=broken), *batch.trajectories[1:])
+    with pytest.raises(ValueError, match="behavior_logp"):
+        step_once(engine, batch=dataclasses.replace(batch, trajectories=rows))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in engine.weights())
+
+
+def test_a_batch_filtered_to_nothing_is_skipped_and_nothing_applied(tiny_model):
+    engine = make_engine(tiny_model)
+    before = snapshot(engine)
+    no_signal = build_step_batch([group("a", [1.0, 1.0]), group("b", [0.0, 0.0])], 0, 0)
+    report = step_once(engine, batch=no_signal, preset="dapo")
+    assert report.skipped == "every trajectory was filtered out"
+    assert report.num_tokens == 0
+    assert all(torch.equal(tensor, before[name]) for name, tensor in engine.weights())
+
+
+def test_the_trained_tokens_are_the_sampled_ones(tiny_model):
+    report = step_once(make_engine(tiny_model))
+    assert (report.num_tokens, report.num_sequences) == (4 * 3 * (1 + 3 + 2), 12)
+    assert report.metrics["tokens"] == report.num_tokens
+
+
+def test_anchors_that_the_trainer_cannot_provide_are_refused():
+    with pytest.raises(ConfigError, match="'snapshot' needs copies of past weights"):
+        Anchors(build_objective({"preset": "grpo", "proximal": "snapshot"}))
+    with pytest.raises(ConfigError, match="no reference model was loaded"):
+        Anchors(build_objective({"preset": "grpo", "kl": {"coef": 0.1}}))
+
+
+@pytest.fixture(scope="module")
+def pair(tiny_model, tmp_path_factory):
+    """What two ranks reported and saved after two steps, by ZeRO stage."""
+    out = tmp_path_factory.mktemp("ranks")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "tests.train.one_step", tiny_model, str(out), "1", "2", "3"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return out
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("zero_stage", [1, 2, 3])
-def test_two_ranks_take_the_step_of_one(tiny_model, tmp_path, zero_stage):
-    script = tmp_path / "ranks.py"
-    script.write_text(RANKS)
-
-    def run(ranks):
-        command = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            str(ranks),
-        ]
-        done = subprocess.run(
-            [*command, str(script), tiny_model, str(zero_stage)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        line = next(x for x in done.stdout.splitlines() if "RESULT" in x)
-        return json.loads(line.split("RESULT")[1])
-
-    assert run(2) == pytest.approx(run(1), rel=1e-4)
+def test_two_ranks_train_as_one(tiny_model, pair, zero_stage):
+    alone = make_engine(tiny_model)
+    reports = [step_once(alone, micro_batch_tokens=60).metrics for _ in range(2)]
+    for one, other in zip(reports, json.loads((pair / f"{zero_stage}.json").read_text()), strict=True):
+        for name in ("loss/total", "grad_norm", "tokens", "mismatch/max"):
+            assert other[name] == pytest.approx(one[name], rel=1e-4)
+    saved = load_file(pair / f"checkpoint-{zero_stage}" / "model.safetensors")
+    assert set(saved) == set(load_file(Path(tiny_model) / "model.safetensors"))
+    for name, tensor in snapshot(alone).items():
+        torch.testing.assert_close(saved[name], tensor, atol=1e-4, rtol=0)

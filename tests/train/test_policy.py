@@ -1,0 +1,90 @@
+"""The policy module computes exactly the log-probabilities of the plain model, only where they are needed."""
+
+import pytest
+import torch
+
+from asyncrl.train import policy as policy_module
+from asyncrl.train.policy import load_policy
+
+
+@pytest.fixture(scope="module")
+def policy(tiny_model):
+    return load_policy(tiny_model, "float32")
+
+
+@pytest.fixture
+def rows(policy):
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, policy.model.config.vocab_size, (3, 20), generator=generator)
+    mask = torch.rand(3, 20, generator=generator) < 0.4
+    mask[:, 0] = False
+    return ids, mask
+
+
+def plain_log_softmax(policy, ids, temperature):
+    return torch.log_softmax(policy.model(ids).logits[:, :-1].float() / temperature, -1)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_log_probabilities_are_those_of_the_plain_model(policy, rows, temperature):
+    ids, mask = rows
+    with torch.no_grad():
+        logp, _ = policy(ids, mask, temperature)
+        plain = plain_log_softmax(policy, ids, temperature).gather(-1, ids[:, 1:, None]).squeeze(-1)
+    torch.testing.assert_close(logp[:, 1:][mask[:, 1:]], plain[mask[:, 1:]], atol=1e-6, rtol=0)
+    assert (logp[~mask] == 0).all()
+
+
+def test_entropy_is_that_of_the_whole_distribution(policy, rows):
+    ids, mask = rows
+    with torch.no_grad():
+        _, entropy = policy(ids, mask, 0.5, entropy=True)
+        plain = plain_log_softmax(policy, ids, 0.5)
+    expected = -(plain.exp() * plain).sum(-1)
+    torch.testing.assert_close(entropy[:, 1:][mask[:, 1:]], expected[mask[:, 1:]], atol=1e-5, rtol=0)
+    assert (entropy[~mask] == 0).all()
+
+
+def test_padding_on_the_right_changes_nothing(policy, rows):
+    ids, mask = rows
+    padded = torch.cat([ids[:1, :12], torch.full((1, 8), 7)], dim=1)
+    padded_mask = torch.cat([mask[:1, :12], torch.zeros(1, 8, dtype=torch.bool)], dim=1)
+    with torch.no_grad():
+        alone, _ = policy(ids[:1, :12], mask[:1, :12], 1.0)
+        together, _ = policy(torch.cat([padded, ids[1:]]), torch.cat([padded_mask, mask[1:]]), 1.0)
+    torch.testing.assert_close(together[0, :12], alone[0], atol=2e-6, rtol=0)
+
+
+def test_the_first_token_has_no_context_and_is_never_scored(policy, rows):
+    ids, mask = rows
+    mask = mask.clone()
+    mask[:, 0] = True
+    with torch.no_grad():
+        logp, _ = policy(ids, mask, 1.0)
+    assert (logp[:, 0] == 0).all()
+
+
+def test_the_chunk_size_changes_nothing(policy, rows, monkeypatch):
+    with torch.no_grad():
+        whole = policy(*rows, 1.0, True)
+        monkeypatch.setattr(policy_module, "CHUNK_TOKENS", 3)
+        pieces = policy(*rows, 1.0, True)
+    for one, other in zip(whole, pieces, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+
+
+def test_the_gradient_is_that_of_the_plain_model(policy, rows):
+    ids, mask = rows
+    parameters = list(policy.parameters())
+    ours = torch.autograd.grad(policy(ids, mask, 1.0)[0].sum(), parameters)
+    plain = plain_log_softmax(policy, ids, 1.0).gather(-1, ids[:, 1:, None]).squeeze(-1)
+    expected = torch.autograd.grad(plain[mask[:, 1:]].sum(), parameters)
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_a_fully_masked_row_takes_part_in_backward_with_a_zero_gradient(policy):
+    logp, _ = policy(torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 2, dtype=torch.bool), 1.0)
+    assert logp.tolist() == [[0.0, 0.0]]
+    for gradient in torch.autograd.grad(logp.sum(), list(policy.parameters()), allow_unused=True):
+        assert gradient is None or not gradient.any()

@@ -1,0 +1,116 @@
+"""The trainer's loop: take, train, publish, then account; never past the bound, never without an end."""
+
+import pytest
+import torch
+
+from asyncrl.algo.objective import build_objective
+from asyncrl.config import parse_config
+from asyncrl.errors import DeadlineError, StaleError, UnavailableError
+from asyncrl.train.anchors import Anchors
+from asyncrl.train.trainer import Trainer
+from asyncrl.weights.publish import PublishReport
+from tests.train.factories import group
+from tests.train.one_step import make_engine, snapshot
+
+
+class Scripted:
+    """A source of given batches and a publisher in one, recording the order of calls."""
+
+    def __init__(self, batches, fail_publish_of=None):
+        self.batches, self.fail_publish_of, self.calls = batches, fail_publish_of, []
+
+    def take(self, step, wait_s):
+        self.calls.append(("take", step))
+        return self.batches[step]
+
+    def commit(self, version):
+        self.calls.append(("commit", version))
+
+    def stats(self):
+        return {"ready": 3, "dropped_by_reason": {}}
+
+    def publish(self, version, engine):
+        if version == self.fail_publish_of:
+            raise UnavailableError("no engine took it")
+        self.calls.append(("publish", version))
+        return PublishReport(version, pause_s=[0.25])
+
+
+def groups_at(version):
+    return [group("a", [0.0, 1.0], version), group("b", [1.0, 0.0], version)]
+
+
+@pytest.fixture
+def engine(tiny_model):
+    return make_engine(tiny_model)
+
+
+def make_trainer(engine, script, num_steps=3, max_staleness=1, on_step=lambda *_: None):
+    config = parse_config(
+        {
+            "model": {"path": "m"},
+            "env": {"name": "gridworld"},
+            "train": {"num_steps": num_steps, "learning_rate": 1e-3, "warmup_steps": 2},
+            "buffer": {"max_staleness": max_staleness, "wait_timeout_s": 5.0},
+        }
+    )
+    objective = build_objective(config.algo)
+    return Trainer(config, engine, objective, Anchors(objective), script, script, on_step)
+
+
+def test_each_version_is_published_before_it_is_committed(engine):
+    script = Scripted([groups_at(0), groups_at(0), groups_at(2)])
+    trainer = make_trainer(engine, script)
+    assert trainer.run() == 3
+    assert script.calls == [
+        (name, number)
+        for k in range(3)
+        for name, number in (("take", k), ("publish", k + 1), ("commit", k + 1))
+    ]
+    assert trainer.totals.steps == 3
+    assert trainer.totals.trained_groups == 6
+    assert trainer.totals.lags == {0: 48, 1: 24}
+    assert trainer.totals.trained_tokens == 72
+    assert trainer.totals.pauses_s == [0.25] * 3
+
+
+def test_each_step_reports_reward_staleness_and_the_warmed_up_learning_rate(engine):
+    seen = []
+    script = Scripted([groups_at(0), groups_at(0)])
+    make_trainer(
+        engine, script, 2, on_step=lambda version, metrics, groups: seen.append((version, metrics))
+    ).run()
+    assert [version for version, _ in seen] == [1, 2]
+    assert [m["reward/mean"] for _, m in seen] == [0.5, 0.5]
+    assert [m["staleness/max"] for _, m in seen] == [0, 1]
+    assert [m["learning_rate"] for _, m in seen] == [5e-4, 1e-3]
+    assert [m["buffer/ready"] for _, m in seen] == [3, 3]
+    assert all(m["tokens/trained"] == 24 and m["batch/groups"] == 2 for _, m in seen)
+
+
+def test_an_exhausted_plan_ends_the_run_early(engine):
+    script = Scripted([groups_at(0), []])
+    assert make_trainer(engine, script).run() == 1
+    assert script.calls[-1] == ("take", 1)
+
+
+def test_a_batch_that_does_not_come_in_time_ends_the_run_by_name(engine):
+    with pytest.raises(DeadlineError, match=r"step 0: no batch within buffer.wait_timeout_s=5"):
+        make_trainer(engine, Scripted([None])).run()
+
+
+def test_a_stale_batch_is_refused_before_anything_is_trained_or_published(engine):
+    before = snapshot(engine)
+    script = Scripted([[], [], groups_at(0)])
+    with pytest.raises(StaleError):
+        make_trainer(engine, script, max_staleness=1).run(start=2)
+    assert script.calls == [("take", 2)]
+    assert all(torch.equal(tensor, before[name]) for name, tensor in engine.weights())
+
+
+def test_a_version_that_no_engine_took_is_not_committed(engine):
+    script = Scripted([groups_at(0), groups_at(0)], fail_publish_of=2)
+    with pytest.raises(UnavailableError):
+        make_trainer(engine, script).run()
+    assert ("commit", 1) in script.calls
+    assert ("commit", 2) not in script.calls
