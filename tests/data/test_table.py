@@ -21,7 +21,7 @@ def test_every_field_of_a_trajectory_comes_back(tmp_path):
     assert path.name == "step-000004.parquet"
     assert (one["step"], one["task"], one["group"], one["worker"]) == (4, "t", "g-t", "w")
     assert (one["status"], one["failure"], one["reward"], one["success"]) == ("finished", None, 0.5, True)
-    assert dict(one["components"]) == {"goal": 1.0}
+    assert one["components"] == [{"name": "goal", "value": 1.0}]
     assert (other["status"], other["failure"], other["error"]) == (Status.FAILED, "environment", "it broke")
     for name in ("token_ids", "loss_mask", "behavior_logprobs", "versions"):
         np.testing.assert_array_equal(np.array(one[name]), getattr(first, name))
