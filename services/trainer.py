@@ -64,7 +64,9 @@ class SyncFilePublisher:
         await asyncio.gather(*(client.close() for client in self._clients))
 
 
-def open_publisher(config: Config, engine: TrainEngine, engines: Sequence[str], weights_dir: Path, token: str) -> Any:
+def open_publisher(
+    config: Config, engine: TrainEngine, engines: Sequence[str], weights_dir: Path, token: str
+) -> Any:
     """Return the publisher that `engine.weight_transfer` names. Raises `ConfigError`."""
     if config.engine.weight_transfer == "shared_file":
         return SyncFilePublisher(weights_dir, engines, token, engine.rank)

@@ -59,7 +59,9 @@ class TrainerWeights(WeightSource):
 class DevicePublisher:
     """Publishes over `nccl` (different GPUs) or `ipc` (the same GPU). Call `publish` on every rank."""
 
-    def __init__(self, backend: str, urls: list[str], weights: Weights, rank: int, timeout_s: float = 300.0) -> None:
+    def __init__(
+        self, backend: str, urls: list[str], weights: Weights, rank: int, timeout_s: float = 300.0
+    ) -> None:
         if len(urls) != 1:
             raise ConfigError(
                 f"engine.weight_transfer: {backend!r} serves one engine, got engine.count={len(urls)}; "

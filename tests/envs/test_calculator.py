@@ -2,9 +2,9 @@
 
 import random
 
+from asyncrl.env.check import to_action
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.envs.calculator.env import Calculator
-from asyncrl.env.check import to_action
 from asyncrl.types import Task
 
 

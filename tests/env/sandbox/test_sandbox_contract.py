@@ -192,7 +192,8 @@ def test_environment_and_folder_are_as_asked(backend, monkeypatch):
 
     async def body(box):
         await box.write("sub/x", b"")
-        code = "import os; print(os.environ.get('A'), os.environ.get('B'), os.listdir('.'), 'SECRET_OF_THE_HOST' in os.environ)"
+        seen = "os.environ.get('A'), os.environ.get('B'), os.listdir('.'), 'SECRET_OF_THE_HOST' in os.environ"
+        code = f"import os; print({seen})"
         return await box.exec(["python3", "-c", code], env={"B": "2"}, cwd="/work/sub")
 
     assert in_sandbox(backend, body, env={"A": "1"}).stdout == b"1 2 ['x'] False\n"
