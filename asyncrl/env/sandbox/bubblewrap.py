@@ -71,7 +71,8 @@ class BubblewrapSandbox(LocalSandbox):
         assert self._launcher is not None
         options = [
             find_bwrap(), "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent",
-            "--new-session", "--cap-drop", "ALL", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv",
+            "--new-session", "--cap-drop", "ALL", "--uid", "1000", "--gid", "1000",
+            "--hostname", "sandbox", "--clearenv",
         ]  # fmt: skip
         for name, value in env.items():
             options += ["--setenv", name, value]
