@@ -1,0 +1,218 @@
+"""The worker's loop against a real ledger in this process: leases, puts, losses, outages, draining."""
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+
+from asyncrl.buffer.ledger import Ledger, LedgerSettings
+from asyncrl.clients.env import LocalEnvs
+from asyncrl.env.protocol import Env, Step
+from asyncrl.errors import UnavailableError
+from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
+from asyncrl.rollout.generate import Generated
+from asyncrl.rollout.render import Limits
+from asyncrl.rollout.toolcalls import parse_hermes
+from asyncrl.rollout.worker import RolloutLoop
+from asyncrl.types import Task
+
+DEADLINE_S = 20.0
+
+
+class OneTurn(Env):
+    """Ends after one turn; the reward is the parity of the task's seed."""
+
+    blocking = False
+
+    def reset(self):
+        return [{"role": "user", "content": "goal"}]
+
+    def step(self, action):
+        return Step(reward=float(self.task.seed % 2), done=True, success=True)
+
+
+class Buffer:
+    """A ledger behind the worker's interface; `outages` calls fail first."""
+
+    def __init__(self, ledger, outages=()):
+        self.ledger, self.outages, self.refused = ledger, list(outages), []
+
+    def _check(self, name):
+        if name in self.outages:
+            self.outages.remove(name)
+            self.refused.append(name)
+            raise UnavailableError("the buffer restarts")
+
+    async def lease(self, worker, wait_s):
+        self._check("lease")
+        end = time.monotonic() + wait_s
+        while (found := self.ledger.lease(worker)) is None and time.monotonic() < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        return found
+
+    async def renew(self, lease_id):
+        return self.ledger.renew(lease_id)
+
+    async def release(self, lease_id):
+        return self.ledger.release(lease_id)
+
+    async def put(self, group):
+        self._check("put")
+        return self.ledger.put(group)
+
+
+class Engine:
+    """Samples the same turn under the ledger's version; waits while `gate` is closed."""
+
+    def __init__(self, renderer, ledger):
+        self.ids = renderer.assistant({"role": "assistant", "content": "north"})
+        self.ledger, self.gate, self.started = ledger, asyncio.Event(), 0
+        self.gate.set()
+
+    async def generate(self, request):
+        self.started += 1
+        version = self.ledger.version
+        await self.gate.wait()
+        count = len(self.ids)
+        return Generated(
+            self.ids, np.full(count, -0.5, np.float32), np.full(count, version, np.int32), "stop"
+        )
+
+
+def setup(renderer, tasks, outages=(), lease_s=60.0, slots=4):
+    ledger = Ledger(":memory:", LedgerSettings(2, 1, 2, lease_s=lease_s, drop_no_signal=False))
+    ledger.add_tasks([Task(f"t{i}", f"{__name__}:OneTurn", i) for i in range(tasks)])
+    engine = Engine(renderer, ledger)
+    settings = EpisodeSettings(Limits(0, 16, 200))
+    runner = EpisodeRunner(engine, LocalEnvs(), renderer, parse_hermes, settings)
+    buffer = Buffer(ledger, outages)
+    return ledger, engine, buffer, RolloutLoop("w", buffer, runner, slots, lease_s, 30.0, poll_s=0.05)
+
+
+async def until(condition):
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110 - the ledger signals nothing
+            await asyncio.sleep(0.005)
+
+
+async def finish(loop, running):
+    loop.drain()
+    await asyncio.wait_for(running, DEADLINE_S)
+
+
+def test_every_task_is_leased_put_and_trained_once_within_the_bound(renderer):
+    async def scenario():
+        ledger, _, _, loop = setup(renderer, tasks=8)
+        running = asyncio.ensure_future(loop.run())
+        trained = []
+        for step in range(4):
+            await until(lambda: ledger.stats()["ready"] >= 2)
+            taken = ledger.take(step).groups
+            for body in taken:
+                trained.append(body)
+            ledger.commit(step + 1)
+        await finish(loop, running)
+        return ledger.stats(), loop, len(trained)
+
+    stats, loop, trained = asyncio.run(scenario())
+    assert (stats["trained"], trained, loop.counters.groups) == (8, 8, 8)
+    assert loop.counters.episodes == {"finished": 16}
+    assert loop.counters.turns == 16
+    assert not loop.running
+
+
+def test_draining_puts_what_runs_and_leases_nothing_more(renderer):
+    async def scenario():
+        ledger, engine, _, loop = setup(renderer, tasks=8, slots=2)
+        engine.gate.clear()
+        running = asyncio.ensure_future(loop.run())
+        await until(lambda: engine.started == 4)
+        loop.drain()
+        engine.gate.set()
+        await asyncio.wait_for(running, DEADLINE_S)
+        return ledger.stats()
+
+    stats = asyncio.run(scenario())
+    assert (stats["ready"], stats["in_flight"], stats["pending"]) == (2, 0, 6)
+
+
+def test_a_cancelled_worker_gives_its_leases_back(renderer):
+    async def scenario():
+        ledger, engine, _, loop = setup(renderer, tasks=4, slots=3)
+        engine.gate.clear()
+        running = asyncio.ensure_future(loop.run())
+        await until(lambda: ledger.stats()["in_flight"] == 3 and engine.started)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return ledger, ledger.lease("other")
+
+    ledger, lease = asyncio.run(scenario())
+    assert ledger.stats()["pending"] == 3
+    assert (lease.task.id, lease.attempt) == ("t0", 1)
+
+
+def test_a_lost_lease_cancels_its_group_and_the_task_is_run_again(renderer):
+    async def scenario():
+        ledger, engine, _, loop = setup(renderer, tasks=1, lease_s=0.3)
+        engine.gate.clear()
+        running = asyncio.ensure_future(loop.run())
+        await until(lambda: engine.started == 2)
+        lost = next(iter(loop.running))
+        ledger.expire(time.monotonic() + 10)
+        await until(lambda: loop.counters.leases_lost == 1 and loop.running and lost not in loop.running)
+        second = next(iter(loop.running.values()))
+        engine.gate.set()
+        await until(lambda: ledger.stats()["ready"] == 1)
+        await finish(loop, running)
+        return second.attempt, loop.counters
+
+    attempt, counters = asyncio.run(scenario())
+    assert attempt == 2
+    assert (counters.groups, counters.leases_lost) == (1, 1)
+
+
+def test_a_lease_is_renewed_as_long_as_its_group_runs(renderer):
+    async def scenario():
+        ledger, engine, _, loop = setup(renderer, tasks=1, lease_s=0.3)
+        engine.gate.clear()
+        running = asyncio.ensure_future(loop.run())
+        await until(lambda: engine.started == 2)
+        for _ in range(8):
+            await asyncio.sleep(0.1)
+            ledger.expire()
+        engine.gate.set()
+        await until(lambda: ledger.stats()["ready"] == 1)
+        await finish(loop, running)
+        return loop.counters
+
+    counters = asyncio.run(scenario())
+    assert (counters.groups, counters.leases_lost) == (1, 0)
+
+
+def test_outages_of_the_buffer_are_ridden_out_and_a_put_counts_once(renderer):
+    async def scenario():
+        ledger, _, buffer, loop = setup(renderer, tasks=1, outages=["lease", "put"], slots=1)
+        running = asyncio.ensure_future(loop.run())
+        await until(lambda: ledger.stats()["ready"] == 1)
+        await finish(loop, running)
+        return buffer.refused, loop.counters
+
+    refused, counters = asyncio.run(scenario())
+    assert refused == ["lease", "put"]
+    assert (counters.groups, counters.leases_lost) == (1, 0)
+
+
+def test_a_bug_in_one_slot_ends_the_whole_loop(renderer):
+    async def scenario():
+        _, engine, _, loop = setup(renderer, tasks=4)
+
+        async def broken(request):
+            raise AttributeError("a bug")
+
+        engine.generate = broken
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await asyncio.wait_for(loop.run(), DEADLINE_S)
+        return caught.value
+
+    assert asyncio.run(scenario()).subgroup(AttributeError)

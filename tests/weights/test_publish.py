@@ -1,0 +1,77 @@
+"""A version reaches every engine or is accounted for: all prepare before any commits, failures are set aside."""
+
+import asyncio
+
+import pytest
+import torch
+
+from asyncrl.errors import InfrastructureError, InputError, UnavailableError
+from asyncrl.weights.publish import FilePublisher
+
+
+class Engine:
+    """Records what it was asked; raises `errors[path]` where given."""
+
+    def __init__(self, url, calls, **errors):
+        self.url, self.calls, self.errors = url, calls, errors
+
+    async def request(self, path, body=None, timeout_s=60.0):
+        verb = path.removeprefix("weights/")
+        await asyncio.sleep(0)
+        self.calls.append((self.url, verb, body["version"]))
+        if verb in self.errors:
+            raise self.errors[verb]
+        return {"pause_s": 0.5} if verb == "commit" else {"verify_s": 0.1}
+
+
+def publish(publisher, version):
+    file = publisher.write(version, [("w", torch.full((2,), float(version)))])
+    return asyncio.run(publisher.publish(file))
+
+
+def test_every_engine_prepares_before_any_commits(tmp_path):
+    calls = []
+    report = publish(FilePublisher(tmp_path, [Engine("a", calls), Engine("b", calls)]), 1)
+    assert calls == [("a", "prepare", 1), ("b", "prepare", 1), ("a", "commit", 1), ("b", "commit", 1)]
+    assert (report.version, report.pause_s, report.failed) == (1, [0.5, 0.5], {})
+    assert report.num_bytes > 0
+
+
+@pytest.mark.parametrize("phase", ["prepare", "commit"])
+def test_an_engine_that_fails_a_phase_is_quarantined_until_it_has_caught_up(tmp_path, phase):
+    calls = []
+    bad = Engine("bad", calls, **{phase: InfrastructureError("gone")})
+    publisher = FilePublisher(tmp_path, [Engine("good", calls), bad])
+    report = publish(publisher, 1)
+    assert report.failed == {"bad": f"weights/{phase}: gone"} == publisher.quarantined
+    assert (("bad", "commit", 1) in calls) == (phase == "commit")
+    assert report.pause_s == [0.5]
+    bad.errors.clear()
+    assert publish(publisher, 2).failed == {}
+    assert publisher.quarantined == {}
+
+
+def test_a_version_that_no_engine_took_is_an_error_with_every_reason(tmp_path):
+    engines = [
+        Engine("a", [], prepare=InputError("checksum")),
+        Engine("b", [], commit=InfrastructureError("gone")),
+    ]
+    with pytest.raises(
+        UnavailableError, match=r"version 3 was committed by no engine: a: .*checksum; b: .*gone"
+    ):
+        publish(FilePublisher(tmp_path, engines), 3)
+
+
+def test_a_bug_is_not_taken_for_a_failed_engine(tmp_path):
+    with pytest.raises(AttributeError):
+        publish(FilePublisher(tmp_path, [Engine("a", [], prepare=AttributeError("bug"))]), 1)
+
+
+def test_the_file_before_the_newest_stays_for_engines_that_still_read_it(tmp_path):
+    publisher = FilePublisher(tmp_path, [Engine("a", [])])
+    for version in (1, 2, 3):
+        publish(publisher, version)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "weights-00000002.safetensors",
+        "weights-00000003.safetensors",
+    ]
