@@ -55,6 +55,7 @@ class NaiveSandbox(BaseSandbox):
     name: ClassVar[str] = "naive"
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset()
     leaked: ClassVar[list[int]] = []
+    spawned: ClassVar[list[asyncio.subprocess.Process]] = []
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +75,7 @@ class NaiveSandbox(BaseSandbox):
         # Left open, and handed down to every program.
         self.leaked.append(os.open("/dev/null", os.O_RDONLY))
         os.set_inheritable(self.leaked[-1], True)
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             *argv,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -83,6 +84,21 @@ class NaiveSandbox(BaseSandbox):
             close_fds=False,
             limit=1 << 30,
         )
+        self.spawned.append(process)
+        return process
+
+    @classmethod
+    async def clean_up(cls) -> None:
+        """What it never does by itself; for the sake of the tests that come after."""
+        for process in cls.spawned:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            process._transport.close()  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+        for fd in cls.leaked:
+            os.close(fd)
+        cls.spawned.clear()
+        cls.leaked.clear()
 
     async def _run(
         self,

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from conftest import run_async
+from sandbox_naive import NaiveSandbox
 
 from asyncrl.env.sandbox import check
 from asyncrl.env.sandbox.attacks import ATTACKS
@@ -50,7 +51,13 @@ def test_the_other_local_backends_hold(backend):
 
 @pytest.mark.slow
 def test_every_attack_succeeds_against_a_backend_that_makes_every_mistake():
-    findings = run_async(lambda: check.attack_backend(NAIVE, runs=20), timeout_s=300)
+    async def body():
+        try:
+            return await check.attack_backend(NAIVE, runs=20)
+        finally:
+            await NaiveSandbox.clean_up()
+
+    findings = run_async(body, timeout_s=300)
     missed = [(f.attack.name, f.status, f.details) for f in findings if f.status != "leaked"]
     assert not missed
     assert len(findings) == len(ATTACKS)

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from conftest import run_async
+from sandbox_naive import NaiveSandbox
 
 from asyncrl.env.sandbox import allow_list, backends
 from asyncrl.env.sandbox.backends import choose, open_sandbox
@@ -79,7 +80,9 @@ def test_a_users_own_backend_is_named_by_import_path():
 
     async def body():
         async with await open_sandbox("sandbox_naive:NaiveSandbox", allow_unsafe=True) as box:
-            return await box.exec(["echo", "mine"])
+            result = await box.exec(["echo", "mine"])
+        await NaiveSandbox.clean_up()
+        return result
 
     assert run_async(body).stdout == b"mine\n"
 
