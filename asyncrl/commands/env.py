@@ -7,7 +7,10 @@ from typing import Any
 
 
 def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("env", help="list environments, play one, check them", add_help=False)
+    # No argument of this parser is an option, so that --help reaches the command's own parser.
+    parser = subparsers.add_parser(
+        "env", help="list environments, play one, check them", add_help=False, prefix_chars="\0"
+    )
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     parser.set_defaults(run=run)
 

@@ -1,4 +1,4 @@
-"""`asyncrl sandbox ...`"""
+"""`asyncrl sandbox check [option ...]`"""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 
 
 def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "sandbox", help="check what the sandbox keeps in: asyncrl sandbox check", add_help=False
+    parser = subparsers.add_parser("sandbox", help="check what the sandbox keeps in: asyncrl sandbox check")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    # No argument of this parser is an option, so that --help reaches the check's own parser.
+    check = commands.add_parser(
+        "check", help="run attacks against the sandbox", add_help=False, prefix_chars="\0"
     )
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    parser.set_defaults(run=run)
+    check.add_argument("arguments", nargs=argparse.REMAINDER)
+    check.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -53,7 +53,7 @@ def summarize(groups: list[Group], samples: int) -> EvalResult:
     for group in groups:
         for t in group.trajectories:
             if t.failure is not None:
-                failed[t.failure] = failed.get(t.failure, 0) + 1
+                failed[str(t.failure)] = failed.get(str(t.failure), 0) + 1
     rewards = {task: [t.reward for t in kept] for task, kept in valid.items() if kept}
     if not rewards:
         errors = {t.error for g in groups for t in g.trajectories if t.error}

@@ -1,0 +1,95 @@
+"""The command line: help at once, refusals by name, exit codes that mean something."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from asyncrl.cli import COMMANDS, main
+
+
+def run(capsys, *argv):
+    try:
+        code = main(argv)
+    except SystemExit as error:
+        code = error.code
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_help_lists_every_command(capsys):
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    for command in COMMANDS:
+        assert f"\n    {command} " in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(capsys, command):
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0
+    assert out.startswith(f"usage: asyncrl {command}")
+
+
+def test_config_prints_every_setting_with_overrides_applied(capsys):
+    code, out, _ = run(capsys, "config", "gridworld_grpo", "train.num_steps=7", "algo.preset=grpo")
+    resolved = json.loads(out)
+    assert code == 0
+    assert resolved["train"]["num_steps"] == 7
+    assert set(resolved) == {
+        "run", "model", "env", "engine", "rollout", "buffer", "algo", "train", "eval", "sft",
+    }  # fmt: skip
+    assert resolved["algo"]["loss"]["name"] == "ppo_clip"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (
+            ["config", "gridworld_grpo", "train.num_stepz=1"],
+            "train.num_stepz: unknown key; did you mean 'num_steps'?",
+        ),
+        (["config", "gridworld_grpo", "algo.preset=grpp"], "unknown preset 'grpp'"),
+        (["config", "gridworld_grpo", "env.name=gridwrld"], "unknown environment 'gridwrld'"),
+        (["config", "nowhere"], "no recipe 'nowhere'"),
+        (["serve", "rollout"], "serve rollout: needs --model"),
+        (["serve", "rollout", "--model", "m"], "serve rollout: needs --engines"),
+        (["serve", "engine"], "serve engine: needs --model"),
+        (["serve", "engine", "--model", "m", "--host", "0.0.0.0"], "listens on 127.0.0.1 only"),
+        (["serve", "engine", "--model", "./nowhere"], "'./nowhere' has no config.json"),
+        (["serve", "buffer", "--folder", "nowhere"], "--folder nowhere: has no config.json"),
+        (["serve", "env", "--host", "0.0.0.0"], "token"),
+        (["serve", "env", "--port", "70000"], "cannot listen on 127.0.0.1:70000"),
+    ],
+)
+def test_what_is_wrong_is_named_with_exit_code_2(capsys, monkeypatch, argv, message):
+    monkeypatch.delenv("ASYNCRL_TOKEN", raising=False)
+    code, out, err = run(capsys, *argv)
+    assert code == 2
+    assert err.startswith("asyncrl: ")
+    assert message in err
+    assert out == ""
+
+
+@pytest.mark.parametrize("argv", [[], ["trian"], ["serve", "buffers"]])
+def test_an_unknown_command_or_role_is_refused_with_those_there_are(capsys, argv):
+    code, _, err = run(capsys, *argv)
+    assert code == 2
+    assert "usage: asyncrl" in err
+
+
+def test_options_after_a_nested_command_reach_it(capsys):
+    code, out, _ = run(capsys, "sandbox", "check", "--list")
+    assert code == 0
+    assert len(out.splitlines()) > 10
+    code, out, _ = run(capsys, "env", "list", "--help")
+    assert code == 0
+    assert "usage: asyncrl env list" in out
+
+
+def test_the_module_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "asyncrl", "--version"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "asyncrl 0.1.0\n")

@@ -1,0 +1,96 @@
+"""The tasks of a run reach the buffer ahead of need, in order, and the plan closes after the last."""
+
+import asyncio
+import json
+from itertools import islice
+
+import pytest
+
+from asyncrl.config import parse_config
+from asyncrl.errors import ConfigError, InputError
+from asyncrl.launch.train import TaskPlan, plan_tasks
+from asyncrl.types import Task
+
+
+class Buffer:
+    def __init__(self):
+        self.tasks, self.taken, self.closed = [], 0, False
+
+    async def status(self):
+        return {"pending": len(self.tasks) - self.taken}
+
+    async def add_tasks(self, tasks):
+        assert not self.closed
+        self.tasks += tasks
+
+    async def close_plan(self):
+        self.closed = True
+
+
+def config(**env):
+    return parse_config(
+        {"model": {"path": "m"}, "env": {"name": "gridworld", **env}, "buffer": {"groups_per_step": 2}}
+    )
+
+
+def feed(plan, buffer, take=0):
+    buffer.taken += take
+    asyncio.run(plan.feed(buffer))
+    return len(buffer.tasks)
+
+
+def test_an_endless_plan_is_topped_up_when_it_runs_low_and_never_closes():
+    buffer, plan = Buffer(), plan_tasks(config())
+    assert [feed(plan, buffer), feed(plan, buffer), feed(plan, buffer, take=1)] == [8, 8, 16]
+    assert not buffer.closed
+    ids = [task.id for task in buffer.tasks]
+    assert ids == sorted(ids)
+    assert len(set(ids)) == 16
+    assert ids[0] == "00000000-train-0"
+
+
+def test_a_counted_plan_closes_after_its_last_task():
+    buffer, plan = Buffer(), plan_tasks(config(num_tasks=11))
+    assert [feed(plan, buffer), feed(plan, buffer, take=8), feed(plan, buffer, take=3)] == [8, 11, 11]
+    assert buffer.closed
+
+
+def test_a_list_that_runs_out_closes_the_plan():
+    tasks = iter([Task(f"t{i}", "gridworld") for i in range(3)])
+    buffer, plan = Buffer(), TaskPlan(tasks, total=0, chunk=8)
+    assert feed(plan, buffer) == 3
+    assert buffer.closed
+
+
+def test_tasks_of_a_file_keep_their_order_and_data(tmp_path):
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(
+        "\n".join(json.dumps({"id": f"q{i}", "seed": i, "data": {"n": i}}) for i in range(3)) + "\n"
+    )
+    buffer = Buffer()
+    feed(plan_tasks(config(task_file=str(path))), buffer)
+    assert [(t.id, t.env, t.seed, t.data) for t in islice(buffer.tasks, 3)] == [
+        (f"q{i}", "gridworld", i, {"n": i}) for i in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": "b", ', "line 2: "),
+        ('{"id": "b", "sead": 3}', r"line 2: unknown key 'sead'; allowed: data, id, seed, split"),
+        ('{"id": "b", "seed": "x"}', "line 2: seed: must be an integer, got 'x'"),
+        ('{"seed": 1}', "line 2: id: must be a string or number, got None"),
+        ('{"id": "a"}', "line 2: id 'a' stands on line 1 already"),
+    ],
+)
+def test_a_broken_line_is_refused_by_file_and_number(tmp_path, line, message):
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(f'{{"id": "a"}}\n{line}\n')
+    with pytest.raises(InputError, match=f"tasks.jsonl, {message}"):
+        plan_tasks(config(task_file=str(path)))
+
+
+def test_a_missing_task_file_is_refused_by_path(tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere\.jsonl: cannot be read"):
+        plan_tasks(config(task_file=str(tmp_path / "nowhere.jsonl")))
