@@ -11,9 +11,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from asyncrl.clients.engine import EngineClient
-from asyncrl.errors import ConfigError, InputError
+from asyncrl.errors import ConfigError, InfrastructureError, InputError
 from asyncrl.rollout.generate import GenerateRequest
-from asyncrl.services.engine import EngineOptions, serve_engine
+from asyncrl.services.engine import EngineOptions, free_port, serve_engine
 from asyncrl.weights.files import write_weights
 
 pytestmark = pytest.mark.slow
@@ -172,6 +172,57 @@ def test_a_prompt_beyond_the_context_fails_alone(engine_url, published):
     too_long, fine = with_client(engine_url, scenario)
     assert isinstance(too_long, Exception)
     assert len(fine.token_ids) > 0
+
+
+def test_a_request_without_an_answer_in_time_fails_and_frees_the_engine(engine_url, published):
+    prompt = contexts(1, 20, published[0].config.vocab_size, seed=4)[0]
+
+    async def scenario():
+        hasty, patient = EngineClient(engine_url, timeout_s=0.05), EngineClient(engine_url)
+        try:
+            requests = [GenerateRequest(f"late-{i}", prompt, 200) for i in range(8)]
+            late = await asyncio.gather(*(hasty.generate(r) for r in requests), return_exceptions=True)
+            return late, hasty.in_flight, await patient.generate(GenerateRequest("after", prompt, 5))
+        finally:
+            await hasty.close()
+            await patient.close()
+
+    late, in_flight, after = asyncio.run(scenario())
+    assert {type(error) for error in late} == {InfrastructureError}
+    assert "no answer to late-0 within 0.05 s" in str(late[0])
+    assert in_flight == 0
+    assert len(after.token_ids) > 0
+
+
+def test_an_aborted_request_ends_before_its_limit(engine_url, published):
+    prompt = contexts(1, 20, published[0].config.vocab_size, seed=5)[0]
+
+    async def scenario(client):
+        call = asyncio.ensure_future(client.generate(GenerateRequest("cut-short", prompt, 230)))
+        await asyncio.sleep(0.1)
+        await client.request("abort", {"ids": ["cut-short", "unknown"]})
+        return (await asyncio.gather(call, return_exceptions=True))[0]
+
+    outcome = with_client(engine_url, scenario)
+    if isinstance(outcome, Exception):
+        assert isinstance(outcome, InfrastructureError)
+    else:
+        assert len(outcome.token_ids) < 230
+        assert len(outcome.token_ids) == len(outcome.logprobs)
+
+
+def test_an_engine_that_is_not_there_is_an_infrastructure_failure_by_address():
+    url = f"http://127.0.0.1:{free_port()}"
+
+    async def scenario(client):
+        request = GenerateRequest("x", np.arange(5, 9, dtype=np.int32), 4)
+        return await asyncio.gather(client.generate(request), client.state(), return_exceptions=True)
+
+    generated, state = with_client(url, scenario)
+    assert isinstance(generated, InfrastructureError)
+    assert url in str(generated) and "(3 attempts)" in str(generated)
+    assert isinstance(state, InfrastructureError)
+    assert url in str(state)
 
 
 def test_a_missing_model_folder_is_refused_by_name(tmp_path):
