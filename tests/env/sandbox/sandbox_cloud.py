@@ -22,7 +22,7 @@ from asyncrl.env.sandbox.bubblewrap import find_bwrap
 from asyncrl.errors import ConfigError
 
 USER = "20000"
-INIT = ["/bin/sh", "-c", "trap : CHLD; while :; do sleep 3600 & wait $!; done"]
+INIT = ["/bin/sh", "-c", "echo up; trap : CHLD; while :; do sleep 3600 & wait $!; done"]
 STDIN, STDOUT, STDERR, STATUS, STDIN_END, KILL = 0, 1, 2, 3, 4, 5
 
 
@@ -67,28 +67,18 @@ class Machine:
             options += ["--symlink", f"usr/{name}", f"/{name}"]
         options += ["--bind", self._folder, "/work"]
         self._init = await asyncio.create_subprocess_exec(
-            find_bwrap(), *options, "--", *INIT, pass_fds=(write_end,)
+            find_bwrap(), *options, "--", *INIT, pass_fds=(write_end,), stdout=asyncio.subprocess.PIPE
         )
         os.close(write_end)
         with os.fdopen(read_end) as info:
             self._pid = json.load(info)["child-pid"]
+        # Its mounts are complete once the init runs.
+        assert self._init.stdout is not None
+        await asyncio.wait_for(self._init.stdout.readline(), 10)
 
     async def spawn(self, argv: list[str], stdin: bool) -> asyncio.subprocess.Process:
-        enter = [
-            "nsenter",
-            "-t",
-            str(self._pid),
-            "-m",
-            "-p",
-            "-n",
-            "-i",
-            "-S",
-            USER,
-            "-G",
-            USER,
-            "--wd=/",
-            "--",
-        ]
+        enter = ["nsenter", "-t", str(self._pid), "-m", "-p", "-n", "-i", "-S", USER, "-G", USER, "--"]
+        enter += ["/usr/bin/env", "-C", "/"]
         return await asyncio.create_subprocess_exec(
             *enter,
             *argv,
@@ -125,9 +115,9 @@ class Cloud:
         app.router.add_get(f"{pods}/{{name}}/exec", self._exec)
         app.router.add_post(policies, self._create_policy)
         app.router.add_delete(f"{policies}/{{name}}", self._delete_policy)
-        self._runner = web.AppRunner(app)
+        self._runner = web.AppRunner(app, shutdown_timeout=1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0, shutdown_timeout=1)
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
 

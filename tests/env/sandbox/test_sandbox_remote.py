@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import inspect
 import json
 import sys
 import time
@@ -237,3 +239,54 @@ def test_the_end_of_a_pods_program_is_read_from_its_status():
     )
     with pytest.raises(InfrastructureError, match="container gone"):
         exit_status({"status": "Failure", "message": "container gone"})
+
+
+CALLS = {
+    "e2b": {
+        "AsyncSandbox.create": {"template", "timeout", "allow_internet_access"},
+        "AsyncSandbox.kill": set(),
+        "sandbox_async.commands.command:Commands.run": {
+            *("cmd", "background", "user", "cwd", "on_stdout", "on_stderr", "stdin", "timeout"),
+        },
+        "AsyncCommandHandle.send_stdin": {"data"},
+        "AsyncCommandHandle.close_stdin": set(),
+        "AsyncCommandHandle.wait": set(),
+        "AsyncCommandHandle.kill": set(),
+    },
+    "daytona": {
+        "AsyncDaytona.create": {"params"},
+        "AsyncDaytona.delete": {"sandbox"},
+        "AsyncDaytona.close": set(),
+        "_async.process:AsyncProcess.exec": {"command"},
+        "_async.process:AsyncProcess.create_session": {"session_id"},
+        "_async.process:AsyncProcess.delete_session": {"session_id"},
+        "_async.process:AsyncProcess.execute_session_command": {"session_id", "req"},
+        "_async.process:AsyncProcess.get_session_command": {"session_id", "command_id"},
+        "_async.process:AsyncProcess.send_session_command_input": {"session_id", "command_id", "data"},
+        "_async.process:AsyncProcess.get_session_command_logs_async": {
+            "session_id",
+            "on_stdout",
+            "on_stderr",
+        },
+    },
+    "modal": {
+        "App.lookup.aio": {"name", "create_if_missing"},
+        "Sandbox.create.aio": {"app", "image", "timeout", "block_network", "memory"},
+        "Image.from_registry": {"tag"},
+        "Image.debian_slim": set(),
+    },
+}
+
+
+@pytest.mark.parametrize("library", sorted(CALLS))
+def test_the_providers_library_has_the_calls_that_are_made(library):
+    """The stand-ins are only as good as this: it runs where the library is installed."""
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    for name, parameters in CALLS[library].items():
+        module, _, path = name.rpartition(":")
+        found = importlib.import_module(f"{library}.{module}" if module else library)
+        for part in path.split("."):
+            found = getattr(found, part)
+        missing = parameters - set(inspect.signature(found).parameters)
+        assert not missing, name
