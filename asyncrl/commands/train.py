@@ -23,14 +23,14 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asyncrl.algo.settings import check
     from asyncrl.config import find_recipe, load_config
     from asyncrl.launch.folder import RunFolder, choose_folder
     from asyncrl.launch.train import TrainRun, describe
+    from asyncrl.train.supported import check_supported
 
     signal.signal(signal.SIGTERM, _interrupt)
     config = load_config(args.recipe, args.overrides)
-    check(config.algo)
+    check_supported(config.algo)
     path = choose_folder(config, find_recipe(args.recipe))
     with RunFolder(path) as folder:
         print(f"run folder: {path}", file=sys.stderr)

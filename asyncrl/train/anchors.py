@@ -12,12 +12,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from asyncrl.algo.inputs import LossInputs
 from asyncrl.algo.objective import Objective
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.errors import ConfigError
 from asyncrl.train.batch import StepBatch, pad_rows
 from asyncrl.train.engine import TrainEngine
 from asyncrl.train.policy import PolicyModel
+
+READ_OLD_LOGP = ("vcpo", "vtrace", "optimal_token_baseline")
+"""Advantage estimators that read the proximal log-probabilities."""
 
 Forward = Callable[[Tensor, Tensor, float], Tensor]
 
@@ -27,6 +31,8 @@ class TokenTensors:
     """Named [B,T] tensors over the whole batch, the same on every rank."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    statistics: dict[str, Tensor] = field(default_factory=dict)
+    """Scalars of the whole step that some corrections read (`Objective.batch_statistics`)."""
 
     def for_advantages(self) -> dict[str, Tensor]:
         """Return what `AdvantageBatch` calls them."""
@@ -58,13 +64,25 @@ class Anchors:
     ) -> TokenTensors:
         """Compute the anchors `objective` reads over the whole batch. A collective."""
         found = TokenTensors()
-        recompute = objective.needs_proximal == "recompute" and (
-            settings.num_minibatches > 1 or objective.needs_batch_statistics or objective.needs_reference
+        before_loss = (
+            settings.num_minibatches > 1
+            or objective.needs_batch_statistics
+            or objective.needs_reference
+            or objective.settings["advantage"]["name"] in READ_OLD_LOGP
         )
+        recompute = before_loss and objective.needs_proximal in ("recompute", "none")
         if recompute:
             found.tensors["proximal_logp"] = whole_batch_logp(
                 engine, batch, settings, lambda ids, mask, t: engine.logp(ids, mask, t)[0]
             )
+        if objective.needs_batch_statistics:
+            rows = pad_rows(batch, range(len(batch.trajectories)))
+            proximal = found.tensors.get("proximal_logp", rows.behavior_logp)
+            whole = LossInputs(
+                logp=proximal, proximal_logp=proximal, behavior_logp=rows.behavior_logp, mask=rows.mask,
+                versions=rows.versions, current_version=batch.step,
+            )  # fmt: skip
+            found.statistics = objective.batch_statistics(whole)
         if self.reference is not None:
             reference = self.reference
             found.tensors["reference_logp"] = whole_batch_logp(

@@ -144,6 +144,7 @@ def loss_inputs(
         current_version=batch.step,
         scores=torch.tensor(scores, device=device),
         group=group.to(device),
+        statistics={name: value.to(device) for name, value in token_tensors.statistics.items()},
         **extras,
     )
 
