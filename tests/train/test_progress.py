@@ -2,7 +2,9 @@
 
 import json
 
-from asyncrl.train.progress import plot_rewards, read_metrics
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from asyncrl.train.progress import MetricsLog, ProgressLine, plot_rewards, read_metrics
 
 
 def test_a_torn_line_is_skipped_and_a_repeated_step_replaces(tmp_path):
@@ -19,3 +21,29 @@ def test_a_run_without_steps_has_no_plot(tmp_path):
 def test_the_plot_is_a_picture(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "reward/mean": 0.5}\n')
     assert plot_rewards(tmp_path, 0.4, 0.9).read_bytes().startswith(b"\x89PNG")
+
+
+def test_steps_written_are_read_back_and_numbers_reach_tensorboard(tmp_path):
+    log = MetricsLog(tmp_path)
+    log.write(1, {"reward/mean": 0.5, "skipped": "", "flag": True})
+    log.write(2, {"reward/mean": 0.75})
+    log.close()
+    first, second = read_metrics(tmp_path)
+    assert (first["step"], first["reward/mean"], first["skipped"], first["flag"]) == (1, 0.5, "", True)
+    assert second["reward/mean"] == 0.75
+    assert second["time"] >= first["time"]
+    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert board.Tags()["scalars"] == ["reward/mean"]
+    assert [(e.step, e.value) for e in board.Scalars("reward/mean")] == [(1, 0.5), (2, 0.75)]
+
+
+def test_a_log_gets_one_line_a_step_with_what_matters(capsys):
+    metrics = {"reward/mean": 0.25, "staleness/mean": 0.5, "staleness/max": 1, "tokens_per_s": 99.6}
+    line = ProgressLine(10)
+    line.show(3, metrics | {"buffer/ready": 2, "buffer/in_flight": 7})
+    line.show(10, metrics)
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith(
+        "step 3/10  reward 0.250  staleness 0.50 (max 1)  100 tokens/s  buffer 2 ready 7 running"
+    )
+    assert last.endswith("  0 s left")
