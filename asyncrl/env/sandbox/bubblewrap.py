@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+from pathlib import Path
 from typing import ClassVar
 
 from asyncrl.env.sandbox import allow_list
@@ -67,10 +68,16 @@ class BubblewrapSandbox(LocalSandbox):
                 "bubblewrap needs user and mount namespaces, which this host or container forbids"
             )
 
+    def _tool(self) -> tuple[str, str] | None:
+        # The wheel's executable finds its library relative to itself, so the folder with both is shown.
+        path = Path(find_bwrap())
+        root = path.parents[2] if path.parent.name == "_bin" else path.parent
+        return str(root), str(path.relative_to(root))
+
     def _options(self, env: dict[str, str], cwd: str) -> list[str]:
         assert self._launcher is not None
         options = [
-            find_bwrap(), "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent",
+            self._executable, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent",
             "--new-session", "--cap-drop", "ALL", "--uid", "1000", "--gid", "1000",
             "--hostname", "sandbox", "--clearenv",
         ]  # fmt: skip

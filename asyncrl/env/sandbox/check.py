@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 
 from asyncrl.env.sandbox.attack_host import Host
-from asyncrl.env.sandbox.attacks import Finding, Scene, attacks_on, carry_out
+from asyncrl.env.sandbox.attack_scene import Scene
+from asyncrl.env.sandbox.attacks import Finding, attacks_on, carry_out
 from asyncrl.env.sandbox.backends import BACKENDS, choose, probe
 from asyncrl.env.sandbox.jail.client import LauncherClient
 from asyncrl.env.sandbox.protocol import Probe

@@ -11,12 +11,14 @@ import functools
 import glob
 import os
 import struct
+import sys
 from collections.abc import Mapping
 from typing import ClassVar
 
+from asyncrl.env.sandbox.base import PATH
 from asyncrl.env.sandbox.jail.client import LauncherClient
 from asyncrl.env.sandbox.local import Command, LocalSandbox, rlimits
-from asyncrl.env.sandbox.protocol import Guarantee, Probe, SandboxSpec
+from asyncrl.env.sandbox.protocol import Guarantee, Mount, Probe, SandboxSpec
 from asyncrl.errors import AsyncRLError, ConfigError
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
@@ -76,6 +78,11 @@ class LandlockSandbox(LocalSandbox):
                 )
         await super().start(spec)
         self.workdir = f"{self._path}/work"
+
+    def _bring_python(self) -> None:
+        prefix = sys.base_prefix
+        env = {"PATH": f"{PATH}:{prefix}/bin"} | dict(self.spec.env)
+        self.spec = dataclasses.replace(self.spec, mounts=(*self.spec.mounts, Mount(prefix, prefix)), env=env)
 
     def _environment(self, extra: Mapping[str, str] | None) -> dict[str, str]:
         return super()._environment(extra) | {"TMPDIR": f"{self._path}/tmp"}

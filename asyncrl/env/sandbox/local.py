@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import math
 import os
+import shutil
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from asyncrl.env.sandbox.allow_list import AllowListProxy
-from asyncrl.env.sandbox.base import NOT_FOUND, BaseSandbox
+from asyncrl.env.sandbox.base import NOT_FOUND, PATH, BaseSandbox
 from asyncrl.env.sandbox.jail import files
 from asyncrl.env.sandbox.jail.client import LauncherClient
 from asyncrl.env.sandbox.jail.streams import BoundedReader, write_all
@@ -23,6 +26,7 @@ from asyncrl.env.sandbox.protocol import (
     ExecResult,
     Guarantee,
     Limits,
+    Mount,
     Probe,
     SandboxProcess,
     SandboxSpec,
@@ -34,6 +38,13 @@ GRACE_S = 10.0
 PIPE_GRACE_S = 0.25
 OWN_PROCESSES = 6
 """What the jail itself needs under the session's user id (its monitor, its init), on top of the program's."""
+
+
+OWN_PYTHON = "/opt/python"
+
+
+def has_system_python() -> bool:
+    return shutil.which("python3", path=PATH) is not None
 
 
 @dataclass
@@ -86,6 +97,8 @@ class LocalSandbox(BaseSandbox):
         self._path = ""
         """The session's folder as the launcher sees it."""
         self._exposed: list[str] = []
+        """The mounts' sources, as the sandbox's user reaches them."""
+        self._executable = ""
         self._folder = -1
         self._proxy: AllowListProxy | None = None
         self._processes: set[LocalProcess] = set()
@@ -102,6 +115,10 @@ class LocalSandbox(BaseSandbox):
 
     async def start(self, spec: SandboxSpec) -> None:
         self._accept(spec)
+        if not has_system_python():
+            self._bring_python()
+        spec = self.spec
+        tool = self._tool()
         for mount in spec.mounts:
             if not os.path.exists(mount.source):
                 raise ConfigError(f"sandbox mount source {mount.source!r} does not exist")
@@ -112,7 +129,7 @@ class LocalSandbox(BaseSandbox):
             "session": self._session,
             "own_uid": self.needs_own_uid,
             "disk_bytes": self._folder_bytes(),
-            "expose": [mount.source for mount in spec.mounts],
+            "expose": [mount.source for mount in spec.mounts] + ([tool[0]] if tool else []),
         }
         try:
             body, fds = await self._launcher.request(request)
@@ -121,12 +138,25 @@ class LocalSandbox(BaseSandbox):
                 raise UnavailableError(str(error), retry_after_s=5.0) from error
             raise
         self._folder, net_folder = fds
-        self._uid, self._path, self._exposed = body["uid"], body["path"], body["exposed"]
+        self._uid, self._path = body["uid"], body["path"]
+        self._exposed = body["exposed"][: len(spec.mounts)]
+        if tool:
+            self._executable = f"{body['exposed'][-1]}/{tool[1]}"
         if spec.allow_hosts:
             self._proxy = AllowListProxy(spec.allow_hosts)
             await self._proxy.start(net_folder)
         os.close(net_folder)
         await self._prepare()
+
+    def _tool(self) -> tuple[str, str] | None:
+        """Folder with the jail's executable, and its path in there; None for a jail that needs none."""
+        return None
+
+    def _bring_python(self) -> None:
+        """Show asyncrl's own interpreter inside, on a host that has none among its system programs."""
+        mount = Mount(sys.base_prefix, OWN_PYTHON)
+        env = {"PATH": f"{PATH}:{OWN_PYTHON}/bin"} | dict(self.spec.env)
+        self.spec = dataclasses.replace(self.spec, mounts=(*self.spec.mounts, mount), env=env)
 
     def _folder_bytes(self) -> int:
         """Space for the session's folder, /tmp and /dev/shm."""
@@ -139,8 +169,9 @@ class LocalSandbox(BaseSandbox):
         if self._stopped:
             return
         self._stopped = True
-        for process in list(self._processes):
-            await process.kill()
+        kills = [process.kill() for process in self._processes]
+        # What does not end now ends with the session.
+        await asyncio.gather(*kills, return_exceptions=True)
         if self._launcher is not None and self._session and not self._launcher.closed:
             await self._launcher.request({"op": "close", "session": self._session})
         if self._proxy is not None:

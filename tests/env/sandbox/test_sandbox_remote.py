@@ -8,6 +8,7 @@ import inspect
 import json
 import sys
 import time
+from typing import Any
 
 import pytest
 import sandbox_cloud
@@ -285,7 +286,7 @@ def test_the_providers_library_has_the_calls_that_are_made(library):
         pytest.skip(f"{library} is not installed")
     for name, parameters in CALLS[library].items():
         module, _, path = name.rpartition(":")
-        found = importlib.import_module(f"{library}.{module}" if module else library)
+        found: Any = importlib.import_module(f"{library}.{module}" if module else library)
         for part in path.split("."):
             found = getattr(found, part)
         missing = parameters - set(inspect.signature(found).parameters)
