@@ -22,6 +22,7 @@ PROXY_ENV = {"http_proxy": URL, "https_proxy": URL, "HTTP_PROXY": URL, "HTTPS_PR
 HEAD_TIMEOUT_S = 30.0
 IDLE_TIMEOUT_S = 120.0
 MAX_HEAD_BYTES = 65536
+MAX_CONNECTIONS = 64
 
 FORWARDER = f"""
 import os, socket, sys, threading
@@ -105,6 +106,9 @@ class AllowListProxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._tasks) >= MAX_CONNECTIONS:
+            writer.close()
+            return
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)

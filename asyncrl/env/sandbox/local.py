@@ -102,7 +102,7 @@ class LocalSandbox(BaseSandbox):
         self._folder = -1
         self._proxy: AllowListProxy | None = None
         self._processes: set[LocalProcess] = set()
-        self._stopped = False
+        self._stopping: asyncio.Future[None] | None = None
 
     def _command(self, argv: list[str], env: dict[str, str], cwd: str) -> Command:
         raise NotImplementedError
@@ -166,9 +166,12 @@ class LocalSandbox(BaseSandbox):
         """Called once the folder exists."""
 
     async def stop(self) -> None:
-        if self._stopped:
-            return
-        self._stopped = True
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._stop())
+        # Goes on when whoever stops it is cancelled.
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
         kills = [process.kill() for process in self._processes]
         # What does not end now ends with the session.
         await asyncio.gather(*kills, return_exceptions=True)
@@ -185,7 +188,7 @@ class LocalSandbox(BaseSandbox):
     async def _spawn(
         self, command: Command, fds: tuple[int, ...], timeout_s: float | None
     ) -> tuple[int, asyncio.Future[tuple[dict[str, Any], list[int]]]]:
-        if self._launcher is None or self._stopped:
+        if self._launcher is None or self._stopping is not None:
             raise ConflictError("the sandbox is not running")
         message = {
             "op": "spawn",

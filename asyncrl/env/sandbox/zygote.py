@@ -160,7 +160,7 @@ class ZygoteSandbox(BubblewrapSandbox):
         env: Mapping[str, str] | None,
         cwd: str,
     ) -> ExecResult:
-        if not self.started or self._stopped:
+        if not self.started or self._stopping is not None:
             raise ConflictError("the sandbox is not running")
         message = {"op": "run", "env": self._environment(env), "cwd": self._inner_path(cwd)}
         started = time.monotonic()

@@ -156,3 +156,39 @@ def test_the_uid_range_is_wholly_usable():
     first, count = usable_range() or (0, 0)
     assert count == COUNT
     assert first > 1000
+
+
+def test_a_cancelled_stop_still_ends_the_session():
+    async def body():
+        box = await open_sandbox("bubblewrap")
+        await box.open_process(["sleep", "1000"])
+        stopping = asyncio.create_task(box.stop())
+        await asyncio.sleep(0)
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        launcher = await LauncherClient.shared()
+        deadline = time.monotonic() + 10
+        while psutil.Process(launcher.process.pid).children(recursive=True) and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        assert psutil.Process(launcher.process.pid).children(recursive=True) == []
+        await box.stop()
+
+    run_async(body)
+
+
+def test_a_cancelled_exec_ends_its_program():
+    async def body():
+        async with await open_sandbox("bubblewrap") as box:
+            running = asyncio.create_task(box.exec(["sleep", "1000"], timeout_s=500))
+            launcher = psutil.Process((await LauncherClient.shared()).process.pid)
+            while not launcher.children(recursive=True):
+                await asyncio.sleep(0.02)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            deadline = time.monotonic() + 10
+            while launcher.children(recursive=True) and time.monotonic() < deadline:
+                await asyncio.sleep(0.02)
+            assert launcher.children(recursive=True) == []
+            assert (await box.exec(["true"])).ok
+
+    run_async(body, timeout_s=60)

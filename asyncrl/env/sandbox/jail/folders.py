@@ -124,15 +124,15 @@ class Folders:
         path = f"{self.base}/s{self._count}"
         session = Session(path, uid, disk_bytes)
         owner = -1 if uid is None else uid
-        os.mkdir(path, 0o700)
+        # Not the session's own: a program that sees it must not replace the folders in it.
+        os.mkdir(path, 0o711)
         if self.mounts:
-            options = f"size={disk_bytes},nr_inodes={MAX_FILES},mode=0700"
+            options = f"size={disk_bytes},nr_inodes={MAX_FILES},mode=0711"
             kernel.mount("tmpfs", path, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
         os.mkdir(f"{path}/net", 0o755)
         for name in ("work", "tmp", "shm"):
             os.mkdir(f"{path}/{name}", 0o700)
             os.chown(f"{path}/{name}", owner, owner)
-        os.chown(path, owner, owner)
         for number, source in enumerate(expose):
             session.exposed.append(self._expose(source, f"{path}.m{number}"))
         return session

@@ -57,6 +57,9 @@ def _become(request: dict[str, Any]) -> None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
+    if request.get("cwd"):
+        # As the sandbox's user: its folder may be a link by now.
+        os.chdir(request["cwd"])
     # After the change of user, which clears it.
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if request.get("filter"):
@@ -72,8 +75,6 @@ def run_program(request: dict[str, Any], fds: list[int], error_fd: int) -> NoRet
         # A runtime of its own makes folders that the user it drops to must enter.
         os.umask(0o022 if request["keep_user"] else 0o077)
         error_fd = _place_descriptors(fds, error_fd)
-        if request.get("cwd"):
-            os.chdir(request["cwd"])
         _become(request)
         try:
             os.execvpe(request["argv"][0], request["argv"], request["env"])

@@ -13,6 +13,7 @@ from pathlib import Path
 
 FIRST_UID = 1_900_000_000
 """Above everything that distributions, subordinate-id tools and systemd hand out."""
+SMALL_FIRST_UID = 40_000
 COUNT = 4096
 
 
@@ -29,9 +30,9 @@ def usable_range() -> tuple[int, int] | None:
         inside, _, count = map(int, line.split())
         if inside <= FIRST_UID and inside + count >= FIRST_UID + COUNT:
             return FIRST_UID, COUNT
-        # A container with a small map: the top of the map is the part least likely to be in use.
-        if count > 20_000 and (best is None or count > best[1]):
-            best = (inside + count - COUNT - 1000, COUNT)
+        # A container with a small map: above the people, below systemd's own from 60,000 on.
+        if best is None and inside <= SMALL_FIRST_UID and inside + count >= SMALL_FIRST_UID + COUNT:
+            best = (SMALL_FIRST_UID, COUNT)
     return best
 
 

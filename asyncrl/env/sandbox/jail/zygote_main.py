@@ -29,8 +29,8 @@ from typing import Any, NoReturn
 from asyncrl.env.sandbox.jail import channel, kernel
 
 FILE = "main.py"
-HIGH_FD = 100
-"""Where descriptors wait while 0, 1 and 2 are set; above any that a job may open."""
+ERROR_FD, HIGH_FD = 3, 1000
+"""Where a job reports that it could not be set up, and where descriptors wait until 0, 1 and 2 are free."""
 
 
 def _write(path: str, text: str) -> None:
@@ -86,15 +86,15 @@ def _confine(config: dict[str, Any]) -> None:
     kernel.install_filter(bytes.fromhex(config["filter"]))
 
 
-def _take_descriptors(fds: list[int]) -> str:
-    """Make the job's stdin, stdout and stderr of them; returns the code."""
+def _take_descriptors(fds: list[int], error_fd: int) -> str:
+    """Make the job's stdin, stdout and stderr of them, and 3 of `error_fd`; nothing else stays. Returns the code."""
     with os.fdopen(fds[0], "rb") as file:
         code = file.read().decode("utf-8", "surrogatepass")
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD) for fd in fds[1:]]
     for number, fd in enumerate(high):
         os.dup2(fd, number, inheritable=True)
-        os.close(fd)
-    os.closerange(3, HIGH_FD)
+    os.dup2(error_fd, ERROR_FD, inheritable=False)
+    os.closerange(ERROR_FD + 1, 65536)
     return code
 
 
@@ -144,7 +144,8 @@ def _job(request: dict[str, Any], fds: list[int], config: dict[str, Any], error_
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        code = _take_descriptors(fds)
+        code = _take_descriptors(fds, error_fd)
+        error_fd = ERROR_FD
         _confine(config)
     except BaseException as error:
         os.write(error_fd, repr(error).encode()[:1000])
