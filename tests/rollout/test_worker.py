@@ -47,7 +47,7 @@ class Buffer:
     async def lease(self, worker, wait_s):
         self._check("lease")
         end = time.monotonic() + wait_s
-        while (found := self.ledger.lease(worker)) is None and time.monotonic() < end:  # noqa: ASYNC110
+        while (found := self.ledger.lease(worker)) is None and time.monotonic() < end:
             await asyncio.sleep(0.005)
         return found
 
@@ -92,7 +92,7 @@ def setup(renderer, tasks, outages=(), lease_s=60.0, slots=4):
 
 async def until(condition):
     async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - the ledger signals nothing
+        while not condition():
             await asyncio.sleep(0.005)
 
 
