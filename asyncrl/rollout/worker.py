@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from asyncrl.errors import AsyncRLError, ConflictError, UnavailableError
+from asyncrl.errors import AsyncRLError, ConflictError, InputError, StaleError, UnavailableError
 from asyncrl.rollout.episode import EpisodeRunner
 from asyncrl.rollout.group import run_group
 from asyncrl.types import Group, Lease
@@ -145,9 +145,10 @@ class RolloutLoop:
             try:
                 await self.buffer.put(group)
                 return
-            except ConflictError as error:
+            except (ConflictError, StaleError, InputError) as error:
+                # The group is lost, not the worker: its lease runs out and the task is leased again.
                 self.counters.leases_lost += 1
-                log.warning("group %s refused: %s", group.id, error)
+                log.error("group %s refused: %s", group.id, error)
                 return
             except (UnavailableError, TimeoutError, OSError) as error:
                 if time.monotonic() > deadline:
