@@ -29,6 +29,8 @@ LOOPBACK = "127.0.0.1"
 PR_SET_PDEATHSIG = 1
 MAX_PORT_TRIES = 3
 MIN_BATCHED_TOKENS = 8192
+STOP_GRACE_S = 2.0
+"""vLLM often does not end on SIGTERM, and holds nothing that a kill would lose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,7 @@ def stop_with(child: subprocess.Popen[bytes]) -> None:
     def forward(signum: int, frame: object) -> None:
         child.send_signal(signal.SIGTERM)
         try:
-            child.wait(timeout=10)
+            child.wait(timeout=STOP_GRACE_S)
         except subprocess.TimeoutExpired:
             child.kill()
         raise SystemExit(0)
