@@ -10,6 +10,7 @@ from asyncrl.errors import ConfigError
 
 ENVS: dict[str, str] = {
     "calculator": "asyncrl.envs.calculator.env:Calculator",
+    "countdown": "asyncrl.envs.countdown.env:Countdown",
     "gridworld": "asyncrl.envs.gridworld.env:Gridworld",
 }
 

@@ -1,0 +1,1 @@
+"""Reach a target number from given ones."""
