@@ -12,6 +12,8 @@ ENVS: dict[str, str] = {
     "calculator": "asyncrl.envs.calculator.env:Calculator",
     "countdown": "asyncrl.envs.countdown.env:Countdown",
     "gridworld": "asyncrl.envs.gridworld.env:Gridworld",
+    "textgame": "asyncrl.envs.textgame.env:TextGame",
+    "math_tool": "asyncrl.envs.math_tool.env:MathTool",
 }
 
 

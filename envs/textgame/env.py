@@ -1,0 +1,62 @@
+"""Text games: an adventure with keys and doors, a code to break, a thing to find by questions.
+
+An action is one command. Reward 1 for winning; a command the game does not take costs the turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from asyncrl.env.protocol import Action, Env, Step
+from asyncrl.envs.textgame.adventure import Adventure
+from asyncrl.envs.textgame.game import Game
+from asyncrl.envs.textgame.mastermind import Mastermind
+from asyncrl.envs.textgame.twenty import TwentyQuestions
+from asyncrl.types import Message, Task
+
+GAMES: dict[str, Callable[[int, int], Game]] = {
+    "adventure": Adventure,
+    "mastermind": Mastermind,
+    "twenty": TwentyQuestions,
+}
+MIXED = "mixed"
+
+
+class TextGame(Env):
+    """`game` is "adventure", "mastermind", "twenty" or "mixed" (by the task's seed); `level` from 1 to 3."""
+
+    blocking: ClassVar[bool] = False
+
+    def __init__(self, task: Task, game: str = MIXED, level: int = 1) -> None:
+        super().__init__(task)
+        if game == MIXED:
+            game = list(GAMES)[task.seed // 2 % len(GAMES)]
+        if game not in GAMES:
+            raise ValueError(f"game: must be {MIXED}, {', '.join(GAMES)}, got {game!r}")
+        self.name = game
+        self.game = GAMES[game](task.seed, level)
+        self.max_turns = self.game.max_turns
+        self.turn = 0
+
+    def reset(self) -> list[Message]:
+        return [{"role": "user", "content": f"{self.game.rules}\n{self.game.look()}"}]
+
+    def step(self, action: Action) -> Step:
+        """Play one command; the last allowed turn ends the episode."""
+        self.turn += 1
+        reply = self.game.play(" ".join(action.content.lower().split()))
+        over = reply.over or self.turn >= self.max_turns
+        return Step(
+            [] if over else [{"role": "user", "content": reply.text}],
+            reward=float(reply.won),
+            done=over,
+            success=reply.won if over else None,
+            components={"win": float(reply.won), "invalid": float(not reply.valid)},
+        )
+
+    def oracle(self, messages: list[Message]) -> Message:
+        return {"role": "assistant", "content": self.game.expert()}
+
+    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+        return {"role": "assistant", "content": self.game.guess(rng)}
