@@ -1,21 +1,32 @@
-"""Environment sessions inside this process: limits, deadlines, and errors sorted by whose fault they are."""
+"""Environment sessions: limits, leases, repeats and errors; a runtime runs them, here or in worker processes."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
 import uuid
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from asyncrl.env.hosting.runtime import LocalRuntime, Opened, Runtime
 from asyncrl.env.protocol import Action, Env, Step
-from asyncrl.env.registry import load_env
-from asyncrl.errors import ConflictError, DeadlineError, EnvironmentFailure, InputError, UnavailableError
+from asyncrl.errors import (
+    AsyncRLError,
+    ConflictError,
+    DeadlineError,
+    EpisodeError,
+    InfrastructureError,
+    UnavailableError,
+)
 from asyncrl.types import Message, Task
 
-RESET_TIMEOUT_S = 60.0
+REMEMBERED = 16384
+"""Ended sessions whose reason is kept for a client that asks late."""
+STOP_TIMEOUT_S = 5.0
+RETRY_AFTER_S = 1.0
 
 
 class SessionGone(ConflictError):
@@ -27,64 +38,96 @@ class HostedSession:
     """One live environment."""
 
     id: str
-    env: Env
-    messages: list[Message]
+    env_name: str
+    opened: Opened
     expires: float
+    key: str = ""
     next_index: int = 0
     last: Step | None = None
     """Answer to step `next_index - 1`, repeated when that step is asked again."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    @property
+    def messages(self) -> list[Message]:
+        return self.opened.messages
+
+    @property
+    def env(self) -> Env:
+        """The environment itself. Only where it runs in this process."""
+        assert self.opened.env is not None
+        return self.opened.env
+
+
+@dataclass(slots=True)
+class HostCounts:
+    """What a host has done since its start."""
+
+    opened: int = 0
+    steps: int = 0
+    failed: int = 0
+    """Sessions ended by an error."""
+    lost: int = 0
+    """Sessions lost with a worker."""
+    reaped: int = 0
+    rejected: int = 0
+    """Opens refused because a limit was reached."""
+    close_failed: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    """By class: agent, environment, infrastructure, deadline, other."""
+
 
 class EnvHost:
-    """Owns sessions. A step may be repeated; a client that goes away has its session reaped."""
+    """Owns sessions. A step may be repeated; a client that goes away has its session reaped.
 
-    def __init__(self, max_sessions: int = 1024, lease_s: float = 120.0) -> None:
+    max_sessions: sessions at once. limits: the same for single environments, by the name a task gives them.
+    lease_s: how long a session lives without a call.
+    """
+
+    def __init__(
+        self,
+        max_sessions: int = 1024,
+        lease_s: float = 120.0,
+        limits: Mapping[str, int] | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
         self.max_sessions = max_sessions
         self.lease_s = lease_s
+        self.limits = dict(limits or {})
+        self.runtime: Runtime = runtime or LocalRuntime()
+        self.runtime.on_lost = self._lose
         self.sessions: dict[str, HostedSession] = {}
-        self.opened = self.reaped = self.failed = self.steps = 0
-        self._keys: dict[str, str] = {}
+        self.counts = HostCounts()
+        self.held: Counter[str] = Counter()
+        """Sessions that are opening, open or closing, by environment: what the limits bound."""
+        self._openings: dict[str, asyncio.Task[HostedSession]] = {}
+        self._ended: OrderedDict[str, tuple[int | None, AsyncRLError]] = OrderedDict()
+        self._endings: set[asyncio.Task[None]] = set()
 
     async def open(self, task: Task, config: dict[str, Any], key: str = "") -> HostedSession:
-        """Create a session and reset it. A repeated `key` returns the session it made.
+        """Create a session and reset it. A repeated `key` returns the session it made, or is making.
 
-        Raises `UnavailableError` when full, `InputError` for a wrong configuration, `EnvironmentFailure` when the
-        environment raises.
+        Raises `UnavailableError` when full, `ConfigError` for an unknown environment, `InputError` for a
+        configuration it refuses, `DeadlineError`, and `EpisodeError` when the environment or its worker fails.
         """
-        if key and (known := self._keys.get(key)) in self.sessions:
-            return self.sessions[known]  # type: ignore[index]
-        if len(self.sessions) >= self.max_sessions:
-            raise UnavailableError(
-                f"all {self.max_sessions} environment sessions are in use", retry_after_s=1.0
-            )
-        env_class = load_env(task.env)
-        try:
-            env = env_class(task, **config)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"env.config: environment {task.env!r} refuses {config!r}: {error}") from error
-        except Exception as error:
-            raise _failure(task.env, "construction", error) from error
-        session = HostedSession(uuid.uuid4().hex, env, [], time.monotonic() + self.lease_s)
-        self.sessions[session.id] = session
-        self.opened += 1
-        if key:
-            self._keys[key] = session.id
-        try:
-            session.messages = list(await self._call(env, "reset", env.reset, RESET_TIMEOUT_S))
-        except BaseException:
-            await self.close(session.id)
-            raise
-        return session
+        if not key:
+            return await self._open(task, config, key)
+        opening = self._openings.get(key)
+        if opening is None:
+            opening = asyncio.create_task(self._open(task, config, key))
+            self._openings[key] = opening
+            opening.add_done_callback(partial(self._forget_failed, key))
+        # Whoever waits may go away; the others still get the session.
+        return await asyncio.shield(opening)
 
     async def step(self, session_id: str, index: int, action: Action, timeout_s: float) -> Step:
         """Advance a session by step `index`.
 
         The index before the next returns the cached answer. Raises `SessionGone`, `ConflictError` (wrong index),
-        `DeadlineError` and `EnvironmentFailure`; the last two end the session.
+        `DeadlineError` and `EpisodeError`; the last two end the session.
         """
-        session = self._find(session_id)
+        session = self._find(session_id, index)
         async with session.lock:
+            self._find(session_id, index)
             if index == session.next_index - 1 and session.last is not None:
                 return session.last
             if index != session.next_index:
@@ -92,36 +135,36 @@ class EnvHost:
                     f"session {session_id}: step_index must be {session.next_index}, got {index}"
                 )
             try:
-                step = await self._call(session.env, "step", lambda: session.env.step(action), timeout_s)
-                if not isinstance(step, Step):
-                    raise TypeError(f"step must return a Step, got {type(step).__name__}")
+                step = await self.runtime.step(session_id, action, timeout_s)
             except BaseException as error:
-                self.failed += 1
-                await self.close(session_id)
-                if isinstance(error, TypeError):
-                    raise _failure(session.env.task.env, "step", error) from error
+                self._fail(session, index, error)
                 raise
             session.next_index, session.last = index + 1, step
             session.expires = time.monotonic() + self.lease_s
-            self.steps += 1
+            self.counts.steps += 1
             return step
 
     async def close(self, session_id: str) -> None:
-        """End a session; ending it again is nothing. What its `close` raises is counted, not passed on."""
-        session = self.sessions.pop(session_id, None)
+        """End a session; ending it again is nothing. What its `close` raises is counted, not passed on.
+
+        A step under way is let finish, by its own deadline; the caller does not wait for that.
+        """
+        session = self.sessions.get(session_id)
         if session is None:
             return
-        for key in [k for k, known in self._keys.items() if known == session_id]:
-            del self._keys[key]
-        try:
-            await self._call(session.env, "close", session.env.close, RESET_TIMEOUT_S)
-        except (EnvironmentFailure, DeadlineError):
-            self.failed += 1
+        stepping = session.lock.locked()
+        ending = self._end(session, None, SessionGone(f"session {session_id} has ended: it was closed"))
+        if not stepping:
+            await asyncio.shield(ending)
 
     def renew(self, session_id: str) -> float:
         """Keep a session alive without a step; return the seconds it has."""
         self._find(session_id).expires = time.monotonic() + self.lease_s
         return self.lease_s
+
+    def show(self, session_id: str) -> HostedSession:
+        """Return a live session. Raises as `renew` does."""
+        return self._find(session_id)
 
     async def reap(self, every_s: float = 1.0) -> None:
         """End sessions whose client is gone, for ever."""
@@ -129,37 +172,116 @@ class EnvHost:
             await asyncio.sleep(every_s)
             now = time.monotonic()
             for session in [s for s in self.sessions.values() if s.expires < now and not s.lock.locked()]:
-                self.reaped += 1
-                await self.close(session.id)
+                self.counts.reaped += 1
+                why = f"session {session.id} has ended: no call within its lease of {self.lease_s:g} s"
+                self._end(session, None, SessionGone(why))
+
+    async def start(self) -> None:
+        """Start what runs the sessions. Only worker processes need it."""
+        await self.runtime.start()
 
     async def close_all(self) -> None:
-        """End every session."""
-        for session_id in list(self.sessions):
-            await self.close(session_id)
+        """End every session and what runs them; what takes longer than `STOP_TIMEOUT_S` is left behind."""
+        for session in list(self.sessions.values()):
+            self._end(session, None, SessionGone(f"session {session.id} has ended: the service stops"))
+        if self._endings:
+            await asyncio.wait(self._endings, timeout=STOP_TIMEOUT_S)
+        await self.runtime.stop()
 
-    def _find(self, session_id: str) -> HostedSession:
-        session = self.sessions.get(session_id)
-        if session is None:
-            raise SessionGone(f"session {session_id} has ended")
+    async def _open(self, task: Task, config: dict[str, Any], key: str) -> HostedSession:
+        self._check_room(task.env)
+        self.held[task.env] += 1
+        session_id = uuid.uuid4().hex
+        try:
+            opened = await self.runtime.open(session_id, task, config)
+        except BaseException as error:
+            self._release(task.env)
+            self._count_failure(error)
+            raise
+        expires = time.monotonic() + self.lease_s
+        session = HostedSession(session_id, task.env, opened, expires, key)
+        self.sessions[session_id] = session
+        self.counts.opened += 1
         return session
 
-    async def _call(self, env: Env, what: str, method: Callable[[], Any], timeout_s: float) -> Any:
-        """Call a method of an environment wherever it may run, under a deadline."""
+    def _check_room(self, env_name: str) -> None:
+        if self.held.total() >= self.max_sessions:
+            message = f"all {self.max_sessions} environment sessions are in use"
+        elif (limit := self.limits.get(env_name)) is not None and self.held[env_name] >= limit:
+            message = f"all {limit} sessions of environment {env_name!r} are in use"
+        else:
+            return
+        self.counts.rejected += 1
+        raise UnavailableError(message, retry_after_s=RETRY_AFTER_S)
+
+    def _find(self, session_id: str, index: int | None = None) -> HostedSession:
+        session = self.sessions.get(session_id)
+        if session is not None:
+            return session
+        failed_index, error = self._ended.get(
+            session_id, (None, SessionGone(f"session {session_id} has ended"))
+        )
+        if isinstance(error, SessionGone):
+            raise SessionGone(str(error))
+        if failed_index is None or failed_index == index:
+            # The step that ended it, asked again, or a session lost with its worker: the same error.
+            raise type(error)(str(error))
+        raise SessionGone(f"session {session_id} has ended: {error}")
+
+    def _fail(self, session: HostedSession, index: int, error: BaseException) -> None:
+        self._count_failure(error)
+        if session.id not in self.sessions:
+            return
+        self.counts.failed += 1
+        reason = (
+            error
+            if isinstance(error, AsyncRLError)
+            else InfrastructureError(f"the step was cut off: {error!r}")
+        )
+        self._end(session, index, reason)
+
+    def _count_failure(self, error: BaseException) -> None:
+        if isinstance(error, EpisodeError):
+            self.counts.failures[error.failure] += 1
+        elif isinstance(error, DeadlineError):
+            self.counts.failures["deadline"] += 1
+        elif not isinstance(error, AsyncRLError):
+            self.counts.failures["other"] += 1
+
+    def _lose(self, session_ids: Iterable[str], why: str) -> None:
+        """Give up sessions whose worker is gone; their next call says why."""
+        for session_id in session_ids:
+            session = self.sessions.get(session_id)
+            if session is not None:
+                self.counts.lost += 1
+                self._end(session, None, InfrastructureError(f"session {session_id} is lost: {why}"))
+
+    def _end(self, session: HostedSession, index: int | None, reason: AsyncRLError) -> asyncio.Task[None]:
+        del self.sessions[session.id]
+        self._openings.pop(session.key, None)
+        self._ended[session.id] = (index, reason)
+        while len(self._ended) > REMEMBERED:
+            self._ended.popitem(last=False)
+        ending = asyncio.create_task(self._close(session))
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+        return ending
+
+    async def _close(self, session: HostedSession) -> None:
+        """Close behind a step under way, then free the session's place."""
         try:
-            if not env.blocking and not inspect.iscoroutinefunction(getattr(env, what)):
-                return method()
-            async with asyncio.timeout(timeout_s):
-                if inspect.iscoroutinefunction(getattr(env, what)):
-                    return await method()
-                result = await asyncio.to_thread(method)
-                return await result if inspect.isawaitable(result) else result
-        except TimeoutError as error:
-            raise DeadlineError(
-                f"environment {env.task.env!r}: {what} took longer than {timeout_s:g} s"
-            ) from error
-        except Exception as error:
-            raise _failure(env.task.env, what, error) from error
+            async with session.lock:
+                await self.runtime.close(session.id)
+        except AsyncRLError:
+            self.counts.close_failed += 1
+        finally:
+            self._release(session.env_name)
 
+    def _release(self, env_name: str) -> None:
+        self.held[env_name] -= 1
+        if not self.held[env_name]:
+            del self.held[env_name]
 
-def _failure(name: str, what: str, error: Exception) -> EnvironmentFailure:
-    return EnvironmentFailure(f"environment {name!r}: {what} raised {type(error).__name__}: {error}")
+    def _forget_failed(self, key: str, opening: asyncio.Task[HostedSession]) -> None:
+        if opening.cancelled() or opening.exception() is not None:
+            self._openings.pop(key, None)

@@ -133,7 +133,7 @@ def test_a_session_whose_client_is_gone_is_reaped_and_closed():
         reaper = asyncio.ensure_future(host.reap(every_s=0.02))
         await asyncio.sleep(0.2)
         reaper.cancel()
-        assert (len(host.sessions), host.reaped, Counting.closed - before) == (0, 1, 1)
+        assert (len(host.sessions), host.counts.reaped, Counting.closed - before) == (0, 1, 1)
 
     run(scenario())
 

@@ -1,0 +1,63 @@
+"""Whose fault it is when an environment raises or returns nonsense."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import math
+from typing import Any
+
+from asyncrl.env.protocol import Step
+from asyncrl.errors import EnvironmentFailure, EpisodeError, InfrastructureError, UnavailableError
+from asyncrl.types import Message
+
+SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM, errno.EAGAIN, errno.EDQUOT})
+"""Error numbers of a machine that ran out of something."""
+
+
+def sort_failure(name: str, what: str, error: BaseException) -> EpisodeError:
+    """Return the episode's error for what method `what` of environment `name` raised.
+
+    An `EpisodeError` says itself whose fault it was. A full sandbox or a machine out of memory, descriptors or
+    disk is infrastructure; everything else is the environment's own failure.
+    """
+    if isinstance(error, EpisodeError):
+        return error
+    message = f"environment {name!r}: {what} raised {type(error).__name__}: {str(error)[:2000]}"
+    scarce = isinstance(error, OSError) and error.errno in SCARCE
+    if scarce or isinstance(error, UnavailableError | MemoryError):
+        return InfrastructureError(message)
+    return EnvironmentFailure(message)
+
+
+def check_messages(messages: Any, what: str) -> list[Message]:
+    """Return the messages as a list. Raises `TypeError` unless each is a dictionary with a `role`."""
+    found = list(messages)
+    for message in found:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise TypeError(f"{what}: a message must be a dict with a role, got {str(message)[:200]}")
+    return found
+
+
+def check_step(step: Any) -> Step:
+    """Return the step with plain numbers. Raises `TypeError` or `ValueError` for what breaks the contract."""
+    if not isinstance(step, Step):
+        raise TypeError(f"step must return a Step, got {type(step).__name__}")
+    components = {str(name): _number(value, str(name)) for name, value in step.components.items()}
+    return dataclasses.replace(
+        step,
+        messages=check_messages(step.messages, "step"),
+        reward=_number(step.reward, "reward"),
+        done=bool(step.done),
+        success=None if step.success is None else bool(step.success),
+        components=components,
+        observation_id=str(step.observation_id),
+        truncated=bool(step.truncated),
+    )
+
+
+def _number(value: Any, name: str) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be finite, got {number}")
+    return number

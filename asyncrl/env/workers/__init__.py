@@ -1,0 +1,1 @@
+"""Sessions in worker processes: a crash or a hang loses the sessions of one worker and nothing else."""

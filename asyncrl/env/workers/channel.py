@@ -1,0 +1,83 @@
+"""msgpack messages over a connected socket, both ways. Plain data only: nothing in them is ever executed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any, Self
+
+import msgpack
+
+from asyncrl.errors import InputError
+
+MAX_MESSAGE_BYTES = 64 * 2**20
+
+
+class Channel(asyncio.Protocol):
+    """One end. What is sent in one pass of the event loop travels in one write.
+
+    on_message: told of every message. on_closed: told once when the other end is gone or sends what is no msgpack.
+    """
+
+    def __init__(self, on_message: Callable[[Any], None], on_closed: Callable[[], None]) -> None:
+        self._on_message = on_message
+        self._on_closed = on_closed
+        self._unpacker = _unpacker()
+        self._pending: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
+
+    @classmethod
+    async def connect(
+        cls, sock: socket.socket, on_message: Callable[[Any], None], on_closed: Callable[[], None]
+    ) -> Self:
+        """Return a channel over a connected Unix socket, which it owns from now on."""
+        loop = asyncio.get_running_loop()
+        _, channel = await loop.create_unix_connection(lambda: cls(on_message, on_closed), sock=sock)
+        return channel
+
+    def send(self, message: Any) -> None:
+        """Queue a message. Raises `InputError` for what msgpack cannot carry or is too long."""
+        data = encode(message)
+        if not self._pending:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._pending.append(data)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        # Raising here closes the connection, which is right for a stream that lost its framing.
+        self._unpacker.feed(data)
+        for message in self._unpacker:
+            self._on_message(message)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._on_closed()
+
+    def _flush(self) -> None:
+        data, self._pending = b"".join(self._pending), []
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+
+def encode(message: Any) -> bytes:
+    """msgpack bytes; text may hold lone surrogates, which JSON bodies can. Raises `InputError`."""
+    try:
+        data = msgpack.packb(message, unicode_errors="surrogatepass")
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InputError(f"message cannot be packed: {type(error).__name__}: {str(error)[:200]}") from None
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise InputError(f"message must have at most {MAX_MESSAGE_BYTES} bytes packed, got {len(data)}")
+    return data
+
+
+def _unpacker() -> msgpack.Unpacker:
+    return msgpack.Unpacker(
+        unicode_errors="surrogatepass", strict_map_key=False, max_buffer_size=2 * MAX_MESSAGE_BYTES
+    )
