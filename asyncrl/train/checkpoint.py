@@ -27,23 +27,39 @@ def save_policy(engine: TrainEngine, folder: Path, base_model: str) -> Path:
 
     The folder appears whole or not at all.
     """
+    tensors = gather_policy(engine)
+    if engine.rank == 0:
+        partial = folder.with_name(folder.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        write_policy(engine, tensors, partial, base_model)
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+    engine.barrier()
+    return folder
+
+
+def gather_policy(engine: TrainEngine, copy: bool = False) -> dict[str, torch.Tensor]:
+    """Return the weights by checkpoint name on rank 0's CPU, tied ones once; nothing on other ranks. A collective.
+
+    copy: own the memory, so that training may go on while the tensors are written.
+    """
     tensors: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in engine.weights():
         if engine.rank == 0 and tensor.data_ptr() not in seen:
             seen.add(tensor.data_ptr())
-            tensors[name] = tensor.cpu().contiguous()
-    if engine.rank == 0:
-        partial = folder.with_name(folder.name + ".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        engine.engine.module.model.config.save_pretrained(partial)
-        save_file(tensors, str(partial / "model.safetensors"), metadata={"format": "pt"})
-        _copy_tokenizer(base_model, partial)
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
-    engine.barrier()
-    return folder
+            tensors[name] = tensor.to("cpu", copy=copy).contiguous()
+    return tensors
+
+
+def write_policy(
+    engine: TrainEngine, tensors: dict[str, torch.Tensor], folder: Path, base_model: str
+) -> None:
+    """Write gathered weights, configuration and tokenizer into a new folder. For rank 0, in any thread."""
+    folder.mkdir(parents=True)
+    engine.engine.module.model.config.save_pretrained(folder)
+    save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    _copy_tokenizer(base_model, folder)
 
 
 def _copy_tokenizer(base_model: str, folder: Path) -> None:

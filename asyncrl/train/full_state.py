@@ -77,7 +77,9 @@ def _base_optimizer(engine: TrainEngine) -> Any:
 
 def _steps(engine: TrainEngine) -> int:
     """Count of optimizer steps taken, which Adam's bias correction reads."""
-    return max((int(state["step"]) for state in _base_optimizer(engine).state.values() if "step" in state), default=0)
+    return max(
+        (int(state["step"]) for state in _base_optimizer(engine).state.values() if "step" in state), default=0
+    )
 
 
 def _make_moments(engine: TrainEngine, steps: int) -> None:
@@ -99,7 +101,11 @@ def _make_moments(engine: TrainEngine, steps: int) -> None:
 def _get(engine: TrainEngine, parameter: nn.Parameter, kind: str) -> Tensor:
     if engine.train_config.zero_stage == 0:
         return parameter if kind == WEIGHT else _base_optimizer(engine).state[parameter][kind]
-    return safe_get_full_fp32_param(parameter) if kind == WEIGHT else safe_get_full_optimizer_state(parameter, kind)
+    return (
+        safe_get_full_fp32_param(parameter)
+        if kind == WEIGHT
+        else safe_get_full_optimizer_state(parameter, kind)
+    )
 
 
 def _set(engine: TrainEngine, parameter: nn.Parameter, kind: str, value: Tensor) -> None:
@@ -110,7 +116,9 @@ def _set(engine: TrainEngine, parameter: nn.Parameter, kind: str, value: Tensor)
         else:
             safe_set_full_optimizer_state(parameter, value, kind)
         return
-    gathered = deepspeed.zero.GatheredParameters([parameter], modifier_rank=0) if stage == 3 else nullcontext()
+    gathered = (
+        deepspeed.zero.GatheredParameters([parameter], modifier_rank=0) if stage == 3 else nullcontext()
+    )
     with gathered, torch.no_grad():
         if stage != 3 or engine.rank == 0:
             parameter.data.copy_(value)

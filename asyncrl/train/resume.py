@@ -1,0 +1,203 @@
+"""Training checkpoints: everything a trainer needs to go on, as one unit, written while training goes on.
+
+    checkpoints/step-NNNNNN/        a policy in Hugging Face format, and beside it
+        training.safetensors        float32 weights, Adam's moments, extra tensors, every rank's random state
+        training.json               the version (the ledger's position) and extra values
+        complete.json               size and checksum of each file, written last
+
+The folder is written under another name and renamed when `complete.json` is on disk. Weights and moments are whole
+tensors by parameter name, so another number of ranks or another ZeRO stage can load them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from asyncrl.errors import InputError
+from asyncrl.train.checkpoint import gather_policy, write_policy
+from asyncrl.train.engine import TrainEngine
+from asyncrl.train.full_state import gather_state, load_state
+from asyncrl.train.random_state import gather_random_state, set_random_state
+from asyncrl.weights.files import file_checksum
+
+log = logging.getLogger("asyncrl.train")
+
+MARKER = "complete.json"
+TENSORS = "training.safetensors"
+VALUES = "training.json"
+EXTRA = "extra/"
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a checkpoint held beside the optimizer, which has been restored."""
+
+    version: int
+    extra: dict[str, Any]
+    """As given to `Checkpointer.save`: tensors and JSON values by name."""
+
+
+class Checkpointer:
+    """Saves every `every` versions (0: only when told) and keeps the newest `keep`. Use on every rank alike."""
+
+    def __init__(
+        self, folder: Path, engine: TrainEngine, base_model: str, every: int = 0, keep: int = 2
+    ) -> None:
+        self.folder = folder
+        self.engine = engine
+        self.base_model = base_model
+        self.every = every
+        self.keep = keep
+        self.write_s = 0.0
+        """How long the newest background write took."""
+        self._writer: threading.Thread | None = None
+        self._failure: Exception | None = None
+
+    def due(self, version: int) -> bool:
+        return self.every > 0 and version % self.every == 0
+
+    def save(self, version: int, extra: Mapping[str, Any]) -> float:
+        """Copy the state and start writing it; return the seconds training stood still. A collective.
+
+        extra: tensors and JSON values by name, equal on every rank or taken from rank 0. A write that fails, as on
+        a full disk, is logged and leaves earlier checkpoints as they are.
+        """
+        start = time.perf_counter()
+        self._join()
+        policy = gather_policy(self.engine, copy=True)
+        tensors = gather_state(self.engine) | gather_random_state(self.engine)
+        if self.engine.rank == 0:
+            for name, value in extra.items():
+                if isinstance(value, Tensor):
+                    tensors[EXTRA + name] = value.detach().to("cpu", copy=True).contiguous()
+            values = {name: value for name, value in extra.items() if not isinstance(value, Tensor)}
+            self._writer = threading.Thread(
+                target=self._write, args=(version, policy, tensors, values), name="checkpoint"
+            )
+            self._writer.start()
+        return time.perf_counter() - start
+
+    def wait(self) -> None:
+        """Wait for the write that is going on. Raises what ended it, on rank 0."""
+        self._join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _join(self) -> None:
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+
+    def _write(
+        self, version: int, policy: dict[str, Tensor], tensors: dict[str, Tensor], values: Any
+    ) -> None:
+        start = time.perf_counter()
+        target = checkpoint_path(self.folder, version)
+        partial = target.with_name(target.name + ".partial")
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            write_policy(self.engine, policy, partial, self.base_model)
+            save_file(tensors, str(partial / TENSORS))
+            (partial / VALUES).write_text(json.dumps({"version": version, "extra": values}))
+            _seal(partial)
+            shutil.rmtree(target, ignore_errors=True)
+            partial.rename(target)
+            _sync(target.parent)
+            self._remove_old(version)
+            self._failure = None
+        except Exception as error:
+            # Whatever the disk does, training is worth more than one checkpoint.
+            self._failure = error
+            shutil.rmtree(partial, ignore_errors=True)
+            log.error("checkpoint of version %d not written: %s: %s", version, type(error).__name__, error)
+        self.write_s = time.perf_counter() - start
+
+    def _remove_old(self, newest: int) -> None:
+        older = [path for version, path in complete_checkpoints(self.folder) if version <= newest]
+        for path in older[self.keep :]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def checkpoint_path(folder: Path, version: int) -> Path:
+    return folder / f"step-{version:06d}"
+
+
+def complete_checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """Return `(version, path)` of the training checkpoints that were written to their end, newest first."""
+    found = []
+    for path in folder.glob("step-*"):
+        digits = path.name.removeprefix("step-")
+        if digits.isdigit() and (path / MARKER).is_file() and (path / VALUES).is_file():
+            found.append((int(digits), path))
+    return sorted(found, reverse=True)
+
+
+def newest_usable(folder: Path, at_most: int) -> tuple[int, Path] | None:
+    """Return the newest checkpoint of a version up to `at_most` whose files are whole; damaged ones are logged."""
+    for version, path in complete_checkpoints(folder):
+        if version > at_most:
+            continue
+        try:
+            check_whole(path)
+        except InputError as error:
+            log.error("%s; trying the one before", error)
+            continue
+        return version, path
+    return None
+
+
+def check_whole(path: Path) -> None:
+    """Compare a checkpoint's files with its marker. Raises `InputError` naming the file that differs."""
+    try:
+        listed = json.loads((path / MARKER).read_text())
+        for name, (num_bytes, checksum) in listed.items():
+            file = path / name
+            if file.stat().st_size != num_bytes or file_checksum(file) != checksum:
+                raise InputError(f"checkpoint {path}: {name} is damaged")
+    except (OSError, ValueError) as error:
+        raise InputError(f"checkpoint {path}: {error}") from error
+
+
+def load_checkpoint(path: Path, engine: TrainEngine) -> Restored:
+    """Restore weights, moments and random state; return the rest. Call on every rank.
+
+    Raises `InputError` when it was made by another model.
+    """
+    tensors = load_file(str(path / TENSORS))
+    values = json.loads((path / VALUES).read_text())
+    load_state(engine, tensors)
+    set_random_state(engine, tensors)
+    extra = {name.removeprefix(EXTRA): t for name, t in tensors.items() if name.startswith(EXTRA)}
+    return Restored(values["version"], extra | values["extra"])
+
+
+def _seal(folder: Path) -> None:
+    """Bring the folder's files to disk, then the marker that lists them."""
+    listed = {}
+    for file in sorted(p for p in folder.rglob("*") if p.is_file()):
+        listed[str(file.relative_to(folder))] = [file.stat().st_size, file_checksum(file)]
+        _sync(file)
+    marker = folder / MARKER
+    marker.write_text(json.dumps(listed, indent=1))
+    _sync(marker)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

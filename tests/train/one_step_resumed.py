@@ -1,0 +1,26 @@
+"""One step from a checkpoint, under torchrun: `-m tests.train.one_step_resumed MODEL FOLDER STAGE`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from asyncrl.train.resume import load_checkpoint, newest_usable
+from tests.train.one_step import make_engine, snapshot, step_once
+
+
+def main(model: str, folder: str, stage: str) -> None:
+    engine = make_engine(model, int(stage))
+    found = newest_usable(Path(folder), at_most=10**6)
+    assert found is not None and engine.num_ranks == 2
+    load_checkpoint(found[1], engine)
+    step_once(engine)
+    weights = snapshot(engine)
+    if engine.rank == 0:
+        torch.save(weights, Path(folder) / "weights.pt")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,183 @@
+"""A checkpoint is one unit: whole or ignored, loadable on other ranks and stages, and nothing is lost on the way."""
+
+import json
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from asyncrl.errors import InputError
+from asyncrl.train.full_state import gather_state, load_state
+from asyncrl.train.resume import (
+    Checkpointer,
+    checkpoint_path,
+    complete_checkpoints,
+    load_checkpoint,
+    newest_usable,
+)
+from tests.train.one_step import make_engine, snapshot, step_once
+
+
+def trained(model, stage=1, steps=2):
+    engine = make_engine(model, stage)
+    for _ in range(steps):
+        step_once(engine)
+    return engine
+
+
+def worst(one, other):
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+@pytest.fixture(scope="module")
+def reference(tiny_model):
+    """The state after two steps and the weights after a third."""
+    engine = trained(tiny_model)
+    state = gather_state(engine)
+    step_once(engine)
+    return state, snapshot(engine)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_gathered_state_goes_on_alike_under_any_zero_stage(tiny_model, reference, stage):
+    state, expected = reference
+    engine = make_engine(tiny_model, stage)
+    load_state(engine, state)
+    step_once(engine)
+    assert worst(snapshot(engine), expected) < 1e-7
+
+
+def test_a_state_without_the_moments_goes_on_differently(tiny_model, reference):
+    state, expected = reference
+    engine = make_engine(tiny_model, 1)
+    load_state(engine, state | {"adam_step": torch.tensor(0.0)})
+    step_once(engine)
+    assert worst(snapshot(engine), expected) > 1e-5
+
+
+def test_a_state_of_another_model_is_refused_by_parameter(tiny_model, reference):
+    state, _ = reference
+    wrong = {k: v for k, v in state.items() if k != "exp_avg/model.model.norm.weight"}
+    with pytest.raises(InputError, match=r"exp_avg of model\.model\.norm\.weight is missing"):
+        load_state(make_engine(tiny_model, 1), wrong)
+    cut = state | {"weight/model.model.norm.weight": torch.zeros(3)}
+    with pytest.raises(InputError, match=r"has shape \(3,\), expected \(64,\)"):
+        load_state(make_engine(tiny_model, 1), cut)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_a_run_on_one_rank_goes_on_on_two(tiny_model, tmp_path, stage):
+    engine = trained(tiny_model, stage=1)
+    saver = Checkpointer(tmp_path, engine, tiny_model)
+    saver.save(2, {})
+    saver.wait()
+    step_once(engine)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run(
+        [*torchrun, "-m", "tests.train.one_step_resumed", tiny_model, str(tmp_path), str(stage)],
+        check=True, timeout=200,
+    )  # fmt: skip
+    assert worst(torch.load(tmp_path / "weights.pt", weights_only=True), snapshot(engine)) < 1e-6
+
+
+def test_a_checkpoint_restores_weights_moments_extras_and_random_state(tiny_model, tmp_path):
+    engine = trained(tiny_model)
+    extra = {"ewma": torch.arange(3.0), "kl_coef": 0.25, "totals": {"lags": [[0, 5]]}}
+    torch.manual_seed(7)
+    random.seed(7)
+    np.random.seed(7)
+    saver = Checkpointer(tmp_path, engine, tiny_model)
+    assert saver.save(2, extra) >= 0
+    saver.wait()
+    drawn = (torch.rand(3), random.random(), np.random.rand())
+    step_once(engine)
+    expected = snapshot(engine)
+
+    other = make_engine(tiny_model, 1)
+    torch.manual_seed(0)
+    restored = load_checkpoint(checkpoint_path(tmp_path, 2), other)
+    assert restored.version == 2
+    assert torch.equal(restored.extra.pop("ewma"), extra["ewma"])
+    assert restored.extra == {"kl_coef": 0.25, "totals": {"lags": [[0, 5]]}}
+    assert torch.equal(torch.rand(3), drawn[0])
+    assert (random.random(), np.random.rand()) == drawn[1:]
+    step_once(other)
+    assert worst(snapshot(other), expected) == 0
+
+
+def test_training_on_while_a_checkpoint_is_written_does_not_change_it(tiny_model, tmp_path, monkeypatch):
+    engine = trained(tiny_model)
+    before = gather_state(engine)
+    saver = Checkpointer(tmp_path, engine, tiny_model)
+    saver.save(2, {})
+    step_once(engine)
+    saver.wait()
+    other = make_engine(tiny_model, 1)
+    load_checkpoint(checkpoint_path(tmp_path, 2), other)
+    assert worst(gather_state(other), before) == 0
+
+
+def test_only_the_newest_checkpoints_are_kept_and_only_due_ones_made(tiny_model, tmp_path):
+    engine = trained(tiny_model, steps=1)
+    saver = Checkpointer(tmp_path, engine, tiny_model, every=2, keep=2)
+    for version in range(1, 9):
+        if saver.due(version):
+            saver.save(version, {})
+    saver.wait()
+    assert [version for version, _ in complete_checkpoints(tmp_path)] == [8, 6]
+    assert {p.name for p in tmp_path.iterdir()} == {"step-000006", "step-000008"}
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped", "unmarked"])
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tiny_model, tmp_path, damage):
+    saver = Checkpointer(tmp_path, trained(tiny_model, steps=1), tiny_model)
+    for version in (1, 2):
+        saver.save(version, {})
+    saver.wait()
+    file = checkpoint_path(tmp_path, 2) / "training.safetensors"
+    data = file.read_bytes()
+    if damage == "torn":
+        file.write_bytes(data[: len(data) // 2])
+    elif damage == "flipped":
+        file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    else:
+        (checkpoint_path(tmp_path, 2) / "complete.json").unlink()
+    assert newest_usable(tmp_path, at_most=9) == (1, checkpoint_path(tmp_path, 1))
+    assert newest_usable(tmp_path, at_most=0) is None
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_earlier_one_and_says_so(
+    tiny_model, tmp_path, monkeypatch
+):
+    engine = trained(tiny_model, steps=1)
+    saver = Checkpointer(tmp_path, engine, tiny_model)
+    saver.save(1, {})
+    saver.wait()
+
+    def full(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("asyncrl.train.resume.save_file", full)
+    saver.save(2, {})
+    with pytest.raises(OSError, match="No space left"):
+        saver.wait()
+    assert {p.name for p in tmp_path.iterdir()} == {"step-000001"}
+    monkeypatch.undo()
+    saver.save(3, {})
+    saver.wait()
+    assert newest_usable(tmp_path, 9)[0] == 3
+
+
+def test_the_marker_lists_every_file(tiny_model, tmp_path):
+    saver = Checkpointer(tmp_path, trained(tiny_model, steps=1), tiny_model)
+    saver.save(1, {})
+    saver.wait()
+    folder = checkpoint_path(tmp_path, 1)
+    listed = json.loads((folder / "complete.json").read_text())
+    assert set(listed) == {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} - {
+        "complete.json"
+    }
