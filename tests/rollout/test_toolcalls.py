@@ -49,3 +49,43 @@ def test_llama_and_mistral_calls_are_parsed():
 def test_an_unknown_family_is_refused_with_those_there_are():
     with pytest.raises(ConfigError, match="allowed: hermes, llama, mistral"):
         load_parser("gpt")
+
+
+def test_mistrals_newer_form_names_the_tool_before_its_arguments():
+    for text in ('[TOOL_CALLS]f{"x": 1}[TOOL_CALLS]g{}', '[TOOL_CALLS]f[ARGS]{"x": 1}[TOOL_CALLS]g[ARGS]{}'):
+        assert [(c.name, c.arguments) for c in parse_mistral(text).tool_calls] == [("f", {"x": 1}), ("g", {})]
+    assert parse_mistral('[TOOL_CALLS]f{"x": ').parse_errors
+
+
+def test_llama_calls_are_found_behind_text_and_braces_in_an_answer_are_not_calls():
+    assert parse_llama('I call {"name": "f", "parameters": {}}').tool_calls[0].name == "f"
+    assert parse_llama("the set {1, 2}").content == "the set {1, 2}"
+    assert parse_llama('{"name": "f", "parameters": ').parse_errors
+    assert parse_llama("<|python_tag|>print(1)").parse_errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ('{"x": ' + "1" * 30 + "}", "too large"),
+        ('{"x": "\\ud800"}', "surrogate"),
+        ('{"x": ' + "[" * 50 + "]" * 50 + "}", "nested too deeply"),
+        ('{"x": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
+        ('{"x": NaN}', "not a JSON number"),
+    ],
+)
+def test_arguments_that_could_not_be_sent_to_an_environment_are_malformed(arguments, reason):
+    for text, parse in (
+        (f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>', parse_hermes),
+        (f'{{"name": "f", "parameters": {arguments}}}', parse_llama),
+        (f"[TOOL_CALLS]f{arguments}", parse_mistral),
+    ):
+        action = parse(text)
+        assert action.tool_calls == ()
+        assert reason in action.parse_errors[0]
+
+
+def test_call_ids_have_the_form_that_mistral_templates_demand():
+    ids = [c.id for c in parse_hermes('<tool_call>{"name": "f"}</tool_call>' * 12).tool_calls]
+    assert len(set(ids)) == 12
+    assert all(len(one) == 9 and one.isalnum() for one in ids)
