@@ -1,0 +1,1 @@
+"""Solve math problems with a sandboxed Python tool."""

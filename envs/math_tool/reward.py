@@ -1,0 +1,127 @@
+"""Grade a final answer with math-verify, in a process of its own: a hostile answer may cost it, never the service."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import re
+import resource
+import select
+import subprocess
+import sys
+import threading
+from fractions import Fraction
+
+from asyncrl.errors import InfrastructureError
+
+DEADLINE_S = 4.0
+START_DEADLINE_S = 60.0
+MEMORY_BYTES = 2 * 1024**3
+MAX_CHARACTERS = 500
+"""Of an answer, from its end, that are read at all."""
+NUMBER = re.compile(r"-?\d{1,50}(?:/\d{1,50}|\.\d{1,20})?")
+
+
+def extract(content: str) -> str:
+    r"""Return the final answer of a turn: the last \boxed{...}, else the last <answer> tag, else the last line."""
+    content = content.strip()[-MAX_CHARACTERS:]
+    if r"\boxed{" in content:
+        return content[content.rindex(r"\boxed{") :]
+    tagged = re.findall(r"<answer>(.*?)</answer>", content, re.DOTALL)
+    lines = (tagged[-1] if tagged else content).strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def as_number(text: str) -> Fraction | None:
+    """Return a plain whole number, fraction or decimal exactly; None for anything else."""
+    if not NUMBER.fullmatch(text.strip()):
+        return None
+    try:
+        return Fraction(text.strip())
+    except ZeroDivisionError:
+        return None
+
+
+class Grader:
+    """A child process that holds math-verify. Thread-safe; one request at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.close)
+
+    def equal(self, gold: str, answer: str) -> bool:
+        r"""True when `answer` means the same as `gold` (LaTeX without dollar signs).
+
+        An answer that cannot be judged within the deadline is wrong. Raises `InfrastructureError` when the grader
+        does not start.
+        """
+        exact, given = as_number(gold), as_number(answer)
+        if exact is not None and given is not None:
+            return exact == given
+        if not answer:
+            return False
+        with self._lock:
+            process = self._running()
+            assert process.stdin is not None
+            try:
+                process.stdin.write(json.dumps([gold, answer]).encode() + b"\n")
+                process.stdin.flush()
+                reply = _line(process, DEADLINE_S)
+            except OSError:
+                reply = b""
+            if not reply:
+                self._kill()
+            return reply.strip() == b"true"
+
+    def close(self) -> None:
+        """End the child process. The next request starts another."""
+        with self._lock:
+            self._kill()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            self._kill()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            if _line(self._process, START_DEADLINE_S).strip() != b"ready":
+                self._kill()
+                raise InfrastructureError(
+                    "the math grader did not start; is math-verify installed (pip install math-verify)?"
+                )
+        return self._process
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def _line(process: subprocess.Popen[bytes], deadline_s: float) -> bytes:
+    """One line of the child's output, empty at its end or at the deadline."""
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], deadline_s)
+    return process.stdout.readline() if ready else b""
+
+
+def main() -> None:
+    """Serve requests on stdin until it closes: `[gold, answer]` in, `true` or `false` out."""
+    from math_verify import parse, verify
+
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    parse("$1$")
+    print("ready", flush=True)
+    for line in sys.stdin:
+        gold, answer = json.loads(line)
+        # math-verify reads LaTeX only inside an environment; a bare expression may be meant as one too.
+        golds = parse(f"${gold}$")
+        same = any(verify(golds, parse(text)) for text in (answer, f"${answer}$"))
+        print(json.dumps(bool(same)), flush=True)
+
+
+GRADER = Grader()
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""A sandbox session that an environment opens when it is first needed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from asyncrl.env.sandbox.backends import choose, open_sandbox, probe
+from asyncrl.env.sandbox.protocol import ExecResult, Sandbox, SandboxSpec
+
+SHOWN_CHARACTERS = 600
+"""Of a program's output, in an observation."""
+
+
+async def pick_backend(name: str, warm: bool) -> str:
+    """Return the backend that `name` stands for.
+
+    "auto" takes the warm Python zygote where it works and is wanted, else what `choose` finds. Raises `ConfigError`
+    when nothing isolates here.
+    """
+    if name == "auto" and warm and (await probe("zygote")).works:
+        return "zygote"
+    return (await choose(name)).backend
+
+
+class LazySandbox:
+    """One session of a sandbox, started by its first use: an episode that runs nothing costs nothing."""
+
+    def __init__(self, backend: str, spec: SandboxSpec, warm: bool = False) -> None:
+        self._backend, self._spec, self._warm = backend, spec, warm
+        self._box: Sandbox | None = None
+        self._lock = asyncio.Lock()
+
+    async def open(self) -> Sandbox:
+        """Return the session, started."""
+        async with self._lock:
+            if self._box is None:
+                name = await pick_backend(self._backend, self._warm)
+                self._box = await open_sandbox(name, self._spec)
+            return self._box
+
+    async def close(self) -> None:
+        """Stop the session if it was started."""
+        async with self._lock:
+            if self._box is not None:
+                await self._box.stop()
+                self._box = None
+
+
+def describe(result: ExecResult, characters: int = SHOWN_CHARACTERS) -> str:
+    """Return what a model is shown of a program's end: its output, or why it failed."""
+    output = result.text.rstrip("\n")
+    if result.timed_out:
+        return f"{_cut(output, characters)}\nerror: time limit exceeded".strip()
+    if result.out_of_memory:
+        return f"{_cut(output, characters)}\nerror: memory limit exceeded".strip()
+    if result.returncode != 0:
+        said = result.stderr.decode("utf-8", "replace").strip() or f"exit status {result.returncode}"
+        # The end of a traceback names the error; the beginning of a compiler's complaint does.
+        error = _cut(said, characters) if result.phase == "compile" else _cut_front(said, characters)
+        return f"{_cut(output, characters)}\nerror: {error}".strip()
+    return _cut(output, characters) if output else "(no output)"
+
+
+def _cut(text: str, characters: int) -> str:
+    return text if len(text) <= characters else f"{text[:characters]}... ({len(text)} characters)"
+
+
+def _cut_front(text: str, characters: int) -> str:
+    return text if len(text) <= characters else f"...{text[-characters:]}"

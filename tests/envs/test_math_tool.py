@@ -1,0 +1,169 @@
+"""Math with a Python tool: what the tool shows, what the grader takes for equal, and what it survives."""
+
+import asyncio
+import random
+import subprocess
+import sys
+
+import pytest
+
+from asyncrl.env.check import check_env, to_action
+from asyncrl.env.host import EnvHost
+from asyncrl.env.protocol import Action, ToolCall
+from asyncrl.env.sandbox.jail.client import LauncherClient
+from asyncrl.envs.math_tool.data import LEVELS
+from asyncrl.envs.math_tool.env import MathTool
+from asyncrl.envs.math_tool.reward import Grader, extract
+from asyncrl.types import Task
+
+
+def make(seed=0, **config):
+    return MathTool(Task("t", "math_tool", seed), **config)
+
+
+def play(env, *actions):
+    """Step through the actions in one event loop; return the steps."""
+
+    async def whole():
+        try:
+            return [await env.step(action) for action in actions]
+        finally:
+            await env.close()
+            await LauncherClient.close_shared()
+
+    return asyncio.run(whole())
+
+
+def python(*programs):
+    calls = [ToolCall(f"call-{i}", "python", {"code": code}) for i, code in enumerate(programs)]
+    return Action("", tuple(calls))
+
+
+@pytest.fixture(scope="module")
+def grader():
+    started = Grader()
+    yield started
+    started.close()
+
+
+def test_the_tool_runs_programs_and_shows_output_and_errors():
+    step, again = play(make(), python("print(6 * 7)"), python("1/0"))
+    assert (step.messages[0]["role"], step.messages[0]["content"], step.done) == ("tool", "42", False)
+    assert again.messages[0]["content"].endswith("ZeroDivisionError: division by zero")
+
+
+def test_parallel_calls_run_side_by_side_in_one_session():
+    # Each waits for the file the other one writes, so one after the other would run into the time limit.
+    wait = "import os, time\nopen('{}', 'w').close()\nwhile not os.path.exists('{}'): time.sleep(0.01)\nprint('met')"
+    (step,) = play(make(time_limit_s=20.0), python(wait.format("a", "b"), wait.format("b", "a")))
+    assert [m["content"] for m in step.messages] == ["met", "met"]
+
+
+def test_a_program_that_never_ends_is_an_observation():
+    (step,) = play(make(time_limit_s=0.5), python("while True: pass"))
+    assert step.messages[0]["content"] == "error: time limit exceeded"
+
+
+def test_malformed_calls_are_answered():
+    action = Action(
+        "", (ToolCall("call-0", "python", {"source": "1"}), ToolCall("call-1", "rm", {})), ("no JSON",)
+    )
+    (step,) = play(make(), action)
+    assert [m["content"] for m in step.messages] == [
+        "error: python: argument 'code' is missing",
+        "error: no tool 'rm'; there are python",
+        "error: no JSON",
+    ]
+
+
+def test_a_turn_without_calls_is_the_final_answer():
+    env = make()
+    (step,) = play(env, Action(f"I get\n{env.problem.answer}"))
+    assert (step.reward, step.success, step.components["used_tool"]) == (1.0, True, 0.0)
+    (step,) = play(make(), Action("no idea"))
+    assert (step.reward, step.done, step.success) == (0.0, True, False)
+
+
+def test_the_last_turn_ends_the_episode_without_running_anything():
+    first, last = play(make(max_turns=2), python("print(1)"), python("print(2)"))
+    assert not first.done
+    assert (last.done, last.messages, last.reward) == (True, [], 0.0)
+
+
+def test_answers_are_found_in_boxes_tags_and_last_lines():
+    assert extract(r"so \boxed{7} or rather \boxed{\frac{1}{2}}") == r"\boxed{\frac{1}{2}}"
+    assert extract("<answer> 12 </answer> is it") == "12"
+    assert extract("thinking\n\n-3") == "-3"
+    assert extract("") == ""
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "same"),
+    [
+        ("42", "42", True),
+        ("42", "42.0", True),
+        ("42", "43", False),
+        (r"\frac{1}{2}", "1/2", True),
+        (r"\frac{1}{2}", "0.5", True),
+        (r"\frac{1}{2}", r"\boxed{\frac{2}{4}}", True),
+        (r"-\frac{7}{3}", "-7/3", True),
+        (r"3+\sqrt{5}", r"\boxed{\sqrt{5} + 3}", True),
+        (r"3+\sqrt{5}", r"3+\sqrt{5}", True),
+        (r"3+\sqrt{5}", r"\boxed{3-\sqrt{5}}", False),
+        ("7", "", False),
+        ("7", "1/0", False),
+        ("7", "the answer is 7", True),
+    ],
+)
+def test_answers_are_compared_by_meaning(grader, gold, answer, same):
+    assert grader.equal(gold, answer) is same
+
+
+@pytest.mark.slow
+def test_a_hostile_answer_is_wrong_and_the_next_one_is_judged(grader):
+    assert grader.equal("1", r"\boxed{9^{9^{9^{9}}} - 9^{9^{9^{8}}} + \sqrt{2}}") is False
+    assert grader.equal(r"\frac{1}{2}", r"\frac{2}{4}") is True
+
+
+def test_a_killed_grader_is_started_again(grader):
+    assert grader.equal(r"\frac{1}{2}", r"\frac{2}{4}") is True
+    grader._process.kill()
+    grader._process.wait()
+    assert grader.equal(r"\frac{1}{2}", r"\frac{2}{4}") is True
+
+
+def test_every_programs_output_is_its_problems_answer(grader):
+    rng = random.Random(0)
+    for generators in LEVELS.values():
+        for generator in generators:
+            for _ in range(3):
+                problem = generator(rng)
+                argv = [sys.executable, "-I", "-S", "-c", problem.code]
+                printed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+                assert grader.equal(problem.answer, printed.strip()), problem
+
+
+def test_wrong_settings_are_refused():
+    with pytest.raises(ValueError, match=r"time_limit_s: must be from 0.1 to 60, got 0"):
+        make(time_limit_s=0)
+    with pytest.raises(ValueError, match="level: must be one of"):
+        make(level=9)
+
+
+def test_a_sandbox_backend_that_does_not_exist_is_the_environments_failure():
+    async def whole():
+        host = EnvHost()
+        session = await host.open(Task("t", "math_tool", 0), {"sandbox": "nothing"})
+        message = session.env.oracle(session.messages)
+        try:
+            await host.step(session.id, 0, to_action(message), 10)
+        finally:
+            await host.close_all()
+
+    with pytest.raises(Exception, match="unknown sandbox backend 'nothing'"):
+        asyncio.run(whole())
+
+
+@pytest.mark.slow
+def test_math_tool_passes_every_check():
+    assert [f for f in check_env("math_tool", num_tasks=20) if not f.ok] == []
