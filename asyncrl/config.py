@@ -131,6 +131,64 @@ class TrainConfig(Section):
         return tuple(value) if isinstance(value, list) else value
 
 
+class CriticConfig(Section):
+    """The value function of objectives that need one (`preset = "ppo"`, ...)."""
+
+    trunk: Literal["own", "shared"] = "own"
+    """A model and optimizer of its own, or a head on the policy's trunk."""
+    path: str = ""
+    """Model to start an own trunk from; empty takes the policy's."""
+    learning_rate: float = Field(1e-5, gt=0)
+    """Of an own trunk; a shared one learns at the policy's rate."""
+    warmup_steps: int = Field(0, ge=0)
+    """First steps in which only the critic learns."""
+
+
+class ReferenceConfig(Section):
+    """The reference policy of KL terms and preference pairs."""
+
+    path: str = ""
+    """Empty takes the model the run starts from."""
+    url: str = ""
+    """A vLLM server that serves it, instead of a copy beside the trainer."""
+    offload: bool = False
+    """Keep the copy in host memory between its passes."""
+    refresh_every: int = Field(0, ge=0)
+    """Steps after which the copy becomes the current policy; 0 never."""
+
+
+class TeacherConfig(Section):
+    """The teacher of on-policy distillation."""
+
+    path: str = ""
+    url: str = ""
+    """A vLLM server that serves it, instead of a copy beside the trainer."""
+    offload: bool = False
+
+
+class StalenessControlConfig(Section):
+    """Lowers and raises the staleness bound in force by the effective sample size, up to `buffer.max_staleness`."""
+
+    enabled: bool = False
+    minimum: int = Field(0, ge=0)
+    low_ess: float = Field(0.3, ge=0, le=1)
+    high_ess: float = Field(0.7, ge=0, le=1)
+    patience: int = Field(5, ge=1)
+    """Steps in a row below or above before the bound moves by one."""
+
+
+class SftPhaseConfig(Section):
+    """Supervised phases on the run's own successes between reinforcement steps."""
+
+    every: int = Field(0, ge=0)
+    """Steps between phases; 0 for none."""
+    steps: int = Field(4, ge=1)
+    """Optimizer steps of a phase."""
+    learning_rate: float = Field(1e-5, gt=0)
+    keep: int = Field(256, ge=1)
+    """Successful trajectories remembered between phases, one a task."""
+
+
 class EvalConfig(Section):
     """Held-out evaluation before and after training."""
 
@@ -178,6 +236,11 @@ class Config(Section):
     algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "decoupled_ppo"})
     """The objective; its keys are those of `asyncrl.algo.settings`, which checks them."""
     train: TrainConfig = TrainConfig()
+    critic: CriticConfig = CriticConfig()
+    reference: ReferenceConfig = ReferenceConfig()
+    teacher: TeacherConfig = TeacherConfig()
+    staleness_control: StalenessControlConfig = StalenessControlConfig()
+    sft_phase: SftPhaseConfig = SftPhaseConfig()
     eval: EvalConfig = EvalConfig()
     sft: SftConfig = SftConfig()
 

@@ -19,6 +19,10 @@ NOT_SAMPLED = -1
 """Version of a token that no policy sampled (prompt, observation, template)."""
 
 
+GREEDY_REWARD = "greedy_reward"
+"""Key of `Trajectory.info`: the reward of a greedy rollout of the same task, where the objective asks for one."""
+
+
 class Status(StrEnum):
     """How an episode ended."""
 
@@ -59,6 +63,8 @@ class Turn:
     """Reward the environment gave for this turn."""
     observation_id: str = ""
     """Identifies the observation the turn answered; equal ids are the same state (step-level credit)."""
+    matches: bool | None = None
+    """Whether the action agreed with a recorded or expert one, where the environment says so (UI-S1)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def train_step(policy, optimizer, episodes):
         token_ids = pad([episodes[i][0] for i in rows], np.int64)
         mask = pad([episodes[i][1] for i in rows], bool)
         behavior_logp = pad([episodes[i][2] for i in rows], np.float32)
-        logp, _ = policy(token_ids, mask, 1.0)
+        logp = policy(token_ids, mask, 1.0)["logp"]
         ratio = torch.exp(logp - behavior_logp)
         advantage = advantages_B[rows, None]
         loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1 - CLIP, 1 + CLIP))

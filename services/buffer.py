@@ -150,6 +150,14 @@ def _add_planning(app: FastAPI, service: BufferService) -> None:
         service.changed()
         return {"paused": body.paused}
 
+    @app.post("/v1/bound", openapi_extra=documented(messages.Bound))
+    async def bound(request: Request) -> dict[str, int]:
+        """Admit groups under another staleness bound from now on."""
+        body = await read(request, messages.Bound)
+        ledger.bound(body.staleness)
+        service.changed()
+        return {"staleness": body.staleness}
+
     @app.post("/v1/quarantine", openapi_extra=documented(messages.Quarantine))
     async def quarantine(request: Request) -> dict[str, int]:
         """Refuse a worker further leases and plan its untaken groups again."""

@@ -45,6 +45,10 @@ class Pause(Call):
     paused: bool
 
 
+class Bound(Call):
+    staleness: int = Field(ge=0)
+
+
 class Quarantine(Call):
     worker: Name
     reason: Text

@@ -21,6 +21,7 @@ from fastapi import FastAPI, Request, Response
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from asyncrl.algo.settings import needed, resolve_settings
 from asyncrl.clients.buffer import BufferClient
 from asyncrl.clients.engine import EngineClient
 from asyncrl.clients.env import EnvClient
@@ -66,7 +67,7 @@ class RolloutService:
             self.loop = RolloutLoop(
                 name=name,
                 buffer=self.buffer,
-                runner=self.runner(config.rollout.temperature, seed),
+                runner=self._training_runner(seed),
                 groups_in_flight=config.groups_in_flight,
                 lease_s=config.rollout.lease_s,
                 episode_timeout_s=config.rollout.episode_timeout_s,
@@ -86,6 +87,12 @@ class RolloutService:
             check_history=True,
         )
         return EpisodeRunner(self.router, self.envs, self.renderer, self.parse, settings)
+
+    def _training_runner(self, seed: int | None) -> EpisodeRunner:
+        runner = self.runner(self.config.rollout.temperature, seed)
+        if "greedy" in needed(resolve_settings(self.config.algo)):
+            runner.baseline = self.runner(0.0, None)
+        return runner
 
     async def run_tasks(
         self, tasks: Sequence[Task], samples: int, temperature: float, seed: int | None

@@ -20,10 +20,9 @@ from asyncrl.clients.buffer import BufferClientSync
 from asyncrl.clients.engine import EngineClient
 from asyncrl.config import Config
 from asyncrl.data.table import TrajectoryTable
-from asyncrl.train.anchors import Anchors
 from asyncrl.train.checkpoint import save_policy
 from asyncrl.train.engine import TrainEngine
-from asyncrl.train.policy import load_policy
+from asyncrl.train.models import load_anchors, load_trained
 from asyncrl.train.progress import MetricsLog
 from asyncrl.train.trainer import Trainer, set_threads
 from asyncrl.types import Group
@@ -100,21 +99,14 @@ def run_trainer(
     config = Config.model_validate(json.loads((folder / "config.json").read_text()), strict=False)
     set_threads(config.train.threads)
     objective = build_objective(config.algo)
-    policy = load_policy(model, config.model.dtype, config.train.gradient_checkpointing)
-    reference = (
-        load_policy(model, config.model.dtype).eval().requires_grad_(False)
-        if objective.needs_reference
-        else None
-    )
-    engine = TrainEngine(policy, config.train, config.model.dtype)
-    if reference is not None:
-        reference.to(engine.device)
+    engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
+    anchors = load_anchors(config, objective, engine, model)
     first = engine.rank == 0
     recorder = Recorder(folder, config, engine) if first else None
     source = BufferClientSync(buffer, token) if first else None
     publisher = open_publisher(config, engine, engines, weights_dir, token)
     trainer = Trainer(
-        config, engine, objective, Anchors(objective, reference), source, publisher,
+        config, engine, objective, anchors, source, publisher,
         recorder.on_step if recorder else lambda *_: None,
     )  # fmt: skip
     start = time.monotonic()

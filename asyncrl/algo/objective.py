@@ -153,9 +153,9 @@ class Objective:
             metrics[name] = mean_over(term, inputs.mask)
             total = total + coef * value
         if inputs.values is not None and self.needs_values:
-            value, found = self._value_term(inputs, totals)
+            value, found = self.value_term(inputs, totals)
             metrics |= found
-            total = total + self.settings["value"]["coef"] * value
+            total = total + value
         return total, metrics | self._diagnostics(inputs, outputs, weight) | {"loss/total": sum_of(total)}
 
     def with_proximal(self, inputs: LossInputs) -> LossInputs:
@@ -215,7 +215,11 @@ class Objective:
             terms["entropy"] = (-float(self.settings["entropy_coef"]), inputs.entropy)
         return terms
 
-    def _value_term(self, inputs: LossInputs, totals: Totals) -> tuple[Tensor, Metrics]:
+    def value_term(self, inputs: LossInputs, totals: Totals) -> tuple[Tensor, Metrics]:
+        """This micro-batch's share of the critic's loss, times its coefficient, and its metrics.
+
+        `loss` adds it when `inputs.values` is given; a critic with its own optimizer calls it alone.
+        """
         part = self.settings["value"]
         loss, clipped = value_loss(
             inputs.need("values"),
@@ -226,7 +230,7 @@ class Objective:
             part["huber_delta"],
         )
         value = aggregate(token_mean, loss, inputs.mask, totals)
-        return value, {
+        return part["coef"] * value, {
             "loss/value": sum_of(value),
             "value/clip_fraction": mean_over(clipped, inputs.mask),
             "value/mean": mean_over(inputs.need("values"), inputs.mask),

@@ -95,6 +95,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "reinforce",
         "seq_mean_token_sum",
         corrections=[{"name": "sequence_tis", "cap": 8.0}],
+        lr_scaling={"power": 0.5, "base_ess": 1.0},
     ),
     "sat": _preset("grpo", "sat", "token_mean", kl={"estimator": "k3", "coef": 1e-3}),
     # Corrections by name, on GRPO with the token mean.

@@ -8,6 +8,7 @@
     proximal: {name: recompute}
     kl: {estimator: k3, coef: 0.001, where: loss}
     entropy_coef: 0.0
+    lr_scaling: {power: 0.5, base_ess: 1.0}
     denominator: original
 
 A part given with the preset's own name (or with none) overrides single parameters; a part with another name
@@ -36,6 +37,7 @@ DEFAULTS: dict[str, Any] = {
     "proximal": {"name": "recompute"},
     "kl": {"estimator": "k3", "coef": 0.0, "where": "loss", "target": None, "horizon": 10000},
     "entropy_coef": 0.0,
+    "lr_scaling": {"power": 0.0, "base_ess": 1.0},
     "value": {"coef": 0.5, "clip": 0.2, "huber_delta": None},
     "shaping": [],
     "filters": [],
@@ -53,6 +55,7 @@ NAMED = {
 LISTED = {"corrections": "correction", "shaping": "shaping", "filters": "filter"}
 CHOICES = {"denominator": ("original", "kept")}
 KL_TYPES = {"coef": "float", "where": "Literal['loss', 'reward']", "target": "float | None", "horizon": "int"}
+LR_TYPES = {"power": "float", "base_ess": "float"}
 VALUE_TYPES = {"coef": "float", "clip": "float | None", "huber_delta": "float | None"}
 
 
@@ -97,6 +100,8 @@ def needed(settings: Mapping[str, Any]) -> frozenset[str]:
         words |= {"proximal"} if settings["kl"]["where"] == "reward" else set()
     if settings["entropy_coef"]:
         words.add("entropy")
+    if settings["lr_scaling"]["power"]:
+        words |= {"behavior", "proximal"}
     return frozenset(words)
 
 
@@ -135,7 +140,7 @@ def _check(settings: Mapping[str, Any]) -> None:
         for i, part in enumerate(settings[key]):
             _check_part(f"algo.{key}[{i}]", kind, part)
     signature.read("kl", _string("algo.kl.estimator", settings["kl"]["estimator"]))
-    for section, types in (("kl", KL_TYPES), ("value", VALUE_TYPES)):
+    for section, types in (("kl", KL_TYPES), ("value", VALUE_TYPES), ("lr_scaling", LR_TYPES)):
         for name, annotation in types.items():
             _check_value(f"algo.{section}.{name}", _parse(annotation), settings[section][name])
     _check_value("algo.entropy_coef", _parse("float"), settings["entropy_coef"])

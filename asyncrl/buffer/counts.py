@@ -20,7 +20,8 @@ def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
     numbers = dict.fromkeys(STATES, 0) | {row[0]: row[1] for row in rows}
     usable, reward, tokens = (sum(row[i] for row in rows) for i in (2, 3, 4))
     held = numbers["leased"] + numbers["ready"] + numbers["bound"]
-    slots = capacity(settings.max_staleness, settings.groups_per_step)
+    bound = store.fact("bound")
+    slots = capacity(bound, settings.groups_per_step)
     in_flight = numbers.pop("leased")
     due = store.row("SELECT MIN(deadline) FROM tasks WHERE state IN ('leased', 'ready', 'bound')")[0]
     return {
@@ -30,6 +31,7 @@ def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
         "admitted": store.fact("leases"),
         "expired": store.fact("expired"),
         "slots": slots,
+        "staleness_bound": bound,
         "fill": held / slots,
         "oldest_deadline": due,
         "plan_closed": bool(store.fact("closed")),

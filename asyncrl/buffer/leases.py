@@ -72,7 +72,7 @@ class Leases:
             return None
         seq, body, attempts = row
         order, version = facts["leases"] + 1, facts["version"]
-        lease, due = f"{seq}-{order}-{secrets.token_hex(4)}", deadline(version, s.max_staleness)
+        lease, due = f"{seq}-{order}-{secrets.token_hex(4)}", deadline(version, facts["bound"])
         self.store.set_fact("leases", order)
         self.store.execute(
             "UPDATE tasks SET state = 'leased', lease = ?, lease_order = ?, request = ?, worker = ?, "
@@ -83,7 +83,7 @@ class Leases:
 
     def free_slots(self) -> int:
         held = self.store.row(f"SELECT COUNT(*) FROM tasks WHERE state IN {HOLDING}")[0]
-        return capacity(self.settings.max_staleness, self.settings.groups_per_step) - held
+        return capacity(self.store.fact("bound"), self.settings.groups_per_step) - held
 
     def find(self, lease: str, columns: str) -> tuple[Any, ...]:
         """Return `columns` of the task whose newest lease this is.

@@ -24,7 +24,7 @@ from asyncrl.buffer.settings import LedgerSettings
 from asyncrl.buffer.steps import Steps, Taken
 from asyncrl.buffer.store import Store
 from asyncrl.data.codec import encode_task
-from asyncrl.errors import ConflictError
+from asyncrl.errors import ConflictError, InputError
 from asyncrl.types import FailureClass, Group, Lease, Task
 
 __all__ = ["LeaseGoneError", "Ledger", "LedgerSettings", "PutResult", "Taken", "UnknownLeaseError"]
@@ -95,6 +95,18 @@ class Ledger:
         """Grant no leases until called with False. Leases held go on."""
         with self._store.transaction():
             self._store.set_fact("paused", int(paused))
+
+    def bound(self, staleness: int) -> None:
+        """Admit groups under this staleness bound from now on, at most `settings.max_staleness`.
+
+        Groups admitted before keep their deadlines. Raises `InputError` outside the range.
+        """
+        if not 0 <= staleness <= self.settings.max_staleness:
+            raise InputError(
+                f"staleness must be from 0 to max_staleness={self.settings.max_staleness}, got {staleness}"
+            )
+        with self._store.transaction():
+            self._store.set_fact("bound", staleness)
 
     def lease(self, worker: str, now: float | None = None, request: str = "") -> Lease | None:
         """Admit the next task; None while nothing can be leased, `why_no_lease` says why.
@@ -216,8 +228,11 @@ class Ledger:
         )
         if before and before != bounds:
             self._steps.replan()
+            self._store.set_fact("bound", self.settings.max_staleness)
         for name, value in bounds.items():
             self._store.set_fact(name, value)
+        if not before:
+            self._store.set_fact("bound", self.settings.max_staleness)
 
 
 def _or_clock(now: float | None) -> float:

@@ -106,6 +106,10 @@ class BufferClient:
         """Stop or resume granting leases."""
         await self._http.post("/v1/pause", {"paused": paused})
 
+    async def bound(self, staleness: int) -> None:
+        """Admit groups under another staleness bound from now on."""
+        await self._http.post("/v1/bound", {"staleness": staleness})
+
     async def quarantine(self, worker: str, reason: str) -> int:
         """Refuse a worker further leases; return how many of its groups are planned again."""
         return (await self._http.post("/v1/quarantine", {"worker": worker, "reason": reason}))[
@@ -157,6 +161,9 @@ class BufferClientSync:
 
     def rollback(self, version: int) -> int:
         return self._run(self._client.rollback(version))
+
+    def bound(self, staleness: int) -> None:
+        self._run(self._client.bound(staleness))
 
     def quarantine(self, worker: str, reason: str) -> int:
         return self._run(self._client.quarantine(worker, reason))

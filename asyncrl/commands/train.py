@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
     signal.signal(signal.SIGTERM, _interrupt)
     config = load_config(args.recipe, args.overrides)
-    check_supported(config.algo)
+    check_supported(config)
     path = choose_folder(config, find_recipe(args.recipe))
     with RunFolder(path) as folder:
         print(f"run folder: {path}", file=sys.stderr)

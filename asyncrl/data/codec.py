@@ -176,7 +176,8 @@ def trajectory_to_map(trajectory: Trajectory) -> dict[str, Any]:
         "episode_index": trajectory.episode_index,
         **{name: _array_to_map(getattr(trajectory, name), name) for name in _ARRAYS},
         "turns": [
-            [turn.start, turn.end, float(turn.reward), turn.observation_id] for turn in trajectory.turns
+            [turn.start, turn.end, float(turn.reward), turn.observation_id, turn.matches]
+            for turn in trajectory.turns
         ],
         "reward": float(trajectory.reward),
         "status": trajectory.status.value,
@@ -288,18 +289,20 @@ def _member(kind: type[_Member], value: str, where: str) -> _Member:
         raise InputError(f"{where} must be one of {allowed}, got {value[:64]!r}") from None
 
 
+_TURN = ("start", "end", "reward", "observation_id", "matches")
+
+
 def _turns_from_list(raw: list[Any], num_tokens: int, where: str) -> tuple[Turn, ...]:
     turns, previous_end = [], 0
     if len(raw) > num_tokens:
         raise InputError(f"{where} must not outnumber the {num_tokens} tokens, got {len(raw)}")
     for index, item in enumerate(raw):
-        if type(item) is not list or len(item) != 4:
-            raise InputError(f"{where}[{index}] must be [start, end, reward, observation_id]")
-        fields = Fields(
-            dict(zip(("start", "end", "reward", "observation_id"), item, strict=True)), f"{where}[{index}]"
-        )
+        if type(item) is not list or len(item) != len(_TURN):
+            raise InputError(f"{where}[{index}] must be [{', '.join(_TURN)}]")
+        fields = Fields(dict(zip(_TURN, item, strict=True)), f"{where}[{index}]")
         start = fields.integer("start", low=previous_end, high=num_tokens)
         end = fields.integer("end", low=start, high=num_tokens)
-        turns.append(Turn(start, end, fields.number("reward"), fields.text("observation_id")))
+        matches = fields.optional_bool("matches")
+        turns.append(Turn(start, end, fields.number("reward"), fields.text("observation_id"), matches))
         previous_end = end
     return tuple(turns)

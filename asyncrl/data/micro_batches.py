@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def plan_micro_batches(lengths: Sequence[int], budget: int, ranks: int = 1) -> list[list[list[int]]]:
+def plan_micro_batches(
+    lengths: Sequence[int], budget: int, ranks: int = 1, units: Sequence[int] | None = None
+) -> list[list[list[int]]]:
     """Assign rows to `[rank][micro-batch]` lists of row indices.
 
     Rows are sorted by length, dealt to the ranks in turn (longest first, back and forth, so ranks carry
@@ -13,10 +15,13 @@ def plan_micro_batches(lengths: Sequence[int], budget: int, ranks: int = 1) -> l
     longer than the budget gets a micro-batch of its own. Every rank gets the same number of micro-batches, since
     a forward pass may be a collective; a rank with fewer rows gets empty lists.
 
-    `lengths`: [B] tokens. Deterministic. Every row appears exactly once.
+    `lengths`: [B] tokens. Deterministic. Every row appears exactly once. With `units` [B], rows of equal unit (a
+    group, for pairwise losses) stay in one micro-batch, even past the budget.
     """
     if budget < 1 or ranks < 1:
         raise ValueError(f"budget and ranks must be at least 1, got {budget} and {ranks}")
+    if units is not None:
+        return _plan_units(lengths, budget, ranks, units)
     order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
     dealt: list[list[int]] = [[] for _ in range(ranks)]
     for position, row in enumerate(order):
@@ -26,6 +31,33 @@ def plan_micro_batches(lengths: Sequence[int], budget: int, ranks: int = 1) -> l
     most = max(len(plan) for plan in plans)
     for plan in plans:
         _split_until(plan, most)
+    return plans
+
+
+def _plan_units(
+    lengths: Sequence[int], budget: int, ranks: int, units: Sequence[int]
+) -> list[list[list[int]]]:
+    """Deal whole units to the ranks, longest first, and fill micro-batches with them up to the budget."""
+    members: dict[int, list[int]] = {}
+    for row, unit in enumerate(units):
+        members.setdefault(unit, []).append(row)
+    width = {unit: max(lengths[row] for row in rows) for unit, rows in members.items()}
+    order = sorted(members, key=lambda unit: (-width[unit] * len(members[unit]), unit))
+    plans: list[list[list[int]]] = [[] for _ in range(ranks)]
+    widest = [0] * ranks
+    for position, unit in enumerate(order):
+        rank, rows = position % ranks, members[unit]
+        plan = plans[rank]
+        wide = max(widest[rank], width[unit])
+        if plan and (len(plan[-1]) + len(rows)) * wide <= budget:
+            plan[-1].extend(rows)
+            widest[rank] = wide
+        else:
+            plan.append(list(rows))
+            widest[rank] = width[unit]
+    most = max(len(plan) for plan in plans)
+    for plan in plans:
+        plan.extend([] for _ in range(most - len(plan)))
     return plans
 
 

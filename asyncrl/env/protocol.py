@@ -44,6 +44,8 @@ class Step:
     """Named parts of the reward, summed over turns."""
     observation_id: str = ""
     """Equal ids mean the same state within a task; used for step-level credit."""
+    matches: bool | None = None
+    """Whether the action agreed with an expert's, where the environment knows one; used for step-level credit."""
     truncated: bool = False
     """With `done`: the environment ended the episode by a limit, not by an outcome."""
 

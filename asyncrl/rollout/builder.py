@@ -56,10 +56,17 @@ class TrajectoryBuilder:
         turn = self._turns[-1]
         return self.token_ids()[turn.start : turn.end]
 
+    def sampled_turns(self) -> list[np.ndarray]:
+        """Return the ids of every sampled turn, in order. [N] int32 each."""
+        ids = self.token_ids()
+        return [ids[turn.start : turn.end] for turn in self._turns]
+
     def add_step(self, step: Step) -> None:
         """Credit the last turn with the environment's reward."""
         last = self._turns[-1]
-        self._turns[-1] = Turn(last.start, last.end, last.reward + step.reward, last.observation_id)
+        self._turns[-1] = Turn(
+            last.start, last.end, last.reward + step.reward, last.observation_id, step.matches
+        )
         for name, value in step.components.items():
             self.components[name] = self.components.get(name, 0.0) + value
         if step.success is not None:

@@ -60,12 +60,15 @@ class EpisodeRunner:
         renderer: ChatRenderer,
         parse: Callable[[str], Action],
         settings: EpisodeSettings,
+        baseline: EpisodeRunner | None = None,
     ) -> None:
         self.generator = generator
         self.envs = envs
         self.renderer = renderer
         self.parse = parse
         self.settings = settings
+        self.baseline = baseline
+        """Plays one more, greedy episode of each group, whose reward is the others' baseline (ReMax)."""
 
     async def run(self, task: Task, episode_index: int, episode_id: str) -> Trajectory:
         """Play one episode. `episode_id` must be unique among running episodes."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.episode import EpisodeRunner
-from asyncrl.types import FailureClass, Group, Lease, Status, Trajectory
+from asyncrl.types import GREEDY_REWARD, FailureClass, Group, Lease, Status, Trajectory
 
 MAX_EPISODE_ATTEMPTS = 3
 RETRY_PAUSE_S = 0.5
@@ -18,15 +19,35 @@ async def run_group(runner: EpisodeRunner, lease: Lease, worker: str, episode_ti
         _run_episode(runner, lease, index, f"{worker}-{lease.id}-{index}", episode_timeout_s)
         for index in range(lease.group_size)
     ]
+    if runner.baseline is not None:
+        name = f"{worker}-{lease.id}-greedy"
+        episodes.append(_run_episode(runner.baseline, lease, lease.group_size, name, episode_timeout_s))
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(episode) for episode in episodes]
+    trajectories = [task.result() for task in tasks]
+    if runner.baseline is not None:
+        trajectories = _note_greedy(trajectories[:-1], trajectories[-1])
     return Group(
         id=lease.id,
         task=lease.task,
         version=lease.version,
-        trajectories=tuple(task.result() for task in tasks),
+        trajectories=tuple(trajectories),
         worker=worker,
     )
+
+
+def _note_greedy(trajectories: list[Trajectory], greedy: Trajectory) -> list[Trajectory]:
+    """Write the greedy episode's reward into the others; it is not trained itself.
+
+    Without it the episodes have no baseline: they fail as the greedy one did.
+    """
+    if greedy.status is Status.FAILED:
+        why = f"the greedy episode failed: {greedy.error}"
+        return [
+            replace(t, status=Status.FAILED, failure=greedy.failure, error=why, success=None)
+            for t in trajectories
+        ]
+    return [replace(t, info={**t.info, GREEDY_REWARD: greedy.reward}) for t in trajectories]
 
 
 async def _run_episode(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from asyncrl.algo.batch import AdvantageBatch
 from asyncrl.errors import StaleError
-from asyncrl.types import Group, Status, Trajectory
+from asyncrl.types import GREEDY_REWARD, Group, Status, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,30 @@ def advantage_batch(batch: StepBatch, token_tensors: dict[str, Any] | None = Non
         },
         agents=[str(t.info.get("agent", "")) for t in batch.trajectories],
         truncated=torch.tensor([t.status is Status.TRUNCATED for t in batch.trajectories]),
+        turn_matches=_matches(batch),
+        rollouts=_rollouts(batch),
+        greedy_rewards=_greedy_rewards(batch),
         behavior_logp=rows.behavior_logp,
         **(token_tensors or {}),
     )
+
+
+def _matches(batch: StepBatch) -> list[list[bool]] | None:
+    """Return each turn's agreement with the expert, None when the environment does not say."""
+    if any(turn.matches is None for t in batch.trajectories for turn in t.turns):
+        return None
+    return [[bool(turn.matches) for turn in t.turns] for t in batch.trajectories]
+
+
+def _rollouts(batch: StepBatch) -> list[str] | None:
+    """Return which rollout each row belongs to, where an episode has one trajectory per agent."""
+    if not any("rollout" in t.info for t in batch.trajectories):
+        return None
+    return [f"{t.task_id}/{t.info.get('rollout', t.episode_index)}" for t in batch.trajectories]
+
+
+def _greedy_rewards(batch: StepBatch) -> Tensor | None:
+    """Return the greedy rollout's reward for each row (ReMax), None when none was played."""
+    if any(GREEDY_REWARD not in t.info for t in batch.trajectories):
+        return None
+    return torch.tensor([float(t.info[GREEDY_REWARD]) for t in batch.trajectories])

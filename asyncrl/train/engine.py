@@ -12,10 +12,9 @@ from typing import Any
 import deepspeed
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from asyncrl.config import TrainConfig
-from asyncrl.train.policy import PolicyModel
 
 logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 
@@ -58,7 +57,7 @@ def deepspeed_config(train: TrainConfig, dtype: str) -> dict[str, Any]:
 class TrainEngine:
     """A DeepSpeed engine with the few verbs training needs."""
 
-    def __init__(self, policy: PolicyModel, train: TrainConfig, dtype: str) -> None:
+    def __init__(self, policy: nn.Module, train: TrainConfig, dtype: str) -> None:
         init_distributed()
         self.train_config = train
         self.rank = dist.get_rank()
@@ -70,9 +69,15 @@ class TrainEngine:
         )
         self.device = self.engine.device
 
-    def logp(self, token_ids: Tensor, mask: Tensor, temperature: float, entropy: bool = False) -> Any:
-        """Return `(logp, entropy)` of the current weights; see `PolicyModel.forward`. A collective under ZeRO-3."""
-        return self.engine(token_ids.to(self.device), mask.to(self.device), temperature, entropy)
+    def outputs(
+        self, token_ids: Tensor, mask: Tensor, temperature: float, want: tuple[str, ...] = ()
+    ) -> dict[str, Tensor]:
+        """Return what `PolicyModel.forward` does, of the current weights. A collective under ZeRO-3."""
+        return self.engine(token_ids.to(self.device), mask.to(self.device), temperature, want)
+
+    def logp(self, token_ids: Tensor, mask: Tensor, temperature: float) -> Tensor:
+        """Return the log-probabilities [B,T] alone."""
+        return self.outputs(token_ids, mask, temperature)["logp"]
 
     def backward(self, loss: Tensor, last: bool) -> None:
         """Accumulate the gradient of this rank's share of the loss; `last` marks the step's last micro-batch.

@@ -95,7 +95,7 @@ def _train_batch(
             n = len(batch[row][0])
             ids[i, :n] = torch.from_numpy(batch[row][0].astype(np.int64))
             mask[i, :n] = torch.from_numpy(batch[row][1])
-        logp, _ = engine.logp(ids, mask, 1.0)
+        logp = engine.logp(ids, mask, 1.0)
         loss = -logp.sum() / num_tokens
         engine.backward(loss, last=number == len(plan) - 1)
         total += float(loss.detach())

@@ -6,6 +6,7 @@ runs the model only on its own rows.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,11 +16,14 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.inputs import LossInputs, Totals, count_totals
+from asyncrl.algo.loss.sat import order_quantile
 from asyncrl.algo.metrics import Metrics, merge, reduce_over_ranks
 from asyncrl.algo.objective import Objective
 from asyncrl.data.micro_batches import plan_micro_batches
-from asyncrl.train.anchors import Anchors
+from asyncrl.train.anchors import Anchors, StepTensors, whole_batch
 from asyncrl.train.batch import Rows, StepBatch, advantage_batch, pad_rows
+from asyncrl.train.controls import Controls, KlController, mean_drift
+from asyncrl.train.copies import Frozen
 from asyncrl.train.engine import TrainEngine
 
 
@@ -45,6 +49,26 @@ class StepReport:
     """Why no optimizer step was taken, empty when one was."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What the micro-batches of one step share."""
+
+    engine: TrainEngine
+    objective: Objective
+    anchors: Anchors
+    batch: StepBatch
+    tensors: StepTensors
+    advantages: Tensor
+    settings: StepSettings
+    learning_rate: float
+    kl_coef: float
+
+    @property
+    def critic_only(self) -> bool:
+        critic = self.anchors.critic
+        return critic is not None and critic.warming_up(self.batch.step)
+
+
 def train_step(
     engine: TrainEngine,
     objective: Objective,
@@ -52,91 +76,159 @@ def train_step(
     batch: StepBatch,
     settings: StepSettings,
     learning_rate: float,
+    controls: Controls | None = None,
 ) -> StepReport:
     """Train on one batch. A collective: call on every rank with the same batch.
 
     Raises ValueError naming the tensor when one is not finite; nothing has been applied then.
     """
-    token_tensors = anchors.token_tensors(engine, objective, batch, settings)
-    estimate = objective.estimate(advantage_batch(batch, token_tensors.for_advantages()))
-    keep = (
-        estimate.keep if estimate.keep is not None else torch.ones(len(batch.trajectories), dtype=torch.bool)
-    )
-    kept = [row for row in range(len(batch.trajectories)) if bool(keep[row])]
+    controls = controls or Controls(KlController(objective.kl_coef))
+    tensors = anchors.step_tensors(engine, batch, settings, settings.num_minibatches)
+    if controls.baselines is not None:
+        tensors.rows["baselines"] = controls.baselines.baselines(batch)
+    estimate = objective.estimate(advantage_batch(batch, tensors.for_advantages()), controls.kl.coef)
+    if estimate.returns is not None:
+        tensors.tensors["returns"] = estimate.returns
+    count = len(batch.trajectories)
+    keep = estimate.keep if estimate.keep is not None else torch.ones(count, dtype=torch.bool)
+    kept = [row for row in range(count) if bool(keep[row])]
     if not kept:
         return StepReport(
             skipped="every trajectory was filtered out", metrics=objective.report(estimate.metrics)
         )
+    log_ratio, rate, measured = _measure(batch, tensors, controls, learning_rate)
+    step = _Step(
+        engine, objective, anchors, batch, tensors, estimate.advantages, settings, rate, controls.kl.coef
+    )
     parts: list[Metrics] = []
-    norms = []
-    for rows in split_minibatches(batch, kept, settings.num_minibatches):
-        norms.append(
-            _minibatch(
-                engine,
-                objective,
-                batch,
-                rows,
-                estimate.advantages,
-                token_tensors,
-                settings,
-                learning_rate,
-                parts,
-            )
-        )
+    norms = [
+        _minibatch(step, rows, parts) for rows in split_minibatches(batch, kept, settings.num_minibatches)
+    ]
+    if controls.baselines is not None and log_ratio is not None:
+        controls.baselines.update(batch, mean_drift(log_ratio, pad_rows(batch, range(count)).mask))
     metrics = objective.report(reduce_over_ranks(merge(parts), engine.all_reduce) | estimate.metrics)
+    metrics |= measured | _reward_kl(objective, batch, tensors)
     metrics["grad_norm"] = max(norms)
-    metrics["learning_rate"] = learning_rate
-    mask_tokens = sum(batch.trajectories[row].num_sampled for row in kept)
-    return StepReport(metrics, mask_tokens, len(kept))
+    metrics["learning_rate"] = rate
+    return StepReport(metrics, sum(batch.trajectories[row].num_sampled for row in kept), len(kept))
 
 
-def _minibatch(
-    engine: TrainEngine,
-    objective: Objective,
-    batch: StepBatch,
-    rows: Sequence[int],
-    advantages: Tensor,
-    token_tensors: Any,
-    settings: StepSettings,
-    learning_rate: float,
-    parts: list[Metrics],
-) -> float:
-    totals = _totals(batch, rows, objective.horizon or settings.horizon)
+def _measure(
+    batch: StepBatch, tensors: StepTensors, controls: Controls, learning_rate: float
+) -> tuple[Tensor | None, float, dict[str, float]]:
+    """Return log pi_start - log mu [B,T] where known, the step's learning rate and what decided it."""
+    if tensors.policy_logp is None:
+        return None, learning_rate, {}
+    rows = pad_rows(batch, range(len(batch.trajectories)))
+    log_ratio = (tensors.policy_logp - rows.behavior_logp) * rows.mask
+    rate, ess = controls.learning_rate(learning_rate, log_ratio, rows.mask)
+    return (
+        log_ratio,
+        rate,
+        {} if ess is None else {"lr_scaling/ess": ess, "lr_scaling/factor": rate / learning_rate},
+    )
+
+
+def _reward_kl(objective: Objective, batch: StepBatch, tensors: StepTensors) -> dict[str, float]:
+    """Mean token KL to the reference where it is part of the reward, for the log and the adaptive coefficient."""
+    if objective.settings["kl"]["where"] != "reward" or "reference_logp" not in tensors.tensors:
+        return {}
+    mask = pad_rows(batch, range(len(batch.trajectories))).mask
+    kl = objective.kl_fn(tensors.tensors["proximal_logp"], tensors.tensors["reference_logp"])
+    return {"reference_kl": float((kl * mask).sum() / mask.sum().clamp(min=1))}
+
+
+def _minibatch(step: _Step, rows: Sequence[int], parts: list[Metrics]) -> float:
+    """Accumulate the gradients of `rows` and take one optimizer step; return the gradient norm."""
+    engine, objective, batch = step.engine, step.objective, step.batch
+    totals = _totals(step, rows)
+    statistics = _minibatch_statistics(step, rows)
     lengths = [batch.trajectories[row].num_tokens for row in rows]
-    plan = plan_micro_batches(lengths, settings.micro_batch_tokens, engine.num_ranks)[engine.rank]
+    units = [int(batch.group[row]) for row in rows] if "pairs" in objective.needs else None
+    plan = plan_micro_batches(lengths, step.settings.micro_batch_tokens, engine.num_ranks, units)[engine.rank]
     for number, chosen in enumerate(plan):
-        micro = pad_rows(batch, [rows[i] for i in chosen])
-        logp, entropy = engine.logp(
-            micro.token_ids, micro.mask, settings.temperature, objective.needs_entropy
+        parts.append(
+            _micro_batch(step, [rows[i] for i in chosen], totals, statistics, last=number == len(plan) - 1)
         )
-        inputs = loss_inputs(batch, micro, logp, entropy, advantages, token_tensors)
-        loss, metrics = objective.loss(inputs, totals)
-        engine.backward(loss, last=number == len(plan) - 1)
-        parts.append(metrics)
-    norm = engine.step(learning_rate)
-    if not math.isfinite(norm):
+    norms = [0.0]
+    critic = step.anchors.critic
+    if critic is not None and critic.engine is not None:
+        norms.append(critic.engine.step(critic.config.learning_rate))
+    if not step.critic_only or (critic is not None and critic.shared):
+        norms.append(engine.step(step.learning_rate))
+    norm = max(norms)
+    if not all(math.isfinite(value) for value in norms):
         raise ValueError(f"gradient norm is {norm}")
     return norm
 
 
+def _micro_batch(
+    step: _Step, rows: list[int], totals: Totals, statistics: dict[str, Tensor], last: bool
+) -> Metrics:
+    engine, objective, critic = step.engine, step.objective, step.anchors.critic
+    micro = pad_rows(step.batch, rows)
+    want = _want(step)
+    with torch.set_grad_enabled(not step.critic_only or (critic is not None and critic.shared)):
+        outputs = engine.outputs(micro.token_ids, micro.mask, step.settings.temperature, want)
+    inputs = loss_inputs(step.batch, micro, outputs, step.advantages, step.tensors)
+    inputs = dataclasses.replace(inputs, statistics=inputs.statistics | statistics)
+    inputs = _with_teacher_logits(step, micro, outputs, inputs)
+    if critic is None:
+        loss, metrics = objective.loss(inputs, totals, step.kl_coef)
+        engine.backward(loss, last)
+        return metrics
+    values = outputs["values"] if critic.shared else critic.outputs(engine, micro.token_ids, micro.mask)[0]
+    value_loss, value_metrics = objective.value_term(dataclasses.replace(inputs, values=values), totals)
+    if critic.engine is not None:
+        critic.engine.backward(value_loss, last)
+    if step.critic_only:
+        if critic.shared:
+            engine.backward(value_loss, last)
+        return value_metrics
+    loss, metrics = objective.loss(inputs, totals, step.kl_coef)
+    engine.backward(loss + value_loss if critic.shared else loss, last)
+    return metrics | value_metrics
+
+
+def _want(step: _Step) -> tuple[str, ...]:
+    """Return what the trained model must give beside log-probabilities."""
+    want = []
+    if step.objective.needs_entropy:
+        want.append("entropy")
+    if "teacher_logits" in step.objective.needs:
+        want.append("logits")
+    if step.anchors.critic is not None and step.anchors.critic.shared:
+        want.append("detached_values" if step.critic_only else "values")
+    return tuple(want)
+
+
+def _with_teacher_logits(
+    step: _Step, micro: Rows, outputs: dict[str, Tensor], inputs: LossInputs
+) -> LossInputs:
+    if "teacher_logits" not in step.objective.needs:
+        return inputs
+    teacher = step.anchors.teacher
+    assert isinstance(teacher, Frozen)
+    temperature = step.settings.temperature
+    with torch.no_grad():
+        found = teacher.outputs(step.engine, micro.token_ids, micro.mask, temperature, ("logits",))
+    return dataclasses.replace(inputs, logits=outputs["logits"], teacher_logits=found["logits"])
+
+
 def loss_inputs(
-    batch: StepBatch,
-    micro: Rows,
-    logp: Tensor,
-    entropy: Tensor | None,
-    advantages: Tensor,
-    token_tensors: Any,
+    batch: StepBatch, micro: Rows, outputs: dict[str, Tensor], advantages: Tensor, tensors: StepTensors
 ) -> LossInputs:
     """Return what the loss reads for one micro-batch. An empty one is a fully masked row."""
+    logp = outputs["logp"]
     width = micro.mask.shape[1]
     device = logp.device
     group = batch.group[micro.indices] if micro.indices else torch.zeros(1, dtype=torch.long)
     scores = [batch.trajectories[i].reward for i in micro.indices] or [0.0]
-    extras = token_tensors.rows(micro.indices, width, device)
+    extras: dict[str, Any] = tensors.for_loss(micro.indices, width, device)
     extras.setdefault("proximal_logp", logp.detach())
     return LossInputs(
         logp=logp,
-        entropy=entropy,
+        entropy=outputs.get("entropy"),
         mask=micro.mask.to(device),
         advantages=(advantages[micro.indices, :width] if micro.indices else torch.zeros(1, width)).to(device),
         behavior_logp=micro.behavior_logp.to(device),
@@ -144,7 +236,7 @@ def loss_inputs(
         current_version=batch.step,
         scores=torch.tensor(scores, device=device),
         group=group.to(device),
-        statistics={name: value.to(device) for name, value in token_tensors.statistics.items()},
+        statistics={name: value.to(device) for name, value in tensors.statistics.items()},
         **extras,
     )
 
@@ -159,5 +251,29 @@ def split_minibatches(batch: StepBatch, rows: Sequence[int], count: int) -> list
     return [part for part in split if part]
 
 
-def _totals(batch: StepBatch, rows: Sequence[int], horizon: float) -> Totals:
-    return count_totals(pad_rows(batch, rows).mask, batch.group[list(rows)], horizon)
+def _totals(step: _Step, rows: Sequence[int]) -> Totals:
+    """Count tokens and sequences of one optimizer step over all ranks, rejected ones left out if asked."""
+    horizon = step.objective.horizon or step.settings.horizon
+    mask = pad_rows(step.batch, rows).mask
+    if step.objective.shrinks_denominator:
+        kept = step.objective.kept_mask(step.anchors.whole_inputs(step.batch, step.tensors))
+        mask = kept[list(rows), : mask.shape[1]]
+    return count_totals(mask, step.batch.group[list(rows)], horizon)
+
+
+def _minibatch_statistics(step: _Step, rows: Sequence[int]) -> dict[str, Tensor]:
+    """Quantities of one optimizer step that must not depend on its cut into micro-batches (SAT's quantile)."""
+    loss = step.objective.settings["loss"]
+    if loss["name"] != "sat":
+        return {}
+    if "proximal_logp" not in step.tensors.tensors and step.objective.needs_proximal == "recompute":
+        return {"sat_quantile": torch.zeros((), device=step.engine.device)}
+    temperature = step.settings.temperature
+    logp = whole_batch(
+        step.engine, step.batch, step.settings,
+        lambda ids, mask: step.engine.outputs(ids, mask, temperature), ("logp",), list(rows),
+    )["logp"]  # fmt: skip
+    whole = step.anchors.whole_inputs(step.batch, step.tensors)
+    whole = step.objective.with_proximal(dataclasses.replace(whole, logp=logp))
+    distance = whole.log_ratio[list(rows)][whole.mask[list(rows)]].abs()
+    return {"sat_quantile": order_quantile(distance, float(loss.get("quantile", 0.9))).to(step.engine.device)}

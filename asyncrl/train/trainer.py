@@ -25,7 +25,9 @@ from asyncrl.data.codec import decode_group, encode_group, pack, unpack
 from asyncrl.errors import DeadlineError
 from asyncrl.train.anchors import Anchors
 from asyncrl.train.batch import StepBatch, build_step_batch
+from asyncrl.train.controls import make_controls
 from asyncrl.train.engine import TrainEngine
+from asyncrl.train.sft_phase import SftPhase
 from asyncrl.train.step import StepReport, StepSettings, train_step
 from asyncrl.types import Group
 from asyncrl.weights.publish import PublishReport
@@ -41,6 +43,8 @@ class BatchSource(Protocol):
         ...
 
     def commit(self, version: int) -> None: ...
+
+    def bound(self, staleness: int) -> None: ...
 
     def stats(self) -> dict[str, Any]: ...
 
@@ -86,6 +90,8 @@ class Trainer:
         self.source = source
         self.publisher = publisher
         self.on_step = on_step
+        self.controls = make_controls(config, objective)
+        self.sft_phase = SftPhase(config.sft_phase)
         self.totals = Totals()
         self.settings = StepSettings(
             temperature=config.rollout.temperature,
@@ -97,6 +103,7 @@ class Trainer:
     def run(self, start: int = 0) -> int:
         """Train from version `start` until the recipe's steps are done or the plan is; return the version."""
         version = start
+        self.anchors.before_run(self.engine, version)
         while version < self.config.train.num_steps:
             groups, wait_s = self._take(version)
             if not groups:
@@ -109,18 +116,45 @@ class Trainer:
         start = time.perf_counter()
         batch = build_step_batch(groups, version, self.config.buffer.max_staleness)
         report = train_step(
-            self.engine, self.objective, self.anchors, batch, self.settings, self._learning_rate(version)
-        )
+            self.engine, self.objective, self.anchors, batch, self.settings, self._learning_rate(version),
+            self.controls,
+        )  # fmt: skip
+        report.metrics |= self.sft_phase.after_step(self.engine, batch, self.settings, version + 1)
+        report.metrics |= self.anchors.after_step(self.engine, version + 1, report.metrics)
         train_s = time.perf_counter() - start
         published = self.publisher.publish(version + 1, self.engine)
         if self.engine.rank == 0:
             assert self.source is not None
             self.source.commit(version + 1)
+        self._steer(report)
         publish_s = time.perf_counter() - start - train_s
         self._account(batch, groups, report, published, wait_s, train_s, publish_s)
         if self.engine.rank == 0:
             metrics = self._metrics(batch, groups, report, published, wait_s, train_s, publish_s)
             self.on_step(version + 1, metrics, groups)
+
+    def _steer(self, report: StepReport) -> None:
+        """Let the controllers follow what the step measured; every rank computes the same."""
+        controls = self.controls
+        controls.kl.update(report.metrics, report.num_sequences)
+        if controls.kl.target is not None:
+            report.metrics["kl_coef"] = controls.kl.coef
+        if controls.staleness is None:
+            return
+        changed = controls.staleness.update(report.metrics)
+        report.metrics["staleness/bound"] = float(controls.staleness.state.max_staleness)
+        if changed is not None and self.engine.rank == 0:
+            assert self.source is not None
+            self.source.bound(changed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps beside weights and optimizer; tensors and plain values only."""
+        return {"anchors": self.anchors.state_dict(), "controls": self.controls.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned. Call on every rank."""
+        self.anchors.load_state_dict(state["anchors"])
+        self.controls.load_state_dict(state["controls"])
 
     def _take(self, step: int) -> tuple[list[Group], float]:
         """Return the step's groups on every rank, and the seconds rank 0 waited."""

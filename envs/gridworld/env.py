@@ -42,6 +42,7 @@ class Gridworld(Env):
         """Move; bumping into the border or an unknown word costs the turn."""
         self.turn += 1
         word = action.content.strip().lower()
+        matches = word in self._observation().split()[1:]
         if word in MOVES:
             dx, dy = MOVES[word]
             self.x = min(max(self.x + dx, 0), self.size - 1)
@@ -49,9 +50,12 @@ class Gridworld(Env):
         reached = (self.x, self.y) == (self.goal_x, self.goal_y)
         components = {"goal": float(reached), "invalid": float(word not in MOVES)}
         if reached or self.turn >= self.max_turns:
-            return Step(reward=float(reached), done=True, success=reached, components=components)
+            return Step(
+                reward=float(reached), done=True, success=reached, components=components, matches=matches
+            )
         message = {"role": "user", "content": self._observation()}
-        return Step([message], 0.0, components=components, observation_id=f"{self.x},{self.y}")
+        place = f"{self.x},{self.y}"
+        return Step([message], 0.0, components=components, observation_id=place, matches=matches)
 
     def oracle(self, messages: list[Message]) -> Message:
         return {"role": "assistant", "content": messages[-1]["content"].split()[1]}

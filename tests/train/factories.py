@@ -31,10 +31,12 @@ def trajectory(
         behavior_logprobs=np.where(mask, -5.5, 0.0).astype(np.float32),
         versions=np.where(mask, version, NOT_SAMPLED).astype(np.int32),
         turns=tuple(
-            Turn(start, end, reward if k == turns - 1 else 0.0, f"s{k}")
+            Turn(start, end, reward if k == turns - 1 else 0.0, f"s{k}", matches=(index + k) % 2 == 0)
             for k, (start, end) in enumerate(spans)
         ),
         reward=reward,
+        components={"goal": reward, "form": 0.5 * (index % 2)},
+        info={"agent": f"agent{index % 2}", "greedy_reward": 0.5},
         status=Status.FAILED if failure else Status.FINISHED,
         failure=failure,
     )

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from asyncrl.algo.objective import build_objective
-from asyncrl.config import TrainConfig
+from asyncrl.config import TrainConfig, parse_config
 from asyncrl.train.anchors import Anchors
-from asyncrl.train.batch import StepBatch, build_step_batch
+from asyncrl.train.batch import StepBatch, build_step_batch, pad_rows
 from asyncrl.train.checkpoint import save_policy
+from asyncrl.train.controls import make_controls
 from asyncrl.train.engine import TrainEngine
+from asyncrl.train.models import load_anchors, load_trained
 from asyncrl.train.policy import load_policy
 from asyncrl.train.step import StepReport, StepSettings, train_step
+from asyncrl.types import Group
 from tests.train.factories import batch_of_groups
 
 LEARNING_RATE = 1e-3
@@ -50,6 +55,58 @@ def step_once(
     chosen = build_step_batch(batch_of_groups(), 0, 0) if batch is None else batch
     settings = StepSettings(1.0, micro_batch_tokens, num_minibatches, horizon=64.0)
     return train_step(engine, objective, Anchors(objective), chosen, settings, LEARNING_RATE)
+
+
+class Learner:
+    """A policy with everything its objective needs, as the trainer builds it."""
+
+    def __init__(self, model: str, algo: dict[str, Any], zero_stage: int = 0, **sections: Any) -> None:
+        train = {"learning_rate": LEARNING_RATE, "zero_stage": zero_stage}
+        self.config = parse_config(
+            {
+                "model": {"path": model},
+                "env": {"name": "gridworld"},
+                "teacher": {"path": model},
+                "algo": algo,
+                "train": train,
+                **sections,
+            }
+        )
+        self.objective = build_objective(algo)
+        kind = RecordingEngine if zero_stage == 0 else TrainEngine
+        self.engine = kind(load_trained(self.config, self.objective, model), self.config.train, "float32")
+        self.anchors = load_anchors(self.config, self.objective, self.engine, model)
+        self.anchors.before_run(self.engine, 0)
+        self.controls = make_controls(self.config, self.objective)
+
+    def step(
+        self, batch: StepBatch | None = None, micro_batch_tokens: int = 10**6, num_minibatches: int = 1
+    ) -> StepReport:
+        chosen = build_step_batch(batch_of_groups(), 0, 0) if batch is None else batch
+        settings = StepSettings(1.0, micro_batch_tokens, num_minibatches, horizon=64.0)
+        report = train_step(
+            self.engine, self.objective, self.anchors, chosen, settings, LEARNING_RATE, self.controls
+        )
+        report.metrics |= self.anchors.after_step(self.engine, chosen.step + 1, report.metrics)
+        return report
+
+
+def near_policy(engine: TrainEngine, groups: list[Group], noise: float = 0.05) -> list[Group]:
+    """Give every token the policy's own log-probability, slightly disturbed, as a nearby engine would."""
+    rng = np.random.default_rng(0)
+    found = []
+    for group in groups:
+        batch = build_step_batch([group], group.version, 0)
+        rows = pad_rows(batch, range(len(batch.trajectories)))
+        with torch.no_grad():
+            logp = engine.logp(rows.token_ids, rows.mask, 1.0).numpy()
+        trajectories = []
+        for row, t in enumerate(batch.trajectories):
+            disturbed = np.minimum(logp[row, : t.num_tokens] + rng.normal(0, noise, t.num_tokens), 0.0)
+            values = np.where(t.loss_mask, disturbed, 0.0).astype(np.float32)
+            trajectories.append(replace(t, behavior_logprobs=values))
+        found.append(replace(group, trajectories=tuple(trajectories)))
+    return found
 
 
 def snapshot(engine: TrainEngine) -> dict[str, torch.Tensor]:

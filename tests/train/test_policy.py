@@ -29,7 +29,7 @@ def plain_log_softmax(policy, ids, temperature):
 def test_log_probabilities_are_those_of_the_plain_model(policy, rows, temperature):
     ids, mask = rows
     with torch.no_grad():
-        logp, _ = policy(ids, mask, temperature)
+        logp = policy(ids, mask, temperature)["logp"]
         plain = plain_log_softmax(policy, ids, temperature).gather(-1, ids[:, 1:, None]).squeeze(-1)
     torch.testing.assert_close(logp[:, 1:][mask[:, 1:]], plain[mask[:, 1:]], atol=1e-6, rtol=0)
     assert (logp[~mask] == 0).all()
@@ -38,7 +38,7 @@ def test_log_probabilities_are_those_of_the_plain_model(policy, rows, temperatur
 def test_entropy_is_that_of_the_whole_distribution(policy, rows):
     ids, mask = rows
     with torch.no_grad():
-        _, entropy = policy(ids, mask, 0.5, entropy=True)
+        entropy = policy(ids, mask, 0.5, ("entropy",))["entropy"]
         plain = plain_log_softmax(policy, ids, 0.5)
     expected = -(plain.exp() * plain).sum(-1)
     torch.testing.assert_close(entropy[:, 1:][mask[:, 1:]], expected[mask[:, 1:]], atol=1e-5, rtol=0)
@@ -50,8 +50,8 @@ def test_padding_on_the_right_changes_nothing(policy, rows):
     padded = torch.cat([ids[:1, :12], torch.full((1, 8), 7)], dim=1)
     padded_mask = torch.cat([mask[:1, :12], torch.zeros(1, 8, dtype=torch.bool)], dim=1)
     with torch.no_grad():
-        alone, _ = policy(ids[:1, :12], mask[:1, :12], 1.0)
-        together, _ = policy(torch.cat([padded, ids[1:]]), torch.cat([padded_mask, mask[1:]]), 1.0)
+        alone = policy(ids[:1, :12], mask[:1, :12], 1.0)["logp"]
+        together = policy(torch.cat([padded, ids[1:]]), torch.cat([padded_mask, mask[1:]]), 1.0)["logp"]
     torch.testing.assert_close(together[0, :12], alone[0], atol=2e-6, rtol=0)
 
 
@@ -60,23 +60,59 @@ def test_the_first_token_has_no_context_and_is_never_scored(policy, rows):
     mask = mask.clone()
     mask[:, 0] = True
     with torch.no_grad():
-        logp, _ = policy(ids, mask, 1.0)
+        logp = policy(ids, mask, 1.0)["logp"]
     assert (logp[:, 0] == 0).all()
 
 
 def test_the_chunk_size_changes_nothing(policy, rows, monkeypatch):
     with torch.no_grad():
-        whole = policy(*rows, 1.0, True)
+        whole = policy(*rows, 1.0, ("entropy",))
         monkeypatch.setattr(policy_module, "CHUNK_TOKENS", 3)
-        pieces = policy(*rows, 1.0, True)
-    for one, other in zip(whole, pieces, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+        pieces = policy(*rows, 1.0, ("entropy",))
+    assert set(whole) == set(pieces) == {"logp", "entropy"}
+    for name in whole:
+        torch.testing.assert_close(whole[name], pieces[name], atol=1e-5, rtol=0)
+
+
+def test_values_are_read_one_position_before_the_token_and_at_the_last_sampled_one(tiny_model):
+    policy = load_policy(tiny_model, "float32", value_head=True)
+    torch.nn.init.normal_(policy.value_head.weight)
+    ids = torch.arange(10, 20)[None]
+    mask = torch.tensor([[0, 0, 0, 1, 1, 0, 1, 0, 0, 0]], dtype=torch.bool)
+    with torch.no_grad():
+        found = policy(ids, mask, 1.0, ("values",))
+        hidden = policy.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        plain = policy.value_head(hidden)[0, :, 0]
+    torch.testing.assert_close(found["values"][0, [3, 4, 6]], plain[[2, 3, 5]])
+    assert found["values"][0, ~mask[0]].abs().max() == 0
+    torch.testing.assert_close(found["end_values"], plain[[6]])
+
+
+def test_detached_values_send_no_gradient_into_the_trunk(tiny_model, rows):
+    policy = load_policy(tiny_model, "float32", value_head=True)
+    torch.nn.init.normal_(policy.value_head.weight)
+    policy(*rows, 1.0, ("detached_values",))["values"].sum().backward()
+    assert policy.value_head.weight.grad.abs().max() > 0
+    assert all(p.grad is None or not p.grad.any() for p in policy.model.parameters())
+
+
+def test_sums_of_squared_probabilities_and_logits_are_those_of_the_plain_model(policy, rows):
+    ids, mask = rows
+    with torch.no_grad():
+        found = policy(ids, mask, 0.7, ("sum_pi_squared", "logits"))
+        plain = plain_log_softmax(policy, ids, 0.7)
+    picked = mask[:, 1:]
+    expected = plain.exp().square().sum(-1)[picked]
+    torch.testing.assert_close(found["sum_pi_squared"][:, 1:][picked], expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        found["logits"][:, 1:].log_softmax(-1)[picked], plain[picked], atol=1e-5, rtol=0
+    )
 
 
 def test_the_gradient_is_that_of_the_plain_model(policy, rows):
     ids, mask = rows
     parameters = list(policy.parameters())
-    ours = torch.autograd.grad(policy(ids, mask, 1.0)[0].sum(), parameters)
+    ours = torch.autograd.grad(policy(ids, mask, 1.0)["logp"].sum(), parameters)
     plain = plain_log_softmax(policy, ids, 1.0).gather(-1, ids[:, 1:, None]).squeeze(-1)
     expected = torch.autograd.grad(plain[mask[:, 1:]].sum(), parameters)
     for one, other in zip(ours, expected, strict=True):
@@ -84,7 +120,7 @@ def test_the_gradient_is_that_of_the_plain_model(policy, rows):
 
 
 def test_a_fully_masked_row_takes_part_in_backward_with_a_zero_gradient(policy):
-    logp, _ = policy(torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 2, dtype=torch.bool), 1.0)
+    logp = policy(torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 2, dtype=torch.bool), 1.0)["logp"]
     assert logp.tolist() == [[0.0, 0.0]]
     for gradient in torch.autograd.grad(logp.sum(), list(policy.parameters()), allow_unused=True):
         assert gradient is None or not gradient.any()

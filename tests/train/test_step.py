@@ -28,7 +28,7 @@ def on_policy_batch(engine):
     for number, t in enumerate(batch.trajectories):
         rows = pad_rows(batch, [number])
         with torch.no_grad():
-            logp, _ = engine.logp(rows.token_ids, rows.mask, 1.0)
+            logp = engine.logp(rows.token_ids, rows.mask, 1.0)
         exact.append(dataclasses.replace(t, behavior_logprobs=logp[0].numpy().astype(np.float32)))
     return dataclasses.replace(batch, trajectories=tuple(exact))
 
@@ -69,7 +69,7 @@ def test_a_step_moves_probability_towards_what_earned_more(tiny_model):
     rows = pad_rows(batch, range(12))
     step_once(engine, batch=batch)
     with torch.no_grad():
-        after, _ = engine.logp(rows.token_ids, rows.mask, 1.0)
+        after = engine.logp(rows.token_ids, rows.mask, 1.0)
     change = (after - rows.behavior_logp).sum(-1)
     good = torch.tensor([t.reward == 1.0 for t in batch.trajectories])
     bad = torch.tensor([t.reward == 0.0 for t in batch.trajectories])
@@ -104,11 +104,19 @@ def test_the_trained_tokens_are_the_sampled_ones(tiny_model):
     assert report.metrics["tokens"] == report.num_tokens
 
 
-def test_anchors_that_the_trainer_cannot_provide_are_refused():
-    with pytest.raises(ConfigError, match="'snapshot' needs copies of past weights"):
-        Anchors(build_objective({"preset": "grpo", "proximal": "snapshot"}))
-    with pytest.raises(ConfigError, match="no reference model was loaded"):
-        Anchors(build_objective({"preset": "grpo", "kl": {"coef": 0.1}}))
+@pytest.mark.parametrize(
+    ("algo", "missing"),
+    [
+        ({"preset": "grpo", "proximal": {"name": "snapshot"}}, "snapshot"),
+        ({"preset": "ppo_ewma"}, "ewma"),
+        ({"preset": "grpo", "kl": {"coef": 0.1}}, "reference"),
+        ({"preset": "opd"}, "teacher"),
+        ({"preset": "ppo"}, "values"),
+    ],
+)
+def test_anchors_without_a_model_the_objective_needs_are_refused(algo, missing):
+    with pytest.raises(ConfigError, match=f"needs '{missing}', but no such model was loaded"):
+        Anchors(build_objective(algo))
 
 
 @pytest.fixture(scope="module")

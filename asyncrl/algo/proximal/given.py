@@ -26,8 +26,13 @@ def snapshot(inputs: LossInputs) -> Tensor:
     return inputs.need("snapshot_logp")
 
 
-def ewma(inputs: LossInputs) -> Tensor:
-    """[B,T] log-probabilities of the averaged policy (PPO-EWMA)."""
+def ewma(inputs: LossInputs, *, beta: float | None = None, reset_below: float = 0.9) -> Tensor:
+    """[B,T] log-probabilities of the averaged policy (PPO-EWMA).
+
+    The parameters are for whoever keeps the average: its decay (None follows the staleness of each batch) and the
+    share of tokens with a gradient below which it returns to the current policy.
+    """
+    del beta, reset_below
     return inputs.need("proximal_logp")
 
 

@@ -1,0 +1,162 @@
+"""What changes from step to step by what the steps measured: KL coefficient, learning rate, staleness, baselines.
+
+The rules are pure functions of `asyncrl.algo`; here are their states, saved with a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asyncrl.algo.advantage.spo import beta_mean, forgetting, initial_beta, update_beta
+from asyncrl.algo.control.staleness import StalenessRule, StalenessState, next_staleness
+from asyncrl.algo.control.vcpo_lr import scaled_learning_rate
+from asyncrl.algo.diagnostics.ess import sequence_ess
+from asyncrl.algo.kl import adapt_kl_coef
+from asyncrl.algo.objective import Objective
+from asyncrl.algo.ops import sequence_log_ratio
+from asyncrl.config import Config
+from asyncrl.train.batch import StepBatch
+from asyncrl.types import Trajectory
+
+
+@dataclass(slots=True)
+class KlController:
+    """Holds the coefficient of the reference KL; adaptive when the recipe gives a target."""
+
+    coef: float
+    target: float | None = None
+    horizon: int = 10000
+
+    def update(self, metrics: dict[str, float], num_sequences: int) -> None:
+        """Follow the measured KL."""
+        if self.target is not None and "reference_kl" in metrics:
+            self.coef = adapt_kl_coef(
+                self.coef, metrics["reference_kl"], self.target, self.horizon, num_sequences
+            )
+
+
+@dataclass(slots=True)
+class StalenessController:
+    """Moves the bound in force between `rule.minimum` and `rule.maximum` by the token ESS of each step."""
+
+    rule: StalenessRule
+    state: StalenessState
+
+    def update(self, metrics: dict[str, float]) -> int | None:
+        """Return the new bound when it changed."""
+        before = self.state.max_staleness
+        if "ess/token" in metrics:
+            self.state = next_staleness(self.state, metrics["ess/token"], self.rule)
+        return self.state.max_staleness if self.state.max_staleness != before else None
+
+
+@dataclass(slots=True)
+class BaselineTracker:
+    """A Beta belief about each prompt's success, for single-rollout baselines (SPO).
+
+    The drift that decides how fast old evidence is forgotten is measured on the response being trained: the mean
+    |log-probability change| between the version that sampled it and now.
+    """
+
+    beliefs: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def baselines(self, batch: StepBatch) -> Tensor:
+        """Return [B] expected rewards before the batch is seen. Rewards must lie in [0, 1]."""
+        found = []
+        for trajectory in batch.trajectories:
+            if not 0 <= trajectory.reward <= 1:
+                raise ValueError(
+                    f"task {trajectory.task_id}: a tracked baseline needs rewards in [0, 1], got {trajectory.reward}"
+                )
+            alpha, beta = self._belief(trajectory)
+            found.append(float(beta_mean(torch.tensor(alpha), torch.tensor(beta))))
+        return torch.tensor(found)
+
+    def update(self, batch: StepBatch, drift: Tensor) -> None:
+        """Take in the batch's rewards; `drift` [B]."""
+        rho = forgetting(drift.double())
+        for row, trajectory in enumerate(batch.trajectories):
+            belief = torch.tensor(self._belief(trajectory), dtype=torch.float64)
+            reward = torch.tensor(trajectory.reward, dtype=torch.float64)
+            alpha, beta = update_beta(belief[0], belief[1], reward, rho[row])
+            self.beliefs[prompt_key(trajectory)] = (float(alpha), float(beta))
+
+    def _belief(self, trajectory: Trajectory) -> tuple[float, float]:
+        return self.beliefs.get(prompt_key(trajectory)) or initial_beta(torch.zeros(0))
+
+
+def prompt_key(trajectory: Trajectory) -> str:
+    """Identify the problem, whichever epoch it is in: the task id without its number in the plan."""
+    number, separator, rest = trajectory.task_id.partition("-")
+    return rest if separator and number.isdigit() else trajectory.task_id
+
+
+@dataclass(slots=True)
+class Controls:
+    """All controllers of a run; those the recipe does not use are None."""
+
+    kl: KlController
+    staleness: StalenessController | None = None
+    baselines: BaselineTracker | None = None
+    lr_power: float = 0.0
+    lr_base_ess: float = 1.0
+
+    def learning_rate(
+        self, rate: float, log_ratio: Tensor | None, mask: Tensor
+    ) -> tuple[float, float | None]:
+        """Return the step's rate and the sequence ESS it was scaled by (VCPO), from log pi_old - log mu [B,T]."""
+        if not self.lr_power or log_ratio is None:
+            return rate, None
+        ratio = float(sequence_ess(sequence_log_ratio(log_ratio, mask))[2])
+        return scaled_learning_rate(rate, ratio, self.lr_base_ess, self.lr_power), ratio
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain numbers for a checkpoint."""
+        return {
+            "kl_coef": self.kl.coef,
+            "staleness": asdict(self.staleness.state) if self.staleness else None,
+            "beliefs": json.dumps(self.baselines.beliefs) if self.baselines else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.kl.coef = float(state["kl_coef"])
+        if self.staleness and state["staleness"]:
+            self.staleness.state = StalenessState(**state["staleness"])
+        if self.baselines and state["beliefs"]:
+            self.baselines.beliefs = {k: (a, b) for k, (a, b) in json.loads(state["beliefs"]).items()}
+
+
+def make_controls(config: Config, objective: Objective) -> Controls:
+    """Return the controllers a recipe asks for."""
+    kl, scaling = objective.settings["kl"], objective.settings["lr_scaling"]
+    rule = config.staleness_control
+    return Controls(
+        kl=KlController(float(kl["coef"]), kl["target"], int(kl["horizon"])),
+        staleness=StalenessController(
+            StalenessRule(
+                rule.minimum, config.buffer.max_staleness, rule.low_ess, rule.high_ess, rule.patience
+            ),
+            StalenessState(config.buffer.max_staleness),
+        )
+        if rule.enabled
+        else None,
+        baselines=BaselineTracker() if "baselines" in objective.needs else None,
+        lr_power=float(scaling["power"]),
+        lr_base_ess=float(scaling["base_ess"]),
+    )
+
+
+def mean_drift(log_ratio: Tensor, mask: Tensor) -> Tensor:
+    """[B] mean |log-ratio| over the sampled tokens of each row."""
+    return (log_ratio.abs() * mask).sum(-1) / mask.sum(-1).clamp(min=1)
+
+
+def successes(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """Return those the environment called a success, or rewarded fully where it gives no verdict."""
+    return [t for t in trajectories if t.success or (t.success is None and t.reward >= 1.0)]

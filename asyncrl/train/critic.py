@@ -1,0 +1,46 @@
+"""The critic: a value head on its own DeepSpeed engine, or on the policy's trunk.
+
+| trunk | costs | gradient of the value loss |
+|---|---|---|
+| own | a second model and optimizer | only the critic |
+| shared | one matrix | the policy's trunk too, weighted by `algo.value.coef` |
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from asyncrl.config import CriticConfig, TrainConfig
+from asyncrl.train.engine import TrainEngine
+from asyncrl.train.policy import load_critic
+
+
+class Critic:
+    """Values of the states in which tokens were sampled. `engine` is None when the trunk is shared."""
+
+    def __init__(self, config: CriticConfig, engine: TrainEngine | None) -> None:
+        self.config = config
+        self.engine = engine
+
+    @property
+    def shared(self) -> bool:
+        return self.engine is None
+
+    def warming_up(self, step: int) -> bool:
+        """True while only the critic learns."""
+        return step < self.config.warmup_steps
+
+    def outputs(self, policy: TrainEngine, token_ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `(values [B,T], end_values [B])` with gradient. A collective under ZeRO-3."""
+        if self.engine is not None:
+            return self.engine.engine(token_ids.to(self.engine.device), mask.to(self.engine.device))
+        found = policy.outputs(token_ids, mask, 1.0, ("values",))
+        return found["values"], found["end_values"]
+
+
+def make_critic(config: CriticConfig, train: TrainConfig, model: str, dtype: str) -> Critic:
+    """Return the critic that `config` describes, its own engine included."""
+    if config.trunk == "shared":
+        return Critic(config, None)
+    module = load_critic(config.path or model, dtype, train.gradient_checkpointing)
+    return Critic(config, TrainEngine(module, train, dtype))

@@ -1,0 +1,53 @@
+"""Loading what an objective needs beside the policy."""
+
+from __future__ import annotations
+
+from asyncrl.algo.objective import Objective
+from asyncrl.config import Config
+from asyncrl.train.anchors import Anchors
+from asyncrl.train.copies import AveragedPolicy, Frozen, Snapshots
+from asyncrl.train.critic import make_critic
+from asyncrl.train.engine import TrainEngine
+from asyncrl.train.policy import PolicyModel, load_frozen, load_policy
+from asyncrl.train.scoring import EngineScorer
+
+
+def load_trained(config: Config, objective: Objective, model: str) -> PolicyModel:
+    """Load the policy, with a value head when a critic shares its trunk."""
+    shared = objective.needs_values and config.critic.trunk == "shared"
+    return load_policy(model, config.model.dtype, config.train.gradient_checkpointing, value_head=shared)
+
+
+def load_anchors(config: Config, objective: Objective, engine: TrainEngine, model: str) -> Anchors:
+    """Load the models that `objective` reads, each from where the recipe says. Call on every rank."""
+    dtype, form = config.model.dtype, objective.needs_proximal
+    average = snapshots = None
+    if form == "ewma":
+        settings = objective.settings["proximal"]
+        copy = load_frozen(model, dtype).to(engine.device)
+        average = AveragedPolicy(copy, settings.get("beta"), settings.get("reset_below", 0.9))
+    elif form == "snapshot":
+        snapshots = Snapshots(load_frozen(model, dtype).to(engine.device), config.buffer.max_staleness)
+    return Anchors(
+        objective,
+        reference=_reference(config, model) if objective.needs_reference else None,
+        teacher=_teacher(config) if objective.needs_teacher else None,
+        average=average,
+        snapshots=snapshots,
+        critic=make_critic(config.critic, config.train, model, dtype) if objective.needs_values else None,
+    )
+
+
+def _teacher(config: Config) -> Frozen | EngineScorer:
+    teacher = config.teacher
+    if teacher.url:
+        return EngineScorer(teacher.url)
+    return Frozen(load_frozen(teacher.path, config.model.dtype), teacher.offload)
+
+
+def _reference(config: Config, model: str) -> Frozen | EngineScorer:
+    reference = config.reference
+    if reference.url:
+        return EngineScorer(reference.url)
+    copy = load_frozen(reference.path or model, config.model.dtype)
+    return Frozen(copy, reference.offload, reference.refresh_every)

@@ -1,0 +1,90 @@
+"""Log-probabilities of given tokens from any vLLM server, for a teacher or a reference that lives elsewhere.
+
+The server's OpenAI-compatible `/v1/completions` with `prompt_logprobs` scores a whole trajectory in one prefill.
+Prompt log-probabilities are those of the untempered distribution, so the rollout temperature must be 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import numpy as np
+import torch
+from torch import Tensor
+
+from asyncrl.errors import InfrastructureError
+from asyncrl.train.batch import StepBatch
+from asyncrl.types import Trajectory
+
+CONNECTIONS = 16
+ATTEMPTS = 3
+
+
+class EngineScorer:
+    """Scores trajectories on a vLLM server at `url`."""
+
+    def __init__(self, url: str, token: str = "", timeout_s: float = 120.0) -> None:
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._client = httpx.Client(base_url=url.rstrip("/"), headers=headers, timeout=timeout_s)
+        self._model = ""
+
+    def score(self, batch: StepBatch) -> Tensor:
+        """Return log-probabilities [B,T] of the sampled tokens, zero elsewhere.
+
+        Raises `InfrastructureError` naming the server when it does not answer.
+        """
+        result = torch.zeros(len(batch.trajectories), max(batch.lengths))
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            for row, values in enumerate(pool.map(self._one, batch.trajectories)):
+                result[row, : len(values)] = torch.from_numpy(values)
+        return result
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _one(self, trajectory: Trajectory) -> np.ndarray:
+        ids = [int(i) for i in trajectory.token_ids]
+        body = {
+            "model": self._served_model(),
+            "prompt": ids,
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "prompt_logprobs": 0,
+            "add_special_tokens": False,
+        }
+        choice = self._post("/v1/completions", body)["choices"][0]
+        return read_prompt_logprobs(choice["prompt_logprobs"], ids, trajectory.loss_mask)
+
+    def _served_model(self) -> str:
+        if not self._model:
+            self._model = self._request("GET", "/v1/models", None)["data"][0]["id"]
+        return self._model
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        return self._request("POST", path, body)
+
+    def _request(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        problem = ""
+        for _ in range(ATTEMPTS):
+            try:
+                reply = self._client.request(method, path, json=body)
+                if reply.status_code == 200:
+                    return reply.json()
+                problem = f"{reply.status_code}: {reply.text[:300]}"
+                if reply.status_code < 500:
+                    break
+            except httpx.HTTPError as error:
+                problem = f"{type(error).__name__}: {error}"
+        raise InfrastructureError(f"{method} {self._client.base_url}{path.lstrip('/')} failed: {problem}")
+
+
+def read_prompt_logprobs(entries: Sequence[Any], token_ids: Sequence[int], mask: np.ndarray) -> np.ndarray:
+    """Return [L] float32 from vLLM's list of `{token id: {"logprob": x, ...}}`, whose first entry is null."""
+    values = np.zeros(len(token_ids), np.float32)
+    for position in np.flatnonzero(mask):
+        if position:
+            values[position] = entries[position][str(token_ids[position])]["logprob"]
+    return values

@@ -1,0 +1,79 @@
+"""Supervised phases between steps: imitate the run's own successes (Entropulse, ComputerRL arXiv 2508.14040).
+
+The successes come from the batches that were trained anyway, so a phase generates nothing: the shortest one of each
+task, each used once, in a few optimizer steps of plain likelihood. It restores the entropy that reinforcement
+takes away.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import torch
+
+from asyncrl.config import SftPhaseConfig
+from asyncrl.data.micro_batches import plan_micro_batches
+from asyncrl.train.batch import StepBatch, pad_rows
+from asyncrl.train.controls import successes
+from asyncrl.train.engine import TrainEngine
+from asyncrl.types import Trajectory
+
+
+class SftPhase:
+    """Remembers successful trajectories and trains on them every `every` steps."""
+
+    def __init__(self, config: SftPhaseConfig) -> None:
+        self.config = config
+        self.kept: dict[str, Trajectory] = {}
+        """The shortest success of each task, oldest task first."""
+
+    def after_step(
+        self, engine: TrainEngine, batch: StepBatch, settings: Any, version: int
+    ) -> dict[str, float]:
+        """Take in a trained batch and run a phase when `version` calls for one; return its metrics. A collective."""
+        if not self.config.every:
+            return {}
+        self._remember(successes(batch.trajectories))
+        if version % self.config.every or not self.kept:
+            return {}
+        rng = random.Random(version)
+        order = rng.sample(list(self.kept.values()), len(self.kept))
+        self.kept.clear()
+        size = math.ceil(len(order) / self.config.steps)
+        losses = [
+            imitate(engine, order[start : start + size], settings, self.config.learning_rate)
+            for start in range(0, len(order), size)
+        ]
+        return {
+            "sft_phase/loss": losses[-1],
+            "sft_phase/steps": float(len(losses)),
+            "sft_phase/sequences": float(len(order)),
+        }
+
+    def _remember(self, found: list[Trajectory]) -> None:
+        for trajectory in found:
+            known = self.kept.get(trajectory.task_id)
+            if known is None or trajectory.num_sampled < known.num_sampled:
+                self.kept[trajectory.task_id] = trajectory
+        while len(self.kept) > self.config.keep:
+            del self.kept[next(iter(self.kept))]
+
+
+def imitate(
+    engine: TrainEngine, trajectories: list[Trajectory], settings: Any, learning_rate: float
+) -> float:
+    """Take one optimizer step of negative log-likelihood, token mean; return the loss. A collective."""
+    batch = StepBatch(tuple(trajectories), torch.zeros(len(trajectories), dtype=torch.long), 0)
+    num_tokens = sum(t.num_sampled for t in trajectories)
+    total = torch.zeros((), device=engine.device)
+    plan = plan_micro_batches(batch.lengths, settings.micro_batch_tokens, engine.num_ranks)[engine.rank]
+    for number, rows in enumerate(plan):
+        padded = pad_rows(batch, rows)
+        loss = -engine.logp(padded.token_ids, padded.mask, 1.0).sum() / num_tokens
+        engine.backward(loss, last=number == len(plan) - 1)
+        total += loss.detach()
+    engine.all_reduce(total)
+    engine.step(learning_rate)
+    return float(total)

@@ -1,0 +1,56 @@
+"""Every preset takes a real optimizer step with whatever models it needs, whatever the cut into micro-batches."""
+
+import pytest
+import torch
+
+from asyncrl.algo.presets import PRESETS
+from asyncrl.train.batch import build_step_batch
+from tests.train.factories import batch_of_groups
+from tests.train.one_step import Learner, near_policy, snapshot
+
+SAME_AS_TEACHER = {"opd", "opd_full"}
+"""The teacher is the policy itself here, so on-policy distillation has nothing to change."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_every_preset_takes_a_finite_step_that_changes_the_weights(tiny_model, preset):
+    learner = Learner(tiny_model, {"preset": preset})
+    batch = build_step_batch(near_policy(learner.engine, batch_of_groups()), 0, 0)
+    before = snapshot(learner.engine)
+    report = learner.step(batch, micro_batch_tokens=60)
+    after = snapshot(learner.engine)
+    assert report.skipped == ""
+    assert all(torch.isfinite(tensor).all() for tensor in after.values())
+    if preset in SAME_AS_TEACHER:
+        assert report.metrics["grad_norm"] < 0.2
+    else:
+        assert report.metrics["grad_norm"] > 0
+        assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+CUT_MATTERS = [
+    {"preset": "sat", "proximal": {"name": "behavior"}},
+    {"preset": "online_dpo"},
+    {"preset": "ppo", "critic": {"trunk": "shared"}},
+    {"preset": "grpo", "denominator": "kept", "corrections": [{"name": "icepop", "low": 0.98, "high": 1.02}]},
+    {"preset": "optimal_token_baseline"},
+    {"preset": "ppo_ewma"},
+    {"preset": "opd_full", "entropy_coef": 0.01},
+    {"preset": "vcpo", "advantage": {"name": "vcpo", "score": "gradient"}},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", CUT_MATTERS, ids=lambda algo: algo["preset"])
+def test_the_cut_into_micro_batches_does_not_change_the_gradient(tiny_model, algo):
+    sections = {"critic": algo["critic"]} if "critic" in algo else {}
+    algo = {key: value for key, value in algo.items() if key != "critic"}
+    gradients = []
+    for budget in (10**6, 100, 60):
+        learner = Learner(tiny_model, algo, **sections)
+        batch = build_step_batch(near_policy(learner.engine, batch_of_groups()), 0, 0)
+        learner.step(batch, micro_batch_tokens=budget)
+        gradients.append(learner.engine.gradients[0])
+    for other in gradients[1:]:
+        torch.testing.assert_close(other, gradients[0], atol=1e-6, rtol=0)
