@@ -71,8 +71,11 @@ def create_env_app(host: EnvHost, token: str = "") -> FastAPI:
 
     @asynccontextmanager
     async def sessions() -> AsyncIterator[None]:
-        yield
-        await host.close_all()
+        try:
+            await host.start()
+            yield
+        finally:
+            await host.close_all()
 
     app = create_app(
         "asyncrl environments", token, MAX_BODY_BYTES, STATUSES, {"session reaper": host.reap}, sessions
@@ -100,7 +103,7 @@ def _add_sessions(app: FastAPI, host: EnvHost) -> None:
     @app.get("/v1/sessions/{session_id}")
     async def show(session_id: str) -> dict[str, Any]:
         host.renew(session_id)
-        session = host.sessions[session_id]
+        session = host.show(session_id)
         return _session(session) | {"next_step_index": session.next_index}
 
     @app.delete("/v1/sessions/{session_id}")
@@ -192,20 +195,21 @@ class _Metrics:
 def _counts(host: EnvHost) -> dict[str, int]:
     return {
         "sessions": len(host.sessions),
-        "opened": host.opened,
-        "steps": host.steps,
-        "failed": host.failed,
-        "reaped": host.reaped,
+        "opened": host.counts.opened,
+        "steps": host.counts.steps,
+        "failed": host.counts.failed,
+        "lost": host.counts.lost,
+        "reaped": host.counts.reaped,
+        "rejected": host.counts.rejected,
     }
 
 
 def _session(session: HostedSession) -> dict[str, Any]:
-    env = session.env
     return {
         "session_id": session.id,
         "messages": session.messages,
-        "tools": list(env.tools),
-        "max_turns": env.max_turns,
+        "tools": session.opened.tools,
+        "max_turns": session.opened.max_turns,
     }
 
 

@@ -162,8 +162,8 @@ class LocalSession:
         self._host = host
         self.id = session.id
         self.messages = session.messages
-        self.tools = list(session.env.tools)
-        self.max_turns = session.env.max_turns
+        self.tools = session.opened.tools
+        self.max_turns = session.opened.max_turns
 
     async def step(self, step_index: int, action: Action, timeout_s: float) -> Step:
         return await self._host.step(self.id, step_index, action, timeout_s)

@@ -54,6 +54,7 @@ def step_to_map(step: Step) -> dict[str, Any]:
         "success": step.success,
         "components": step.components,
         "observation_id": step.observation_id,
+        "matches": step.matches,
         "truncated": step.truncated,
     }
 

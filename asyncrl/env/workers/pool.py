@@ -156,7 +156,7 @@ class WorkerPool:
             if worker.silent_ticks >= TICKS:
                 return "hang"
             overrun_ticks = overrun_ticks + 1 if worker.overrun else 0
-            if overrun_ticks > TICKS or worker.unanswered:
+            if overrun_ticks > TICKS or (worker.unanswered and not worker.silent_ticks):
                 return "overrun"
 
     async def _bury(self, worker: WorkerProcess, reason: str, then: str) -> None:
@@ -186,7 +186,10 @@ class WorkerPool:
         """Let a retired worker's sessions end, but not for ever."""
         deadline = time.monotonic() + RETIRE_S
         while worker.sessions and time.monotonic() < deadline and not worker.closed.is_set():
+            worker.ping()
             await asyncio.sleep(self.hang_s / TICKS)
+            if worker.silent_ticks >= TICKS:
+                break
         await self._bury(worker, "overrun", "")
         self.retired.discard(worker)
 

@@ -56,18 +56,7 @@ class WorkerProcess:
 
     async def start(self, timeout_s: float) -> None:
         """Spawn it and wait until it serves. Raises `DeadlineError`, or `InfrastructureError` when it dies first."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with theirs:
-            fd = theirs.fileno()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "asyncrl.env.workers", str(fd), str(os.getpid())],
-                pass_fds=(fd,),
-                stdin=subprocess.DEVNULL,
-                env={name: value for name, value in os.environ.items() if name not in WITHHELD},
-                start_new_session=True,
-            )
-        ours.setblocking(False)
-        self._channel = await Channel.connect(ours, self._receive, self._on_closed)
+        self._channel = await Channel.connect(self._spawn(), self._receive, self._on_closed)
         # Environments named by import path must be found there as they are here.
         self._channel.send([0, "path", "", [entry for entry in sys.path if entry]])
         events = [asyncio.ensure_future(event.wait()) for event in (self.ready, self.closed)]
@@ -80,6 +69,25 @@ class WorkerProcess:
             raise InfrastructureError(f"{self.name} died while starting")
         if not self.ready.is_set():
             raise DeadlineError(f"{self.name} did not start within {timeout_s:g} s")
+
+    def _spawn(self) -> socket.socket:
+        """Start the process; return this end of its socket."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            fd = theirs.fileno()
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "asyncrl.env.workers", str(fd), str(os.getpid())],
+                    pass_fds=(fd,),
+                    stdin=subprocess.DEVNULL,
+                    env={name: value for name, value in os.environ.items() if name not in WITHHELD},
+                    start_new_session=True,
+                )
+            except BaseException:
+                ours.close()
+                raise
+        ours.setblocking(False)
+        return ours
 
     async def request(self, operation: str, session: str, arguments: Any, timeout_s: float) -> Any:
         """Ask and wait for the answer.
