@@ -39,6 +39,15 @@ from asyncrl.types import Lease, Task
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_TASKS_PER_CALL = 4096
+_COUNTERS = (
+    "groups",
+    "turns",
+    "sampled_tokens",
+    "context_tokens",
+    "cached_tokens",
+    "history_forks",
+    "leases_lost",
+)
 
 
 class RolloutService:
@@ -142,7 +151,7 @@ class _Metrics:
 
     def collect(self) -> Any:
         status = self.service.status()
-        for name in ("groups", "turns", "sampled_tokens", "context_tokens", "cached_tokens", "leases_lost"):
+        for name in _COUNTERS:
             yield CounterMetricFamily(
                 f"asyncrl_rollout_{name}", f"{name} of this worker", value=status.get(name, 0)
             )

@@ -47,7 +47,7 @@ class EpisodeSettings:
     step_timeout_s: float = 30.0
     env_config: dict[str, Any] | None = None
     check_history: bool = False
-    """Compare the tokens with a fresh rendering of the conversation and note whether they agree."""
+    """Compare the tokens with fresh renderings of the conversation; note whether they agree and where they fork."""
 
 
 class EpisodeRunner:
@@ -155,9 +155,14 @@ class EpisodeRunner:
     ) -> Trajectory:
         info: dict[str, Any] = {}
         if self.settings.check_history:
-            info["history_matches"] = self.renderer.matches_history(
-                builder.token_ids(), conversation, session.tools
+            matches, forks = self.renderer.compare_history(
+                builder.token_ids(),
+                conversation,
+                len(session.messages),
+                builder.sampled_turns(),
+                session.tools,
             )
+            info = {"history_matches": matches, "history_forks": forks}
         return builder.finish(status, error=why, info=info)
 
     async def _close(self, session: Session) -> None:

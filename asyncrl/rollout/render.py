@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from jinja2.exceptions import TemplateError
 
 from asyncrl.errors import ConfigError
 from asyncrl.types import Message
 
 _USER = {"role": "user", "content": "?"}
-_ASSISTANT = {"role": "assistant", "content": "?"}
+_MARK = "asyncrlmark"
+"""Content of a stand-in assistant turn, found again in the rendered text; lengthened where messages hold it."""
 _CACHE_SIZE = 65536
 
 
@@ -86,17 +88,37 @@ class ChatRenderer:
         ids = token_ids[:-1] if len(token_ids) and token_ids[-1] in self.stop_token_ids else token_ids
         return self.tokenizer.decode(ids.tolist(), skip_special_tokens=False)
 
-    def matches_history(
-        self, token_ids: np.ndarray, messages: list[Message], tools: list[dict[str, Any]] | None = None
-    ) -> bool:
-        """True when rendering the whole conversation afresh gives the text of `token_ids`.
+    def compare_history(
+        self,
+        token_ids: np.ndarray,
+        messages: list[Message],
+        num_opening: int,
+        turns: list[np.ndarray],
+        tools: list[dict[str, Any]] | None = None,
+    ) -> tuple[bool, int]:
+        """Compare an episode's tokens with fresh renderings of its messages: do they agree, and how often they fork.
 
-        False means the template rewrites history (drops earlier reasoning, say) or the model wrote what the
-        template would not. Training uses `token_ids` either way; the caller counts the difference.
+        token_ids: the whole episode, [L]. messages: the conversation, of which `num_opening` opened it. turns: the
+        ids of each sampled turn. Training uses `token_ids` either way. A disagreement means that the template
+        rewrites history (drops earlier reasoning, say) or that the model wrote what the template would not. A fork
+        is a turn whose freshly rendered prompt does not extend the prompt and answer of the turn before: a client
+        that renders every request afresh, as chat servers do, starts another prefix there.
         """
-        fresh = self._render(messages, tools, generate=False).rstrip("\n")
-        kept = self.tokenizer.decode(token_ids.tolist(), skip_special_tokens=False).rstrip("\n")
-        return fresh == kept
+        # Behind an observation the tokens go on with the generation prompt, and perhaps a turn that was cut.
+        waiting = messages[-1]["role"] != "assistant"
+        fresh, kept = self._try_render(messages, tools, generate=waiting), self._text(token_ids)
+        if fresh is not None and (
+            kept.startswith(fresh) if waiting else kept.rstrip("\n") == fresh.rstrip("\n")
+        ):
+            return True, 0
+        forks, expected, sampled = 0, "", iter(turns)
+        for i, message in enumerate(messages):
+            if i < num_opening or message["role"] != "assistant":
+                continue
+            prompt = self._try_render(messages[:i], tools, generate=True)
+            forks += prompt is None or not prompt.startswith(expected)
+            expected = (prompt or "") + self._text(next(sampled))
+        return False, forks
 
     def _remember(self, key: str, ids: np.ndarray) -> None:
         if len(self._cache) >= _CACHE_SIZE:
@@ -109,16 +131,30 @@ class ChatRenderer:
             messages, tools=tools or None, add_generation_prompt=generate, tokenize=False
         )
 
+    def _try_render(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None, generate: bool
+    ) -> str | None:
+        """As `_render`, or None where the template refuses the messages."""
+        try:
+            return self._render(messages, tools, generate)
+        except TemplateError:
+            return None
+
+    def _text(self, token_ids: np.ndarray) -> str:
+        return self.tokenizer.decode(token_ids.tolist(), skip_special_tokens=False)
+
     def _encode(self, text: str) -> np.ndarray:
         return np.asarray(self.tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
 
     def _after_assistant(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> str:
-        before = self._render([_USER, _ASSISTANT], tools, generate=False)
-        full = self._render([_USER, _ASSISTANT, *messages], tools, generate=True)
-        cut = before.rindex(self.tokenizer.eos_token) + len(self.tokenizer.eos_token)
-        if not full.startswith(before[:cut]):
-            raise ConfigError("the chat template rewrites an assistant turn when messages follow it")
-        return full[cut:]
+        """The text behind a stand-in turn's stop token. Looked for in the whole rendering, because what a template
+        writes for that turn may depend on whether messages follow it (Qwen3 drops its reasoning then)."""
+        mark, given = _MARK, json.dumps([messages, tools])
+        while mark in given:
+            mark += "x"
+        full = self._render([_USER, _stand_in(messages, mark), *messages], tools, generate=True)
+        end = full.index(self.tokenizer.eos_token, full.rindex(mark)) + len(self.tokenizer.eos_token)
+        return full[end:]
 
     def _check_template(self) -> None:
         try:
@@ -128,6 +164,22 @@ class ChatRenderer:
                 f"the chat template must end assistant turns with the tokenizer's eos_token "
                 f"{self.tokenizer.eos_token!r}: {error}"
             ) from error
+
+
+def _stand_in(messages: list[Message], mark: str) -> Message:
+    """An assistant turn that `messages` may follow: where they answer tool calls, it made those calls."""
+    answered = [m for m in messages if m["role"] == "tool"]
+    if not answered:
+        return {"role": "assistant", "content": mark}
+    calls = [
+        {
+            "type": "function",
+            "id": m.get("tool_call_id") or f"call{number:05d}",
+            "function": {"name": m.get("name") or "f", "arguments": {"x": mark}},
+        }
+        for number, m in enumerate(answered)
+    ]
+    return {"role": "assistant", "content": mark, "tool_calls": calls}
 
 
 def load_renderer(model: str) -> ChatRenderer:

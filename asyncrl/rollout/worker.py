@@ -47,6 +47,8 @@ class WorkerCounters:
     cached_tokens: int = 0
     engine_s: float = 0.0
     env_s: float = 0.0
+    history_forks: int = 0
+    """Turns before which the chat template would have rewritten what the policy had read or written."""
     leases_lost: int = 0
     started: float = field(default_factory=time.time)
 
@@ -58,6 +60,7 @@ class WorkerCounters:
             self.sampled_tokens += trajectory.num_sampled
             self.context_tokens += sum(turn.start for turn in trajectory.turns)
             self.cached_tokens += int(trajectory.info.get("cached_tokens", 0))
+            self.history_forks += int(trajectory.info.get("history_forks", 0))
             self.engine_s += trajectory.timing.get("engine_s", 0.0)
             self.env_s += trajectory.timing.get("env_s", 0.0)
 

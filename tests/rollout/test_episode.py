@@ -102,6 +102,16 @@ def test_each_turn_sends_exactly_the_tokens_of_the_trajectory_so_far(renderer):
     assert len({r.seed for r in generator.requests}) == 3
 
 
+def test_an_episode_notes_where_the_template_would_have_rewritten_its_history(renderer):
+    t = play(make_runner(renderer, Scripted(renderer), max_turns=3))
+    assert (t.info["history_matches"], t.info["history_forks"]) == (True, 0)
+    t = play(make_runner(renderer, Scripted(renderer, cut=True)))
+    assert (t.info["history_matches"], t.info["history_forks"]) == (True, 0)
+    # The parser strips the blank that the model wrote, so the next prompt would have begun otherwise.
+    t = play(make_runner(renderer, Scripted(renderer, word="north "), max_turns=3))
+    assert (t.info["history_matches"], t.info["history_forks"]) == (False, 2)
+
+
 def test_an_environment_that_raises_fails_the_episode_as_its_own_fault(renderer):
     t = play(make_runner(renderer, Scripted(renderer)), "Broken")
     assert (t.status, t.failure, t.usable) == (Status.FAILED, FailureClass.ENVIRONMENT, False)

@@ -1,5 +1,7 @@
 """Rendering is append-only and agrees with the chat template."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -47,13 +49,90 @@ def test_a_sampled_turn_decodes_without_its_stop_token(renderer):
     assert renderer.text(ids[:-1]) == "north"
 
 
-def test_history_that_the_template_would_rewrite_is_noticed(renderer):
-    ids, messages = conversation(
-        renderer, [({"role": "assistant", "content": "north"}, {"role": "user", "content": "x"})]
+def test_history_that_the_template_would_write_otherwise_is_noticed(renderer):
+    turn = {"role": "assistant", "content": "north"}
+    sampled = renderer.assistant(turn)
+    ids = np.concatenate([renderer.opening(OPENING), sampled])
+    assert renderer.compare_history(ids, [*OPENING, turn], 1, [sampled]) == (True, 0)
+    other = [*OPENING, {"role": "assistant", "content": "south"}]
+    # One turn: nothing was sent after it, so no prefix had to fork.
+    assert renderer.compare_history(ids, other, 1, [sampled]) == (False, 0)
+
+
+# As Qwen3's: reasoning is shown for the turns after the last user message, and dropped from those before it.
+REASONING_TEMPLATE = """\
+{%- set ns = namespace(last=0) %}
+{%- for message in messages %}{% if message.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
+{%- for message in messages %}
+    {%- set content = message.content %}
+    {%- if message.role == 'assistant' and '</think>' in content and loop.index0 < ns.last %}
+        {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+    {%- endif %}
+    {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{% endif %}
+"""
+THOUGHT = {"role": "assistant", "content": "<think>\nfar\n</think>\n\nnorth"}
+PLAIN = {"role": "assistant", "content": "north"}
+ASKED = {"role": "user", "content": "goal"}
+RESULT = {"role": "tool", "content": "48"}
+
+
+@pytest.fixture
+def reasoning(renderer):
+    tokenizer = copy.deepcopy(renderer.tokenizer)
+    tokenizer.chat_template = REASONING_TEMPLATE
+    return ChatRenderer(tokenizer)
+
+
+def sampled_episode(renderer, messages, num_opening):
+    """The tokens of an episode whose assistant turns were sampled, and those turns."""
+    parts, turns, pending = [renderer.opening(messages[:num_opening])], [], []
+    for message in messages[num_opening:]:
+        if message["role"] != "assistant":
+            pending.append(message)
+            continue
+        if pending:
+            parts.append(renderer.observation(pending))
+            pending = []
+        ids = renderer.tokenizer.encode(message["content"] + "<|im_end|>", add_special_tokens=False)
+        turns.append(np.asarray(ids, np.int32))
+        parts.append(turns[-1])
+    return np.concatenate(parts), turns
+
+
+@pytest.mark.parametrize(
+    ("messages", "forks"),
+    [
+        ([ASKED, PLAIN, ASKED, PLAIN, ASKED, PLAIN], 0),
+        ([ASKED, THOUGHT, ASKED, PLAIN], 1),
+        ([ASKED, THOUGHT, ASKED, THOUGHT, ASKED, THOUGHT], 2),
+        ([ASKED, THOUGHT, RESULT, THOUGHT], 0),
+        ([ASKED, THOUGHT, RESULT, THOUGHT, ASKED, PLAIN], 1),
+    ],
+)
+def test_every_prefix_that_a_reasoning_template_rewrites_is_counted(reasoning, messages, forks):
+    ids, turns = sampled_episode(reasoning, messages, 1)
+    assert reasoning.compare_history(ids, messages, 1, turns) == (forks == 0, forks)
+
+
+def test_the_tokens_of_an_episode_keep_the_reasoning_that_the_template_would_drop(reasoning):
+    messages = [ASKED, THOUGHT, ASKED, THOUGHT]
+    ids, _ = sampled_episode(reasoning, messages, 1)
+    kept = reasoning.tokenizer.decode(ids.tolist())
+    fresh = reasoning.tokenizer.apply_chat_template(messages, tokenize=False)
+    assert (kept.count("far"), fresh.count("far")) == (2, 1)
+
+
+def test_a_template_that_refuses_the_history_counts_as_a_fork(renderer):
+    tokenizer = copy.deepcopy(renderer.tokenizer)
+    tokenizer.chat_template = (
+        "{%- if messages | length > 2 and messages[1].content == 'north' %}"
+        "{{- raise_exception('no') }}{% endif %}" + REASONING_TEMPLATE
     )
-    closed = ids[: len(ids) - len(renderer.observation([{"role": "user", "content": "x"}]))]
-    assert renderer.matches_history(closed, messages[:2])
-    assert not renderer.matches_history(closed, [messages[0], {"role": "assistant", "content": "south"}])
+    strict = ChatRenderer(tokenizer)
+    ids, turns = sampled_episode(strict, [ASKED, PLAIN, ASKED, PLAIN], 1)
+    assert strict.compare_history(ids, [ASKED, PLAIN, ASKED, PLAIN], 1, turns) == (False, 1)
 
 
 def test_a_template_that_does_not_end_turns_with_the_eos_token_is_refused(renderer):

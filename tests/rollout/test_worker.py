@@ -10,12 +10,13 @@ from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.clients.env import LocalEnvs
 from asyncrl.env.protocol import Env, Step
 from asyncrl.errors import UnavailableError
+from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
 from asyncrl.rollout.generate import Generated
 from asyncrl.rollout.render import Limits
 from asyncrl.rollout.toolcalls import parse_hermes
-from asyncrl.rollout.worker import RolloutLoop
-from asyncrl.types import Task
+from asyncrl.rollout.worker import RolloutLoop, WorkerCounters
+from asyncrl.types import Group, Status, Task
 
 DEADLINE_S = 20.0
 
@@ -94,6 +95,18 @@ async def until(condition):
     async with asyncio.timeout(DEADLINE_S):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+def test_the_counters_add_up_over_a_group():
+    task = Task("t", "none", 0)
+    endings = [
+        TrajectoryBuilder(task, i).finish(Status.TRUNCATED, info={"cached_tokens": 5, "history_forks": forks})
+        for i, forks in enumerate((2, 0, 1))
+    ]
+    counters = WorkerCounters()
+    counters.add(Group("g", task, 0, tuple(endings)))
+    assert (counters.groups, counters.episodes["truncated"], counters.cached_tokens) == (1, 3, 15)
+    assert counters.history_forks == 3
 
 
 async def finish(loop, running):
