@@ -12,8 +12,10 @@ ENVS: dict[str, str] = {
     "calculator": "asyncrl.envs.calculator.env:Calculator",
     "countdown": "asyncrl.envs.countdown.env:Countdown",
     "gridworld": "asyncrl.envs.gridworld.env:Gridworld",
+    "search": "asyncrl.envs.search.env:Search",
     "textgame": "asyncrl.envs.textgame.env:TextGame",
     "math_tool": "asyncrl.envs.math_tool.env:MathTool",
+    "reasoning_gym": "asyncrl.env.adapters.reasoning_gym:ReasoningGym",
 }
 
 

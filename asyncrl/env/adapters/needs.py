@@ -1,0 +1,60 @@
+"""What an adapter needs before it can be used, and how to say so."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from types import ModuleType
+from typing import Any, ClassVar
+
+from asyncrl.env.protocol import Env
+from asyncrl.errors import ConfigError
+
+
+class AdapterEnv(Env):
+    """Base of the adapters: an environment that another library or another server plays.
+
+    `library` is the module it imports and `extra` the asyncrl extra that installs it, both empty where none is
+    needed; `required` are the settings without which it cannot start.
+    """
+
+    library: ClassVar[str] = ""
+    extra: ClassVar[str] = ""
+    required: ClassVar[tuple[str, ...]] = ()
+    oracle_optional: ClassVar[bool] = True
+    """`asyncrl env check` does not hold a missing oracle against it."""
+
+    @classmethod
+    def load(cls, module: str = "") -> ModuleType:
+        """Import the library, or another module of it. Raises `ConfigError` naming the extra to install."""
+        return need(module or cls.library, cls.extra)
+
+    @classmethod
+    def missing(cls) -> str:
+        """Return what keeps the environment from starting without any setting, or an empty text."""
+        if cls.library and importlib.util.find_spec(cls.library) is None:
+            return f"pip install 'asyncrl[{cls.extra}]'"
+        return f"settings: {', '.join(cls.required)}" if cls.required else ""
+
+
+def need(module: str, extra: str) -> ModuleType:
+    """Import a module of an optional library. Raises `ConfigError` naming the extra to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"module {module!r} cannot be imported ({error}); install it with: pip install 'asyncrl[{extra}]'"
+        ) from error
+
+
+def load_object(setting: str, path: Any) -> Any:
+    """Return what an import path `package.module:name` names. Raises `ConfigError` naming the setting."""
+    module, separator, name = str(path).partition(":")
+    if not separator or not name:
+        raise ConfigError(
+            f"{setting}: must be an import path such as my_pkg.my_module:my_function, got {path!r}"
+        )
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{setting}: {path!r} cannot be imported: {error}") from error
