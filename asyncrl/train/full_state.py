@@ -50,6 +50,10 @@ def load_state(engine: TrainEngine, tensors: dict[str, Tensor]) -> None:
 
     Raises `InputError` naming the first parameter that is missing or has another shape; nothing has changed then.
     """
+    if "adam_step" not in tensors:
+        raise InputError(
+            "checkpoint: holds no optimizer state of this engine; was it made by another recipe?"
+        )
     steps = int(tensors["adam_step"])
     kinds = (WEIGHT, *(MOMENTS if steps else ()))
     for name, parameter in _trained(engine):

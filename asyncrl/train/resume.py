@@ -29,6 +29,7 @@ from asyncrl.errors import InputError
 from asyncrl.train.checkpoint import gather_policy, write_policy
 from asyncrl.train.engine import TrainEngine
 from asyncrl.train.full_state import gather_state, load_state
+from asyncrl.train.nested_state import join, split
 from asyncrl.train.random_state import gather_random_state, set_random_state
 from asyncrl.weights.files import file_checksum
 
@@ -37,7 +38,7 @@ log = logging.getLogger("asyncrl.train")
 MARKER = "complete.json"
 TENSORS = "training.safetensors"
 VALUES = "training.json"
-EXTRA = "extra/"
+EXTRA = "extra"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +47,30 @@ class Restored:
 
     version: int
     extra: dict[str, Any]
-    """As given to `Checkpointer.save`: tensors and JSON values by name."""
+    """As given to `Checkpointer.save`; tuples come back as lists."""
 
 
 class Checkpointer:
-    """Saves every `every` versions (0: only when told) and keeps the newest `keep`. Use on every rank alike."""
+    """Saves every `every` versions (0: only when told) and keeps the newest `keep`. Use on every rank alike.
+
+    others: further engines whose optimizers belong to the run, by name, such as a critic's.
+    """
 
     def __init__(
-        self, folder: Path, engine: TrainEngine, base_model: str, every: int = 0, keep: int = 2
+        self,
+        folder: Path,
+        engine: TrainEngine,
+        base_model: str,
+        every: int = 0,
+        keep: int = 2,
+        others: Mapping[str, TrainEngine] | None = None,
     ) -> None:
         self.folder = folder
         self.engine = engine
         self.base_model = base_model
         self.every = every
         self.keep = keep
+        self.others = dict(others or {})
         self.write_s = 0.0
         """How long the newest background write took."""
         self._writer: threading.Thread | None = None
@@ -71,23 +82,37 @@ class Checkpointer:
     def save(self, version: int, extra: Mapping[str, Any]) -> float:
         """Copy the state and start writing it; return the seconds training stood still. A collective.
 
-        extra: tensors and JSON values by name, equal on every rank or taken from rank 0. A write that fails, as on
-        a full disk, is logged and leaves earlier checkpoints as they are.
+        extra: nested tensors, numbers and strings; rank 0's are kept. A write that fails, as on a full disk, is
+        logged and leaves earlier checkpoints as they are.
         """
         start = time.perf_counter()
         self._join()
         policy = gather_policy(self.engine, copy=True)
         tensors = gather_state(self.engine) | gather_random_state(self.engine)
+        for name, other in self.others.items():
+            tensors |= {f"{name}:{key}": tensor for key, tensor in gather_state(other).items()}
         if self.engine.rank == 0:
-            for name, value in extra.items():
-                if isinstance(value, Tensor):
-                    tensors[EXTRA + name] = value.detach().to("cpu", copy=True).contiguous()
-            values = {name: value for name, value in extra.items() if not isinstance(value, Tensor)}
+            values = split(dict(extra), tensors, EXTRA)
             self._writer = threading.Thread(
                 target=self._write, args=(version, policy, tensors, values), name="checkpoint"
             )
             self._writer.start()
         return time.perf_counter() - start
+
+    def load(self, path: Path) -> Restored:
+        """Restore weights, moments and random state from a checkpoint; return the rest. Call on every rank.
+
+        Raises `InputError` when it was made by another model.
+        """
+        tensors = load_file(str(path / TENSORS))
+        values = json.loads((path / VALUES).read_text())
+        load_state(self.engine, tensors)
+        for name, other in self.others.items():
+            prefix = f"{name}:"
+            own = {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
+            load_state(other, own)
+        set_random_state(self.engine, tensors)
+        return Restored(values["version"], join(values["extra"], tensors))
 
     def wait(self) -> None:
         """Wait for the write that is going on. Raises what ended it, on rank 0."""
@@ -168,19 +193,6 @@ def check_whole(path: Path) -> None:
                 raise InputError(f"checkpoint {path}: {name} is damaged")
     except (OSError, ValueError) as error:
         raise InputError(f"checkpoint {path}: {error}") from error
-
-
-def load_checkpoint(path: Path, engine: TrainEngine) -> Restored:
-    """Restore weights, moments and random state; return the rest. Call on every rank.
-
-    Raises `InputError` when it was made by another model.
-    """
-    tensors = load_file(str(path / TENSORS))
-    values = json.loads((path / VALUES).read_text())
-    load_state(engine, tensors)
-    set_random_state(engine, tensors)
-    extra = {name.removeprefix(EXTRA): t for name, t in tensors.items() if name.startswith(EXTRA)}
-    return Restored(values["version"], extra | values["extra"])
 
 
 def _seal(folder: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from asyncrl.train.resume import load_checkpoint, newest_usable
+from asyncrl.train.resume import Checkpointer, newest_usable
 from tests.train.one_step import make_engine, snapshot, step_once
 
 
@@ -15,7 +15,7 @@ def main(model: str, folder: str, stage: str) -> None:
     engine = make_engine(model, int(stage))
     found = newest_usable(Path(folder), at_most=10**6)
     assert found is not None and engine.num_ranks == 2
-    load_checkpoint(found[1], engine)
+    Checkpointer(Path(folder), engine, model).load(found[1])
     step_once(engine)
     weights = snapshot(engine)
     if engine.rank == 0:

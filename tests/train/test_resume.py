@@ -15,7 +15,6 @@ from asyncrl.train.resume import (
     Checkpointer,
     checkpoint_path,
     complete_checkpoints,
-    load_checkpoint,
     newest_usable,
 )
 from tests.train.one_step import make_engine, snapshot, step_once
@@ -86,7 +85,7 @@ def test_a_run_on_one_rank_goes_on_on_two(tiny_model, tmp_path, stage):
 
 def test_a_checkpoint_restores_weights_moments_extras_and_random_state(tiny_model, tmp_path):
     engine = trained(tiny_model)
-    extra = {"ewma": torch.arange(3.0), "kl_coef": 0.25, "totals": {"lags": [[0, 5]]}}
+    extra = {"anchors": {"ewma": torch.arange(3.0), "kl_coef": 0.25}, "lags": {0: 5, 1: 7}}
     torch.manual_seed(7)
     random.seed(7)
     np.random.seed(7)
@@ -99,10 +98,10 @@ def test_a_checkpoint_restores_weights_moments_extras_and_random_state(tiny_mode
 
     other = make_engine(tiny_model, 1)
     torch.manual_seed(0)
-    restored = load_checkpoint(checkpoint_path(tmp_path, 2), other)
+    restored = Checkpointer(tmp_path, other, tiny_model).load(checkpoint_path(tmp_path, 2))
     assert restored.version == 2
-    assert torch.equal(restored.extra.pop("ewma"), extra["ewma"])
-    assert restored.extra == {"kl_coef": 0.25, "totals": {"lags": [[0, 5]]}}
+    assert torch.equal(restored.extra["anchors"].pop("ewma"), torch.arange(3.0))
+    assert restored.extra == {"anchors": {"kl_coef": 0.25}, "lags": {0: 5, 1: 7}}
     assert torch.equal(torch.rand(3), drawn[0])
     assert (random.random(), np.random.rand()) == drawn[1:]
     step_once(other)
@@ -117,7 +116,7 @@ def test_training_on_while_a_checkpoint_is_written_does_not_change_it(tiny_model
     step_once(engine)
     saver.wait()
     other = make_engine(tiny_model, 1)
-    load_checkpoint(checkpoint_path(tmp_path, 2), other)
+    Checkpointer(tmp_path, other, tiny_model).load(checkpoint_path(tmp_path, 2))
     assert worst(gather_state(other), before) == 0
 
 
@@ -181,3 +180,17 @@ def test_the_marker_lists_every_file(tiny_model, tmp_path):
     assert set(listed) == {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} - {
         "complete.json"
     }
+
+
+def test_a_second_engine_is_saved_and_restored_beside_the_first(tiny_model, tmp_path):
+    policy, critic = trained(tiny_model, steps=1), trained(tiny_model, steps=2)
+    saver = Checkpointer(tmp_path, policy, tiny_model, others={"critic": critic})
+    saver.save(1, {})
+    saver.wait()
+    again = make_engine(tiny_model, 1), make_engine(tiny_model, 1)
+    Checkpointer(tmp_path, again[0], tiny_model, others={"critic": again[1]}).load(
+        checkpoint_path(tmp_path, 1)
+    )
+    assert worst(gather_state(again[0]), gather_state(policy)) == 0
+    assert worst(gather_state(again[1]), gather_state(critic)) == 0
+    assert worst(gather_state(policy), gather_state(critic)) > 0

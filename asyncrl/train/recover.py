@@ -1,0 +1,84 @@
+"""Where a trainer starts: at the beginning, or at the newest checkpoint after a crash.
+
+The ledger says how far the run had come. A trainer that finds it beyond its own start puts everything back to one
+version, in this order, so that a crash in between is repeated without harm:
+
+    leases pause -> the ledger forgets later steps -> engines get the checkpoint's weights -> leases resume
+
+Tasks of the forgotten steps are planned again, so each is trained once in the history that survives. At most
+`train.checkpoint_every` steps are lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, Protocol
+
+from asyncrl.data.codec import pack, unpack
+from asyncrl.train.engine import TrainEngine
+from asyncrl.train.resume import Checkpointer, newest_usable
+from asyncrl.weights.publish import PublishReport
+
+log = logging.getLogger("asyncrl.train")
+
+
+class RunLedger(Protocol):
+    """The part of the buffer a recovery uses, on rank 0."""
+
+    def stats(self) -> dict[str, Any]: ...
+    def pause(self, paused: bool) -> None: ...
+    def rollback(self, version: int) -> int: ...
+
+
+class Recoverable(Protocol):
+    """The part of the trainer a recovery uses."""
+
+    engine: TrainEngine
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Publisher(Protocol):
+    def publish(self, version: int, engine: TrainEngine) -> PublishReport: ...
+
+
+def recover(
+    trainer: Recoverable, checkpointer: Checkpointer, source: RunLedger | None, publisher: Publisher
+) -> int:
+    """Bring trainer, ledger and engines to one version and return it. Call on every rank; `source` is rank 0's.
+
+    Without a checkpoint the run starts again at version 0, from the base model the trainer was built with.
+    """
+    engine = trainer.engine
+    plan = None
+    if engine.rank == 0:
+        assert source is not None
+        plan = pack(_plan(source.stats(), checkpointer.folder))
+    decided = unpack(engine.broadcast_bytes(plan))
+    version = decided["version"]
+    if decided["path"]:
+        trainer.load_state_dict(checkpointer.load(Path(decided["path"])).extra)
+    if decided["started"]:
+        if source is not None:
+            source.pause(True)
+            again = source.rollback(version)
+            log.warning(
+                "resuming at version %d of %d; %d tasks wait again", version, decided["ledger"], again
+            )
+        publisher.publish(version, engine)
+    if source is not None:
+        source.pause(False)
+    engine.barrier()
+    return version
+
+
+def _plan(stats: dict[str, Any], folder: Path) -> dict[str, Any]:
+    found = newest_usable(folder, at_most=stats["version"])
+    return {
+        "ledger": stats["version"],
+        # Engines may be ahead as soon as a batch was taken: its weights may have been published.
+        "started": stats["version"] > 0 or stats["bound"] > 0,
+        "version": found[0] if found else 0,
+        "path": str(found[1]) if found else "",
+    }
