@@ -1,0 +1,160 @@
+"""One environment service: operations of one pass of the event loop in one request, answers as they come.
+
+A dropped connection costs nothing: what was not answered is asked again, which the service understands as a
+repetition. Each operation has a deadline of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from asyncrl import errors
+from asyncrl.clients.http import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from asyncrl.clients.streams import StreamClient
+from asyncrl.errors import (
+    AsyncRLError,
+    EnvironmentFailure,
+    EpisodeError,
+    InfrastructureError,
+    UnavailableError,
+)
+
+MAX_OPERATIONS = 256
+RETRY_S = 10.0
+"""How long a service that answers nothing is tried again."""
+SUSPECT_S = 5.0
+RETRY_AFTER_S = 1.0
+
+
+class Full(InfrastructureError):
+    """The service has no room now."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(slots=True)
+class _Waiting:
+    operation: dict[str, Any]
+    answer: asyncio.Future[dict[str, Any]]
+    deadline: float
+
+
+class EnvServiceClient:
+    """Coalesces operations for one address."""
+
+    def __init__(self, url: str, token: str = "", retry_s: float = RETRY_S) -> None:
+        self.http = StreamClient(url, token)
+        self.retry_s = retry_s
+        self._suspect_until = 0.0
+        self._waiting: list[_Waiting] = []
+        self._calls: set[asyncio.Task[None]] = set()
+
+    @property
+    def suspect(self) -> bool:
+        """True for a few seconds after it could not be reached."""
+        return time.monotonic() < self._suspect_until
+
+    async def operate(self, operation: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Return the operation's result.
+
+        Raises `Full`, `EnvironmentFailure`, another `EpisodeError` the environment named, or `InfrastructureError`
+        for everything else: an unreachable or silent service, an ended session, a lost worker.
+        """
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(operation, loop.create_future(), time.monotonic() + timeout_s)
+        if not self._waiting:
+            loop.call_soon(self._flush)
+        self._waiting.append(waiting)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await waiting.answer
+        except TimeoutError:
+            self._suspect_until = time.monotonic() + SUSPECT_S
+            what = f"{self.http.url}: no answer to {operation['op']} within {timeout_s:g} s"
+            raise InfrastructureError(what) from None
+
+    async def close(self) -> None:
+        """Cancel what is under way and close connections."""
+        calls = list(self._calls)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await self.http.close()
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for start in range(0, len(waiting), MAX_OPERATIONS):
+            call = asyncio.ensure_future(self._call(waiting[start : start + MAX_OPERATIONS]))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+
+    async def _call(self, waiting: list[_Waiting]) -> None:
+        """Ask until every operation is answered or nobody waits for it any more."""
+        give_up, pause_s = 0.0, FIRST_PAUSE_S
+        try:
+            while waiting := [w for w in waiting if not w.answer.done()]:
+                start = time.monotonic()
+                try:
+                    await self._exchange(waiting)
+                    return
+                except UnavailableError as error:
+                    now = time.monotonic()
+                    self._suspect_until = now + SUSPECT_S
+                    # A connection that worked for a while, or that answered something, starts the count anew.
+                    if not give_up or now - start > LONGEST_PAUSE_S or any(w.answer.done() for w in waiting):
+                        give_up, pause_s = now + self.retry_s, FIRST_PAUSE_S
+                    if now >= give_up:
+                        _fail(waiting, str(error))
+                        return
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        except AsyncRLError as error:
+            _fail(waiting, str(error))
+        except asyncio.CancelledError:
+            _fail(waiting, f"{self.http.url}: the client was closed")
+            raise
+
+    async def _exchange(self, waiting: list[_Waiting]) -> None:
+        """Send the operations once and hand out what is answered. Raises `UnavailableError` unless all are."""
+        body = {"operations": [w.operation for w in waiting]}
+        timeout_s = max(0.1, max(w.deadline for w in waiting) - time.monotonic())
+        left = len(waiting)
+        async with aclosing(self.http.stream("/v1/batch", body, timeout_s)) as answers:
+            async for number, result in answers:
+                left -= 1
+                _settle(waiting[number], result)
+        if left:
+            raise UnavailableError(f"{self.http.url}: the answer ended early")
+
+
+def _settle(waiting: _Waiting, result: dict[str, Any]) -> None:
+    if waiting.answer.done():
+        return
+    if "error" not in result:
+        waiting.answer.set_result(result)
+    elif "retry_after_s" in result:
+        waiting.answer.set_exception(Full(result["message"], float(result["retry_after_s"])))
+    else:
+        waiting.answer.set_exception(sorted_failure(result["error"], result["message"]))
+
+
+def _fail(waiting: list[_Waiting], why: str) -> None:
+    for one in waiting:
+        if not one.answer.done():
+            one.answer.set_exception(InfrastructureError(why))
+
+
+def sorted_failure(name: str, message: str) -> EpisodeError:
+    """Sort an error by the name of its class: the environment's own failures, everything else is infrastructure."""
+    if name in ("EnvironmentFailure", "InputError", "ConfigError"):
+        return EnvironmentFailure(message)
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, EpisodeError):
+        return kind(message)
+    return InfrastructureError(message)
