@@ -10,12 +10,14 @@ from asyncrl.errors import ConfigError
 
 ENVS: dict[str, str] = {
     "calculator": "asyncrl.envs.calculator.env:Calculator",
+    "code": "asyncrl.envs.code.env:Code",
     "countdown": "asyncrl.envs.countdown.env:Countdown",
     "gridworld": "asyncrl.envs.gridworld.env:Gridworld",
     "search": "asyncrl.envs.search.env:Search",
     "textgame": "asyncrl.envs.textgame.env:TextGame",
     "math_tool": "asyncrl.envs.math_tool.env:MathTool",
     "reasoning_gym": "asyncrl.env.adapters.reasoning_gym:ReasoningGym",
+    "gymnasium": "asyncrl.env.adapters.gymnasium:Gymnasium",
 }
 
 
