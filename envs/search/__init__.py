@@ -1,0 +1,1 @@
+"""Multi-hop questions over a corpus with BM25 search."""
