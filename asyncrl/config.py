@@ -121,8 +121,8 @@ class TrainConfig(Section):
     gradient_checkpointing: bool = False
     threads: int = Field(0, ge=0)
     """CPU threads of each rank; 0 lets torch choose."""
-    checkpoint_every: int = Field(0, ge=0)
-    """Steps between checkpoints; 0 keeps only the last."""
+    checkpoint_every: int = Field(10, ge=0)
+    """Steps between checkpoints, and the most that a crash of the trainer costs; 0 keeps only the last version."""
     keep_checkpoints: int = Field(2, ge=1)
 
     @field_validator("betas", mode="before")

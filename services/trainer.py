@@ -11,7 +11,6 @@ import json
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,12 @@ from asyncrl.clients.buffer import BufferClientSync
 from asyncrl.clients.engine import EngineClient
 from asyncrl.config import Config
 from asyncrl.data.table import TrajectoryTable
-from asyncrl.train.checkpoint import save_policy
+from asyncrl.train.anchors import Anchors
 from asyncrl.train.engine import TrainEngine
 from asyncrl.train.models import load_anchors, load_trained
 from asyncrl.train.progress import MetricsLog
+from asyncrl.train.recover import recover
+from asyncrl.train.resume import Checkpointer
 from asyncrl.train.trainer import Trainer, set_threads
 from asyncrl.types import Group
 from asyncrl.weights.publish import FilePublisher, PublishReport
@@ -92,6 +93,21 @@ class Recorder:
         self.metrics.close()
 
 
+def make_checkpointer(
+    folder: Path, config: Config, engine: TrainEngine, anchors: Anchors, model: str
+) -> Checkpointer:
+    """Return the run's checkpointer; a critic of its own has its optimizer in the same checkpoint."""
+    critic = anchors.critic
+    return Checkpointer(
+        folder / "checkpoints",
+        engine,
+        model,
+        every=config.train.checkpoint_every,
+        keep=config.train.keep_checkpoints,
+        others={"critic": critic.engine} if critic is not None and critic.engine is not None else {},
+    )
+
+
 def run_trainer(
     folder: Path, model: str, buffer: str, engines: Sequence[str], weights_dir: Path, token: str = ""
 ) -> int:
@@ -105,20 +121,20 @@ def run_trainer(
     recorder = Recorder(folder, config, engine) if first else None
     source = BufferClientSync(buffer, token) if first else None
     publisher = open_publisher(config, engine, engines, weights_dir, token)
+    checkpointer = make_checkpointer(folder, config, engine, anchors, model)
     trainer = Trainer(
         config, engine, objective, anchors, source, publisher,
-        recorder.on_step if recorder else lambda *_: None,
+        recorder.on_step if recorder else lambda *_: None, checkpointer,
     )  # fmt: skip
     start = time.monotonic()
     print(f"trainer: rank {engine.rank} of {engine.num_ranks} ready", flush=True)
     (folder / "endpoints" / f"trainer-{engine.rank}.ready").touch()
-    version = trainer.run()
+    version = trainer.run(recover(trainer, checkpointer, source, publisher))
     wall_s = time.monotonic() - start
-    save_policy(engine, folder / "checkpoints" / f"step-{version:06d}", model)
+    checkpointer.finish(version, trainer.state_dict())
     if first and recorder is not None:
         recorder.close()
-        totals = asdict(trainer.totals) | {"version": version, "wall_s": wall_s}
-        totals["lags"] = dict(trainer.totals.lags)
+        totals = trainer.totals.to_dict() | {"version": version, "wall_s": wall_s}
         (folder / "trainer.json").write_text(json.dumps(totals))
     publisher.close()
     if source is not None:

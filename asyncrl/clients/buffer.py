@@ -159,6 +159,9 @@ class BufferClientSync:
     def drop(self, step: int, group_ids: Sequence[str], reason: str) -> int:
         return self._run(self._client.drop(step, group_ids, reason))
 
+    def pause(self, paused: bool) -> None:
+        self._run(self._client.pause(paused))
+
     def rollback(self, version: int) -> int:
         return self._run(self._client.rollback(version))
 

@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import deepspeed
@@ -132,12 +131,3 @@ class TrainEngine:
         for name, parameter in self.engine.module.model.named_parameters():
             with deepspeed.zero.GatheredParameters([parameter]) if gather else nullcontext():
                 yield name, parameter.detach().clone() if gather else parameter.detach()
-
-    def save_optimizer(self, folder: str | Path, tag: str, state: dict[str, Any]) -> None:
-        """Write DeepSpeed's own checkpoint (optimizer, ranks' states). Call on every rank."""
-        self.engine.save_checkpoint(str(folder), tag=tag, client_state=state)
-
-    def load_optimizer(self, folder: str | Path, tag: str) -> dict[str, Any]:
-        """Read it back; returns the state saved with it. Call on every rank."""
-        _, state = self.engine.load_checkpoint(str(folder), tag=tag)
-        return state or {}

@@ -12,12 +12,14 @@ Tasks of the forgotten steps are planned again, so each is trained once in the h
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any, Protocol
 
 from asyncrl.data.codec import pack, unpack
+from asyncrl.errors import InputError
 from asyncrl.train.engine import TrainEngine
-from asyncrl.train.resume import Checkpointer, newest_usable
+from asyncrl.train.resume import Checkpointer, complete_checkpoints, newest_usable
 from asyncrl.weights.publish import PublishReport
 
 log = logging.getLogger("asyncrl.train")
@@ -48,7 +50,8 @@ def recover(
 ) -> int:
     """Bring trainer, ledger and engines to one version and return it. Call on every rank; `source` is rank 0's.
 
-    Without a checkpoint the run starts again at version 0, from the base model the trainer was built with.
+    Without a checkpoint the run starts again at version 0, from the base model the trainer was built with. Raises
+    `InputError` when the checkpoints are not of this ledger.
     """
     engine = trainer.engine
     plan = None
@@ -74,7 +77,17 @@ def recover(
 
 
 def _plan(stats: dict[str, Any], folder: Path) -> dict[str, Any]:
+    beyond = [path for version, path in complete_checkpoints(folder) if version > stats["version"]]
+    if beyond:
+        raise InputError(
+            f"{beyond[0]}: is beyond the ledger, which is at version {stats['version']}; "
+            "the two are of different runs"
+        )
     found = newest_usable(folder, at_most=stats["version"])
+    for version, path in complete_checkpoints(folder):
+        if found is None or version > found[0]:
+            # Damaged, or `newest_usable` had returned it; the versions that follow are made anew.
+            shutil.rmtree(path, ignore_errors=True)
     return {
         "ledger": stats["version"],
         # Engines may be ahead as soon as a batch was taken: its weights may have been published.

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -119,6 +120,20 @@ class Checkpointer:
         self._join()
         if self._failure is not None:
             raise self._failure
+
+    def finish(self, version: int, extra: Mapping[str, Any]) -> None:
+        """Save the run's last version unless it was, and wait until it is on disk. A collective.
+
+        Raises what kept it from being written, on rank 0.
+        """
+        self._join()
+        saved = torch.tensor([int((checkpoint_path(self.folder, version) / MARKER).is_file())])
+        saved = saved.to(self.engine.device)
+        self.engine.all_reduce(saved, "min")
+        if not int(saved):
+            self.save(version, extra)
+        self.wait()
+        self.engine.barrier()
 
     def _join(self) -> None:
         if self._writer is not None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from asyncrl.config import SftPhaseConfig
+from asyncrl.data.codec import decode_trajectory, encode_trajectory, pack, unpack
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.train.batch import StepBatch, pad_rows
 from asyncrl.train.controls import successes
@@ -51,6 +52,15 @@ class SftPhase:
             "sft_phase/steps": float(len(losses)),
             "sft_phase/sequences": float(len(order)),
         }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: the remembered successes in their wire form."""
+        body = pack([encode_trajectory(trajectory) for trajectory in self.kept.values()])
+        return {"kept": torch.frombuffer(bytearray(body), dtype=torch.uint8)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        kept = [decode_trajectory(body) for body in unpack(state["kept"].numpy().tobytes())]
+        self.kept = {trajectory.task_id: trajectory for trajectory in kept}
 
     def _remember(self, found: list[Trajectory]) -> None:
         for trajectory in found:

@@ -13,7 +13,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +27,7 @@ from asyncrl.train.anchors import Anchors
 from asyncrl.train.batch import StepBatch, build_step_batch
 from asyncrl.train.controls import make_controls
 from asyncrl.train.engine import TrainEngine
+from asyncrl.train.resume import Checkpointer
 from asyncrl.train.sft_phase import SftPhase
 from asyncrl.train.step import StepReport, StepSettings, train_step
 from asyncrl.types import Group
@@ -69,6 +70,10 @@ class Totals:
     wait_s: float = 0.0
     publish_s: float = 0.0
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; `asdict` alone would count the pairs of a Counter."""
+        return asdict(self) | {"lags": dict(self.lags)}
+
 
 class Trainer:
     """Runs steps on every rank; only rank 0 talks to the other processes."""
@@ -82,6 +87,7 @@ class Trainer:
         source: BatchSource | None,
         publisher: Publisher,
         on_step: Callable[[int, dict[str, Any], Sequence[Group]], None] = lambda *_: None,
+        checkpointer: Checkpointer | None = None,
     ) -> None:
         self.config = config
         self.engine = engine
@@ -90,6 +96,7 @@ class Trainer:
         self.source = source
         self.publisher = publisher
         self.on_step = on_step
+        self.checkpointer = checkpointer
         self.controls = make_controls(config, objective)
         self.sft_phase = SftPhase(config.sft_phase)
         self.totals = Totals()
@@ -129,9 +136,18 @@ class Trainer:
         self._steer(report)
         publish_s = time.perf_counter() - start - train_s
         self._account(batch, groups, report, published, wait_s, train_s, publish_s)
+        report.metrics |= self._checkpoint(version + 1)
         if self.engine.rank == 0:
             metrics = self._metrics(batch, groups, report, published, wait_s, train_s, publish_s)
             self.on_step(version + 1, metrics, groups)
+
+    def _checkpoint(self, version: int) -> dict[str, float]:
+        """Save when due; return how long training stood still for it."""
+        saver = self.checkpointer
+        if saver is None or not saver.due(version):
+            return {}
+        stall_s = saver.save(version, self.state_dict())
+        return {"time/checkpoint_s": stall_s, "time/checkpoint_write_s": saver.write_s}
 
     def _steer(self, report: StepReport) -> None:
         """Let the controllers follow what the step measured; every rank computes the same."""
@@ -149,12 +165,19 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps beside weights and optimizer; tensors and plain values only."""
-        return {"anchors": self.anchors.state_dict(), "controls": self.controls.state_dict()}
+        return {
+            "anchors": self.anchors.state_dict(),
+            "controls": self.controls.state_dict(),
+            "sft_phase": self.sft_phase.state_dict(),
+            "totals": self.totals.to_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned. Call on every rank."""
         self.anchors.load_state_dict(state["anchors"])
         self.controls.load_state_dict(state["controls"])
+        self.sft_phase.load_state_dict(state["sft_phase"])
+        self.totals = Totals(**{**state["totals"], "lags": Counter(state["totals"]["lags"])})
 
     def _take(self, step: int) -> tuple[list[Group], float]:
         """Return the step's groups on every rank, and the seconds rank 0 waited."""

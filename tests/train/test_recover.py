@@ -1,0 +1,159 @@
+"""A trainer that dies goes on from its newest checkpoint as if nothing had happened, and no task is lost or doubled."""
+
+from dataclasses import replace
+
+import pytest
+
+from asyncrl.algo.objective import build_objective
+from asyncrl.buffer.ledger import Ledger, LedgerSettings
+from asyncrl.config import parse_config
+from asyncrl.data.codec import decode_group
+from asyncrl.errors import InputError
+from asyncrl.train.anchors import Anchors
+from asyncrl.train.recover import recover
+from asyncrl.train.resume import Checkpointer, checkpoint_path, complete_checkpoints
+from asyncrl.train.trainer import Trainer
+from asyncrl.types import Task
+from asyncrl.weights.publish import PublishReport
+from tests.train.factories import group
+from tests.train.one_step import make_engine
+
+STEPS = 6
+
+
+class Killed(Exception):
+    """Stands for SIGKILL: nothing runs after it."""
+
+
+class World:
+    """A real ledger, workers that play leased tasks at once, and an engine that remembers its version."""
+
+    def __init__(self, tasks=14):
+        self.ledger = Ledger(":memory:", LedgerSettings(2, 0, 2))
+        self.ledger.add_tasks([Task(f"t{i:02d}", "gridworld") for i in range(tasks)])
+        self.ledger.close_plan()
+        self.serving, self.calls, self.kill_at = 0, [], ("", -1)
+
+    def _may_die(self, where, version):
+        if self.kill_at == (where, version):
+            self.kill_at = ("", -1)
+            raise Killed
+
+    def take(self, step, wait_s):
+        assert self.serving == self.ledger.version == step
+        while (lease := self.ledger.lease("w")) is not None:
+            played = group(lease.task.id, [0.0, 1.0], lease.version)
+            self.ledger.put(replace(played, id=lease.id, task=lease.task))
+        return [decode_group(body) for body in self.ledger.take(step).groups]
+
+    def publish(self, version, engine):
+        self._may_die("before publishing", version)
+        self.serving = version
+        self.calls.append(version)
+        self._may_die("before committing", version)
+        return PublishReport(version)
+
+    def commit(self, version):
+        self.ledger.commit(version)
+        self._may_die("after committing", version)
+
+    def stats(self):
+        return self.ledger.stats()
+
+    def pause(self, paused):
+        self.ledger.pause(paused)
+
+    def rollback(self, version):
+        return self.ledger.rollback_to(version)
+
+
+class Run:
+    """Trainer processes of one run, one after the other."""
+
+    def __init__(self, model, folder, world, every=2):
+        self.model, self.folder, self.world, self.every = model, folder, world, every
+        self.seen = {}
+
+    def _record(self, version, metrics, groups):
+        numbers = (metrics["loss/total"], metrics["grad_norm"], metrics["learning_rate"])
+        self.seen[version] = (numbers, [g.task.id for g in groups])
+
+    def process(self):
+        """Start a trainer and let it run to its end or death."""
+        config = parse_config(
+            {
+                "model": {"path": "m"},
+                "env": {"name": "gridworld"},
+                "train": {"num_steps": STEPS, "learning_rate": 1e-3, "warmup_steps": 4},
+                "buffer": {"max_staleness": 0},
+            }
+        )
+        engine, objective = make_engine(self.model, 1), build_objective({"preset": "decoupled_ppo"})
+        saver = Checkpointer(self.folder, engine, self.model, every=self.every)
+        trainer = Trainer(
+            config, engine, objective, Anchors(objective), self.world, self.world, self._record, saver
+        )
+        try:
+            return trainer.run(recover(trainer, saver, self.world, self.world)), trainer.totals
+        finally:
+            saver.wait()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tiny_model, tmp_path_factory):
+    run = Run(tiny_model, tmp_path_factory.mktemp("undisturbed"), World())
+    version, totals = run.process()
+    assert version == STEPS
+    return run.seen, totals
+
+
+@pytest.mark.parametrize(
+    ("where", "version"),
+    [("before publishing", 1), ("before committing", 4), ("after committing", 4), ("after committing", 5)],
+)
+def test_a_resumed_run_has_the_losses_and_batches_of_an_undisturbed_one(
+    tiny_model, tmp_path, undisturbed, where, version
+):
+    world = World()
+    run = Run(tiny_model, tmp_path, world)
+    world.kill_at = (where, version)
+    with pytest.raises(Killed):
+        run.process()
+    end, totals = run.process()
+    expected, expected_totals = undisturbed
+    assert end == STEPS
+    assert run.seen == expected
+    assert totals.lags == expected_totals.lags
+    assert totals.trained_tokens == expected_totals.trained_tokens
+    stats = world.ledger.stats()
+    assert (stats["trained"], stats["pending"], stats["paused"]) == (2 * STEPS, 2, False)
+
+
+def test_a_run_without_checkpoints_starts_again_at_its_first_step(tiny_model, tmp_path, undisturbed):
+    world = World()
+    run = Run(tiny_model, tmp_path, world, every=0)
+    world.kill_at = ("before committing", 3)
+    with pytest.raises(Killed):
+        run.process()
+    assert run.process()[0] == STEPS
+    assert run.seen == undisturbed[0]
+    assert world.calls == [1, 2, 3, 0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(tiny_model, tmp_path, undisturbed):
+    world = World()
+    run = Run(tiny_model, tmp_path, world)
+    world.kill_at = ("before committing", 5)
+    with pytest.raises(Killed):
+        run.process()
+    (checkpoint_path(tmp_path, 4) / "training.safetensors").write_bytes(b"torn")
+    assert run.process()[0] == STEPS
+    assert run.seen == undisturbed[0]
+    assert world.calls == [1, 2, 3, 4, 5, 2, 3, 4, 5, 6]
+    assert [version for version, _ in complete_checkpoints(tmp_path)] == [6, 4]
+
+
+def test_checkpoints_of_another_ledger_are_refused(tiny_model, tmp_path):
+    Run(tiny_model, tmp_path, World()).process()
+    with pytest.raises(InputError, match="step-000006: is beyond the ledger, which is at version 0"):
+        Run(tiny_model, tmp_path, World()).process()
