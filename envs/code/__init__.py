@@ -1,0 +1,1 @@
+"""Write a program, judged by what it prints."""
