@@ -18,6 +18,7 @@ ENVS: dict[str, str] = {
     "math_tool": "asyncrl.envs.math_tool.env:MathTool",
     "reasoning_gym": "asyncrl.env.adapters.reasoning_gym:ReasoningGym",
     "gymnasium": "asyncrl.env.adapters.gymnasium:Gymnasium",
+    "mcp": "asyncrl.env.adapters.mcp:McpTools",
 }
 
 

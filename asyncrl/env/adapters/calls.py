@@ -1,0 +1,42 @@
+"""Tool calls as the adapters answer them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+
+from asyncrl.env.protocol import Action, ToolCall
+from asyncrl.types import Message
+
+Caller = Callable[[str, dict[str, Any]], Awaitable[str]]
+"""Makes one call by name and arguments; returns what the model is told."""
+
+
+class CallRefused(Exception):
+    """A call that failed by the model's own doing; the text is what the model is told."""
+
+
+def tool_schema(name: str, description: str | None, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return a tool in the form chat templates take."""
+    function = {"name": name, "description": description or "", "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+async def answer_calls(action: Action, names: Collection[str], call: Caller) -> list[Message]:
+    """Make all calls of a turn at once; return one tool message per call, in order, and one per malformed call."""
+
+    async def one(made: ToolCall) -> str:
+        if made.name not in names:
+            return f"error: no tool {made.name!r}; there are {', '.join(names) or 'none'}"
+        try:
+            return await call(made.name, made.arguments)
+        except CallRefused as error:
+            return f"error: {error}"
+
+    results = await asyncio.gather(*(one(made) for made in action.tool_calls))
+    messages: list[Message] = [
+        {"role": "tool", "name": made.name, "tool_call_id": made.id, "content": result}
+        for made, result in zip(action.tool_calls, results, strict=True)
+    ]
+    return messages + [{"role": "tool", "content": f"error: {text}"} for text in action.parse_errors]
