@@ -12,7 +12,7 @@ LAYERS = [
     {"types", "errors"},
     {"config", "log"},
     {"algo", "data", "buffer", "env", "weights"},
-    {"evaluation", "rollout", "train"},
+    {"evaluation", "gateway", "rollout", "train"},
     {"clients"},
     {"services"},
     {"launch"},
@@ -23,6 +23,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 EXCEPTIONS = {
     ("buffer", "data"): "the ledger keeps groups in their wire form",
     ("train", "rollout"): "demonstrations are rendered exactly as rollouts are",
+    ("gateway", "rollout"): "agents' conversations are rendered and recorded exactly as own rollouts are",
 }
 """Pairs on one layer that may import, and why."""
 
@@ -62,7 +63,7 @@ def test_imports_point_down_only():
 
 
 def test_services_import_no_other_service_but_the_shared_plumbing():
-    roles = {"buffer", "engine", "env", "rollout", "trainer"}
+    roles = {"buffer", "engine", "env", "gateway", "rollout", "trainer"}
     for path in (ROOT / "services").glob("*.py"):
         others = {n.split(".")[2] for n in imported(path) if n.startswith("asyncrl.services.")}
         assert not (others & roles) - {path.stem}, path

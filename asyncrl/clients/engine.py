@@ -154,7 +154,7 @@ class EngineClient:
             ) from error
 
     async def state(self) -> dict[str, Any]:
-        """Return `{version, paused}`."""
+        """Return `{version, paused, running, waiting, kv_usage, kv_tokens}`."""
         return await self.request("state", timeout_s=10.0)
 
 
@@ -172,7 +172,9 @@ def _encode(request: GenerateRequest) -> dict[str, Any]:
 def _deliver(left: dict[str, _Pending], message: dict[str, Any]) -> None:
     pending = left.pop(message["id"])
     if "error" in message:
-        _fail(pending, InfrastructureError(message["error"]))
+        # vLLM raises ValueError for a request it cannot serve; another engine could not either.
+        refused = str(message["error"]).startswith("ValueError")
+        _fail(pending, (InputError if refused else InfrastructureError)(message["error"]))
     elif not pending.answer.done():
         pending.answer.set_result(decode_generated(message))
 

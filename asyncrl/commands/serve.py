@@ -11,23 +11,25 @@ from typing import Any
 
 from asyncrl.errors import ConfigError
 
-ROLES = ("buffer", "engine", "env", "rollout", "trainer")
+ROLES = ("buffer", "engine", "env", "gateway", "rollout", "trainer")
 
 
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "serve",
-        help="start one process of a run: buffer, engine, env, rollout or trainer",
+        help="start one process of a run: buffer, engine, env, gateway, rollout or trainer",
         description="Start one process. With --folder it reads the configuration of that run; alone it takes the "
         "options below. Listens on loopback; any other --host needs a token in ASYNCRL_TOKEN.",
     )
     parser.add_argument("role", choices=ROLES)
     parser.add_argument("--folder", type=Path, help="a run folder with config.json")
     parser.add_argument("--recipe", help="a recipe to take the configuration from, instead of a run folder")
-    parser.add_argument("--model", help="model folder or hub name (engine, rollout, trainer)")
+    parser.add_argument("--model", help="model folder or hub name (engine, gateway, rollout, trainer)")
     parser.add_argument("--base-version", type=int, default=0, help="policy version of that model (engine)")
     parser.add_argument("--buffer", default="", help="address of the buffer (rollout, trainer)")
-    parser.add_argument("--engines", nargs="*", default=[], help="addresses of engines (rollout, trainer)")
+    parser.add_argument(
+        "--engines", nargs="*", default=[], help="addresses of engines (gateway, rollout, trainer)"
+    )
     parser.add_argument("--env", nargs="*", default=[], help="addresses of environment services (rollout)")
     parser.add_argument("--weights-dir", type=Path, help="where new weights travel (trainer)")
     parser.add_argument("--host", default="127.0.0.1")
@@ -127,6 +129,14 @@ def _rollout(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> 
         name=args.name,
         **address,
     )
+    return 0
+
+
+def _gateway(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
+    from asyncrl.services.gateway import serve_gateway
+
+    model = _need(args.model, "--model", "gateway")
+    serve_gateway(config, model, _need(args.engines, "--engines", "gateway"), **address)
     return 0
 
 

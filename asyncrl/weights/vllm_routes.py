@@ -7,7 +7,7 @@ generation requests, bodies are msgpack with raw arrays, and answers stream back
 `POST /asyncrl/v1/abort`           {ids: [...]}
 `POST /asyncrl/v1/weights/prepare` a `WeightFile` -> verified, nothing changed yet
 `POST /asyncrl/v1/weights/commit`  a `WeightFile` -> pause, load, set the version, resume
-`GET  /asyncrl/v1/state`           {version, paused, running}
+`GET  /asyncrl/v1/state`           {version, paused, running, waiting, kv_usage, kv_tokens}
 
 A frame is a 4-byte little-endian length and a msgpack map.
 """
@@ -23,6 +23,7 @@ from typing import Any
 
 import msgpack
 import numpy as np
+from prometheus_client import REGISTRY
 from vllm import SamplingParams
 from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 from vllm.inputs import TokensPrompt
@@ -34,6 +35,12 @@ from asyncrl.weights.files import WeightFile, verify_weights
 
 PREFIX = "/asyncrl/v1/"
 MAX_BODY_BYTES = 64 * 1024 * 1024
+_GAUGES = {
+    "vllm:num_requests_running": "running",
+    "vllm:num_requests_waiting": "waiting",
+    "vllm:kv_cache_usage_perc": "kv_usage",
+}
+"""vLLM's own gauges, and what the state calls them."""
 
 
 def base_version() -> int:
@@ -90,7 +97,7 @@ class Routes:
 
     async def _state(self, engine: Any) -> dict[str, Any]:
         version = parse_version(await engine.get_weight_version())
-        return {"version": version, "paused": await engine.is_paused()}
+        return {"version": version, "paused": await engine.is_paused(), **_pressure(engine)}
 
     async def _commit(self, engine: Any, file: WeightFile) -> dict[str, Any]:
         """Swap the weights between two decoding steps; running requests freeze and go on."""
@@ -127,6 +134,22 @@ class Routes:
             for task in tasks:
                 task.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _pressure(engine: Any) -> dict[str, Any]:
+    """How busy the engine is: requests, share of the KV cache in use (0 to 1), size of that cache in tokens."""
+    totals: dict[str, float] = {}
+    for metric in REGISTRY.restricted_registry(list(_GAUGES)).collect():
+        for sample in metric.samples:
+            name = _GAUGES[sample.name]
+            totals[name] = totals.get(name, 0.0) + sample.value
+    cache = engine.vllm_config.cache_config
+    return {
+        "running": int(totals.get("running", 0)),
+        "waiting": int(totals.get("waiting", 0)),
+        "kv_usage": totals.get("kv_usage", 0.0),
+        "kv_tokens": int((cache.num_gpu_blocks or 0) * (cache.block_size or 0)),
+    }
 
 
 async def _run(engine: Any, request_id: str, prompt: Any, sampling: Any, adapter: Any) -> dict[str, Any]:

@@ -1,0 +1,170 @@
+"""`/v1/chat/completions`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asyncrl.errors import InputError
+from asyncrl.gateway.conversation import chat_conversation
+from asyncrl.gateway.episode import Episode
+from asyncrl.gateway.exchange import Ask, Done, Event, arguments_text, flag, openai_error
+from asyncrl.gateway.fields import MAX_N, SAMPLING_IGNORED, ignored, integer, number, refuse, stops
+from asyncrl.gateway.sampler import call_id
+from asyncrl.gateway.sampling import Prepared, Sampled, Sampling
+
+_REFUSED: dict[str, tuple[Any, ...]] = {
+    "response_format": ({"type": "text"},),
+    "top_logprobs": (0,),
+    "modalities": (["text"],),
+    "audio": (),
+    "functions": (),
+    "function_call": (),
+}
+_IGNORED = SAMPLING_IGNORED | {"tool_choice": ("auto", "none"), "parallel_tool_calls": (True,)}
+
+
+def read_sampling(
+    body: dict[str, Any], episode: Episode, max_tokens: int, dropped: tuple[str, ...]
+) -> Sampling:
+    """What OpenAI's chat and completion formats have in common. Raises `InputError`."""
+    temperature = number(body, "temperature", 1.0, 0.0, 100.0)
+    fixed = episode.spec.temperature
+    if fixed is not None and body.get("temperature") is not None and temperature != fixed:
+        dropped = (*dropped, "temperature")
+    seed = integer(body, "seed", -1, -(2**63), 2**63 - 1) if body.get("seed") is not None else None
+    return Sampling(
+        max_tokens=max_tokens,
+        n=integer(body, "n", 1, 1, MAX_N),
+        stop=stops(body.get("stop")),
+        temperature=temperature,
+        seed=seed,
+        parse_tools=body.get("tool_choice") != "none",
+        ignored=dropped,
+    )
+
+
+class ChatFormat:
+    """Implements `exchange.Format`."""
+
+    def read(self, body: dict[str, Any], episode: Episode) -> Ask:
+        refuse(body, _REFUSED)
+        flag(body, "logprobs")
+        limit = integer(body, "max_completion_tokens", 0, 1) or integer(body, "max_tokens", 0, 1)
+        options = body.get("stream_options")
+        if options is not None and not isinstance(options, dict):
+            raise InputError("stream_options: must be an object")
+        return Ask(
+            body,
+            read_sampling(body, episode, limit, ignored(body, _IGNORED)),
+            conversation=chat_conversation(body.get("messages"), body.get("tools")),
+            stream=flag(body, "stream"),
+        )
+
+    def answer(self, done: Done, episode: Episode) -> dict[str, Any]:
+        choices = [
+            {
+                "index": index,
+                "message": _message(sampled),
+                "logprobs": _logprobs(done, sampled),
+                "finish_reason": finish_reason(sampled),
+            }
+            for index, sampled in enumerate(done.answers)
+        ]
+        head = _head(done.ask, done.prepared, "chat.completion")
+        return {**head, "choices": choices, "usage": usage(done)}
+
+    def stream(self, ask: Ask, prepared: Prepared, episode: Episode) -> ChatStream:
+        return ChatStream(ask, prepared)
+
+    def error(self, status: int, message: str, code: str = "") -> dict[str, Any]:
+        return openai_error(status, message, code)
+
+
+class ChatStream:
+    """Implements `exchange.Stream`."""
+
+    def __init__(self, ask: Ask, prepared: Prepared) -> None:
+        self.ask = ask
+        self.head = _head(ask, prepared, "chat.completion.chunk")
+        self.shown = 0
+
+    def opening(self) -> list[Event]:
+        delta = {"role": "assistant", "content": ""}
+        return [self._chunk(index, delta) for index in range(self.ask.sampling.n)]
+
+    def text(self, delta: str) -> list[Event]:
+        self.shown += len(delta)
+        return [self._chunk(0, {"content": delta})]
+
+    def closing(self, done: Done) -> list[Event]:
+        events: list[Event] = []
+        for index, sampled in enumerate(done.answers):
+            rest = sampled.content[self.shown :]
+            if rest:
+                events.append(self._chunk(index, {"content": rest}))
+            calls = _wire_calls(sampled)
+            for position, call in enumerate(calls):
+                events.append(self._chunk(index, {"tool_calls": [{"index": position, **call}]}))
+            last = self._chunk(index, {}, finish_reason(sampled))
+            if isinstance(last[1], dict):
+                last[1]["choices"][0]["logprobs"] = _logprobs(done, sampled)
+            events.append(last)
+        if (self.ask.body.get("stream_options") or {}).get("include_usage"):
+            events.append(("", {**self.head, "choices": [], "usage": usage(done)}))
+        return [*events, ("", "[DONE]")]
+
+    def failure(self, status: int, message: str) -> list[Event]:
+        return [("", openai_error(status, message))]
+
+    def _chunk(self, index: int, delta: dict[str, Any], reason: str | None = None) -> Event:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+        return "", {**self.head, "choices": [choice]}
+
+
+def finish_reason(sampled: Sampled) -> str:
+    """ "tool_calls", "stop" or "length"."""
+    return "tool_calls" if sampled.tool_calls else sampled.finish_reason
+
+
+def usage(done: Done) -> dict[str, Any]:
+    """Token counts as chat and completion answers carry them."""
+    return {
+        "prompt_tokens": done.prompt_tokens,
+        "completion_tokens": done.completion_tokens,
+        "total_tokens": done.prompt_tokens + done.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": done.cached_tokens},
+    }
+
+
+def _head(ask: Ask, prepared: Prepared, kind: str) -> dict[str, Any]:
+    return {"id": call_id(prepared.id, 0), "object": kind, "created": ask.created, "model": ask.model}
+
+
+def _message(sampled: Sampled) -> dict[str, Any]:
+    calls = _wire_calls(sampled)
+    content = sampled.content or (None if calls else "")
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    return {**message, "tool_calls": calls} if calls else message
+
+
+def _wire_calls(sampled: Sampled) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": wire_id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": arguments_text(call.arguments)},
+        }
+        for call, wire_id in zip(sampled.tool_calls, sampled.tool_ids, strict=True)
+    ]
+
+
+def _logprobs(done: Done, sampled: Sampled) -> dict[str, Any] | None:
+    if not done.ask.body.get("logprobs"):
+        return None
+    ids = sampled.generated.token_ids.tolist()
+    tokens = [done.renderer.tokenizer.decode([i], skip_special_tokens=False) for i in ids]
+    content = [
+        {"token": token, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": []}
+        for token, logprob in zip(tokens, sampled.generated.logprobs.tolist(), strict=True)
+    ]
+    return {"content": content, "refusal": None}

@@ -1,0 +1,168 @@
+"""Messages from any client in one form, and the keys by which a recorded conversation is found again.
+
+Clients return what they were given with small changes: `null` for empty text, other spacing in JSON arguments,
+text as a list of parts, new fields. The key of an assistant message therefore covers only what the model
+said: its stripped text and its calls. Ids of tool calls are replaced by their position, so that equal
+conversations render to equal tokens; the ids themselves only choose between conversations that read the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asyncrl.errors import InputError
+from asyncrl.types import Message
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+MAX_MESSAGES = 8192
+TEXT_PARTS = ("text", "input_text", "output_text")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages as chat templates take them, and what is needed to find their beginning in a tree."""
+
+    messages: list[Message]
+    tools: list[dict[str, Any]]
+    call_ids: list[tuple[str, ...]]
+    """Per message, the ids its tool calls had on the wire."""
+
+    def prefixes(self) -> list[tuple[int, bytes]]:
+        """(k, key of the first k messages) for every prefix that ends with an assistant message, longest first."""
+        key, found = root_key(self.tools), []
+        for count, message in enumerate(self.messages, 1):
+            key = extend_key(key, message)
+            if message["role"] == "assistant":
+                found.append((count, key))
+        return found[::-1]
+
+    def key(self) -> bytes:
+        """Key of the whole conversation."""
+        key = root_key(self.tools)
+        for message in self.messages:
+            key = extend_key(key, message)
+        return key
+
+
+def root_key(tools: Sequence[dict[str, Any]]) -> bytes:
+    """Key of the empty conversation with these tools: the template writes them before any message."""
+    return _digest(b"", [*tools])
+
+
+def extend_key(key: bytes, message: Message) -> bytes:
+    """Key of a conversation that goes on with `message`."""
+    calls = [(c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", ())]
+    return _digest(key, [message["role"], message["content"].strip(), calls])
+
+
+def _digest(before: bytes, value: Any) -> bytes:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(before + text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def chat_conversation(raw_messages: Any, raw_tools: Any) -> Conversation:
+    """Read messages and tools as `/v1/chat/completions` has them. Raises `InputError` naming the place."""
+    if not isinstance(raw_messages, list) or not 0 < len(raw_messages) <= MAX_MESSAGES:
+        raise InputError(f"messages: must be a list of 1 to {MAX_MESSAGES} messages")
+    positions: dict[str, str] = {}
+    messages, call_ids = [], []
+    for number, raw in enumerate(raw_messages):
+        where = f"messages[{number}]"
+        if not isinstance(raw, dict) or raw.get("role") not in ROLES:
+            role = raw.get("role") if isinstance(raw, dict) else raw
+            raise InputError(f"{where}.role: must be one of {', '.join(ROLES)}, got {role!r}")
+        role = "system" if raw["role"] == "developer" else raw["role"]
+        message: Message = {"role": role, "content": text_of(raw.get("content"), f"{where}.content")}
+        ids: list[str] = []
+        if role == "assistant" and raw.get("tool_calls"):
+            message["tool_calls"] = _tool_calls(raw["tool_calls"], f"{where}.tool_calls", ids, positions)
+        if role == "tool":
+            wire_id = str(raw.get("tool_call_id", ""))
+            message["tool_call_id"] = positions.get(wire_id, wire_id)
+            if raw.get("name"):
+                message["name"] = str(raw["name"])
+        messages.append(message)
+        call_ids.append(tuple(ids))
+    return Conversation(messages, chat_tools(raw_tools), call_ids)
+
+
+def chat_tools(raw: Any) -> list[dict[str, Any]]:
+    """Read `tools` of `/v1/chat/completions`. Raises `InputError`."""
+    if raw is None:
+        return []
+    if not isinstance(raw, list):
+        raise InputError(f"tools: must be a list, got {type(raw).__name__}")
+    tools = []
+    for number, tool in enumerate(raw):
+        function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise InputError(
+                f'tools[{number}]: must be {{"type": "function", "function": {{"name": ...}}}}; '
+                "only function tools are offered"
+            )
+        tools.append(function_tool(function["name"], function.get("description"), function.get("parameters")))
+    return tools
+
+
+def function_tool(name: str, description: Any, parameters: Any) -> dict[str, Any]:
+    """One tool as chat templates take it."""
+    schema = dict(parameters) if isinstance(parameters, dict) else {"type": "object"}
+    schema.setdefault("properties", {})
+    function = {"name": name, "description": str(description or ""), "parameters": schema}
+    return {"type": "function", "function": function}
+
+
+def text_of(content: Any, where: str) -> str:
+    """Text of a `content` field: a string, null, or a list of text parts. Raises `InputError` for other parts."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise InputError(f"{where}: must be a string or a list of parts, got {type(content).__name__}")
+    texts = []
+    for number, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        if kind not in TEXT_PARTS or not isinstance(part.get("text"), str):
+            raise InputError(f"{where}[{number}]: only text parts are supported, got {kind!r}")
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+def read_arguments(raw: Any) -> Any:
+    """Arguments of a call as an object; what is not valid JSON stays the text it is."""
+    if not isinstance(raw, str):
+        return raw if isinstance(raw, dict) else {}
+    try:
+        return json.loads(raw)
+    except json.JSONDecodeError:
+        return raw
+
+
+def tool_call(position: int, name: str, arguments: Any) -> dict[str, Any]:
+    """One call of an assistant message as chat templates take it."""
+    return {
+        "type": "function",
+        # Nine alphanumeric characters: the only form that Mistral's templates take.
+        "id": f"call{position:05d}",
+        "function": {"name": name, "arguments": arguments},
+    }
+
+
+def _tool_calls(raw: Any, where: str, ids: list[str], positions: dict[str, str]) -> list[dict[str, Any]]:
+    if not isinstance(raw, list):
+        raise InputError(f"{where}: must be a list, got {type(raw).__name__}")
+    calls = []
+    for position, call in enumerate(raw):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise InputError(f"{where}[{position}]: must have a function with a name")
+        made = tool_call(position, function["name"], read_arguments(function.get("arguments")))
+        ids.append(str(call.get("id", "")))
+        positions[ids[-1]] = made["id"]
+        calls.append(made)
+    return calls

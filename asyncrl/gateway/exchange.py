@@ -1,0 +1,123 @@
+"""What every API format reads from a request and writes from its answers."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from asyncrl.errors import InputError
+from asyncrl.gateway.conversation import Conversation
+from asyncrl.gateway.episode import Episode
+from asyncrl.gateway.sampling import Prepared, Sampled, Sampling
+
+MODEL = "policy"
+"""The one model a gateway serves; whatever name a client asks for is answered under that name."""
+Event = tuple[str, dict[str, Any] | str]
+"""Name and data of a server-sent event; an empty name is left out, data that is text is sent as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request, read and checked."""
+
+    body: dict[str, Any]
+    sampling: Sampling
+    conversation: Conversation | None = None
+    prompt: str | list[int] = ""
+    """Of a plain completion, where there is no conversation."""
+    stream: bool = False
+    created: int = field(default_factory=lambda: int(time.time()))
+    """Seconds since 1970."""
+    items: tuple[dict[str, Any], ...] = ()
+    """All items of a `/v1/responses` conversation so far."""
+
+    @property
+    def model(self) -> str:
+        return str(self.body.get("model") or MODEL)
+
+    @property
+    def live(self) -> bool:
+        """Whether text can be streamed while it grows: not while it may turn out to be a tool call, nor for several
+        answers at once."""
+        tools = self.conversation is not None and self.conversation.tools and self.sampling.parse_tools
+        return self.stream and self.sampling.n == 1 and not tools
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A request with its answers."""
+
+    ask: Ask
+    prepared: Prepared
+    answers: list[Sampled]
+    renderer: Any
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.prepared.read_ids)
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(len(a.generated.token_ids) for a in self.answers)
+
+    @property
+    def cached_tokens(self) -> int:
+        return self.answers[0].generated.cached_tokens
+
+
+class Stream(Protocol):
+    """Writes the events of one streamed answer, in this order."""
+
+    def opening(self) -> list[Event]: ...
+    def text(self, delta: str) -> list[Event]: ...
+    def closing(self, done: Done) -> list[Event]: ...
+    def failure(self, status: int, message: str) -> list[Event]: ...
+
+
+class Format(Protocol):
+    """One API format."""
+
+    def read(self, body: dict[str, Any], episode: Episode) -> Ask:
+        """Check a request. Raises `InputError` naming the field."""
+        ...
+
+    def answer(self, done: Done, episode: Episode) -> dict[str, Any]:
+        """The body of the whole answer."""
+        ...
+
+    def stream(self, ask: Ask, prepared: Prepared, episode: Episode) -> Stream:
+        """The writer of a streamed answer."""
+        ...
+
+    def error(self, status: int, message: str, code: str = "") -> dict[str, Any]:
+        """The body of a refusal."""
+        ...
+
+
+def encode_event(event: Event) -> bytes:
+    """A server-sent event on the wire."""
+    name, data = event
+    text = data if isinstance(data, str) else json.dumps(data, separators=(",", ":"))
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {text}\n\n".encode()
+
+
+def flag(body: dict[str, Any], name: str) -> bool:
+    """An optional true or false. Raises `InputError`."""
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise InputError(f"{name}: must be true or false, got {str(value)[:100]!r}")
+    return bool(value)
+
+
+def openai_error(status: int, message: str, code: str = "") -> dict[str, Any]:
+    """A refusal as OpenAI's clients read it."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": code or None}}
+
+
+def arguments_text(arguments: dict[str, Any]) -> str:
+    """Arguments of a tool call as OpenAI's formats carry them."""
+    return json.dumps(arguments)

@@ -1,0 +1,125 @@
+"""A tree to trajectories: one per leaf, every sampled token trained in exactly one of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from asyncrl.gateway.tree import Call, CallTree, digest, path
+from asyncrl.types import NOT_SAMPLED, FailureClass, Status, Trajectory, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How an episode ended and what it earned."""
+
+    status: Status = Status.FINISHED
+    failure: FailureClass | None = None
+    error: str = ""
+    reward: float = 0.0
+    """Of the whole episode; rewards of single calls come on top."""
+    components: dict[str, float] = field(default_factory=dict)
+    success: bool | None = None
+
+
+def export_tree(
+    tree: CallTree, task_id: str, episode_index: int, verdict: Verdict, timing: dict[str, float]
+) -> tuple[list[Trajectory], int]:
+    """Return the trajectories of an episode and how many of their tokens differ from what the engine read.
+
+    A call shared by several branches is trained in the first; in the others its tokens are context. Each
+    trajectory earns the episode's reward and the rewards of all calls on its path, shared ones included.
+    An episode without calls gives one empty trajectory, which carries its status.
+    """
+    leaves = tree.leaves()
+    owner: dict[int, int] = {}
+    for number, leaf in enumerate(leaves):
+        for call in path(leaf):
+            owner.setdefault(call.index, number)
+    trajectories, drifted = [], 0
+    for number, leaf in enumerate(leaves):
+        calls = path(leaf)
+        owned = {call.index for call in calls if owner[call.index] == number}
+        arrays, turns = _lay_out(calls, owned)
+        drifted += _drift(calls, arrays["token_ids"])
+        info: dict[str, Any] = {
+            "branch": number,
+            "branches": len(leaves),
+            "cached_tokens": sum(c.generated.cached_tokens for c in calls if c.index in owned),
+        }
+        if leaf.agent:
+            info["agent"] = leaf.agent
+        reward = verdict.reward + sum(call.reward for call in calls)
+        trajectories.append(_trajectory(task_id, episode_index, arrays, turns, reward, verdict, timing, info))
+    if not leaves:
+        arrays, turns = _lay_out([], set())
+        trajectories = [
+            _trajectory(task_id, episode_index, arrays, turns, verdict.reward, verdict, timing, {})
+        ]
+    return trajectories, drifted
+
+
+def _lay_out(calls: list[Call], owned: set[int]) -> tuple[dict[str, np.ndarray], tuple[Turn, ...]]:
+    """Arrays of one path; calls that are not `owned` are written as context."""
+    ids: list[np.ndarray] = [np.empty(0, np.int32)]
+    logprobs: list[np.ndarray] = [np.empty(0, np.float32)]
+    versions: list[np.ndarray] = [np.empty(0, np.int32)]
+    turns, position = [], 0
+    for call in calls:
+        for tokens, sampled in ((call.context, False), (call.generated.token_ids, call.index in owned)):
+            count = len(tokens)
+            ids.append(tokens)
+            logprobs.append(call.generated.logprobs if sampled else np.zeros(count, np.float32))
+            versions.append(call.generated.versions if sampled else np.full(count, NOT_SAMPLED, np.int32))
+            if sampled:
+                turns.append(Turn(position, position + count, call.reward))
+            position += count
+    arrays = {
+        "token_ids": np.concatenate(ids).astype(np.int32, copy=False),
+        "behavior_logprobs": np.concatenate(logprobs).astype(np.float32, copy=False),
+        "versions": np.concatenate(versions).astype(np.int32, copy=False),
+    }
+    return arrays, tuple(turns)
+
+
+def _drift(calls: list[Call], ids: np.ndarray) -> int:
+    """Tokens of turns whose context in the trajectory is not the context the engine read."""
+    drifted, position = 0, 0
+    for call in calls:
+        position += len(call.context)
+        count = len(call.generated.token_ids)
+        if digest(ids[:position]) != call.read_digest:
+            drifted += count
+        position += count
+    return drifted
+
+
+def _trajectory(
+    task_id: str,
+    episode_index: int,
+    arrays: dict[str, np.ndarray],
+    turns: tuple[Turn, ...],
+    reward: float,
+    verdict: Verdict,
+    timing: dict[str, float],
+    info: dict[str, Any],
+) -> Trajectory:
+    return Trajectory(
+        task_id=task_id,
+        episode_index=episode_index,
+        token_ids=arrays["token_ids"],
+        loss_mask=arrays["versions"] != NOT_SAMPLED,
+        behavior_logprobs=arrays["behavior_logprobs"],
+        versions=arrays["versions"],
+        turns=turns,
+        reward=reward,
+        status=verdict.status,
+        components=dict(verdict.components),
+        success=verdict.success,
+        failure=verdict.failure,
+        error=verdict.error[:2000],
+        timing=dict(timing),
+        info=info,
+    )

@@ -1,0 +1,217 @@
+"""Anthropic's `/v1/messages`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asyncrl.errors import InputError
+from asyncrl.gateway.chat import read_sampling
+from asyncrl.gateway.conversation import Conversation, chat_conversation, function_tool, text_of
+from asyncrl.gateway.episode import Episode
+from asyncrl.gateway.exchange import Ask, Done, Event, arguments_text, flag
+from asyncrl.gateway.fields import ignored, integer, stops
+from asyncrl.gateway.sampler import call_id
+from asyncrl.gateway.sampling import Prepared, Sampled
+
+_IGNORED: dict[str, tuple[Any, ...]] = {
+    "top_p": (1, 1.0),
+    "top_k": (0,),
+    "thinking": ({"type": "disabled"},),
+    "tool_choice": ({"type": "auto"}, {"type": "none"}),
+}
+_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+}
+_THOUGHTS = ("thinking", "redacted_thinking")
+
+
+class MessagesFormat:
+    """Implements `exchange.Format`."""
+
+    def read(self, body: dict[str, Any], episode: Episode) -> Ask:
+        limit = integer(body, "max_tokens", 0, 1)
+        if not limit:
+            raise InputError("max_tokens: must be given")
+        choice = body.get("tool_choice")
+        kind = choice.get("type") if isinstance(choice, dict) else choice
+        common = {"temperature": body.get("temperature"), "tool_choice": kind}
+        common["stop"] = list(stops(body.get("stop_sequences"), "stop_sequences")) or None
+        sampling = read_sampling(common, episode, limit, ignored(body, _IGNORED))
+        return Ask(body, sampling, conversation=read_conversation(body), stream=flag(body, "stream"))
+
+    def answer(self, done: Done, episode: Episode) -> dict[str, Any]:
+        sampled = done.answers[0]
+        message = _message(done.ask, done.prepared)
+        message["content"] = _blocks(sampled)
+        message["usage"] = _usage(done)
+        return message | _stop(sampled)
+
+    def stream(self, ask: Ask, prepared: Prepared, episode: Episode) -> MessagesStream:
+        return MessagesStream(ask, prepared)
+
+    def error(self, status: int, message: str, code: str = "") -> dict[str, Any]:
+        return messages_error(status, message)
+
+
+class MessagesStream:
+    """Implements `exchange.Stream`."""
+
+    def __init__(self, ask: Ask, prepared: Prepared) -> None:
+        self.ask, self.prepared = ask, prepared
+        self.shown = 0
+
+    def opening(self) -> list[Event]:
+        message = _message(self.ask, self.prepared)
+        message["usage"] = {"input_tokens": len(self.prepared.read_ids), "output_tokens": 0}
+        return [_event("message_start", message=message)]
+
+    def text(self, delta: str) -> list[Event]:
+        events = [] if self.shown else [_event("content_block_start", index=0, content_block=_text_block(""))]
+        self.shown += len(delta)
+        return [*events, _delta(0, {"type": "text_delta", "text": delta})]
+
+    def closing(self, done: Done) -> list[Event]:
+        sampled = done.answers[0]
+        events: list[Event] = []
+        if rest := sampled.content[self.shown :]:
+            events += self.text(rest)
+        if self.shown:
+            events.append(_event("content_block_stop", index=0))
+        first = 1 if self.shown else 0
+        for index, block in enumerate((b for b in _blocks(sampled) if b["type"] == "tool_use"), first):
+            events.append(_event("content_block_start", index=index, content_block=block | {"input": {}}))
+            partial = arguments_text(block["input"])
+            events.append(_delta(index, {"type": "input_json_delta", "partial_json": partial}))
+            events.append(_event("content_block_stop", index=index))
+        events.append(_event("message_delta", delta=_stop(sampled), usage=_usage(done)))
+        return [*events, _event("message_stop")]
+
+    def failure(self, status: int, message: str) -> list[Event]:
+        return [("error", messages_error(status, message))]
+
+
+def messages_error(status: int, message: str) -> dict[str, Any]:
+    """A refusal as Anthropic's clients read it."""
+    kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def read_conversation(body: dict[str, Any]) -> Conversation:
+    """The conversation of a request. Raises `InputError` naming the field."""
+    raw = body.get("messages")
+    if not isinstance(raw, list):
+        raise InputError("messages: must be a list")
+    chat: list[dict[str, Any]] = []
+    if body.get("system"):
+        chat.append({"role": "system", "content": text_of(body["system"], "system")})
+    for number, message in enumerate(raw):
+        where = f"messages[{number}]"
+        role = message.get("role") if isinstance(message, dict) else None
+        if role not in ("user", "assistant"):
+            raise InputError(f"{where}.role: must be user or assistant, got {str(role)[:100]!r}")
+        blocks = message.get("content")
+        if not isinstance(blocks, list):
+            chat.append({"role": role, "content": text_of(blocks, f"{where}.content")})
+        else:
+            chat += (_assistant if role == "assistant" else _user)(blocks, f"{where}.content")
+    return chat_conversation(chat, _tools(body.get("tools")))
+
+
+def _assistant(blocks: list[Any], where: str) -> list[dict[str, Any]]:
+    calls = [
+        {
+            "id": b.get("id"),
+            "type": "function",
+            "function": {"name": b.get("name"), "arguments": b.get("input")},
+        }
+        for b in blocks
+        if isinstance(b, dict) and b.get("type") == "tool_use"
+    ]
+    texts = [b for b in blocks if not (isinstance(b, dict) and b.get("type") in ("tool_use", *_THOUGHTS))]
+    message: dict[str, Any] = {"role": "assistant", "content": text_of(texts, where)}
+    return [message | ({"tool_calls": calls} if calls else {})]
+
+
+def _user(blocks: list[Any], where: str) -> list[dict[str, Any]]:
+    """Results of tools come first, as the API demands; the text after them is the user's."""
+    results = [b for b in blocks if isinstance(b, dict) and b.get("type") == "tool_result"]
+    texts = [b for b in blocks if not (isinstance(b, dict) and b.get("type") == "tool_result")]
+    chat = [
+        {
+            "role": "tool",
+            "tool_call_id": b.get("tool_use_id"),
+            "content": text_of(b.get("content"), f"{where}.tool_result.content"),
+        }
+        for b in results
+    ]
+    if texts or not results:
+        chat.append({"role": "user", "content": text_of(texts, where)})
+    return chat
+
+
+def _tools(raw: Any) -> list[dict[str, Any]] | None:
+    if raw is None:
+        return None
+    if not isinstance(raw, list):
+        raise InputError("tools: must be a list")
+    tools = []
+    for number, tool in enumerate(raw):
+        if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+            raise InputError(f"tools[{number}].name: must be a text")
+        if tool.get("type", "custom") != "custom":
+            raise InputError(f"tools[{number}].type: only custom tools are offered, got {tool['type']!r}")
+        tools.append(function_tool(tool["name"], tool.get("description"), tool.get("input_schema")))
+    return tools
+
+
+def _message(ask: Ask, prepared: Prepared) -> dict[str, Any]:
+    return {
+        "id": call_id(prepared.id, 0),
+        "type": "message",
+        "role": "assistant",
+        "model": ask.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
+
+
+def _blocks(sampled: Sampled) -> list[dict[str, Any]]:
+    blocks = [_text_block(sampled.content)] if sampled.content else []
+    for call, wire_id in zip(sampled.tool_calls, sampled.tool_ids, strict=True):
+        blocks.append({"type": "tool_use", "id": wire_id, "name": call.name, "input": call.arguments})
+    return blocks
+
+
+def _text_block(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text, "citations": None}
+
+
+def _stop(sampled: Sampled) -> dict[str, Any]:
+    if sampled.tool_calls:
+        reason = "tool_use"
+    elif sampled.stop_string:
+        reason = "stop_sequence"
+    else:
+        reason = "end_turn" if sampled.finish_reason == "stop" else "max_tokens"
+    return {"stop_reason": reason, "stop_sequence": sampled.stop_string or None}
+
+
+def _usage(done: Done) -> dict[str, Any]:
+    return {
+        "input_tokens": done.prompt_tokens - done.cached_tokens,
+        "cache_read_input_tokens": done.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": done.completion_tokens,
+    }
+
+
+def _event(name: str, **data: Any) -> Event:
+    return name, {"type": name, **data}
+
+
+def _delta(index: int, delta: dict[str, Any]) -> Event:
+    return _event("content_block_delta", index=index, delta=delta)

@@ -1,0 +1,91 @@
+"""What a request continues, and the tokens of the rest.
+
+A client's messages are compared with the recorded conversations of its episode. The longest one that they begin
+with lends its tokens; only the messages after it are rendered. Nothing sampled is tokenized again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from asyncrl.errors import ConfigError, InputError
+from asyncrl.gateway.conversation import Conversation, extend_key
+from asyncrl.gateway.episode import Episode
+from asyncrl.gateway.tree import Call, token_ids
+from asyncrl.rollout.render import ChatRenderer
+
+
+def continue_chat(
+    renderer: ChatRenderer, episode: Episode, conversation: Conversation
+) -> tuple[Call | None, np.ndarray]:
+    """Return the recorded call that a conversation continues, if any, and the tokens that follow it. [N] int32.
+
+    Raises `InputError` when the chat template refuses the messages.
+    """
+    messages, tools = conversation.messages, conversation.tools
+    parent, after = _longest(episode, conversation)
+    context = None if parent is None else _rest(renderer, parent, conversation, after)
+    if context is None:
+        parent, after = None, 0
+        context = _render(lambda: renderer.opening(messages, tools))
+    for message in messages[after:]:
+        if message["role"] == "assistant" and extend_key(b"", message) in episode.said:
+            # The agent rewrote what came before, so this turn is context here, in the template's tokens.
+            episode.counters["rendered_turns"] += 1
+    return parent, context
+
+
+def continue_text(renderer: ChatRenderer, episode: Episode, prompt: str) -> tuple[Call | None, np.ndarray]:
+    """The same for a plain prompt that may begin with an earlier prompt and its completion."""
+    ends = [
+        c
+        for c in episode.tree.calls
+        if c.text_end is not None and c.text_end and prompt.startswith(c.text_end)
+    ]
+    parent = max(ends, key=lambda c: (len(c.text_end or ""), -c.num_children), default=None)
+    rest = prompt[len(parent.text_end or "") :] if parent else prompt
+    return parent, np.asarray(renderer.tokenizer.encode(rest, add_special_tokens=False), np.int32)
+
+
+def continue_ids(episode: Episode, ids: np.ndarray) -> tuple[Call | None, np.ndarray]:
+    """The same for a prompt of token ids. [L] int32."""
+    best, length = None, 0
+    for call in episode.tree.calls:
+        known = token_ids(call)
+        if length < len(known) <= len(ids) and np.array_equal(known, ids[: len(known)]):
+            best, length = call, len(known)
+    return best, ids[length:]
+
+
+def _longest(episode: Episode, conversation: Conversation) -> tuple[Call | None, int]:
+    for count, key in conversation.prefixes():
+        # Nothing follows the last message, so it cannot be what is continued.
+        if count < len(conversation.messages):
+            call = episode.tree.find(key, conversation.call_ids[count - 1])
+            if call is not None:
+                return call, count
+    return None, 0
+
+
+def _rest(renderer: ChatRenderer, parent: Call, conversation: Conversation, after: int) -> np.ndarray | None:
+    """Tokens after the parent's turn; None where the template writes a turn differently once more follows."""
+    try:
+        rest = _render(lambda: renderer.observation(conversation.messages[after:], conversation.tools))
+    except ConfigError:
+        return None
+    sampled = parent.generated.token_ids
+    if len(sampled) and sampled[-1] in renderer.stop_token_ids:
+        return rest
+    # A turn that was cut did not end itself, so the end of turn is context.
+    return np.concatenate([np.asarray(renderer.stop_token_ids[:1], np.int32), rest])
+
+
+def _render(render: Callable[[], np.ndarray]) -> np.ndarray:
+    try:
+        return render()
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise InputError(f"messages: the model's chat template refuses them: {error}") from error

@@ -1,0 +1,177 @@
+"""OpenAI's `/v1/responses`. The server keeps the items of a response until the episode ends, for
+`previous_response_id`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asyncrl.errors import InputError
+from asyncrl.gateway.chat import read_sampling
+from asyncrl.gateway.conversation import chat_conversation, function_tool, text_of
+from asyncrl.gateway.episode import Episode
+from asyncrl.gateway.exchange import Ask, Done, arguments_text, flag, openai_error
+from asyncrl.gateway.fields import SAMPLING_IGNORED, ignored, integer, refuse
+from asyncrl.gateway.responses_stream import ResponsesStream
+from asyncrl.gateway.sampler import call_id
+from asyncrl.gateway.sampling import Prepared, Sampled
+
+_IGNORED = SAMPLING_IGNORED | {"tool_choice": ("auto", "none"), "parallel_tool_calls": (True,)}
+_REFUSED: dict[str, tuple[Any, ...]] = {
+    "background": (False,),
+    "conversation": (),
+    "prompt": (),
+    "text": ({"format": {"type": "text"}}, {}),
+}
+
+
+class ResponsesFormat:
+    """Implements `exchange.Format`."""
+
+    def read(self, body: dict[str, Any], episode: Episode) -> Ask:
+        refuse(body, _REFUSED)
+        limit = integer(body, "max_output_tokens", 0, 1)
+        sampling = read_sampling({**body, "n": None, "stop": None}, episode, limit, ignored(body, _IGNORED))
+        items = (*_earlier(body.get("previous_response_id"), episode), *_items(body.get("input")))
+        chat = _chat(items)
+        if body.get("instructions"):
+            chat.insert(0, {"role": "system", "content": text_of(body["instructions"], "instructions")})
+        conversation = chat_conversation(chat, _tools(body.get("tools")))
+        return Ask(body, sampling, conversation, stream=flag(body, "stream"), items=items)
+
+    def answer(self, done: Done, episode: Episode) -> dict[str, Any]:
+        sampled = done.answers[0]
+        response = response_head(done.ask, done.prepared)
+        response["output"] = output_items(done.prepared, sampled)
+        episode.responses[response["id"]] = (*done.ask.items, *response["output"])
+        cut = sampled.finish_reason == "length"
+        response["status"] = "incomplete" if cut else "completed"
+        response["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
+        response["usage"] = {
+            "input_tokens": done.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": done.cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": done.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": done.prompt_tokens + done.completion_tokens,
+        }
+        return response
+
+    def stream(self, ask: Ask, prepared: Prepared, episode: Episode) -> ResponsesStream:
+        return ResponsesStream(response_head(ask, prepared), lambda done: self.answer(done, episode))
+
+    def error(self, status: int, message: str, code: str = "") -> dict[str, Any]:
+        return openai_error(status, message, code)
+
+
+def response_head(ask: Ask, prepared: Prepared) -> dict[str, Any]:
+    """A response as it is before anything is sampled."""
+    body = ask.body
+    return {
+        "id": call_id(prepared.id, 0),
+        "object": "response",
+        "created_at": ask.created,
+        "status": "in_progress",
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.get("instructions"),
+        "metadata": body.get("metadata") or {},
+        "model": ask.model,
+        "output": [],
+        "parallel_tool_calls": True,
+        "previous_response_id": body.get("previous_response_id"),
+        "temperature": ask.sampling.temperature,
+        "tool_choice": body.get("tool_choice") or "auto",
+        "tools": body.get("tools") or [],
+        "top_p": 1.0,
+        "usage": None,
+    }
+
+
+def output_items(prepared: Prepared, sampled: Sampled) -> list[dict[str, Any]]:
+    """An answer as output items: its text, then its calls."""
+    items: list[dict[str, Any]] = []
+    status = "incomplete" if sampled.finish_reason == "length" else "completed"
+    if sampled.content or not sampled.tool_calls:
+        items.append(
+            {
+                "type": "message",
+                "id": f"msg_{prepared.id}",
+                "role": "assistant",
+                "status": status,
+                "content": [{"type": "output_text", "text": sampled.content, "annotations": []}],
+            }
+        )
+    for call, wire_id in zip(sampled.tool_calls, sampled.tool_ids, strict=True):
+        items.append(
+            {
+                "type": "function_call",
+                "id": f"fc_{wire_id}",
+                "call_id": wire_id,
+                "name": call.name,
+                "arguments": arguments_text(call.arguments),
+                "status": status,
+            }
+        )
+    return items
+
+
+def _earlier(response_id: Any, episode: Episode) -> tuple[dict[str, Any], ...]:
+    if response_id is None:
+        return ()
+    items = episode.responses.get(str(response_id))
+    if items is None:
+        raise InputError(f"previous_response_id: this episode has no response {str(response_id)[:100]!r}")
+    return items
+
+
+def _items(raw: Any) -> list[dict[str, Any]]:
+    if isinstance(raw, str):
+        return [{"role": "user", "content": raw}]
+    if not isinstance(raw, list) or not all(isinstance(item, dict) for item in raw):
+        raise InputError("input: must be a text or a list of items")
+    return raw
+
+
+def _chat(items: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
+    """Items as chat messages. What one turn said comes as several items: its text and each of its calls."""
+    chat: list[dict[str, Any]] = []
+    turn_open = False
+    for number, item in enumerate(items):
+        where = f"input[{number}]"
+        kind = item.get("type", "message")
+        if kind == "reasoning":
+            continue
+        if kind == "message":
+            role = item.get("role")
+            chat.append({"role": role, "content": text_of(item.get("content"), f"{where}.content")})
+            turn_open = role == "assistant"
+        elif kind == "function_call":
+            function = {"name": item.get("name"), "arguments": item.get("arguments")}
+            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            if not turn_open:
+                chat.append({"role": "assistant", "content": ""})
+                turn_open = True
+            chat[-1].setdefault("tool_calls", []).append(call)
+        elif kind == "function_call_output":
+            content = text_of(item.get("output"), f"{where}.output")
+            chat.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
+            turn_open = False
+        else:
+            raise InputError(f"{where}.type: {str(kind)[:100]!r} is not supported")
+    return chat
+
+
+def _tools(raw: Any) -> list[dict[str, Any]] | None:
+    if raw is None:
+        return None
+    if not isinstance(raw, list):
+        raise InputError("tools: must be a list")
+    tools = []
+    for number, tool in enumerate(raw):
+        if (
+            not isinstance(tool, dict)
+            or tool.get("type") != "function"
+            or not isinstance(tool.get("name"), str)
+        ):
+            raise InputError(f'tools[{number}]: must be {{"type": "function", "name": ...}}')
+        tools.append(function_tool(tool["name"], tool.get("description"), tool.get("parameters")))
+    return tools

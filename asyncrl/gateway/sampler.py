@@ -1,0 +1,271 @@
+"""Answers one call: prepare (what does it continue), sample, record."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+import uuid
+from collections.abc import Callable
+
+import numpy as np
+
+from asyncrl.env.protocol import Action, ToolCall
+from asyncrl.errors import InfrastructureError, InputError
+from asyncrl.gateway.conversation import Conversation, extend_key, tool_call
+from asyncrl.gateway.episode import Episode, EpisodeEnded
+from asyncrl.gateway.pauses import Pauses
+from asyncrl.gateway.pieces import PIECE_TOKENS, cut_at_stop, first_stop, join, settled
+from asyncrl.gateway.prefixes import continue_chat, continue_ids, continue_text
+from asyncrl.gateway.sampling import ContextTooLong, Engines, Prepared, Sampled, Sampling
+from asyncrl.gateway.tree import Call, digest, token_ids
+from asyncrl.rollout.generate import Generated, GenerateRequest
+from asyncrl.rollout.render import ChatRenderer
+from asyncrl.types import Message
+
+OnText = Callable[[str], None]
+
+
+class Sampler:
+    """Shared by all episodes of a gateway."""
+
+    def __init__(
+        self, engines: Engines, renderer: ChatRenderer, parse: Callable[[str], Action], max_model_len: int
+    ) -> None:
+        self.engines = engines
+        self.renderer = renderer
+        self.parse = parse
+        self.max_model_len = max_model_len
+        self.pauses = Pauses()
+
+    def prepare_chat(self, episode: Episode, conversation: Conversation, sampling: Sampling) -> Prepared:
+        """Find what a conversation continues. Raises `InputError`, `ContextTooLong`, `EpisodeEnded`."""
+        episode.check_open()
+        parent, context = continue_chat(self.renderer, episode, conversation)
+        return self._prepared(episode, sampling, parent, context, conversation=conversation)
+
+    def prepare_prompt(self, episode: Episode, prompt: str | list[int], sampling: Sampling) -> Prepared:
+        """The same for a plain prompt, text or token ids."""
+        episode.check_open()
+        if isinstance(prompt, str):
+            parent, context = continue_text(self.renderer, episode, prompt)
+            return self._prepared(episode, sampling, parent, context, prompt_text=prompt)
+        parent, context = continue_ids(episode, np.asarray(prompt, np.int32))
+        return self._prepared(episode, sampling, parent, context)
+
+    async def sample(self, prepared: Prepared, on_text: OnText | None = None) -> list[Sampled]:
+        """Sample the answers. `on_text` receives the text of a single answer as it grows.
+
+        Raises `InfrastructureError` when no engine can serve, `EpisodeEnded` when the episode ends meanwhile.
+        """
+        start = time.monotonic()
+        try:
+            if prepared.sampling.n == 1:
+                return [await self._answer(prepared, 0, on_text)]
+            tasks = [
+                asyncio.ensure_future(self._answer(prepared, i, None)) for i in range(prepared.sampling.n)
+            ]
+            try:
+                return list(await asyncio.gather(*tasks))
+            finally:
+                for task in tasks:
+                    task.cancel()
+        except InfrastructureError:
+            prepared.episode.counters["infrastructure_errors"] += 1
+            raise
+        finally:
+            prepared.episode.engine_s += time.monotonic() - start
+
+    def record(self, prepared: Prepared, answers: list[Sampled]) -> list[Call]:
+        """Add the answers to the episode's tree; to be done before the client can see them."""
+        episode = prepared.episode
+        episode.check_open()
+        calls = []
+        for index, sampled in enumerate(answers):
+            call = episode.tree.add(
+                Call(
+                    call_id(prepared.id, index),
+                    prepared.parent,
+                    prepared.context,
+                    sampled.generated,
+                    prepared.read_digest,
+                    root=prepared.root,
+                    tool_ids=sampled.tool_ids,
+                    agent=prepared.sampling.agent,
+                    text_end=self._text_end(prepared, sampled),
+                ),
+                self._keys(prepared, sampled),
+            )
+            episode.count_call(prepared.read_ids, sampled.generated)
+            calls.append(call)
+        self.pauses.began(calls[-1].id)
+        longest = len(prepared.read_ids) + max(len(s.generated.token_ids) for s in answers)
+        ttl_s = self.pauses.ttl_s if prepared.sampling.ttl_s is None else prepared.sampling.ttl_s
+        self.engines.hold(prepared.session, longest, ttl_s)
+        return calls
+
+    def end(self, episode: Episode) -> None:
+        """Stop what an episode still has running, and let go of its cached contexts."""
+        for task in list(episode.running.values()):
+            task.cancel()
+        for root in {call.root for call in episode.tree.calls}:
+            self.engines.hold(_session(episode, root), 0, 0.0)
+
+    def _prepared(
+        self,
+        episode: Episode,
+        sampling: Sampling,
+        parent: Call | None,
+        context: np.ndarray,
+        conversation: Conversation | None = None,
+        prompt_text: str | None = None,
+    ) -> Prepared:
+        spec = episode.spec
+        made = len(episode.tree.calls) + len(episode.running)
+        if spec.max_calls and made + sampling.n > spec.max_calls:
+            episode.limit = episode.limit or "max_calls"
+            raise InputError(f"this episode may make {spec.max_calls} calls; it has made {made}")
+        read_ids = np.concatenate([token_ids(parent), context])
+        limit = min(spec.max_tokens or self.max_model_len, self.max_model_len)
+        room = limit - len(read_ids)
+        if not len(read_ids):
+            raise InputError("prompt: must not be empty")
+        if room < 1:
+            episode.limit = episode.limit or "max_tokens"
+            raise ContextTooLong(
+                f"the conversation has {len(read_ids)} tokens and the limit with an answer is {limit} "
+                "(context_length_exceeded)"
+            )
+        episode.touched = episode.clock()
+        for name in sampling.ignored:
+            episode.counters[f"ignored: {name}"] += 1
+        if parent is not None:
+            self.pauses.ended(parent.id)
+        max_tokens = min(n for n in (room, spec.max_tokens_per_turn, sampling.max_tokens) if n)
+        root = parent.root if parent is not None else episode.next_root()
+        read_digest = digest(read_ids)
+        episode.asked[read_digest] += 1
+        return Prepared(
+            id=uuid.uuid4().hex,
+            episode=episode,
+            sampling=sampling,
+            parent=parent,
+            context=context,
+            read_ids=read_ids,
+            read_digest=read_digest,
+            occurrence=episode.asked[read_digest],
+            max_tokens=max_tokens,
+            root=root,
+            session=_session(episode, root),
+            conversation=conversation,
+            prompt_text=prompt_text,
+        )
+
+    async def _answer(self, prepared: Prepared, index: int, on_text: OnText | None) -> Sampled:
+        stop = prepared.sampling.stop
+        if not stop and on_text is None:
+            generated = await self._generate(prepared, index, 0, prepared.read_ids, prepared.max_tokens)
+            return self._read(prepared, generated, "")
+        pieces: list[Generated] = []
+        shown, left, stopped = 0, prepared.max_tokens, ""
+        while True:
+            read_ids = np.concatenate([prepared.read_ids, *(p.token_ids for p in pieces)])
+            size = min(left, PIECE_TOKENS)
+            pieces.append(await self._generate(prepared, index, len(pieces), read_ids, size))
+            left -= len(pieces[-1].token_ids)
+            generated, stopped = cut_at_stop(join(pieces), stop, self.renderer.text)
+            ended = stopped or generated.finish_reason != "length" or left < 1
+            text = _before_stop(self.renderer.text(generated.token_ids), stop)
+            ready = len(text) if ended else settled(text, stop)
+            if on_text is not None and ready > shown:
+                on_text(text[shown:ready])
+                shown = ready
+            if ended:
+                return self._read(prepared, generated, stopped)
+
+    async def _generate(
+        self, prepared: Prepared, index: int, piece: int, read_ids: np.ndarray, max_tokens: int
+    ) -> Generated:
+        episode, sampling = prepared.episode, prepared.sampling
+        fixed = episode.spec.temperature
+        request = GenerateRequest(
+            id=f"{prepared.id}-{index}-{piece}",
+            token_ids=read_ids,
+            max_tokens=max_tokens,
+            temperature=sampling.temperature if fixed is None else fixed,
+            seed=_seed(prepared, index, piece),
+            stop_token_ids=self.renderer.stop_token_ids,
+            session=prepared.session,
+        )
+        # In a task of its own, so that ending the episode ends the wait without cancelling the HTTP handler.
+        task = asyncio.ensure_future(self.engines.generate(request))
+        episode.running[request.id] = task
+        try:
+            await asyncio.wait({task})
+        finally:
+            task.cancel()
+            del episode.running[request.id]
+        if task.cancelled():
+            raise EpisodeEnded(f"episode {episode.id} has ended")
+        return task.result()
+
+    def _read(self, prepared: Prepared, generated: Generated, stop_string: str) -> Sampled:
+        """Turn sampled tokens into what clients see."""
+        text = self.renderer.text(generated.token_ids)
+        text = text[: text.index(stop_string)] if stop_string else text
+        content = text
+        calls: tuple[ToolCall, ...] = ()
+        conversation = prepared.conversation
+        if conversation is not None and conversation.tools and prepared.sampling.parse_tools:
+            action = self.parse(text)
+            if action.tool_calls:
+                content, calls = action.content, action.tool_calls
+            prepared.episode.counters["malformed_tool_calls"] += len(action.parse_errors)
+        message: Message = {"role": "assistant", "content": content}
+        if calls:
+            message["tool_calls"] = [tool_call(i, c.name, c.arguments) for i, c in enumerate(calls)]
+        ids = tuple(f"call_{uuid.uuid4().hex[:24]}" for _ in calls)
+        return Sampled(generated, text, generated.finish_reason, stop_string, content, calls, ids, message)
+
+    def _text_end(self, prepared: Prepared, sampled: Sampled) -> str | None:
+        """Prompt and completion of a plain text call, with the end of turn and the stop string if sampled."""
+        if prepared.prompt_text is None:
+            return None
+        ids = sampled.generated.token_ids.tolist()
+        return prepared.prompt_text + self.renderer.tokenizer.decode(ids, skip_special_tokens=False)
+
+    def _keys(self, prepared: Prepared, sampled: Sampled) -> list[bytes]:
+        """The keys the conversation may have once the client has added this answer to it."""
+        if prepared.conversation is None:
+            return []
+        said = [sampled.message]
+        if sampled.stop_string and not sampled.tool_calls:
+            # Some frameworks put the stop string back before they return the message.
+            said.append({"role": "assistant", "content": sampled.text + sampled.stop_string})
+        prepared.episode.said.update(extend_key(b"", message) for message in said)
+        key = prepared.conversation.key()
+        return [extend_key(key, message) for message in said]
+
+
+def call_id(prepared_id: str, index: int) -> str:
+    """Id of an answer: that of the response, with the number of the choice after the first."""
+    return prepared_id if index == 0 else f"{prepared_id}:{index}"
+
+
+def _session(episode: Episode, root: int) -> str:
+    return f"{episode.id}/{root}"
+
+
+def _before_stop(text: str, stop: tuple[str, ...]) -> str:
+    at = first_stop(text, stop)[0]
+    return text if at < 0 else text[:at]
+
+
+def _seed(prepared: Prepared, index: int, piece: int) -> int | None:
+    """A seed from the episode's and what the engine reads, the same whatever else the agent runs meanwhile."""
+    spec, asked = prepared.episode.spec, prepared.sampling.seed
+    if spec.seed is None and (spec.temperature is not None or asked is None):
+        return None
+    name = f"{spec.seed}/{asked}/{spec.task_id}/{spec.episode_index}/{prepared.occurrence}/{index}/{piece}"
+    mixed = hashlib.blake2b(name.encode() + prepared.read_digest, digest_size=7)
+    return int.from_bytes(mixed.digest(), "little")

@@ -1,0 +1,93 @@
+"""What passes between the API formats and the sampler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from asyncrl.env.protocol import ToolCall
+from asyncrl.errors import InputError
+from asyncrl.gateway.conversation import Conversation
+from asyncrl.gateway.episode import Episode
+from asyncrl.gateway.tree import Call
+from asyncrl.rollout.generate import Generated, Generator
+from asyncrl.types import Message
+
+
+class Engines(Generator, Protocol):
+    """A router over engines. It ends a request whose `generate` is cancelled."""
+
+    def hold(self, session: str, num_tokens: int, ttl_s: float) -> None:
+        """Say that a session's context of `num_tokens` is needed again within `ttl_s`; 0 says that it is not."""
+        ...
+
+
+class ContextTooLong(InputError):
+    """The conversation leaves no room for an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What a client may ask for. Sizes in tokens."""
+
+    max_tokens: int = 0
+    """0 for as many as fit."""
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    temperature: float = 1.0
+    seed: int | None = None
+    parse_tools: bool = True
+    ignored: tuple[str, ...] = ()
+    """Parameters the client gave that have no effect here."""
+    agent: str = ""
+    """Sub-agent that asks."""
+    ttl_s: float | None = None
+    """Client's hint for how long it will be before this conversation goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A call that is ready to be sampled."""
+
+    id: str
+    episode: Episode
+    sampling: Sampling
+    parent: Call | None
+    context: np.ndarray
+    """[N] int32, tokens after the parent's turn."""
+    read_ids: np.ndarray
+    """[L] int32, all tokens the engine reads."""
+    read_digest: bytes
+    occurrence: int
+    """How often this episode has asked with these tokens, this time included."""
+    max_tokens: int
+    root: int
+    """Number of the conversation within the episode."""
+    session: str
+    """Calls of one conversation share a session, so that the router keeps them on one engine."""
+    conversation: Conversation | None = None
+    """None for plain prompts."""
+    prompt_text: str | None = None
+    """The prompt of a plain text completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One answer."""
+
+    generated: Generated
+    text: str
+    """What the model wrote, without the stop token or string."""
+    finish_reason: str
+    """"stop" or "length"."""
+    stop_string: str = ""
+    """The stop string that ended it."""
+    content: str = ""
+    """Text outside tool calls."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_ids: tuple[str, ...] = ()
+    """Ids of the tool calls on the wire."""
+    message: Message = field(default_factory=dict)
+    """The assistant message as chat templates take it."""

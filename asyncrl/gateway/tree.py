@@ -1,0 +1,99 @@
+"""The calls of one episode as a tree: a call that continues a recorded one shares its tokens, exactly.
+
+A node is one sampled turn. Its context is what its parent's turn is followed by; a root's is the whole prompt.
+Sub-agents and new conversations are further roots, parallel branches are siblings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from asyncrl.rollout.generate import Generated
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One sampled turn."""
+
+    id: str
+    parent: Call | None
+    context: np.ndarray
+    """[N] int32, tokens nobody sampled between the parent's turn and this one."""
+    generated: Generated
+    read_digest: bytes
+    """Digest of the whole context the engine read, to prove at export that it is the context trained on."""
+    tool_ids: tuple[str, ...] = ()
+    agent: str = ""
+    """Name of the sub-agent that asked, for multi-agent advantages."""
+    text_end: str | None = None
+    """Prompt and completion of a plain text call."""
+    reward: float = 0.0
+    index: int = 0
+    """Position among the calls of the episode, in the order of their answers."""
+    root: int = 0
+    """Number of this conversation within the episode."""
+    num_children: int = 0
+
+
+class CallTree:
+    """Recorded calls and the index that finds them again."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self._by_key: dict[bytes, list[Call]] = {}
+        self._by_id: dict[str, Call] = {}
+
+    def add(self, call: Call, keys: Sequence[bytes] = ()) -> Call:
+        """Record a call that is found again by any of `keys`. Sets its `index`, and the root of a child."""
+        call.index = len(self.calls)
+        if call.parent is not None:
+            call.parent.num_children += 1
+            call.root = call.parent.root
+        self.calls.append(call)
+        self._by_id[call.id] = call
+        for key in dict.fromkeys(keys):
+            self._by_key.setdefault(key, []).append(call)
+        return call
+
+    def by_id(self, call_id: str) -> Call | None:
+        """The call with this id."""
+        return self._by_id.get(call_id)
+
+    def find(self, key: bytes, tool_ids: tuple[str, ...] = ()) -> Call | None:
+        """The call whose conversation, its own turn included, has this key.
+
+        Turns that read the same may have been sampled as different tokens. Then ids of tool calls decide, then
+        the call that has been continued least, then the newest: parallel branches each keep their own.
+        """
+        found = self._by_key.get(key)
+        if not found:
+            return None
+        return min(found, key=lambda c: (c.tool_ids != tool_ids, c.num_children, -c.index))
+
+    def leaves(self) -> list[Call]:
+        """Calls that nothing continues, in order."""
+        return [call for call in self.calls if not call.num_children]
+
+
+def path(call: Call) -> list[Call]:
+    """The calls from the root to `call`."""
+    found = [call]
+    while found[-1].parent is not None:
+        found.append(found[-1].parent)
+    return found[::-1]
+
+
+def token_ids(call: Call | None) -> np.ndarray:
+    """All tokens up to the end of `call`. [L] int32; empty for None."""
+    if call is None:
+        return np.empty(0, np.int32)
+    return np.concatenate([part for c in path(call) for part in (c.context, c.generated.token_ids)])
+
+
+def digest(ids: np.ndarray) -> bytes:
+    """Digest of token ids."""
+    return hashlib.blake2b(np.ascontiguousarray(ids, dtype="<i4").tobytes(), digest_size=16).digest()

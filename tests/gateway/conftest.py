@@ -1,0 +1,95 @@
+"""A gateway in this process over an engine that answers by a script, and the real clients in front of it."""
+
+import httpx
+import numpy as np
+import pytest
+
+from asyncrl.gateway.episodes import Episodes
+from asyncrl.gateway.sampler import Sampler
+from asyncrl.rollout.generate import Generated
+from asyncrl.rollout.toolcalls import parse_hermes
+from asyncrl.services.gateway import create_gateway_app
+
+CONTEXT = 256
+
+
+class ScriptedEngine:
+    """Says what `reply(text so far)` returns, in tokens of one byte each: tokenizing that text again would give
+    others. Keeps every request; `max_tokens` cuts."""
+
+    def __init__(self, renderer, reply):
+        self.renderer, self.reply = renderer, reply
+        self.requests, self.held = [], []
+        self.failure = None
+
+    def tokens(self, text):
+        singles = [self.renderer.tokenizer.encode(c, add_special_tokens=False) for c in text]
+        return np.array([i for ids in singles for i in ids] + [self.renderer.stop_token_ids[0]], np.int32)
+
+    async def generate(self, request):
+        self.requests.append(request)
+        if self.failure:
+            raise self.failure
+        text = self.renderer.tokenizer.decode(request.token_ids.tolist())
+        prompt, _, begun = text.rpartition("<|im_start|>assistant\n")
+        if not prompt:
+            prompt, begun = text, ""
+        ids = self.tokens(self.reply(prompt))[len(self.tokens(begun)) - 1 if begun else 0 :]
+        cut = ids[: request.max_tokens]
+        logprobs = -np.arange(1, len(cut) + 1, dtype=np.float32) / 64
+        reason = "stop" if len(cut) == len(ids) else "length"
+        return Generated(cut, logprobs, np.full(len(cut), 7, np.int32), reason, 0)
+
+    def hold(self, session, num_tokens, ttl_s):
+        self.held.append((session, num_tokens, ttl_s))
+
+    def status(self):
+        return []
+
+    async def close(self):
+        return
+
+
+class Gateway:
+    """The app behind `httpx`, with helpers for the routes of the one who runs the episodes."""
+
+    def __init__(self, renderer, reply):
+        self.engine = ScriptedEngine(renderer, reply)
+        self.renderer = renderer
+        self.episodes = Episodes(Sampler(self.engine, renderer, parse_hermes, CONTEXT))
+        self.app = create_gateway_app(self.episodes, self.engine, token="secret")
+
+    def http(self, key=""):
+        transport = httpx.ASGITransport(self.app)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        return httpx.AsyncClient(transport=transport, base_url="http://gateway", headers=headers)
+
+    async def open(self, **spec):
+        async with self.http("secret") as http:
+            answer = await http.post("/asyncrl/v1/episodes", json={"task_id": "t", **spec})
+        assert answer.status_code == 200, answer.text
+        return self.episodes.by_id(answer.json()["id"])
+
+    async def finish(self, episode, **body):
+        async with self.http("secret") as http:
+            answer = await http.post(f"/asyncrl/v1/episodes/{episode.id}/finish", json=body)
+        assert answer.status_code == 200, answer.text
+        return episode.result
+
+    def openai(self, episode):
+        from openai import AsyncOpenAI
+
+        return AsyncOpenAI(base_url="http://gateway/v1", api_key=episode.key, http_client=self.http(), max_retries=0)
+
+    def anthropic(self, episode):
+        import httpx2
+        from anthropic import AsyncAnthropic
+
+        http = httpx2.AsyncClient(transport=httpx2.ASGITransport(self.app))
+        return AsyncAnthropic(base_url="http://gateway", api_key=episode.key, http_client=http, max_retries=0)
+
+
+@pytest.fixture
+def make_gateway(renderer):
+    """`make_gateway(reply)`: a gateway whose engine says `reply(prompt text)`."""
+    return lambda reply: Gateway(renderer, reply)
