@@ -79,7 +79,9 @@ class Gateway:
     def openai(self, episode):
         from openai import AsyncOpenAI
 
-        return AsyncOpenAI(base_url="http://gateway/v1", api_key=episode.key, http_client=self.http(), max_retries=0)
+        return AsyncOpenAI(
+            base_url="http://gateway/v1", api_key=episode.key, http_client=self.http(), max_retries=0
+        )
 
     def anthropic(self, episode):
         import httpx2
