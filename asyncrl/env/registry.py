@@ -14,6 +14,8 @@ ENVS: dict[str, str] = {
     "countdown": "asyncrl.envs.countdown.env:Countdown",
     "gridworld": "asyncrl.envs.gridworld.env:Gridworld",
     "search": "asyncrl.envs.search.env:Search",
+    "sql": "asyncrl.envs.sql.env:Sql",
+    "terminal": "asyncrl.envs.terminal.env:Terminal",
     "textgame": "asyncrl.envs.textgame.env:TextGame",
     "math_tool": "asyncrl.envs.math_tool.env:MathTool",
     "reasoning_gym": "asyncrl.env.adapters.reasoning_gym:ReasoningGym",

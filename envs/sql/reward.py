@@ -1,0 +1,43 @@
+"""Compare results: rows as multisets unless order was asked for, numbers by value."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from typing import Any
+
+from asyncrl.envs.sql.database import Row
+
+FENCE = re.compile(r"```(?:sql)?\s*\n?(.*?)```", re.DOTALL | re.IGNORECASE)
+QUERY = re.compile(r"\s*(select|with|values)\b", re.IGNORECASE)
+
+
+def as_query(content: str) -> str:
+    """Return the query that an answer is, or an empty text where it is values."""
+    blocks = FENCE.findall(content)
+    text = (blocks[-1] if blocks else content).strip().rstrip(";")
+    return text if QUERY.match(text) else ""
+
+
+def as_rows(content: str) -> list[Row]:
+    """Return the rows that an answer in words is: one a line, cells apart by `|` or `,`."""
+    lines = [line.strip().strip("|") for line in content.strip().splitlines() if line.strip()]
+    return [tuple(cell.strip() for cell in re.split(r"[|,]", line)) for line in lines]
+
+
+def same_rows(given: list[Row], gold: list[Row], ordered: bool) -> bool:
+    """True when the rows are equal, in any order unless `ordered`; "7", 7 and 7.0 are one value."""
+    left, right = ([tuple(_plain(cell) for cell in row) for row in rows] for rows in (given, gold))
+    return left == right if ordered else Counter(left) == Counter(right)
+
+
+def _plain(cell: Any) -> Any:
+    """A cell in one form: numbers rounded to six places, text in small letters."""
+    if cell is None:
+        return "null"
+    try:
+        number = float(cell)
+    except (TypeError, ValueError):
+        return cell.hex() if isinstance(cell, bytes) else str(cell).strip().casefold()
+    return round(number, 6) if math.isfinite(number) else str(number)
