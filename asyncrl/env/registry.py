@@ -21,6 +21,7 @@ ENVS: dict[str, str] = {
     "reasoning_gym": "asyncrl.env.adapters.reasoning_gym:ReasoningGym",
     "gymnasium": "asyncrl.env.adapters.gymnasium:Gymnasium",
     "mcp": "asyncrl.env.adapters.mcp:McpTools",
+    "textarena": "asyncrl.env.adapters.textarena:TextArena",
 }
 
 

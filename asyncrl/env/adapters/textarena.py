@@ -1,0 +1,138 @@
+"""Games of TextArena: alone, or against players that are scripted."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from asyncrl.env.adapters.needs import AdapterEnv, load_object
+from asyncrl.env.adapters.own_random import OwnRandom
+from asyncrl.env.protocol import Action, Step
+from asyncrl.errors import EnvironmentFailure
+from asyncrl.types import Message, Task
+
+Opponent = Callable[[str, random.Random], str]
+"""From what a player was shown since its last move, and a generator of its own, to its move."""
+
+MOVE = re.compile(r"\[[^\[\]\n]{1,40}\]")
+MAX_MOVES = 1000
+"""Of other players between two of ours."""
+
+
+def listed(shown: str, rng: random.Random) -> str:
+    """Return a random one of the bracketed moves in the last part that shows any. Raises `EnvironmentFailure`."""
+    for part in reversed(shown.split("\n\n")):
+        if moves := [m for m in MOVE.findall(part) if not m.startswith("[Player")]:
+            return rng.choice(moves)
+    raise EnvironmentFailure(
+        f"opponent 'listed' finds no move like [4] in what it is shown; name one by import path: {shown[:200]!r}"
+    )
+
+
+class TextArena(AdapterEnv):
+    """A TextArena game by `id`, made with the arguments in `make`.
+
+    We play seat `player` of `players`, or with `player` = -1 the seat that follows from the task's seed. The others
+    are played by `opponent`: "listed" (random among the bracketed moves that the game lists), or the import path of
+    a function (shown, rng) -> move. A turn without brackets is put in brackets. The reward is the game's own for our
+    seat; success is a reward of at least 1.
+    """
+
+    library: ClassVar[str] = "textarena"
+    extra: ClassVar[str] = "textarena"
+
+    def __init__(
+        self,
+        task: Task,
+        id: str = "TicTacToe-v0",
+        make: dict[str, Any] | None = None,
+        players: int = 2,
+        player: int = -1,
+        opponent: str = "listed",
+        max_turns: int = 64,
+    ) -> None:
+        super().__init__(task)
+        if players < 1 or not -1 <= player < players:
+            raise ValueError(f"player: must be from 0 to {players - 1}, or -1, got {player}")
+        self.players, self.max_turns = players, max_turns
+        self.player = task.seed // 2 % players if player == -1 else player
+        self.opponent: Opponent = listed if opponent == "listed" else load_object("opponent", opponent)
+        self.rngs = [random.Random(f"{task.seed} {seat}") for seat in range(players)]
+        self.random = OwnRandom(task.seed)
+        self.turn = 0
+        self.game = self._make(id, dict(make or {}))
+
+    def reset(self) -> list[Message]:
+        with self.random:
+            try:
+                self.game.reset(num_players=self.players, seed=self.task.seed)
+            except AssertionError as error:
+                raise EnvironmentFailure(f"players: the game refuses {self.players}: {error}") from error
+            if self._others():
+                raise EnvironmentFailure("the game was over before our first move")
+            return [{"role": "user", "content": self._shown()}]
+
+    def step(self, action: Action) -> Step:
+        """Make our move, then those of the others."""
+        self.turn += 1
+        move = action.content.strip()
+        with self.random:
+            done, _ = self.game.step(action=move if "[" in move else f"[{move}]")
+            done = done or self._others()
+            if not done and self.turn < self.max_turns:
+                return Step([{"role": "user", "content": self._shown()}])
+            rewards, info = self.game.close()
+        reward = float((rewards or {}).get(self.player, 0.0))
+        invalid = bool((info or {}).get(self.player, {}).get("invalid_move"))
+        return Step(
+            reward=reward,
+            done=True,
+            success=reward >= 1.0,
+            components={"game": reward, "invalid": float(invalid)},
+            truncated=not done,
+        )
+
+    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+        """A move that the game lists. Raises `NotImplementedError` where none is seen."""
+        for message in reversed(messages):
+            try:
+                return {"role": "assistant", "content": listed(str(message["content"]), rng)}
+            except EnvironmentFailure:
+                continue
+        raise NotImplementedError
+
+    def _others(self) -> bool:
+        """Let the others move until it is our turn; return whether the game is over."""
+        for _ in range(MAX_MOVES):
+            seat = self.game.state.current_player_id
+            if seat == self.player:
+                return False
+            move = self.opponent(self._shown(seat), self.rngs[seat])
+            done, _ = self.game.step(action=move)
+            if done:
+                return True
+        raise EnvironmentFailure(f"the other players made {MAX_MOVES} moves and it was never our turn")
+
+    def _shown(self, seat: int | None = None) -> str:
+        """What a player is told since its last move, its own moves left out."""
+        _, seen = self.game.get_observation()
+        seat = self.player if seat is None else seat
+        names = self.game.state.role_mapping
+        own = self.load().ObservationType.PLAYER_ACTION
+        lines = []
+        for sender, text, kind in seen:
+            if kind is own and sender == seat:
+                continue
+            lines.append(text if sender == -1 else f"{names.get(sender, sender)}: {text}")
+        return "\n\n".join(line.strip() for line in lines)
+
+    def _make(self, id: str, arguments: dict[str, Any]) -> Any:
+        library = self.load()
+        known = self.load("textarena.envs.registration").ENV_REGISTRY
+        if f"{id}-raw" not in known:
+            raise ValueError(f"id: unknown game {id!r}; see `textarena.envs.registration.ENV_REGISTRY`")
+        with self.random:
+            # Without wrappers: they repeat what was shown before, and the conversation holds that already.
+            return library.make(f"{id}-raw", **arguments)
