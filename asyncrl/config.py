@@ -11,7 +11,7 @@ import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -53,6 +53,10 @@ class EnvConfig(Section):
     processes: int = Field(0, ge=0)
     """Worker processes of the environment service; 0 runs sessions inside the service."""
     max_sessions: int = Field(1024, ge=1)
+    limits: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    """Sessions at once of single environments, by name; `max_sessions` bounds all of them together."""
+    lease_s: float = Field(120.0, gt=0)
+    """A session without a call for so long is closed."""
 
 
 class EngineConfig(Section):

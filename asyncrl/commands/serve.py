@@ -89,7 +89,14 @@ def _buffer(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> i
 def _env(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
     from asyncrl.services.env import serve_env
 
-    serve_env(max_sessions=config.env.max_sessions, **address)
+    env = config.env
+    serve_env(
+        max_sessions=env.max_sessions,
+        lease_s=env.lease_s,
+        processes=env.processes,
+        limits=env.limits,
+        **address,
+    )
     return 0
 
 
