@@ -18,7 +18,7 @@ import numpy as np
 
 from asyncrl.clients.engine import EngineClient
 from asyncrl.clients.health import EngineHealth
-from asyncrl.clients.placement import EngineLoad, place
+from asyncrl.clients.placement import EngineLoad, Health, place
 from asyncrl.errors import AsyncRLError, InfrastructureError, InputError
 from asyncrl.rollout.generate import Generated, GenerateRequest
 
@@ -65,7 +65,8 @@ class EngineRouter:
         self._prober: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[Any]] = set()
         self.newest = -1
-        """Newest policy version any engine was seen to serve."""
+        """Newest policy version that an engine serves."""
+        self._newest_since = 0.0
         for client in engines:
             self.join(client)
 
@@ -129,7 +130,7 @@ class EngineRouter:
         return [
             EngineLoad(
                 url,
-                engine.health.health(now),
+                engine.health.health(now, self.newest, self._newest_since),
                 engine.client.in_flight + engine.others,
                 engine.waiting,
                 engine.prefill_tokens,
@@ -228,8 +229,13 @@ class EngineRouter:
         engine.kv_tokens = int(state.get("kv_tokens", 0))
 
     def _saw(self, engine: _Engine, version: int) -> None:
-        self.newest = max(self.newest, version)
-        engine.health.answered(time.monotonic(), version, self.newest)
+        now = time.monotonic()
+        engine.health.answered(now, version)
+        # Not the newest ever: a run that resumes takes all engines back to its checkpoint's version.
+        alive = (e.health for e in self._engines.values() if e.health.health(now) is not Health.DEAD)
+        newest = max(health.version for health in alive)
+        if newest != self.newest:
+            self.newest, self._newest_since = newest, now
 
     def _start_probing(self) -> None:
         if self._prober is None:

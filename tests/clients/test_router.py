@@ -1,0 +1,247 @@
+"""The router over engines that speak the real protocol on real sockets: affinity, failover, hints, abort."""
+
+import asyncio
+import struct
+from contextlib import asynccontextmanager
+
+import msgpack
+import numpy as np
+import pytest
+from aiohttp import web
+
+from asyncrl.clients.engine import EngineClient
+from asyncrl.clients.router import EngineRouter
+from asyncrl.errors import InfrastructureError, InputError
+from asyncrl.rollout.generate import GenerateRequest
+
+DEADLINE_S = 20.0
+
+
+class Engine:
+    """Answers `/asyncrl/v1` with one token; `gate` holds answers back, `broken` drops connections."""
+
+    def __init__(self):
+        self.seen, self.aborted = [], []
+        self.version, self.waiting, self.kv_usage, self.broken, self.refuses = 0, 0, 0.0, False, False
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def generate(self, request):
+        if self.broken:
+            request.transport.abort()
+            return web.Response()
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for one in msgpack.unpackb(await request.read())["requests"]:
+            self.seen.append(one["id"])
+            await self.gate.wait()
+            message = (
+                {"id": one["id"], "error": "ValueError: too long"} if self.refuses else self.answer(one["id"])
+            )
+            body = msgpack.packb(message)
+            await response.write(struct.pack("<I", len(body)) + body)
+        await response.write_eof()
+        return response
+
+    def answer(self, request_id):
+        return {
+            "id": request_id, "token_ids": np.array([1], "<i4").tobytes(), "cached_tokens": 0, "finish_reason": "stop",
+            "logprobs": np.zeros(1, "<f4").tobytes(), "spans": [[self.version, 0, 1]],
+        }  # fmt: skip
+
+    async def state(self, request):
+        if self.broken:
+            request.transport.abort()
+        state = {"version": self.version, "running": 0, "waiting": self.waiting, "kv_usage": self.kv_usage}
+        return web.Response(body=msgpack.packb({**state, "kv_tokens": 100}))
+
+    async def abort(self, request):
+        self.aborted += msgpack.unpackb(await request.read())["ids"]
+        return web.Response(body=msgpack.packb({}))
+
+
+@asynccontextmanager
+async def cluster(count):
+    """`count` engines on sockets and a router over them."""
+    engines, runners, urls = [], [], []
+    for _ in range(count):
+        engine, app = Engine(), web.Application()
+        app.add_routes(
+            [
+                web.post("/asyncrl/v1/generate", engine.generate),
+                web.get("/asyncrl/v1/state", engine.state),
+                web.post("/asyncrl/v1/abort", engine.abort),
+            ]
+        )
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        engines.append(engine)
+        runners.append(runner)
+        urls.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    router = EngineRouter([EngineClient(url, max_attempts=1) for url in urls])
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            yield router, dict(zip(urls, engines, strict=True)), dict(zip(urls, runners, strict=True))
+    finally:
+        await router.close()
+        for runner in runners:
+            await runner.cleanup()
+
+
+def request(name, session="", prompt=(5, 6, 7)):
+    return GenerateRequest(name, np.array(prompt, np.int32), 4, session=session)
+
+
+def test_a_session_stays_on_its_engine_and_equal_prompts_meet_on_one():
+    async def scenario():
+        async with cluster(3) as (router, engines, _):
+            for number in range(30):
+                await router.generate(
+                    request(f"{number}", session=f"s{number % 6}", prompt=(number % 6, number))
+                )
+            placed = {name: url for url, e in engines.items() for name in e.seen}
+            for number in range(4):
+                await router.generate(request(f"same{number}", session=f"sibling{number}", prompt=(99,)))
+            siblings = {url for url, e in engines.items() if any(n.startswith("same") for n in e.seen)}
+            return placed, siblings
+
+    placed, siblings = asyncio.run(scenario())
+    for session in range(6):
+        assert len({placed[str(number)] for number in range(session, 30, 6)}) == 1
+    assert len(set(placed.values())) > 1
+    assert len(siblings) == 1
+
+
+def test_a_broken_engine_loses_its_sessions_to_another_and_no_request():
+    async def scenario():
+        async with cluster(2) as (router, engines, _):
+            first = await router.generate(request("a", session="s"))
+            (home,) = (url for url, e in engines.items() if e.seen)
+            engines[home].broken = True
+            await router.generate(request("b", session="s"))
+            (other,) = set(engines) - {home}
+            health = {s["url"]: s["health"] for s in router.status()}
+            engines[home].broken = False
+            await router.probe()
+            await router.generate(request("c", session="s"))
+            return first, engines[other].seen, health[home], router.status()
+
+    _, seen, health, status = asyncio.run(scenario())
+    assert seen == ["b", "c"]
+    assert health == "suspect"
+    assert {s["health"] for s in status} == {"healthy"}
+
+
+def test_an_engine_that_is_gone_is_dead_and_one_that_missed_an_update_comes_last():
+    async def scenario():
+        async with cluster(3) as (router, engines, runners):
+            gone, behind, up = engines
+            await runners[gone].cleanup()
+            for _ in range(3):
+                await router.probe()
+            engines[up].version = 1
+            await router.probe()
+            await asyncio.sleep(1.1)
+            health = {s["url"]: s["health"] for s in router.status()}
+            for number in range(12):
+                await router.generate(request(f"{number}", session=f"s{number}", prompt=(number,)))
+            return [health[url] for url in (gone, behind, up)], len(engines[up].seen)
+
+    assert asyncio.run(scenario()) == (["dead", "catching_up", "healthy"], 12)
+
+
+def test_engines_taken_back_to_an_older_version_together_are_all_healthy():
+    async def scenario():
+        async with cluster(2) as (router, engines, _):
+            for version in (7, 3):
+                for engine in engines.values():
+                    engine.version = version
+                await router.probe()
+            await asyncio.sleep(1.1)
+            return router.newest, {s["health"] for s in router.status()}
+
+    assert asyncio.run(scenario()) == (3, {"healthy"})
+
+
+def test_when_no_engine_can_serve_the_failure_names_one():
+    async def scenario():
+        async with cluster(2) as (router, engines, _):
+            for engine in engines.values():
+                engine.broken = True
+            await router.generate(request("a"))
+
+    with pytest.raises(InfrastructureError, match=r"127\.0\.0\.1"):
+        asyncio.run(scenario())
+
+
+def test_a_request_the_engine_refuses_is_not_tried_elsewhere():
+    async def scenario():
+        async with cluster(2) as (router, engines, _):
+            for engine in engines.values():
+                engine.refuses = True
+            with pytest.raises(InputError, match="too long"):
+                await router.generate(request("a"))
+            return [s["health"] for s in router.status()], sum(len(e.seen) for e in engines.values())
+
+    assert asyncio.run(scenario()) == (["healthy", "healthy"], 1)
+
+
+def test_a_cancelled_request_is_aborted_at_its_engine():
+    async def scenario():
+        async with cluster(1) as (router, engines, _):
+            (engine,) = engines.values()
+            engine.gate.clear()
+            call = asyncio.ensure_future(router.generate(request("a")))
+            while not engine.seen:
+                await asyncio.sleep(0.005)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            while not engine.aborted:
+                await asyncio.sleep(0.005)
+            engine.gate.set()
+            return engine.aborted
+
+    assert asyncio.run(scenario()) == ["a"]
+
+
+def test_held_contexts_keep_new_conversations_away_until_they_are_let_go():
+    async def scenario():
+        async with cluster(2) as (router, engines, _):
+            await router.probe()
+            await router.generate(request("first", session="agent"))
+            (home,) = (url for url, e in engines.items() if e.seen)
+            held = {}
+            for hint, ttl_s in (("held", 60.0), ("free", 0.0)):
+                router.hold("agent", 120, ttl_s)
+                for number in range(8):
+                    name = f"{hint}{number}"
+                    await router.generate(request(name, session=name, prompt=(number,)))
+                    router.hold(name, 0, 0.0)
+                held[hint] = sum(n.startswith(hint) for n in engines[home].seen)
+            return held
+
+    held = asyncio.run(scenario())
+    assert held["held"] == 0
+    assert 0 < held["free"] < 8
+
+
+def test_engines_join_and_leave_while_it_runs():
+    async def scenario():
+        async with cluster(2) as (router, engines, _):
+            stays, leaves = engines
+            client = router.engines[1]
+            await router.leave(leaves)
+            for number in range(6):
+                await router.generate(request(f"{number}", prompt=(number,)))
+            with pytest.raises(InputError, match="last engine"):
+                await router.leave(stays)
+            router.join(client)
+            for number in range(20):
+                await router.generate(request(f"late{number}", prompt=(number,)))
+            return engines[leaves].seen
+
+    seen = asyncio.run(scenario())
+    assert seen
+    assert all(name.startswith("late") for name in seen)
