@@ -18,7 +18,7 @@ class ToolError(Exception):
     """A call that cannot be carried out; its text is what the model is told."""
 
 
-def schema(name: str, description: str, **parameters: str) -> dict[str, Any]:
+def schema(name: str, description: str, /, **parameters: str) -> dict[str, Any]:
     """Return the JSON schema of a tool in the form chat templates take.
 
     `parameters` maps names to "string", "integer" or "number"; a trailing "?" makes one optional.

@@ -18,6 +18,7 @@ ENVS: dict[str, str] = {
     "terminal": "asyncrl.envs.terminal.env:Terminal",
     "textgame": "asyncrl.envs.textgame.env:TextGame",
     "math_tool": "asyncrl.envs.math_tool.env:MathTool",
+    "office": "asyncrl.envs.office.env:Office",
     "reasoning_gym": "asyncrl.env.adapters.reasoning_gym:ReasoningGym",
     "gymnasium": "asyncrl.env.adapters.gymnasium:Gymnasium",
     "mcp": "asyncrl.env.adapters.mcp:McpTools",
