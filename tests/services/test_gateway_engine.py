@@ -1,0 +1,236 @@
+"""Agents behind a gateway process and a real vLLM server: what is exported is what the engine read and sampled.
+
+The engine gets weights of a model that was taught one conversation: asked "6 * 8" it calls a tool, and says what the
+tool returned.
+"""
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+import anthropic
+import numpy as np
+import openai
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from asyncrl.clients.engine import EngineClient
+from asyncrl.clients.gateway import GatewayClient
+from asyncrl.config import parse_config
+from asyncrl.gateway.episode import EpisodeSpec
+from asyncrl.launch.processes import Family
+from asyncrl.types import Status
+from asyncrl.weights.files import write_weights
+
+pytestmark = pytest.mark.slow
+TOLERANCE = 1e-5
+PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
+TOOLS = [{"type": "function", "function": {"name": "mul", "description": "", "parameters": PARAMETERS}}]
+USER = {"role": "user", "content": "6 * 8"}
+CALL = {"type": "function", "id": "call00000", "function": {"name": "mul", "arguments": {"a": 6, "b": 8}}}
+RESULT = {"role": "tool", "tool_call_id": "call00000", "content": "48"}
+
+
+def conversation(renderer):
+    """Ids and mask of the conversation to teach."""
+    call = renderer.assistant({"role": "assistant", "content": "", "tool_calls": [CALL]}, TOOLS)
+    answer = renderer.assistant({"role": "assistant", "content": "48"}, TOOLS)
+    parts = [
+        (renderer.opening([USER], TOOLS), 0),
+        (call, 1),
+        (renderer.observation([RESULT], TOOLS), 0),
+        (answer, 1),
+    ]
+    ids = np.concatenate([part for part, _ in parts])
+    return torch.tensor(ids)[None].long(), torch.tensor(
+        np.concatenate([[m] * len(p) for p, m in parts])
+    ).bool()
+
+
+@pytest.fixture(scope="module")
+def taught(tiny_model, renderer):
+    """A model that says the conversation by heart."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    ids, mask = conversation(renderer)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    for _ in range(200):
+        logp = torch.log_softmax(model(ids).logits[0, :-1], -1)
+        loss = -logp.gather(1, ids[0, 1:, None])[mask[1:]].mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.01
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def gateway(taught, tiny_model, engine_url, tmp_path_factory):
+    """A gateway process over the engine with the taught weights: its address and their version."""
+    folder = tmp_path_factory.mktemp("gateway")
+
+    async def publish():
+        client = EngineClient(engine_url)
+        version = (await client.state())["version"] + 1
+        file = write_weights(folder, version, taught.named_parameters()).to_json()
+        await client.request("weights/prepare", file)
+        await client.request("weights/commit", file)
+        await client.close()
+        return version
+
+    version = asyncio.run(publish())
+    config = parse_config(
+        {"model": {"path": tiny_model}, "env": {"name": "gridworld"}, "engine": {"max_model_len": 256}}
+    )
+    (folder / "config.json").write_text(config.model_dump_json())
+    family = Family(folder)
+    try:
+        argv = ["serve", "gateway", "--folder", str(folder), "--model", tiny_model, "--engines", engine_url]
+        yield SimpleNamespace(url=family.wait_ready(family.start("gateway", argv), 60), version=version)
+    finally:
+        family.stop()
+
+
+def play(gateway, agent, **spec):
+    """Open an episode, run `agent(key)` in a thread, finish; return the trajectories and the summary."""
+
+    async def run():
+        client = GatewayClient(gateway.url)
+        try:
+            episode = await client.open(EpisodeSpec(task_id="t", **{"seed": 1, "temperature": 0.2, **spec}))
+            await asyncio.to_thread(agent, episode.key)
+            return await client.finish(episode.id, reward=1.0)
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+@torch.no_grad()
+def check_agreement(model, trajectory, temperature, version):
+    """Every sampled token has the log-probability of a forward pass over the trajectory."""
+    ids = torch.tensor(trajectory.token_ids)[None].long()
+    logp = torch.log_softmax(model(ids).logits[0, :-1].float() / temperature, -1)
+    expected = logp.gather(1, ids[0, 1:, None])[:, 0].numpy()
+    mask = trajectory.loss_mask[1:]
+    np.testing.assert_allclose(trajectory.behavior_logprobs[1:][mask], expected[mask], atol=TOLERANCE)
+    assert set(trajectory.versions[trajectory.loss_mask].tolist()) == {version}
+
+
+def check_the_taught_episode(gateway, taught, result):
+    trajectories, summary = result
+    (trajectory,) = trajectories
+    assert len(trajectory.turns) == 2
+    assert (trajectory.reward, trajectory.status) == (1.0, Status.FINISHED)
+    assert summary["counters"]["retokenized_tokens"] == 0
+    check_agreement(taught, trajectory, 0.2, gateway.version)
+
+
+def chat_agent(url):
+    def agent(key):
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key=key)
+        messages = [USER]
+        while (
+            said := client.chat.completions.create(model="m", messages=messages, tools=TOOLS)
+            .choices[0]
+            .message
+        ).tool_calls:
+            messages += [said, {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": "48"}]
+        assert said.content == "48"
+
+    return agent
+
+
+def test_a_chat_agent_of_the_openai_client_calls_its_tool_and_answers(gateway, taught):
+    check_the_taught_episode(gateway, taught, play(gateway, chat_agent(gateway.url)))
+
+
+def test_an_agent_of_the_anthropic_client_streams_the_same_tokens(gateway, taught):
+    def agent(key):
+        client = anthropic.Anthropic(base_url=gateway.url, api_key=key)
+        tools = [{"name": "mul", "input_schema": PARAMETERS}]
+        messages = [USER]
+        with client.messages.stream(model="m", max_tokens=99, messages=messages, tools=tools) as stream:
+            first = stream.get_final_message()
+        result = {"type": "tool_result", "tool_use_id": first.content[-1].id, "content": "48"}
+        messages += [{"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
+        with client.messages.stream(model="m", max_tokens=99, messages=messages, tools=tools) as stream:
+            assert "".join(stream.text_stream) == "48"
+
+    ours = play(gateway, agent)
+    check_the_taught_episode(gateway, taught, ours)
+    theirs = play(gateway, chat_agent(gateway.url))
+    assert ours[0][0].token_ids.tolist() == theirs[0][0].token_ids.tolist()
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_an_agent_of_the_openai_agents_framework_is_one_trajectory(gateway, taught, api):
+    agents = pytest.importorskip("agents")
+
+    def agent(key):
+        agents.set_tracing_disabled(True)
+        client = openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=key)
+        kind = agents.OpenAIChatCompletionsModel if api == "chat" else agents.OpenAIResponsesModel
+
+        @agents.function_tool
+        def mul(a: int, b: int) -> int:
+            return a * b
+
+        model = kind(model="m", openai_client=client)
+        result = asyncio.run(agents.Runner.run(agents.Agent(name="a", model=model, tools=[mul]), "6 * 8"))
+        assert result.final_output == "48"
+
+    check_the_taught_episode(gateway, taught, play(gateway, agent))
+
+
+def test_streamed_pieces_and_stop_strings_agree_with_a_forward_pass_at_temperature_one(gateway, taught):
+    def agent(key):
+        client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=key)
+        messages = [{"role": "user", "content": "goal north east"}]
+        for _ in range(2):
+            stream = client.chat.completions.create(model="m", messages=messages, stream=True, max_tokens=70)
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "north"}]
+        client.chat.completions.create(model="m", messages=messages[:3], stop=["4"], max_tokens=30)
+        client.completions.create(model="m", prompt="goal", max_tokens=40, n=3)
+
+    trajectories, summary = play(gateway, agent, temperature=1.0)
+    assert summary["counters"]["retokenized_tokens"] == 0
+    assert summary["branches"] == 5
+    assert sum(t.num_sampled for t in trajectories) == summary["counters"]["sampled_tokens"]
+    for trajectory in trajectories:
+        check_agreement(taught, trajectory, 1.0, gateway.version)
+    assert np.mean(trajectories[0].behavior_logprobs[trajectories[0].loss_mask]) < -0.1
+
+
+def test_an_episode_repeats_by_its_seed_and_varies_with_its_index(gateway):
+    def agent(key):
+        client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=key)
+        client.completions.create(model="m", prompt="goal", max_tokens=30)
+
+    def tokens(**spec):
+        return play(gateway, agent, temperature=1.0, **spec)[0][0].token_ids.tolist()
+
+    first = tokens(seed=4)
+    assert first == tokens(seed=4)
+    assert first != tokens(seed=4, episode_index=1)
+
+
+def test_finishing_ends_what_is_still_running(gateway):
+    async def scenario():
+        client = GatewayClient(gateway.url)
+        episode = await client.open(EpisodeSpec(task_id="t"))
+        agent = openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=episode.key, max_retries=0)
+        prompt = {"model": "m", "prompt": "goal", "max_tokens": 240, "n": 8}
+        call = asyncio.ensure_future(agent.completions.create(**prompt))
+        deadline = time.monotonic() + 20
+        while not (await client.describe(episode.id))["running"] and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
+        trajectories, summary = await client.finish(episode.id)
+        outcome = (await asyncio.gather(call, return_exceptions=True))[0]
+        await client.close()
+        return trajectories, summary, outcome
+
+    trajectories, summary, outcome = asyncio.run(scenario())
+    assert isinstance(outcome, openai.PermissionDeniedError)
+    assert (summary["calls"], trajectories[0].num_tokens) == (0, 0)
