@@ -178,12 +178,26 @@ def test_the_objective_says_which_anchor_it_needs(algo, anchor):
     assert build(**algo).needs_proximal == anchor
 
 
-def test_the_snapshot_anchor_splits_the_ratio_exactly():
+def test_snapshots_split_the_ratio_of_policy_and_behavior_exactly():
     inputs = loss_inputs(6)
+    objective = build(preset="grpo", proximal="snapshot")
+    report = objective.report(loss_of(objective, inputs)[1])
+    total = (inputs.behavior_logp - inputs.logp.detach())[inputs.mask].mean()
+    assert report["split/engine_kl"] + report["split/staleness_kl"] == pytest.approx(float(total))
+    assert abs(report["split/staleness_kl"]) > 1e-3
+
+
+def test_without_snapshots_current_and_older_tokens_are_told_apart():
+    inputs = loss_inputs(6)
+    newest = int(inputs.versions[inputs.mask].max())
+    inputs = dataclasses.replace(inputs, snapshot_logp=None, current_version=newest)
     objective = build(preset="grpo")
     report = objective.report(loss_of(objective, inputs)[1])
-    total = report["split/engine_kl"] + report["split/staleness_kl"]
-    assert total == pytest.approx(report["mismatch/kl_k1"])
+    difference = inputs.behavior_logp - inputs.logp.detach()
+    current = inputs.mask & (inputs.versions == inputs.current_version)
+    older = inputs.mask & ~current
+    assert report["split/engine_kl_estimate"] == pytest.approx(float(difference[current].mean()))
+    assert report["split/older_kl"] == pytest.approx(float(difference[older].mean()))
 
 
 def test_metrics_are_stratified_by_token_lag():

@@ -371,6 +371,34 @@ def test_a_snapshot_is_a_ledger_of_its_own(tmp_path):
     assert copy.stats() == book.stats()
 
 
+def test_a_lower_bound_admits_fewer_groups_and_leaves_those_admitted():
+    book = ledger(count=20)
+    held = [lease(book) for _ in range(4)]
+    book.bound(0)
+    assert book.stats()["staleness_bound"] == 0
+    for one in held:
+        book.put(group(one))
+    train_step(book, 0)
+    assert book.lease("w") is None, "two groups are left, which is all a bound of 0 admits"
+    train_step(book, 1)
+    assert [lease(book).version for _ in range(2)] == [2, 2]
+    assert book.lease("w") is None
+    book.bound(1)
+    assert [lease(book).version for _ in range(2)] == [2, 2]
+
+
+def test_a_bound_above_the_recipes_is_refused_and_one_set_survives_a_restart(tmp_path):
+    path = tmp_path / "l.sqlite"
+    book = ledger(path=path)
+    for wrong in (-1, 2):
+        with pytest.raises(InputError, match=f"staleness must be from 0 to max_staleness=1, got {wrong}"):
+            book.bound(wrong)
+    book.bound(0)
+    settings = book.settings
+    book.close()
+    assert Ledger(path, settings, now=0.0).stats()["staleness_bound"] == 0
+
+
 @pytest.mark.parametrize("bad", [{"groups_per_step": 0}, {"max_staleness": -1}, {"lease_s": 0.0}])
 def test_settings_out_of_range_are_named(bad):
     with pytest.raises(ConfigError, match=next(iter(bad))):

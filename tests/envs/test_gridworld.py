@@ -42,6 +42,14 @@ def test_a_move_into_the_border_and_an_unknown_word_cost_the_turn_and_stay_in_pl
     assert (env.x, env.y, step.components["invalid"]) == (0, 0, 1.0)
 
 
+def test_a_word_that_the_observation_names_matches():
+    env = make()
+    env.x, env.y, env.goal_x, env.goal_y = 0, 0, 2, 2
+    assert [env.step(Action(word)).matches for word in ("north", "west", "East", "jump")] == [
+        True, False, True, False,
+    ]  # fmt: skip
+
+
 def test_reaching_the_goal_ends_the_episode_with_reward_one():
     env = make()
     env.x, env.y, env.goal_x, env.goal_y = 0, 0, 1, 0

@@ -9,14 +9,15 @@ import pytest
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.clients.env import LocalEnvs
 from asyncrl.env.protocol import Env, Step
-from asyncrl.errors import UnavailableError
+from asyncrl.errors import EnvironmentFailure, UnavailableError
 from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
 from asyncrl.rollout.generate import Generated
+from asyncrl.rollout.group import run_group
 from asyncrl.rollout.render import Limits
 from asyncrl.rollout.toolcalls import parse_hermes
 from asyncrl.rollout.worker import RolloutLoop, WorkerCounters
-from asyncrl.types import Group, Status, Task
+from asyncrl.types import GREEDY_REWARD, FailureClass, Group, Status, Task
 
 DEADLINE_S = 20.0
 
@@ -57,6 +58,9 @@ class Buffer:
 
     async def release(self, lease_id):
         return self.ledger.release(lease_id)
+
+    async def reclaim(self, worker):
+        return self.ledger.reclaim(worker)
 
     async def put(self, group):
         self._check("put")
@@ -229,3 +233,34 @@ def test_a_bug_in_one_slot_ends_the_whole_loop(renderer):
         return caught.value
 
     assert asyncio.run(scenario()).subgroup(AttributeError)
+
+
+def test_a_greedy_episode_gives_the_others_their_baseline_and_is_not_trained(renderer):
+    async def scenario():
+        ledger, engine, _, _ = setup(renderer, tasks=2)
+        settings = EpisodeSettings(Limits(0, 16, 200))
+        greedy = EpisodeRunner(engine, LocalEnvs(), renderer, parse_hermes, settings)
+        runner = EpisodeRunner(engine, LocalEnvs(), renderer, parse_hermes, settings, baseline=greedy)
+        return [await run_group(runner, ledger.lease("w"), "w", 30.0) for _ in range(2)]
+
+    for group, reward in zip(asyncio.run(scenario()), (0.0, 1.0), strict=True):
+        assert [t.episode_index for t in group.trajectories] == [0, 1]
+        assert [t.info[GREEDY_REWARD] for t in group.trajectories] == [reward, reward]
+
+
+def test_a_greedy_episode_that_fails_fails_its_group(renderer):
+    class Broken(LocalEnvs):
+        def open(self, *args):
+            raise EnvironmentFailure("no grid")
+
+    async def scenario():
+        ledger, engine, _, _ = setup(renderer, tasks=1)
+        settings = EpisodeSettings(Limits(0, 16, 200))
+        greedy = EpisodeRunner(engine, Broken(), renderer, parse_hermes, settings)
+        runner = EpisodeRunner(engine, LocalEnvs(), renderer, parse_hermes, settings, baseline=greedy)
+        return await run_group(runner, ledger.lease("w"), "w", 30.0)
+
+    group = asyncio.run(scenario())
+    assert [t.status for t in group.trajectories] == [Status.FAILED] * 2
+    assert {t.failure for t in group.trajectories} == {FailureClass.ENVIRONMENT}
+    assert all(t.error == "the greedy episode failed: no grid" for t in group.trajectories)

@@ -20,6 +20,7 @@ CALLS = {
     "/v1/tasks": {"tasks": [{"id": "x", "env": "e", "seed": 0, "split": "train", "data": {}}]},
     "/v1/plan/close": {},
     "/v1/pause": {"paused": True},
+    "/v1/bound": {"staleness": 1},
     "/v1/quarantine": {"worker": "w", "reason": "r"},
     "/v1/lease": {"worker": "w", "wait_s": 0},
     "/v1/renew": {"lease": "1-1-ab"},

@@ -1,11 +1,11 @@
 """How far the policy that sampled is from the policy that is trained, and which part of it is the engine's.
 
-    log rho = log pi_prox - log mu = (log pi_v - log mu) + (log pi_prox - log pi_v)
-              ratio to correct        engine mismatch       staleness
+    log r_b = log pi - log mu = (log pi_v - log mu) + (log pi - log pi_v)
+              ratio to correct    engine mismatch      staleness
 
 pi_v is the version that sampled the token, evaluated by the trainer. With snapshots the split is exact.
-Without, tokens of the current version are pure mismatch, and their mean is the estimate of the engine's
-part.
+Without, tokens of the current version are pure mismatch: their mean is the estimate of the engine's part, and what
+older tokens have beyond it is the estimate of staleness.
 """
 
 from __future__ import annotations
@@ -39,18 +39,26 @@ def divergence(proximal_logp: Tensor, behavior_logp: Tensor, mask: Tensor) -> Me
 
 
 def ratio_split(inputs: LossInputs) -> Metrics:
-    """`split/engine_kl`, `split/staleness_kl` (k1, exact, with snapshots) or `split/engine_kl_estimate`."""
-    behavior, proximal = inputs.behavior_logp, inputs.proximal_logp
-    if behavior is None or proximal is None:
+    """`split/engine_kl` and `split/staleness_kl` (k1, exact) with snapshots.
+
+    Else `split/engine_kl_estimate` over tokens of the current version and `split/older_kl`, both parts together, over
+    tokens of older ones.
+    """
+    behavior, policy = inputs.behavior_logp, inputs.logp.detach()
+    if behavior is None:
         return {}
     if inputs.snapshot_logp is not None:
         engine = inputs.snapshot_logp - behavior
         return {
             "split/engine_kl": mean_over(-engine, inputs.mask),
             "split/engine_abs": mean_over(engine.abs(), inputs.mask),
-            "split/staleness_kl": mean_over(inputs.snapshot_logp - proximal, inputs.mask),
+            "split/staleness_kl": mean_over(inputs.snapshot_logp - policy, inputs.mask),
         }
     if inputs.versions is None:
         return {}
     current = inputs.mask & (inputs.versions == inputs.current_version)
-    return {"split/engine_kl_estimate": mean_over(behavior - proximal, current)}
+    older = inputs.mask & (inputs.versions != inputs.current_version)
+    return {
+        "split/engine_kl_estimate": mean_over(behavior - policy, current),
+        "split/older_kl": mean_over(behavior - policy, older),
+    }

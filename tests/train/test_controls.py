@@ -1,0 +1,154 @@
+"""Controllers move what they control by hand-computed amounts, and go on from a saved state."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from asyncrl.algo.objective import build_objective
+from asyncrl.config import parse_config
+from asyncrl.train.batch import build_step_batch, pad_rows
+from asyncrl.train.controls import (
+    BaselineTracker,
+    KlController,
+    make_controls,
+    mean_drift,
+    prompt_key,
+    successes,
+)
+from tests.train.factories import batch_of_groups, group, trajectory
+from tests.train.one_step import Learner
+
+
+def controls(algo, **sections):
+    config = parse_config({"model": {"path": "x"}, "env": {"name": "gridworld"}, "algo": algo, **sections})
+    return make_controls(config, build_objective(algo))
+
+
+def test_a_fixed_kl_coefficient_stays():
+    kl = KlController(0.1)
+    kl.update({"reference_kl": 5.0}, 100)
+    assert kl.coef == 0.1
+
+
+def test_an_adaptive_kl_coefficient_grows_above_the_target_and_shrinks_below():
+    kl = KlController(0.1, target=0.02, horizon=1000)
+    kl.update({"reference_kl": 0.03}, 100)
+    # Error clipped to 0.2, times 100 sequences of 1000.
+    assert kl.coef == pytest.approx(0.1 * 1.02)
+    kl.update({"reference_kl": 0.019}, 100)
+    assert kl.coef == pytest.approx(0.1 * 1.02 * (1 - 0.05 * 0.1))
+
+
+STALENESS = {
+    "buffer": {"max_staleness": 4},
+    "staleness_control": {"enabled": True, "minimum": 1, "low_ess": 0.4, "high_ess": 0.8, "patience": 2},
+}
+
+
+def test_the_staleness_bound_falls_with_a_poor_sample_and_never_below_the_minimum():
+    control = controls({"preset": "grpo"}, **STALENESS).staleness
+    changes = [control.update({"ess/token": 0.1}) for _ in range(8)]
+    assert changes == [None, 3, None, 2, None, 1, None, None]
+
+
+def test_the_staleness_bound_rises_again_with_a_good_sample_up_to_the_recipes():
+    control = controls({"preset": "grpo"}, **STALENESS).staleness
+    for _ in range(4):
+        control.update({"ess/token": 0.1})
+    changes = [control.update({"ess/token": 0.95}) for _ in range(6)]
+    assert changes == [None, 3, None, 4, None, None]
+
+
+def test_a_middling_sample_starts_the_count_again():
+    control = controls({"preset": "grpo"}, **STALENESS).staleness
+    assert [control.update({"ess/token": e}) for e in (0.1, 0.5, 0.1)] == [None, None, None]
+
+
+def test_the_learning_rate_follows_the_root_of_the_effective_sample():
+    vcpo = controls({"preset": "vcpo"})
+    mask = torch.ones(2, 1, dtype=torch.bool)
+    # Sequence weights 3 and 1: ESS ratio (4^2 / 10) / 2 = 0.8.
+    rate, ess = vcpo.learning_rate(1e-3, torch.tensor([[math.log(3.0)], [0.0]]), mask)
+    assert ess == pytest.approx(0.8)
+    assert rate == pytest.approx(1e-3 * math.sqrt(0.8))
+
+
+def test_other_presets_leave_the_learning_rate_alone():
+    grpo = controls({"preset": "grpo"})
+    assert grpo.learning_rate(1e-3, torch.ones(2, 1), torch.ones(2, 1, dtype=torch.bool)) == (1e-3, None)
+
+
+def test_the_scaled_rate_is_the_one_the_optimizer_takes(tiny_model):
+    metrics = Learner(tiny_model, {"preset": "vcpo"}).step().metrics
+    assert 0 < metrics["lr_scaling/factor"] < 1
+    assert metrics["lr_scaling/factor"] == pytest.approx(math.sqrt(metrics["lr_scaling/ess"]))
+    assert metrics["learning_rate"] == pytest.approx(1e-3 * metrics["lr_scaling/factor"])
+
+
+def test_a_prompts_belief_moves_with_its_rewards_and_is_shared_by_its_epochs():
+    tracker = BaselineTracker()
+    first = build_step_batch([group("00000000-p", [1.0])], 0, 0)
+    again = build_step_batch([group("00000007-p", [0.0])], 0, 0)
+    assert tracker.baselines(first).tolist() == [0.5]
+    tracker.update(first, torch.zeros(1))
+    # No drift keeps 0.96 of (0.5, 0.5), then the reward is added: 1.48 of 1.96.
+    assert tracker.baselines(again).tolist() == [pytest.approx(1.48 / 1.96)]
+
+
+def test_a_policy_that_moved_far_forgets_faster():
+    near, far = BaselineTracker(), BaselineTracker()
+    batch = build_step_batch([group("p", [1.0])], 0, 0)
+    near.update(batch, torch.tensor([0.0]))
+    far.update(batch, torch.tensor([1.0]))
+    assert far.beliefs["p"] == (pytest.approx(1.4375), pytest.approx(0.4375))
+    assert near.beliefs["p"] == (pytest.approx(1.48), pytest.approx(0.48))
+
+
+def test_a_reward_outside_the_unit_interval_is_refused_by_name():
+    batch = build_step_batch([group("p", [1.5])], 0, 0)
+    with pytest.raises(ValueError, match=r"task p: a tracked baseline needs rewards in \[0, 1\], got 1.5"):
+        BaselineTracker().baselines(batch)
+
+
+@pytest.mark.parametrize(
+    ("task_id", "key"), [("00000012-maze-3", "maze-3"), ("maze-3", "maze-3"), ("7", "7")]
+)
+def test_a_prompts_key_leaves_out_its_place_in_the_plan(task_id, key):
+    assert prompt_key(trajectory(task_id)) == key
+
+
+def test_single_rollout_presets_learn_their_baselines_while_they_train(tiny_model):
+    learner = Learner(tiny_model, {"preset": "spo"})
+    learner.step()
+    beliefs = learner.controls.baselines.beliefs
+    assert set(beliefs) == {"t0", "t1", "t2"}
+    assert sum(a + b for a, b in beliefs.values()) > 3
+
+
+def test_drift_is_the_mean_over_sampled_tokens_only():
+    log_ratio = torch.tensor([[1.0, -3.0, 50.0], [0.5, 9.0, 9.0]])
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    assert mean_drift(log_ratio, mask).tolist() == [2.0, 0.5]
+
+
+def test_success_is_the_verdict_and_without_one_the_full_reward():
+    t = trajectory("t", reward=1.0)
+    judged = [dataclasses.replace(t, success=False), dataclasses.replace(t, success=True, reward=0.1)]
+    silent = [t, dataclasses.replace(t, reward=0.9)]
+    assert successes([*judged, *silent]) == [judged[1], silent[0]]
+
+
+def test_all_controllers_go_on_from_a_saved_state():
+    algo = {"preset": "spo", "kl": {"coef": 0.1, "target": 0.02}}
+    before = controls(algo, **STALENESS)
+    before.kl.update({"reference_kl": 1.0}, 5000)
+    before.staleness.update({"ess/token": 0.1})
+    batch = build_step_batch(batch_of_groups(), 0, 0)
+    before.baselines.update(batch, torch.zeros(pad_rows(batch, range(12)).mask.shape[0]))
+    after = controls(algo, **STALENESS)
+    after.load_state_dict(before.state_dict())
+    assert after.kl.coef == before.kl.coef != 0.1
+    assert after.staleness.update({"ess/token": 0.1}) == 3
+    assert after.baselines.beliefs == before.baselines.beliefs
