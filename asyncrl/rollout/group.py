@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import replace
 
 from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.episode import EpisodeRunner
 from asyncrl.types import GREEDY_REWARD, FailureClass, Group, Lease, Status, Trajectory
 
-MAX_EPISODE_ATTEMPTS = 3
+MAX_ATTEMPTS = {FailureClass.INFRASTRUCTURE: 3, FailureClass.ENVIRONMENT: 2}
+"""Plays of an episode that fails in this way, each in a fresh session; what is not listed is played once."""
 RETRY_PAUSE_S = 0.5
 
 
 async def run_group(runner: EpisodeRunner, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
-    """Run the leased group. Episodes that infrastructure fails are run again, then recorded as failed."""
+    """Run the leased group.
+
+    An episode that the environment or infrastructure fails is played again from its start, elsewhere where there is
+    an elsewhere, and in the end recorded as failed. `info["attempts"]` counts the plays of one that took several.
+    """
     episodes = [
         _run_episode(runner, lease, index, f"{worker}-{lease.id}-{index}", episode_timeout_s)
         for index in range(lease.group_size)
@@ -53,19 +59,18 @@ def _note_greedy(trajectories: list[Trajectory], greedy: Trajectory) -> list[Tra
 async def _run_episode(
     runner: EpisodeRunner, lease: Lease, index: int, episode_id: str, timeout_s: float
 ) -> Trajectory:
-    trajectory = None
-    for attempt in range(1, MAX_EPISODE_ATTEMPTS + 1):
+    for attempt in itertools.count(1):
         try:
             async with asyncio.timeout(timeout_s):
                 trajectory = await runner.run(lease.task, index, f"{episode_id}-{attempt}")
         except TimeoutError:
             trajectory = _timed_out(lease, index, timeout_s)
-        if trajectory.failure is not FailureClass.INFRASTRUCTURE:
-            return trajectory
-        if attempt < MAX_EPISODE_ATTEMPTS:
-            await asyncio.sleep(RETRY_PAUSE_S * attempt)
-    assert trajectory is not None
-    return trajectory
+        if trajectory.failure is None or attempt >= MAX_ATTEMPTS.get(trajectory.failure, 1):
+            break
+        await asyncio.sleep(RETRY_PAUSE_S * attempt)
+    if attempt == 1:
+        return trajectory
+    return replace(trajectory, info={**trajectory.info, "attempts": attempt})
 
 
 def _timed_out(lease: Lease, index: int, timeout_s: float) -> Trajectory:

@@ -7,7 +7,7 @@ import pytest
 
 from asyncrl.clients.env import LocalEnvs
 from asyncrl.env.protocol import Env, Step
-from asyncrl.errors import InfrastructureError
+from asyncrl.errors import AgentError, InfrastructureError
 from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
 from asyncrl.rollout.generate import Generated
 from asyncrl.rollout.group import run_group
@@ -52,6 +52,28 @@ class Endless(Env):
 class Broken(Endless):
     def step(self, action):
         raise RuntimeError("the simulator crashed")
+
+
+class Fragile(Endless):
+    """Breaks in the first `breaks` sessions."""
+
+    breaks = 0
+
+    def step(self, action):
+        if type(self).breaks:
+            type(self).breaks -= 1
+            raise RuntimeError("the simulator crashed")
+        return super().step(action)
+
+
+class Strict(Endless):
+    def step(self, action):
+        raise AgentError("no such move")
+
+
+class Cut(Endless):
+    def step(self, action):
+        return Step(done=True, truncated=True)
 
 
 def make_runner(renderer, generator, **limits):
@@ -130,6 +152,36 @@ def test_a_group_runs_an_episode_again_when_infrastructure_failed_it(renderer, f
     lease = Lease("g", Task("t", f"{HERE}:Endless", 0), 0, 1, 1, 1, 60.0)
     group = asyncio.run(run_group(runner, lease, "w", 30.0))
     assert [t.usable for t in group.trajectories] == [usable]
+    assert group.trajectories[0].info["attempts"] == 3
+
+
+@pytest.mark.parametrize(("breaks", "usable", "attempts"), [(0, True, None), (1, True, 2), (2, False, 2)])
+def test_an_episode_the_environment_fails_gets_one_fresh_session_and_is_then_left_out(
+    renderer, monkeypatch, breaks, usable, attempts
+):
+    monkeypatch.setattr("asyncrl.rollout.group.RETRY_PAUSE_S", 0.0)
+    Fragile.breaks = breaks
+    runner = make_runner(renderer, Scripted(renderer), max_turns=1)
+    lease = Lease("g", Task("t", f"{HERE}:Fragile", 0), 0, 1, 1, 1, 60.0)
+    trajectory = asyncio.run(run_group(runner, lease, "w", 30.0)).trajectories[0]
+    assert (trajectory.usable, trajectory.info.get("attempts")) == (usable, attempts)
+    assert trajectory.failure is (None if usable else FailureClass.ENVIRONMENT)
+    assert trajectory.reward == (0.25 if usable else 0.0)
+
+
+def test_what_the_agent_did_wrong_is_a_result_and_is_not_played_again(renderer):
+    runner = make_runner(renderer, Scripted(renderer))
+    lease = Lease("g", Task("t", f"{HERE}:Strict", 0), 0, 1, 1, 1, 60.0)
+    trajectory = asyncio.run(run_group(runner, lease, "w", 30.0)).trajectories[0]
+    assert (trajectory.status, trajectory.usable, trajectory.success) == (Status.FINISHED, True, False)
+    assert trajectory.components == {"agent_error": 1.0}
+    assert "attempts" not in trajectory.info
+
+
+def test_an_episode_the_environment_cuts_off_is_truncated_not_failed(renderer):
+    trajectory = play(make_runner(renderer, Scripted(renderer)), "Cut")
+    assert (trajectory.status, trajectory.error) == (Status.TRUNCATED, "environment")
+    assert (trajectory.failure, trajectory.usable) == (None, True)
 
 
 def test_an_episode_that_does_not_end_in_time_is_an_infrastructure_failure(renderer, monkeypatch):
@@ -137,7 +189,7 @@ def test_an_episode_that_does_not_end_in_time_is_an_infrastructure_failure(rende
         async def generate(self, request):
             await asyncio.sleep(60)
 
-    monkeypatch.setattr("asyncrl.rollout.group.MAX_EPISODE_ATTEMPTS", 1)
+    monkeypatch.setattr("asyncrl.rollout.group.MAX_ATTEMPTS", {})
     lease = Lease("g", Task("t", f"{HERE}:Endless", 0), 0, 1, 1, 1, 60.0)
     group = asyncio.run(run_group(make_runner(renderer, Stuck(renderer)), lease, "w", 0.05))
     assert group.trajectories[0].failure is FailureClass.INFRASTRUCTURE

@@ -31,11 +31,15 @@ def sort_failure(name: str, what: str, error: BaseException) -> EpisodeError:
 
 
 def check_messages(messages: Any, what: str) -> list[Message]:
-    """Return the messages as a list. Raises `TypeError` unless each is a dictionary with a `role`."""
+    """Return the messages as a list, fit for a tokenizer. Raises `TypeError` unless each is a dict with a `role`."""
     found = list(messages)
-    for message in found:
+    for number, message in enumerate(found):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise TypeError(f"{what}: a message must be a dict with a role, got {str(message)[:200]}")
+        content = message.get("content")
+        if isinstance(content, str) and not content.isascii():
+            # Names of files and output of programs can hold lone surrogates, which nothing downstream takes.
+            found[number] = message | {"content": content.encode("utf-8", "replace").decode()}
     return found
 
 
