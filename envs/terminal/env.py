@@ -1,0 +1,154 @@
+"""Work at a shell in a sandbox until the task is done; then its tests judge the files that are there.
+
+The tool `shell` runs a command in one bash that keeps its folder and variables. A turn without tool calls ends the
+work. The tests enter the sandbox only after the shell and everything it started have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from asyncrl.env.protocol import Action, Step
+from asyncrl.env.sandbox.protocol import MIB, Limits, SandboxSpec
+from asyncrl.envs.procedural import ProceduralEnv, whole_number
+from asyncrl.envs.sandboxed import LazySandbox
+from asyncrl.envs.terminal.folder import TaskFolder, archive, find_folders, read_folder, rename_paths
+from asyncrl.envs.terminal.generate import make_task
+from asyncrl.envs.terminal.shell import Shell
+from asyncrl.envs.terminal.verify import Verdict, verify
+from asyncrl.envs.tools import ToolError, answer_calls, call_message, say, schema
+from asyncrl.errors import EnvironmentFailure
+from asyncrl.types import Message, Task
+
+RULES = "Do the task with tool shell, which runs bash commands. When it is done, say done."
+COMMAND_CHARACTERS = 20_000
+LIMITS = Limits(cpu_s=60, processes=64, open_files=256, disk_bytes=64 * MIB)
+
+
+class Terminal(ProceduralEnv):
+    """Made-up tasks of `level` 1 to 3, or the task folders below `folder` (`ignore_run`: without their RUN lines).
+
+    `sandbox` names a backend. A folder whose name ends in "heldout" is held out, as is every fifth other one.
+    """
+
+    blocking: ClassVar[bool] = False
+    levels: ClassVar[tuple[int, ...]] = (1, 2, 3)
+    tools: ClassVar[list[dict[str, Any]]] = [schema("shell", "Run a bash command.", command="string")]
+
+    def __init__(
+        self,
+        task: Task,
+        level: int = 1,
+        folder: str = "",
+        ignore_run: bool = False,
+        max_turns: int = 8,
+        command_timeout_s: float = 10.0,
+        shown_characters: int = 2000,
+        sandbox: str = "auto",
+    ) -> None:
+        super().__init__(task, level)
+        self.max_turns = whole_number("max_turns", max_turns, 1, 256)
+        if not 0.1 <= command_timeout_s <= 600:
+            raise ValueError(f"command_timeout_s: must be from 0.1 to 600, got {command_timeout_s}")
+        self.command_timeout_s = command_timeout_s
+        self.shown_characters = whole_number("shown_characters", shown_characters, 100, 100_000)
+        self.work: TaskFolder
+        if folder:
+            self.work = read_folder(task.data.get("folder") or find_folders(folder)[task.seed], ignore_run)
+        else:
+            self.work = self.draw(lambda rng: make_task(self.level, rng), lambda t: t.instruction)
+        self.box = LazySandbox(sandbox, SandboxSpec("bash", LIMITS, image=self.work.image))
+        self.opening = asyncio.Lock()
+        self.shell: Shell | None = None
+        self.turns = 0
+
+    @classmethod
+    def tasks(cls, split: str, env: str, folder: str = "", **config: Any) -> Iterator[Task]:
+        """Yield made-up tasks for ever, or each task folder of the split once."""
+        if not folder:
+            yield from super().tasks(split, env, **config)
+            return
+        for number, path in enumerate(find_folders(folder)):
+            heldout = path.name.endswith("heldout") or number % 5 == 4
+            if heldout == (split == "heldout"):
+                yield Task(path.name, env, number, split, {"folder": str(path)})
+
+    def reset(self) -> list[Message]:
+        text = rename_paths(self.work.instruction, self.work.workdir).strip()
+        return [{"role": "system", "content": RULES}, {"role": "user", "content": text}]
+
+    async def step(self, action: Action) -> Step:
+        """Run the commands of a turn in order; judge after the last turn or one without commands."""
+        self.turns += 1
+        components = {
+            "commands": float(len(action.tool_calls)),
+            "malformed": float(bool(action.parse_errors)),
+        }
+        messages = await answer_calls(action, self.tools, {"shell": self._run})
+        if messages and self.turns < self.max_turns:
+            return Step(messages, components=components)
+        verdict = await self._judge()
+        components["tests_passed"] = verdict.passed
+        return Step(
+            reward=verdict.reward, done=True, success=verdict.reward == 1, components=components,
+            truncated=bool(messages) and verdict.reward < 1,
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        await self.box.close()
+
+    def oracle(self, messages: list[Message]) -> Message:
+        if not self.work.solution:
+            raise NotImplementedError
+        if messages[-1]["role"] == "tool":
+            return say("done")
+        command = rename_paths(self.work.solution, self.work.workdir).strip()
+        # A script may set options and exit; one command is shown as it is.
+        return call_message(
+            ("shell", {"command": f"(\n{command}\n)" if command.startswith("#!") else command})
+        )
+
+    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+        """Run one or two commands of the usual kinds on files of the task."""
+        if messages[-1]["role"] == "tool" and rng.random() < 0.7:
+            return say("done")
+        commands = self.work.guesses or ("ls", "ls -la | head -n 3 > out.txt", "touch done.txt")
+        return call_message(("shell", {"command": rng.choice(commands)}))
+
+    def problem_key(self) -> str:
+        return self.work.instruction
+
+    def secrets(self) -> tuple[str, ...]:
+        """The tests and the solution."""
+        tests = [data.decode("utf-8", "replace").strip() for data in self.work.tests.values()]
+        return (
+            *(t for t in tests if t),
+            *((self.work.solution.strip(),) if self.work.solution.strip() else ()),
+        )
+
+    async def _run(self, command: str) -> str:
+        if len(command) > COMMAND_CHARACTERS:
+            raise ToolError(f"a command has at most {COMMAND_CHARACTERS} characters")
+        shell = await self._open()
+        return await shell.run(command, self.command_timeout_s)
+
+    async def _open(self) -> Shell:
+        """Start the sandbox with the task's files in it, once."""
+        async with self.opening:
+            if self.shell is None:
+                box = await self.box.open()
+                files = archive(self.work.files, self.work.executable)
+                unpacked = await box.exec(["tar", "-xf", "-"], stdin=files)
+                if not unpacked.ok:
+                    raise EnvironmentFailure(
+                        f"terminal task {self.work.name}: its files do not fit: {unpacked.stderr[-500:]!r}"
+                    )
+                self.shell = Shell(box, self.shown_characters)
+            return self.shell
+
+    async def _judge(self) -> Verdict:
+        shell = await self._open()
+        await shell.stop()
+        return await verify(await self.box.open(), self.work)

@@ -1,0 +1,332 @@
+"""Terminal: task folders, the shell's state and its ends, and tests that the agent neither sees nor reaches."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from asyncrl.env.check import check_env, to_action
+from asyncrl.env.protocol import Action, ToolCall
+from asyncrl.env.sandbox.jail.client import LauncherClient
+from asyncrl.envs.terminal import verify
+from asyncrl.envs.terminal.env import Terminal
+from asyncrl.envs.terminal.folder import find_folders, read_folder, rename_paths
+from asyncrl.envs.terminal.generate import FAMILIES, make_task
+from asyncrl.errors import ConfigError, EnvironmentFailure
+from asyncrl.types import Task
+
+FOLDERS = Path(__file__).parents[2] / "recipes" / "terminal_grpo" / "tasks"
+DONE = Action("done")
+
+
+def make(seed=0, **config):
+    return Terminal(Task("t", "terminal", seed), **config)
+
+
+def shell(*commands):
+    return Action("", tuple(ToolCall(f"call-{i}", "shell", {"command": c}) for i, c in enumerate(commands)))
+
+
+def play(env, *actions):
+    """Step through the actions in one event loop; return the steps."""
+
+    async def whole():
+        try:
+            env.reset()
+            return [await env.step(action) for action in actions]
+        finally:
+            await env.close()
+            await LauncherClient.close_shared()
+
+    return asyncio.run(whole())
+
+
+def shown(step):
+    return [message["content"] for message in step.messages]
+
+
+def write_task(path, tests, name="test.sh", **files):
+    (path / "tests").mkdir(parents=True)
+    (path / "environment").mkdir()
+    (path / "instruction.md").write_text("Do it in /app.")
+    (path / "tests" / name).write_text(tests)
+    for file, text in files.items():
+        (path / "environment" / file).write_text(text)
+    return path.parent
+
+
+# -- the shell --------------------------------------------------------------------------------------------------
+
+
+def test_the_shell_keeps_folder_variables_and_functions_between_turns():
+    one, two = play(
+        make(),
+        shell("mkdir -p a/b; cd a/b; X=41; twice() { echo $1$1; }"),
+        shell("pwd; echo $((X + 1)); twice o"),
+    )
+    assert shown(one) == ["(no output)"]
+    assert shown(two) == ["/work/a/b\n42\noo"]
+
+
+def test_commands_of_one_turn_run_in_their_order():
+    (step,) = play(make(), shell("sleep 0.2; echo a > x", "cat x", "echo b >> x; wc -l < x"))
+    assert shown(step) == ["(no output)", "a", "2"]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("false", "(exit status 1)"),
+        ("echo no >&2; exit_status() { return 3; }; exit_status", "no\n(exit status 3)"),
+        ("cat", "(no output)"),
+        ("echo 'open", None),
+        ("printf 'no newline'", "no newline"),
+        ('echo $((1 + 1)) `echo x` "$HOME" \'a"b\'', '2 x /work a"b'),
+    ],
+)
+def test_what_a_command_writes_and_its_status_are_shown(command, expected):
+    step, after = play(make(), shell(command), shell("echo alive"))
+    if expected is None:
+        assert "unexpected EOF" in shown(step)[0] and "exit status" in shown(step)[0]
+    else:
+        assert shown(step) == [expected]
+    assert shown(after) == ["alive"]
+
+
+def test_a_shell_that_ends_or_hangs_is_started_again():
+    steps = play(
+        make(command_timeout_s=1.0),
+        shell("echo kept > f; exit 3"),
+        shell("cat f"),
+        shell("sleep 60"),
+        shell("cat f"),
+    )
+    assert [shown(step)[0] for step in steps] == [
+        "the shell has ended and was started again",
+        "kept",
+        "error: the command took longer than 1 s; the shell was started again",
+        "kept",
+    ]
+
+
+def test_long_output_is_shown_by_its_ends():
+    (step,) = play(make(shown_characters=100), shell("seq 10000"))
+    assert shown(step)[0].startswith("1\n2\n3")
+    assert shown(step)[0].endswith("9999\n10000")
+    assert "characters left out" in shown(step)[0]
+
+
+# -- judging ----------------------------------------------------------------------------------------------------
+
+
+def test_the_tests_are_nowhere_while_the_agent_works(tmp_path):
+    folder = write_task(tmp_path / "t", "grep -r SECRET''WORD /work && exit 0\n# SECRETWORD")
+    step, end = play(
+        make(folder=str(folder)), shell("grep -r SECRET''WORD /work /tmp /dev/shm; ls -A /work /tmp"), DONE
+    )
+    assert shown(step) == ["/tmp:\n\n/work:"]
+    assert (end.done, end.reward) == (True, 1.0)
+
+
+def test_the_verdict_is_the_exit_status_when_nothing_else_is_written(tmp_path):
+    folder = write_task(tmp_path / "t", "test -e /app/made")
+    assert play(make(folder=str(folder)), DONE)[-1].reward == 0.0
+    assert play(make(folder=str(folder)), shell("touch made"), DONE)[-1].reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("line", "reward"),
+    [
+        ("echo 0.25 > /logs/verifier/reward.txt", 0.25),
+        ("""echo '{"reward": 0.5, "speed": 2}' > /logs/verifier/reward.json""", 0.5),
+        ("echo 7 > /logs/verifier/reward.txt", 1.0),
+        ("echo 1 > /logs/verifier/reward.txt; exit 1", 1.0),
+    ],
+)
+def test_rewards_written_as_harbor_does_are_read(tmp_path, line, reward):
+    folder = write_task(tmp_path / "t", f"mkdir -p /logs/verifier\n{line}\n")
+    assert play(make(folder=str(folder)), DONE)[-1].reward == reward
+
+
+def test_a_reward_that_is_no_number_is_the_environments_failure(tmp_path):
+    folder = write_task(tmp_path / "t", "echo well > /logs/verifier/reward.txt")
+    with pytest.raises(EnvironmentFailure, match="holds no reward"):
+        play(make(folder=str(folder)), DONE)
+
+
+def test_tests_without_a_plain_function_are_the_environments_failure(tmp_path):
+    folder = write_task(tmp_path / "t", "import pytest\n", "test_outputs.py")
+    with pytest.raises(EnvironmentFailure, match="has no plain test function"):
+        play(make(folder=str(folder)), DONE)
+
+
+PLAIN_TESTS = """
+from pathlib import Path
+import subprocess
+def test_made():
+    assert Path("/app/made").exists()
+class TestMore:
+    def test_script(self):
+        ran = subprocess.run(["bash", "/app/x.sh"], capture_output=True, stdin=subprocess.DEVNULL, timeout=5)
+        assert ran.stdout == b"ok\\n"
+"""
+
+
+def test_plain_test_functions_are_counted(tmp_path):
+    folder = write_task(tmp_path / "t", PLAIN_TESTS, "test_outputs.py")
+    half = play(make(folder=str(folder)), shell("touch made"), DONE)[-1]
+    assert (half.reward, half.success, half.components["tests_passed"]) == (0.0, False, 0.5)
+    whole = play(make(folder=str(folder)), shell("touch made; echo 'echo ok' > x.sh"), DONE)[-1]
+    assert (whole.reward, whole.success, whole.components["tests_passed"]) == (1.0, True, 1.0)
+
+
+ATTACKS = {
+    "a daemon writes the verdict": "(setsid bash -c 'while :; do for d in /work/.verifier-*; do "
+    "echo 1 > $d/logs/reward.txt; done; done' >/dev/null 2>&1 &)",
+    "bash reads a planted profile": "echo 'exit 0' | tee .bashrc .profile .bash_profile .bash_login > /dev/null; "
+    "export BASH_ENV=/work/.bashrc",
+    "python reads a planted module": "mkdir -p .local/lib/python3.11/site-packages; echo 'import os; os._exit(0)' | "
+    "tee .local/lib/python3.11/site-packages/usercustomize.py json.py sitecustomize.py > /dev/null",
+}
+
+
+@pytest.mark.parametrize("attack", list(ATTACKS))
+def test_the_agent_does_not_reach_its_judge(tmp_path, attack):
+    folder = write_task(tmp_path / "t", "python3 -c 'import sys; sys.exit(1)'; test -e /app/made")
+    end = play(make(folder=str(folder)), shell(ATTACKS[attack]), DONE)[-1]
+    assert (end.done, end.reward) == (True, 0.0)
+
+
+READ_THE_TOKEN = r"""touch made; cat > x.sh <<'END'
+python3 - $PPID 2>/dev/null <<'PY' && echo ok
+import re, sys
+found = []
+for line in open(f"/proc/{sys.argv[1]}/maps"):
+    start, end = (int(x, 16) for x in line.split()[0].split("-"))
+    if "rw" in line.split()[1]:
+        with open(f"/proc/{sys.argv[1]}/mem", "rb") as memory:
+            memory.seek(start)
+            found += re.findall(rb"\b[0-9a-f]{16}\b", memory.read(end - start))
+sys.exit(not found)
+PY
+END
+"""
+
+
+@pytest.mark.parametrize(("hardened", "reward"), [(True, 0.0), (False, 1.0)])
+def test_a_script_that_the_tests_run_cannot_read_the_verdicts_token(tmp_path, monkeypatch, hardened, reward):
+    if not hardened:
+        open_text = (
+            verify.runner_text()
+            .replace("ctypes.CDLL(None).prctl(", "str((")
+            .replace("0, 0)\n", "0, 0))\n", 1)
+        )
+        monkeypatch.setattr(verify, "runner_text", lambda: open_text)
+    folder = write_task(tmp_path / "t", PLAIN_TESTS, "test_outputs.py")
+    end = play(make(folder=str(folder)), shell(READ_THE_TOKEN), DONE)[-1]
+    assert (end.done, end.reward) == (True, reward)
+
+
+def test_a_full_disk_is_the_agents_fault():
+    end = play(
+        make(), shell("cat /dev/zero > a; cat /dev/zero > b; cat /dev/zero > c; cat /dev/zero > d; :"), DONE
+    )[-1]
+    assert (end.done, end.reward) == (True, 0.0)
+
+
+def test_the_turn_limit_judges_what_is_there(tmp_path):
+    folder = write_task(tmp_path / "t", "test -e /app/made")
+    (end,) = play(make(folder=str(folder), max_turns=1), shell("touch made"))
+    assert (end.done, end.reward, end.truncated) == (True, 1.0, False)
+    (end,) = play(make(folder=str(folder), max_turns=1), shell("touch other"))
+    assert (end.done, end.reward, end.truncated) == (True, 0.0, True)
+
+
+# -- task folders -----------------------------------------------------------------------------------------------
+
+
+def test_a_dockerfiles_copy_lines_say_where_files_go(tmp_path):
+    folder = write_task(tmp_path / "t", "true", one="1", two="2")
+    context = tmp_path / "t" / "environment"
+    (context / "sub").mkdir()
+    (context / "sub" / "three").write_text("3")
+    (context / "Dockerfile").write_text(
+        "FROM debian:12\n# RUN nothing\nWORKDIR /srv/job\nCOPY --chown=1:1 one data/\n"
+        "COPY two /srv/job/zwei\nCOPY sub more\n"
+    )
+    task = read_folder(folder / "t")
+    assert task.files == {"data/one": b"1", "zwei": b"2", "more/three": b"3"}
+    assert task.workdir == "/srv/job"
+    (context / "Dockerfile").write_text("FROM debian:12\nWORKDIR /app\nCOPY . .\n")
+    assert set(read_folder(folder / "t").files) == {"one", "two", "sub/three"}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [("RUN apt-get install -y jq", "runs 'apt-get install -y jq'"), ("COPY one /etc/one", "outside of /app")],
+)
+def test_a_dockerfile_that_cannot_be_kept_is_refused(tmp_path, line, message):
+    folder = write_task(tmp_path / "t", "true", one="1", Dockerfile=f"FROM debian:12\nWORKDIR /app\n{line}\n")
+    with pytest.raises(ConfigError, match=message):
+        read_folder(folder / "t")
+
+
+def test_a_folder_without_tests_or_without_tasks_is_refused(tmp_path):
+    folder = write_task(tmp_path / "t", "true", "other.py")
+    with pytest.raises(ConfigError, match=r"must hold test\.sh or test_outputs\.py"):
+        read_folder(folder / "t")
+    with pytest.raises(ConfigError, match=r"holds no folder with an instruction\.md"):
+        find_folders(tmp_path / "t")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("cd /app && ls /app/data", "cd /work && ls /work/data"),
+        ("/apple /srv/app /app-old /app.py x/app", "/apple /srv/app /app-old /app.py x/app"),
+        ("in /app.", "in /work."),
+        ("'/app'", "'/work'"),
+        ("python3 /tests/a.py > /logs/verifier/reward.txt", "python3 T/a.py > L/reward.txt"),
+    ],
+)
+def test_harbors_fixed_paths_become_the_sandboxes(text, expected):
+    assert rename_paths(text, "/app", "T", "L") == expected
+
+
+def test_the_folders_that_come_along_are_split_and_solved_by_their_solutions():
+    config = {"folder": str(FOLDERS)}
+    splits = {split: list(Terminal.tasks(split, "terminal", **config)) for split in ("train", "heldout")}
+    assert [t.id for t in splits["train"]] == ["broken-backup", "csv-to-json", "release-link"]
+    assert [t.id for t in splits["heldout"]] == ["word-count-heldout"]
+    for task in splits["train"] + splits["heldout"]:
+        env = Terminal(task, **config)
+        messages = env.reset()
+        assert "/app" not in messages[1]["content"]
+        nothing = play(Terminal(task, **config), DONE)[-1]
+        assert nothing.reward < 1, task.id
+        *_, end = play(env, to_action(env.oracle(messages)), DONE)
+        assert end.reward == 1.0, (task.id, end)
+
+
+@pytest.mark.parametrize("level", list(FAMILIES))
+def test_made_up_tasks_are_not_done_by_doing_nothing(level):
+    for seed in range(4):
+        assert play(make(seed, level=level), DONE)[-1].reward == 0.0
+
+
+def test_equal_seeds_make_equal_tasks():
+    for level in FAMILIES:
+        assert make_task(level, random.Random(5)) == make_task(level, random.Random(5))
+
+
+def test_wrong_settings_are_refused():
+    with pytest.raises(ValueError, match=r"command_timeout_s: must be from 0.1 to 600, got 0"):
+        make(command_timeout_s=0)
+    with pytest.raises(ValueError, match="max_turns: must be an integer from 1 to 256"):
+        make(max_turns=0)
+
+
+@pytest.mark.slow
+def test_it_passes_the_environment_check():
+    assert [f for f in check_env("terminal", num_tasks=10) if not f.ok] == []
