@@ -16,6 +16,7 @@ ENVS: dict[str, str] = {
     "search": "asyncrl.envs.search.env:Search",
     "sql": "asyncrl.envs.sql.env:Sql",
     "terminal": "asyncrl.envs.terminal.env:Terminal",
+    "support": "asyncrl.envs.support.env:Support",
     "textgame": "asyncrl.envs.textgame.env:TextGame",
     "math_tool": "asyncrl.envs.math_tool.env:MathTool",
     "office": "asyncrl.envs.office.env:Office",
@@ -23,6 +24,7 @@ ENVS: dict[str, str] = {
     "gymnasium": "asyncrl.env.adapters.gymnasium:Gymnasium",
     "mcp": "asyncrl.env.adapters.mcp:McpTools",
     "textarena": "asyncrl.env.adapters.textarena:TextArena",
+    "openenv": "asyncrl.env.adapters.openenv:OpenEnv",
 }
 
 

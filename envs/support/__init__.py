@@ -1,0 +1,1 @@
+"""Help a customer who holds tools too."""
