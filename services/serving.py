@@ -59,7 +59,7 @@ def serve(
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=DRAIN_S,
-        ws="none",
+        ws=getattr(app.state, "websockets", "none"),
         ssl_certfile=tls_cert,
         ssl_keyfile=tls_key,
     )
