@@ -1,5 +1,10 @@
 """Every preset takes a real optimizer step with whatever models it needs, whatever the cut into micro-batches."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -7,6 +12,7 @@ from asyncrl.algo.presets import PRESETS
 from asyncrl.train.batch import build_step_batch
 from tests.train.factories import batch_of_groups
 from tests.train.one_step import Learner, near_policy, snapshot
+from tests.train.one_step_presets import SECTIONS, run
 
 SAME_AS_TEACHER = {"opd", "opd_full"}
 """The teacher is the policy itself here, so on-policy distillation has nothing to change."""
@@ -54,3 +60,25 @@ def test_the_cut_into_micro_batches_does_not_change_the_gradient(tiny_model, alg
         gradients.append(learner.engine.gradients[0])
     for other in gradients[1:]:
         torch.testing.assert_close(other, gradients[0], atol=1e-6, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tiny_model, tmp_path_factory):
+    """What two ranks reported of two steps of each objective."""
+    out = tmp_path_factory.mktemp("ranks") / "reports.json"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "tests.train.one_step_presets", tiny_model, str(out)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(out.read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", SECTIONS)
+def test_two_ranks_train_any_objective_as_one_does(tiny_model, two_ranks, preset):
+    alone, _ = run(tiny_model, preset)
+    assert set(two_ranks[preset][0]) == set(alone[0])
+    for one, other in zip(alone, two_ranks[preset], strict=True):
+        for name, value in one.items():
+            assert other[name] == pytest.approx(value, rel=2e-3, abs=1e-5), name

@@ -1,0 +1,50 @@
+"""Two steps of several objectives under torchrun: `-m tests.train.one_step_presets MODEL OUT.json`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from asyncrl.train.batch import build_step_batch
+from tests.train.factories import batch_of_groups
+from tests.train.one_step import Learner
+
+SECTIONS: dict[str, dict[str, Any]] = {
+    "ppo": {"critic": {"trunk": "own", "learning_rate": 1e-3, "warmup_steps": 1}},
+    "ppo_turn": {"critic": {"trunk": "shared"}},
+    "online_dpo": {},
+    "ppo_ewma": {},
+    "vcpo": {},
+    "spo": {},
+    "sat": {},
+    "m2po": {},
+    "optimal_token_baseline": {},
+    "remax": {},
+    "gspo": {},
+}
+COMPARED = ("loss/total", "grad_norm", "learning_rate", "value/error", "ess/sequence", "clip_fraction")
+
+
+def run(model: str, preset: str) -> tuple[list[dict[str, float]], int]:
+    learner = Learner(model, {"preset": preset}, zero_stage=1, **SECTIONS[preset])
+    reports = []
+    for step in range(2):
+        batch = build_step_batch(batch_of_groups(), step, step)
+        metrics = learner.step(batch, micro_batch_tokens=60, num_minibatches=2).metrics
+        reports.append({name: metrics[name] for name in COMPARED if name in metrics})
+    return reports, learner.engine.rank
+
+
+def main(model: str, out: str) -> None:
+    found = {}
+    rank = 0
+    for preset in SECTIONS:
+        found[preset], rank = run(model, preset)
+    if rank == 0:
+        Path(out).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
