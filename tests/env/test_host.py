@@ -3,11 +3,20 @@
 import asyncio
 import time
 
+import hosted_envs
 import pytest
 
 from asyncrl.env.host import EnvHost, SessionGone
 from asyncrl.env.protocol import Action, Env, Step
-from asyncrl.errors import ConflictError, DeadlineError, EnvironmentFailure, InputError, UnavailableError
+from asyncrl.errors import (
+    ConfigError,
+    ConflictError,
+    DeadlineError,
+    EnvironmentFailure,
+    InfrastructureError,
+    InputError,
+    UnavailableError,
+)
 from asyncrl.types import Task
 
 HERE = __name__
@@ -152,5 +161,161 @@ def test_a_configuration_the_environment_refuses_is_the_callers_error():
     async def scenario():
         with pytest.raises(InputError, match="refuses"):
             await EnvHost().open(Task("t", "gridworld", 0), {"size": 1})
+
+    run(scenario())
+
+
+def troubled(env="InPlace"):
+    return Task("t", f"hosted_envs:{env}", 0)
+
+
+def test_opens_with_one_key_at_the_same_time_give_one_session():
+    async def scenario():
+        host = EnvHost(max_sessions=1)
+        sessions = await asyncio.gather(*(host.open(troubled("OnThread"), {}, "k") for _ in range(8)))
+        assert len({s.id for s in sessions}) == 1
+        assert (len(host.sessions), host.counts.opened, host.counts.rejected) == (1, 1, 0)
+        await host.close(sessions[0].id)
+        assert (await host.open(troubled(), {}, "k")).id != sessions[0].id
+        await host.close_all()
+
+    run(scenario())
+
+
+def test_who_asked_first_may_go_away_and_the_other_still_gets_the_session():
+    async def scenario():
+        host = EnvHost()
+        first, second = (asyncio.ensure_future(host.open(troubled("OnThread"), {}, "k")) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert (await second).id in host.sessions
+        await host.close_all()
+
+    run(scenario())
+
+
+def test_an_open_that_failed_is_forgotten_and_gives_its_place_back():
+    async def scenario():
+        host = EnvHost(max_sessions=1)
+        for _ in range(3):
+            with pytest.raises(EnvironmentFailure, match="no level left"):
+                await host.open(troubled("OnThread"), {"fail_reset": True}, "k")
+        assert not host.held
+        assert (await host.open(troubled("OnThread"), {}, "k")).id in host.sessions
+        await host.close_all()
+
+    run(scenario())
+
+
+def test_one_environment_can_be_full_while_others_have_room():
+    async def scenario():
+        host = EnvHost(max_sessions=3, limits={"gridworld": 1})
+        grid = await host.open(Task("t", "gridworld", 0), {})
+        with pytest.raises(UnavailableError, match="all 1 sessions of environment 'gridworld'") as caught:
+            await host.open(Task("t", "gridworld", 0), {})
+        assert caught.value.retry_after_s == 1.0
+        for _ in range(2):
+            await host.open(troubled(), {})
+        with pytest.raises(UnavailableError, match="all 3 environment sessions"):
+            await host.open(troubled(), {})
+        assert host.counts.rejected == 2
+        await host.close(grid.id)
+        await host.open(Task("t", "gridworld", 0), {})
+        await host.close_all()
+        assert not host.held
+
+    run(scenario())
+
+
+def test_as_many_blocking_sessions_step_at_once_as_there_are():
+    async def scenario():
+        host = EnvHost()
+        crowd = [await host.open(troubled("OnThread"), {}) for _ in range(hosted_envs.CROWD)]
+        steps = await asyncio.gather(*(host.step(s.id, 0, Action("meet"), 60) for s in crowd))
+        await host.close_all()
+        return [s.messages[0]["content"] for s in steps]
+
+    assert run(scenario()) == ["met"] * hosted_envs.CROWD
+
+
+def test_an_error_is_repeated_with_its_step_and_any_other_call_hears_that_the_session_ended():
+    async def scenario():
+        host = EnvHost()
+        session = await host.open(troubled(), {})
+        for _ in range(2):
+            with pytest.raises(EnvironmentFailure, match="lost key"):
+                await host.step(session.id, 0, Action("raise"), 5)
+        with pytest.raises(SessionGone, match=r"has ended: environment .*lost key"):
+            await host.step(session.id, 1, Action("hello"), 5)
+        assert (host.counts.failed, host.counts.failures) == (1, {"environment": 1})
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("word", "error", "failure"),
+    [
+        ("raise", EnvironmentFailure, "environment"),
+        ("infrastructure", InfrastructureError, "infrastructure"),
+        ("scarce", InfrastructureError, "infrastructure"),
+    ],
+)
+@pytest.mark.parametrize("env", ["InPlace", "OnThread"])
+def test_failures_are_sorted_and_counted_by_class(env, word, error, failure):
+    async def scenario():
+        host = EnvHost()
+        session = await host.open(troubled(env), {})
+        with pytest.raises(error):
+            await host.step(session.id, 0, Action(word), 5)
+        assert host.counts.failures == {failure: 1}
+        await host.close_all()
+
+    run(scenario())
+
+
+def test_the_agents_mistake_is_an_observation_and_not_a_failure():
+    async def scenario():
+        host = EnvHost()
+        session = await host.open(troubled(), {})
+        step = await host.step(session.id, 0, Action("agent"), 5)
+        assert (step.messages[0]["content"], step.done, step.success) == ("no such tool", True, False)
+        assert (step.reward, step.components) == (0.0, {"agent_error": 1.0})
+        assert not host.counts.failures
+
+    run(scenario())
+
+
+def test_text_that_no_tokenizer_takes_is_replaced():
+    async def scenario():
+        host = EnvHost()
+        session = await host.open(troubled(), {})
+        return (await host.step(session.id, 0, Action("file"), 5)).messages[0]["content"]
+
+    assert run(scenario()) == "caf?"
+
+
+def test_a_session_is_closed_once_and_only_after_its_step():
+    async def scenario():
+        host, before = EnvHost(), hosted_envs.OnThread.closed
+        session = await host.open(troubled("OnThread"), {})
+        step = asyncio.ensure_future(host.step(session.id, 0, Action("sleep 0.2"), 5))
+        await asyncio.sleep(0.05)
+        await host.close(session.id)
+        assert hosted_envs.OnThread.closed == before, "closed in the middle of a step"
+        assert host.held.total() == 1
+        assert (await step).messages[0]["content"] == "woke up"
+        await host.close(session.id)
+        await host.close_all()
+        assert hosted_envs.OnThread.closed == before + 1
+        assert not host.held
+
+    run(scenario())
+
+
+def test_a_name_that_is_no_environment_is_the_callers_error():
+    async def scenario():
+        for name in ("..x:y", "hosted_envs:say", "hosted_envs:Nothing", "gridwrld", ":"):
+            with pytest.raises(ConfigError, match=r"env\.name"):
+                await EnvHost().open(Task("t", name, 0), {})
 
     run(scenario())

@@ -33,6 +33,8 @@ class EnvCalls:
             if inspect.iscoroutinefunction(getattr(env_class, what))
         }
         self._thread: SessionThread | None = None
+        self._stuck = 0
+        """Calls that hold the thread past their deadline, or wait behind one that does."""
 
     async def construct(self, task: Task, config: dict[str, Any], timeout_s: float) -> None:
         """Create the environment. Raises `InputError` when it refuses the configuration."""
@@ -66,10 +68,14 @@ class EnvCalls:
             raise sort_failure(self.name, what, error) from error
 
     async def close(self, timeout_s: float) -> None:
-        """Call `close`, if the environment has one of its own, and let the thread end."""
+        """Call `close`, if the environment has one of its own, and let the thread end.
+
+        Raises as `call` does; a thread that is stuck in an earlier call is not waited for: it closes when it is free.
+        """
         try:
             if hasattr(self, "env") and self.env_class.close is not Env.close:
-                await self.call("close", timeout_s)
+                behind = self._stuck and "close" not in self._native
+                await self.call("close", 0.0 if behind else timeout_s)
         finally:
             if self._thread is not None:
                 self._thread.stop()
@@ -84,9 +90,13 @@ class EnvCalls:
             return await self._within(asyncio.shield(future), what, timeout_s)
         except DeadlineError:
             if not future.done():
-                self._on_overrun(1)
-                future.add_done_callback(lambda _: self._on_overrun(-1))
+                self._count_stuck(1)
+                future.add_done_callback(lambda _: self._count_stuck(-1))
             raise
+
+    def _count_stuck(self, change: int) -> None:
+        self._stuck += change
+        self._on_overrun(change)
 
     async def _within(self, awaitable: Any, what: str, timeout_s: float) -> Any:
         scope = asyncio.timeout(timeout_s)
