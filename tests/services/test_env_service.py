@@ -1,26 +1,30 @@
-"""The environment service over real HTTP: sessions, statuses, batches, and the client that drives it."""
+"""The environment service over real HTTP: sessions, statuses, batches, limits; here and in worker processes."""
 
-import asyncio
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
+import msgpack
 import pytest
 
-from asyncrl.clients.env import EnvClient
-from asyncrl.env.protocol import Action
-from asyncrl.errors import EnvironmentFailure, InfrastructureError
-from asyncrl.types import Task
+TESTS = Path(__file__).parent.parent
+GRID = {"env": "gridworld", "seed": 3}
 
 
 def start(folder, **options):
+    """Start a service as a process of its own; return it and its URL."""
     ready = folder / "ready.json"
     code = f"from asyncrl.services.env import serve_env; serve_env(ready_file={str(ready)!r}, **{options!r})"
-    process = subprocess.Popen([sys.executable, "-c", code])
-    deadline = time.monotonic() + 60
+    env = os.environ | {"PYTHONPATH": str(TESTS / "env")}
+    process = subprocess.Popen([sys.executable, "-c", code], env=env)
+    deadline = time.monotonic() + 90
     while not ready.exists():
         assert process.poll() is None, "the service died while starting"
         assert time.monotonic() < deadline
@@ -28,12 +32,16 @@ def start(folder, **options):
     return process, json.loads(ready.read_text())["url"]
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    process, url = start(tmp_path_factory.mktemp("env"), max_sessions=64)
-    yield url
+def end(process):
     process.terminate()
-    assert process.wait(20) == 0
+    assert process.wait(30) == 0
+
+
+@pytest.fixture(scope="module", params=[0, 2], ids=["here", "in workers"])
+def service(request, tmp_path_factory):
+    process, url = start(tmp_path_factory.mktemp("env"), max_sessions=64, processes=request.param)
+    yield url
+    end(process)
 
 
 def ask(method, url, body=None, token=""):
@@ -41,113 +49,201 @@ def ask(method, url, body=None, token=""):
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     request = urllib.request.Request(url, data, headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             return reply.status, json.loads(reply.read()), dict(reply.headers)
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read()), dict(error.headers)
 
 
-def open_session(url, **task):
-    return ask("POST", f"{url}/v1/sessions", {"task": {"env": "gridworld", "seed": 3, **task}})
+def open_session(url, env="gridworld", **more):
+    return ask("POST", f"{url}/v1/sessions", {"task": {"env": env, "seed": 3}, **more})
+
+
+def open_troubled(url, env="InPlace"):
+    status, session, _ = open_session(url, f"hosted_envs:{env}")
+    assert status == 201
+    return f"{url}/v1/sessions/{session['session_id']}", session
+
+
+def say(path, word, index=0, **more):
+    return ask("POST", f"{path}/step", {"step_index": index, "action": {"content": word}, **more})[:2]
+
+
+def metrics(url):
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as reply:
+        lines = [line for line in reply.read().decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
 
 def test_a_session_is_created_stepped_shown_and_closed(service):
     status, session, _ = open_session(service)
-    assert status == 201
+    assert (status, session["lease_s"], session["max_turns"]) == (201, 120.0, 8)
     assert session["messages"][0]["content"].startswith("goal")
     path = f"{service}/v1/sessions/{session['session_id']}"
-    status, step, _ = ask("POST", f"{path}/step", {"step_index": 0, "action": {"content": "north"}})
+    status, step = say(path, "north")
     assert (status, step["done"]) == (200, False)
-    assert ask("POST", f"{path}/step", {"step_index": 0, "action": {"content": "north"}})[1] == step
-    assert ask("POST", f"{path}/step", {"step_index": 7, "action": {"content": "north"}})[0] == 409
+    assert say(path, "north") == (200, step)
+    assert say(path, "north", 7)[0] == 409
     assert ask("GET", path)[1]["next_step_index"] == 1
+    assert ask("POST", f"{path}/renew")[1] == {"lease_s": 120.0}
     assert ask("DELETE", path)[0] == 200
     assert ask("DELETE", path)[0] == 200
-    assert ask("POST", f"{path}/step", {"step_index": 1, "action": {"content": "north"}})[0] == 410
+    assert say(path, "north", 1)[0] == 410
 
 
 def test_wrong_bodies_are_refused_by_name_and_change_nothing(service):
     before = ask("GET", f"{service}/v1/status")[1]["sessions"]
     assert ask("POST", f"{service}/v1/sessions", {"tusk": {}})[0] == 400
-    assert open_session(service, env="gridwrld")[0] == 400
-    assert open_session(service, seed="x")[0] == 400
-    status, body, _ = ask(
-        "POST", f"{service}/v1/sessions", {"task": {"env": "gridworld"}, "config": {"size": 1}}
-    )
-    assert status == 400
-    assert "size" in body["error"]["message"]
+    assert open_session(service, "gridwrld")[0] == 400
+    assert ask("POST", f"{service}/v1/sessions", {"task": GRID | {"seed": "x"}})[0] == 400
+    status, body, _ = open_session(service, config={"size": 1})
+    assert (status, body["error"]["type"]) == (400, "InputError")
+    assert "size: must be from 2 to 64, got 1" in body["error"]["message"]
     assert ask("GET", f"{service}/v1/status")[1]["sessions"] == before
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "kind", "message"),
+    [
+        ("raise", 502, "EnvironmentFailure", "step raised KeyError"),
+        ("object", 502, "EnvironmentFailure", "cannot be sent|no JSON"),
+        ("infrastructure", 502, "InfrastructureError", "machine is gone"),
+        ("sleep 30", 504, "DeadlineError", r"took longer than 0.1 s"),
+    ],
+)
+def test_whose_fault_a_failed_step_was_is_in_its_status_and_type(service, word, status, kind, message):
+    path, _ = open_troubled(service, "OnThread")
+    found, body = say(path, word, timeout_s=0.1 if status == 504 else 60)
+    assert (found, body["error"]["type"]) == (status, kind)
+    assert re.search(message, body["error"]["message"])
+    ask("DELETE", path)
 
 
 def test_environments_are_listed_with_their_tools(service):
     assert {"gridworld", "calculator"} <= set(ask("GET", f"{service}/v1/envs")[1]["envs"])
     assert ask("GET", f"{service}/v1/envs/calculator/schema")[1]["tools"][0]["function"]["name"] == "calc"
+    assert ask("GET", f"{service}/v1/envs/nothing/schema")[0] == 400
 
 
-def test_metrics_count_sessions(service):
-    with urllib.request.urlopen(f"{service}/metrics", timeout=10) as reply:
-        assert b"asyncrl_env_sessions" in reply.read()
+def test_metrics_count_sessions_steps_and_failures_by_class(service):
+    before = metrics(service)
+    path, _ = open_troubled(service)
+    assert say(path, "hello")[0] == 200
+    assert metrics(service)['asyncrl_env_held{env="other"}'] == 1
+    assert say(path, "raise", 1)[0] == 502
+    after = metrics(service)
+    for name in ("opened_total", "steps_total", "failed_total", 'failures_total{failure="environment"}'):
+        assert after[f"asyncrl_env_{name}"] - before.get(f"asyncrl_env_{name}", 0) == 1, name
+
+
+def test_a_batch_answers_what_is_ready_while_a_slow_step_goes_on(service, tmp_path):
+    slow = open_troubled(service, "OnThread")[1]["session_id"]
+    fast = open_session(service)[1]["session_id"]
+    operations = [
+        {"op": "step", "session": session, "step_index": 0, "timeout_s": 60,
+         "action": {"content": word, "tool_calls": [], "parse_errors": []}}
+        for session, word in ((slow, f"wait {tmp_path / 'go'}"), (fast, "north"))
+    ]  # fmt: skip
+    operations += [{"op": "jump"}, {"op": "step"}, {"op": "close", "session": "unknown"}]
+    request = urllib.request.Request(
+        f"{service}/v1/batch", msgpack.packb({"operations": operations}), method="POST"
+    )
+    unpacker, found = msgpack.Unpacker(), {}
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        while len(found) < len(operations):
+            chunk = reply.read1(65536)
+            assert chunk, "the answer ended early"
+            unpacker.feed(chunk)
+            found.update((number, result) for number, result in unpacker)
+            if len(found) == 4:
+                # Only now may the first operation end.
+                (tmp_path / "go").touch()
+        assert reply.read() == b""
+    assert found[0]["messages"][0]["content"] == "found"
+    assert found[1]["done"] is False
+    assert found[2]["message"] == "op: must be open, step or close, got 'jump'"
+    assert (found[3]["error"], found[3]["status"]) == ("InputError", 400)
+    assert found[4] == {}
+    for session in (slow, fast):
+        ask("DELETE", f"{service}/v1/sessions/{session}")
+
+
+def test_a_batch_that_is_none_is_refused(service):
+    for body in (b"\xc1", msgpack.packb([]), msgpack.packb({"operations": 3})):
+        request = urllib.request.Request(f"{service}/v1/batch", body, method="POST")
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request, timeout=10)
+        assert caught.value.code == 400
 
 
 def test_a_full_service_answers_429_with_a_time_to_retry(tmp_path):
-    process, url = start(tmp_path, max_sessions=1)
+    process, url = start(tmp_path, max_sessions=3, limits={"gridworld": 1})
     try:
         assert open_session(url)[0] == 201
-        status, _, headers = open_session(url)
+        status, body, headers = open_session(url)
         assert (status, headers["retry-after"]) == (429, "1")
+        assert body["error"]["message"] == "all 1 sessions of environment 'gridworld' are in use"
+        for _ in range(2):
+            open_troubled(url)
+        status, body, _ = open_session(url, "calculator")
+        assert (status, body["error"]["message"]) == (429, "all 3 environment sessions are in use")
+        assert metrics(url)["asyncrl_env_rejected_total"] == 2
     finally:
-        process.terminate()
-        process.wait(20)
+        end(process)
 
 
 def test_a_token_is_asked_for_everywhere_but_at_the_health_check(tmp_path):
     process, url = start(tmp_path, token="secret")
     try:
         assert ask("GET", f"{url}/healthz")[0] == 200
-        assert ask("GET", f"{url}/v1/envs")[0] == 401
-        assert ask("GET", f"{url}/v1/envs", token="wrong")[0] == 401
+        for path in ("/v1/envs", "/metrics", "/v1/status", "/v1/sessions/x", "/openapi.json"):
+            assert ask("GET", f"{url}{path}")[0] == 401
+            assert ask("GET", f"{url}{path}", token="wrong")[0] == 401
+        assert ask("POST", f"{url}/v1/batch", {})[0] == 401
         assert ask("GET", f"{url}/v1/envs", token="secret")[0] == 200
     finally:
-        process.terminate()
-        process.wait(20)
+        end(process)
 
 
-def test_many_clients_play_whole_episodes_through_batches(service):
-    async def episode(client, seed):
-        session = await client.open(Task(f"t{seed}", "gridworld", seed), {})
-        words, total = session.messages[0]["content"].split(), 0.0
-        for turn in range(session.max_turns):
-            step = await session.step(turn, Action(words[1]), 10)
-            total += step.reward
-            if step.done:
-                break
-            words = step.messages[0]["content"].split()
-        await session.close()
-        return total
+@pytest.mark.slow
+def test_a_killed_worker_costs_its_sessions_a_502_and_shows_in_the_metrics(tmp_path):
+    process, url = start(tmp_path, processes=2)
+    try:
+        paths, pids = zip(
+            *((path, s["messages"][0]["content"]) for path, s in (open_troubled(url) for _ in range(4))),
+            strict=True,
+        )
+        os.kill(int(pids[0]), signal.SIGKILL)
+        lost = [path for path, pid in zip(paths, pids, strict=True) if pid == pids[0]]
+        answers = {path: say(path, "hello") for path in paths}
+        assert {path for path, (status, _) in answers.items() if status == 200} == set(paths) - set(lost)
+        for path in lost:
+            status, body = answers[path]
+            assert (status, body["error"]["type"]) == (502, "InfrastructureError")
+            assert re.search(f"pid {pids[0]}.* was killed by SIGKILL", body["error"]["message"])
+        deadline = time.monotonic() + 60
+        while metrics(url)["asyncrl_env_workers_ready"] < 2:
+            assert time.monotonic() < deadline, "the worker is not replaced"
+            time.sleep(0.05)
+        found = metrics(url)
+        assert found['asyncrl_env_workers_replaced_total{reason="crash"}'] == 1
+        assert found["asyncrl_env_lost_total"] == 2
+        assert pids[0] not in {open_troubled(url)[1]["messages"][0]["content"] for _ in range(4)}
+    finally:
+        end(process)
 
-    async def scenario():
-        client = EnvClient([service])
-        totals = await asyncio.gather(*(episode(client, seed) for seed in range(50)))
-        await client.close()
-        return totals
 
-    assert asyncio.run(scenario()) == [1.0] * 50
-    assert ask("GET", f"{service}/v1/status")[1]["sessions"] == 0
-
-
-def test_the_client_sorts_failures_by_whose_fault_they_are(service):
-    async def scenario():
-        client = EnvClient([service])
-        with pytest.raises(EnvironmentFailure, match="size"):
-            await client.open(Task("t", "gridworld", 0), {"size": 1})
-        session = await client.open(Task("t", "gridworld", 0), {})
-        await session.close()
-        with pytest.raises(InfrastructureError, match="has ended"):
-            await session.step(0, Action("north"), 5)
-        await client.close()
-        gone = EnvClient(["http://127.0.0.1:9"])
-        with pytest.raises(InfrastructureError):
-            await gone.open(Task("t", "gridworld", 0), {})
-        await gone.close()
-
-    asyncio.run(scenario())
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_no_worker_outlives_its_service(tmp_path, how):
+    process, url = start(tmp_path, processes=2)
+    for _ in range(2):
+        open_troubled(url)
+    workers = [worker["pid"] for worker in ask("GET", f"{url}/v1/status")[1]["workers"]]
+    process.send_signal(how)
+    process.wait(30)
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}/cmdline").exists() for pid in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert len(workers) == 2

@@ -59,11 +59,16 @@ class WorkerPool:
         self._drains: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Start every worker and wait until one serves. Raises `UnavailableError` when none does in time."""
+        """Start every worker and wait until all serve, or one where others had to be replaced.
+
+        Raises `UnavailableError` when none does in time.
+        """
         self._keepers = [asyncio.create_task(self._keep(number)) for number in range(self.processes)]
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not self.ready():
+        while len(self.ready()) < (1 if self.replaced else self.processes):
             if time.monotonic() > deadline:
+                if self.ready():
+                    return
                 await self.stop()
                 raise UnavailableError(f"no environment worker started within {START_TIMEOUT_S:g} s")
             await asyncio.sleep(0.02)
