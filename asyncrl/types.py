@@ -100,6 +100,11 @@ class Trajectory:
     """JSON-serialisable extras (tags, agent name, difficulty)."""
 
     @property
+    def rollout(self) -> int:
+        """Number of its episode within the group: an episode that branches gives several trajectories."""
+        return int(self.info.get("rollout", self.episode_index))
+
+    @property
     def num_tokens(self) -> int:
         return int(self.token_ids.shape[0])
 

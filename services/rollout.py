@@ -28,12 +28,13 @@ from asyncrl.clients.env import EnvClient
 from asyncrl.clients.router import EngineRouter
 from asyncrl.config import Config
 from asyncrl.data.codec import encode_group, pack, task_from_map, unpack
-from asyncrl.errors import InputError
+from asyncrl.errors import ConfigError, InputError
 from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
-from asyncrl.rollout.group import run_group
+from asyncrl.rollout.group import GroupRunner, run_group
 from asyncrl.rollout.render import Limits, load_renderer
 from asyncrl.rollout.toolcalls import load_parser
 from asyncrl.rollout.worker import RolloutLoop
+from asyncrl.services.agents import AGENT, Agents
 from asyncrl.services.http import create_app, serve
 from asyncrl.types import Lease, Task
 
@@ -70,6 +71,9 @@ class RolloutService:
         self.renderer = load_renderer(model)
         self.parse = load_parser(config.model.tool_format)
         self.buffer = BufferClient(buffer, token) if buffer else None
+        self.agents: Agents | None = None
+        if config.env.name == AGENT:
+            self.agents = Agents(config, self.router, self.router, self.renderer, self.parse, token)
         self.loop: RolloutLoop | None = None
         if self.buffer is not None:
             seed = config.run.seed if config.deterministic else None
@@ -84,8 +88,10 @@ class RolloutService:
 
     def runner(
         self, temperature: float, seed: int | None, env_config: dict[str, Any] | None = None
-    ) -> EpisodeRunner:
+    ) -> EpisodeRunner | GroupRunner:
         """Return a runner with the recipe's limits."""
+        if self.agents is not None:
+            return self.agents.runner(temperature, seed)
         rollout = self.config.rollout
         settings = EpisodeSettings(
             limits=Limits(rollout.max_turns, rollout.max_tokens_per_turn, self.config.max_tokens),
@@ -97,10 +103,13 @@ class RolloutService:
         )
         return EpisodeRunner(self.router, self.envs, self.renderer, self.parse, settings)
 
-    def _training_runner(self, seed: int | None) -> EpisodeRunner:
+    def _training_runner(self, seed: int | None) -> EpisodeRunner | GroupRunner:
         runner = self.runner(self.config.rollout.temperature, seed)
         if "greedy" in needed(resolve_settings(self.config.algo)):
-            runner.baseline = self.runner(0.0, None)
+            baseline = self.runner(0.0, None)
+            if not isinstance(runner, EpisodeRunner) or not isinstance(baseline, EpisodeRunner):
+                raise ConfigError("algo: an objective with a greedy baseline cannot be trained with an agent")
+            runner.baseline = baseline
         return runner
 
     async def run_tasks(
@@ -121,7 +130,13 @@ class RolloutService:
 
         return list(await asyncio.gather(*(one(task) for task in tasks)))
 
+    async def start(self) -> None:
+        if self.agents is not None:
+            await self.agents.start()
+
     async def close(self) -> None:
+        if self.agents is not None:
+            await self.agents.close()
         await asyncio.gather(self.router.close(), self.envs.close())
         if self.buffer is not None:
             await self.buffer.close()
@@ -169,6 +184,7 @@ def create_rollout_app(service: RolloutService, token: str) -> FastAPI:
 
     @asynccontextmanager
     async def clients() -> AsyncIterator[None]:
+        await service.start()
         yield
         await service.close()
 

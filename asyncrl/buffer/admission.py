@@ -36,7 +36,7 @@ def judge(group: Group, group_size: int, drop_no_signal: bool, max_tokens: int) 
         "reward_sum": float(sum(t.reward for t in usable)),
         "tokens": sum(t.num_sampled for t in group.trajectories),
     }
-    if len(usable) < min(2, group_size):
+    if len({t.rollout for t in usable}) < min(2, group_size):
         lost = [
             t
             for t in group.trajectories

@@ -67,8 +67,9 @@ class Intake:
             raise InputError(
                 f"group.version: must be the version at admission, {version}, got {group.version}"
             )
-        if len(group.trajectories) != size:
-            raise InputError(f"group.trajectories: must hold {size} episodes, got {len(group.trajectories)}")
+        episodes = {t.rollout for t in group.trajectories}
+        if episodes != set(range(size)):
+            raise InputError(f"group.trajectories: must hold {size} episodes, got {len(episodes)}")
         # While weights are published, engines serve the next version before the ledger knows of it.
         limit = self.store.fact("version") + 1
         oldest, newest = limit, NOT_SAMPLED

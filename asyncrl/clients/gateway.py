@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.clients.http import HttpClient
 from asyncrl.data.codec import trajectory_from_map
+from asyncrl.gateway.agents import OpenEpisode
 from asyncrl.gateway.episode import EpisodeSpec
 from asyncrl.types import FailureClass, Status, Trajectory
 
 PREFIX = "/asyncrl/v1/episodes"
-
-
-@dataclass(frozen=True, slots=True)
-class OpenEpisode:
-    """An episode an agent can be given."""
-
-    id: str
-    key: str
-    """Its API key."""
-    url: str
-    """Address of the gateway; OpenAI's clients take it with `/v1` behind it, Anthropic's as it is."""
-
-    def environment(self) -> dict[str, str]:
-        """Environment variables by which the SDKs find gateway and key."""
-        return {
-            "OPENAI_BASE_URL": f"{self.url}/v1",
-            "OPENAI_API_KEY": self.key,
-            "ANTHROPIC_BASE_URL": self.url,
-            "ANTHROPIC_API_KEY": self.key,
-        }
 
 
 class GatewayClient:

@@ -27,10 +27,13 @@ ENVS: dict[str, str] = {
     "openenv": "asyncrl.env.adapters.openenv:OpenEnv",
 }
 
+ELSEWHERE: dict[str, str] = {"agent": "asyncrl.env.agent:AgentTasks"}
+"""Names that give tasks only: their episodes are played without an environment session."""
+
 
 def load_env(name: str) -> type[Env]:
     """Return the environment class of a name or import path. Raises `ConfigError` saying what is allowed."""
-    path = ENVS.get(name, name)
+    path = (ENVS | ELSEWHERE).get(name, name)
     module, separator, attribute = path.partition(":")
     if not separator:
         close = difflib.get_close_matches(name, ENVS, n=1)

@@ -40,6 +40,8 @@ class EpisodeSpec(BaseModel):
     max_calls: int = Field(0, ge=0)
     seed: int | None = None
     """Makes sampling repeatable: each call's seed follows from this, the task, the episode and its context."""
+    min_version: int = Field(0, ge=0)
+    """Oldest policy version that may sample."""
 
 
 def parse_spec(raw: Any) -> EpisodeSpec:
@@ -63,7 +65,7 @@ class Episode:
     tree: CallTree = field(default_factory=CallTree)
     counters: Counter[str] = field(default_factory=Counter)
     """`calls`, `sampled_tokens`, `context_tokens`, `cached_tokens`, `rendered_turns`, `undelivered_calls`,
-    `infrastructure_errors`, and `ignored: NAME` for parameters that the episode fixes."""
+    `infrastructure_errors`, `rewards` (sent before the end), and `ignored: NAME` for what the episode fixes."""
     limit: str = ""
     """The limit that a call was refused for: `max_tokens` or `max_calls`."""
     reward: float = 0.0
@@ -111,25 +113,8 @@ class Episode:
     def add_reward(self, raw: dict[str, Any]) -> None:
         """Take `{reward, call_id?, components?, success?}`. Rewards add up. Raises `InputError`."""
         self.check_open()
-        unknown = set(raw) - {"reward", "call_id", "components", "success"}
-        if unknown:
-            raise InputError(f"reward.{min(unknown)}: unknown; allowed: reward, call_id, components, success")
-        amount = _number(raw.get("reward", 0.0), "reward.reward")
-        components = _components(raw.get("components", {}))
-        success = raw.get("success")
-        if success is not None and not isinstance(success, bool):
-            raise InputError(f"reward.success must be true, false or null, got {success!r}")
-        call_id = raw.get("call_id")
-        if call_id is not None:
-            call = self.tree.by_id(str(call_id))
-            if call is None:
-                raise InputError(f"reward.call_id: this episode has no call {str(call_id)[:100]!r}")
-            call.reward += amount
-        else:
-            self.reward += amount
-        for name, value in components.items():
-            self.components[name] = self.components.get(name, 0.0) + value
-        self.success = self.success if success is None else success
+        self._earn(raw)
+        self.counters["rewards"] += "reward" in raw
 
     def finish(self, raw: dict[str, Any]) -> tuple[list[Trajectory], dict[str, Any]]:
         """End the episode: take a last reward and a status, return trajectories and counters.
@@ -142,7 +127,7 @@ class Episode:
             return self.result
         outcome: dict[str, Any] = {n: raw[n] for n in ("status", "failure", "error") if n in raw}
         status, failure, error = _outcome(outcome, self.limit)
-        self.add_reward({name: value for name, value in raw.items() if name not in outcome})
+        self._earn({name: value for name, value in raw.items() if name not in outcome})
         verdict = Verdict(status, failure, error, self.reward, self.components, self.success)
         timing = {"wall_s": self.clock() - self.started, "engine_s": self.engine_s}
         trajectories, drifted = export_tree(
@@ -165,6 +150,27 @@ class Episode:
             "limit": self.limit,
             "counters": dict(self.counters),
         }
+
+    def _earn(self, raw: dict[str, Any]) -> None:
+        unknown = set(raw) - {"reward", "call_id", "components", "success"}
+        if unknown:
+            raise InputError(f"reward.{min(unknown)}: unknown; allowed: reward, call_id, components, success")
+        amount = _number(raw.get("reward", 0.0), "reward.reward")
+        components = _components(raw.get("components", {}))
+        success = raw.get("success")
+        if success is not None and not isinstance(success, bool):
+            raise InputError(f"reward.success must be true, false or null, got {success!r}")
+        call_id = raw.get("call_id")
+        if call_id is not None:
+            call = self.tree.by_id(str(call_id))
+            if call is None:
+                raise InputError(f"reward.call_id: this episode has no call {str(call_id)[:100]!r}")
+            call.reward += amount
+        else:
+            self.reward += amount
+        for name, value in components.items():
+            self.components[name] = self.components.get(name, 0.0) + value
+        self.success = self.success if success is None else success
 
 
 def _outcome(raw: dict[str, Any], limit: str) -> tuple[Status, FailureClass | None, str]:

@@ -23,6 +23,8 @@ class GenerateRequest:
     stop_token_ids: tuple[int, ...] = ()
     session: str = ""
     """Requests of one session share a prefix and go to one engine."""
+    min_version: int = 0
+    """Engines that serve older weights must refuse."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.episode import EpisodeRunner
@@ -15,12 +16,23 @@ MAX_ATTEMPTS = {FailureClass.INFRASTRUCTURE: 3, FailureClass.ENVIRONMENT: 2}
 RETRY_PAUSE_S = 0.5
 
 
-async def run_group(runner: EpisodeRunner, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
+@runtime_checkable
+class GroupRunner(Protocol):
+    """Plays groups in a way of its own, as agents do behind a gateway."""
+
+    async def run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group: ...
+
+
+async def run_group(
+    runner: EpisodeRunner | GroupRunner, lease: Lease, worker: str, episode_timeout_s: float
+) -> Group:
     """Run the leased group.
 
     An episode that the environment or infrastructure fails is played again from its start, elsewhere where there is
     an elsewhere, and in the end recorded as failed. `info["attempts"]` counts the plays of one that took several.
     """
+    if isinstance(runner, GroupRunner):
+        return await runner.run_group(lease, worker, episode_timeout_s)
     episodes = [
         _run_episode(runner, lease, index, f"{worker}-{lease.id}-{index}", episode_timeout_s)
         for index in range(lease.group_size)

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from asyncrl.errors import AsyncRLError, ConflictError, InputError, StaleError, UnavailableError
 from asyncrl.rollout.episode import EpisodeRunner
-from asyncrl.rollout.group import run_group
+from asyncrl.rollout.group import GroupRunner, run_group
 from asyncrl.types import Group, Lease
 
 log = logging.getLogger("asyncrl.rollout")
@@ -72,7 +72,7 @@ class RolloutLoop:
         self,
         name: str,
         buffer: LeaseSource,
-        runner: EpisodeRunner,
+        runner: EpisodeRunner | GroupRunner,
         groups_in_flight: int,
         lease_s: float,
         episode_timeout_s: float,

@@ -1,0 +1,216 @@
+"""Agents of any make: a command or a Python callable that gets a task and an episode's key, and reports a reward."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import inspect
+import json
+import math
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from asyncrl.errors import ConfigError
+
+MAX_OUTPUT_BYTES = 1 << 20
+"""Of standard output and of standard error; what an agent writes beyond is dropped, oldest first."""
+SHOWN_CHARACTERS = 1500
+PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "SSL_CERT_FILE")
+"""Environment variables an agent's process inherits; secrets of the worker stay with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEpisode:
+    """An episode an agent can be given."""
+
+    id: str
+    key: str
+    """Its API key."""
+    url: str
+    """Address of the gateway; OpenAI's clients take it with `/v1` behind it, Anthropic's as it is."""
+
+    def environment(self) -> dict[str, str]:
+        """Environment variables by which the SDKs find gateway and key."""
+        return {
+            "OPENAI_BASE_URL": f"{self.url}/v1",
+            "OPENAI_API_KEY": self.key,
+            "ANTHROPIC_BASE_URL": self.url,
+            "ANTHROPIC_API_KEY": self.key,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an agent reported at its end."""
+
+    reward: float | None = None
+    """None where it said nothing; it may have sent rewards by HTTP."""
+    success: bool | None = None
+    components: dict[str, float] = field(default_factory=dict)
+    problem: str = ""
+    """Why it did not end well: its exit code, its last words, its deadline."""
+
+
+class Agent(Protocol):
+    """Runs one episode."""
+
+    async def run(self, task: dict[str, Any], episode: OpenEpisode, timeout_s: float) -> Report:
+        """Return within `timeout_s` and a little, whatever the agent does; nothing of it is left running."""
+        ...
+
+
+class CommandAgent:
+    """Starts a process for every episode: the task is JSON on its standard input, and the report is the last line
+    of its standard output that is a JSON object, `{"reward": 1.0, "success": true, "components": {}}`."""
+
+    def __init__(
+        self, command: Sequence[str], extra: Mapping[str, str] | None = None, cwd: str | None = None
+    ) -> None:
+        self.command = list(command)
+        self.extra = dict(extra or {})
+        self.cwd = cwd
+
+    async def run(self, task: dict[str, Any], episode: OpenEpisode, timeout_s: float) -> Report:
+        inherited = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self.command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={**inherited, **self.extra, **episode.environment()},
+                cwd=self.cwd,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return Report(problem=f"{self.command[0]}: cannot be started: {error}")
+        try:
+            async with asyncio.timeout(timeout_s):
+                out, err = await _communicate(process, json.dumps(task).encode() + b"\n")
+                code = await process.wait()
+        except TimeoutError:
+            return Report(problem=f"the agent did not end within {timeout_s:g} s")
+        finally:
+            await _kill(process)
+        report = parse_report(_last_object(out))
+        if code != 0:
+            words = err.decode("utf-8", "replace").strip()[-SHOWN_CHARACTERS:]
+            return Report(report.reward, report.success, report.components, f"exit code {code}: {words}")
+        return report
+
+
+class CallableAgent:
+    """Calls `function(task, episode)`: a coroutine on the worker's event loop, or a function on a thread.
+
+    It returns a reward, a map like a command's report, or None. A thread cannot be ended from outside: past its
+    deadline it runs on, but its episode's key is refused.
+    """
+
+    def __init__(self, function: Callable[[dict[str, Any], OpenEpisode], Any]) -> None:
+        self.function = function
+
+    async def run(self, task: dict[str, Any], episode: OpenEpisode, timeout_s: float) -> Report:
+        try:
+            async with asyncio.timeout(timeout_s):
+                if inspect.iscoroutinefunction(self.function):
+                    returned = await self.function(task, episode)
+                else:
+                    returned = await asyncio.to_thread(self.function, task, episode)
+        except TimeoutError:
+            return Report(problem=f"the agent did not end within {timeout_s:g} s")
+        except Exception as error:
+            return Report(problem=f"{type(error).__name__}: {error}"[:SHOWN_CHARACTERS])
+        return parse_report(returned)
+
+
+def load_agent(config: Mapping[str, Any]) -> Agent:
+    """Return the agent of `env.config`: `command` with optional `environment` and `cwd`, or `callable`.
+
+    Raises `ConfigError`.
+    """
+    command, path = config.get("command"), config.get("callable")
+    if (command is None) == (path is None):
+        raise ConfigError("env.config: an agent needs either command or callable")
+    if command is not None:
+        if (
+            not isinstance(command, list | tuple)
+            or not command
+            or not all(isinstance(c, str) for c in command)
+        ):
+            raise ConfigError(f"env.config.command: must be a list of texts, got {command!r}")
+        return CommandAgent(command, config.get("environment"), config.get("cwd"))
+    module, _, name = str(path).partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"env.config.callable: {path!r} cannot be imported: {error}") from error
+    if not callable(function):
+        raise ConfigError(f"env.config.callable: {path!r} is not callable")
+    return CallableAgent(function)
+
+
+def parse_report(raw: Any) -> Report:
+    """Read what an agent returned or printed; what is wrong with it becomes the report's `problem`."""
+    if raw is None:
+        return Report()
+    given = {"reward": raw} if _is_number(raw) else raw
+    if not isinstance(given, dict):
+        return Report(problem=f"the agent must report a number or a map, got {str(raw)[:100]!r}")
+    unknown = set(given) - {"reward", "success", "components"}
+    reward, success, components = given.get("reward"), given.get("success"), given.get("components") or {}
+    if unknown:
+        problem = f"report.{min(unknown)}: unknown; allowed: reward, success, components"
+    elif reward is not None and not _is_number(reward):
+        problem = f"report.reward: must be a finite number, got {str(reward)[:100]!r}"
+    elif success is not None and not isinstance(success, bool):
+        problem = f"report.success: must be true or false, got {str(success)[:100]!r}"
+    elif not isinstance(components, dict) or not all(_is_number(value) for value in components.values()):
+        problem = f"report.components: must map names to finite numbers, got {str(components)[:100]!r}"
+    else:
+        return Report(None if reward is None else float(reward), success, dict(components))
+    return Report(problem=problem)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _last_object(out: bytes) -> dict[str, Any] | None:
+    for line in reversed(out.splitlines()):
+        if line.strip().startswith(b"{"):
+            with contextlib.suppress(ValueError, RecursionError):
+                return json.loads(line)
+    return None
+
+
+async def _communicate(process: asyncio.subprocess.Process, given: bytes) -> tuple[bytes, bytes]:
+    """Write all of `given`, read both outputs to their ends."""
+
+    async def feed() -> None:
+        assert process.stdin is not None
+        with contextlib.suppress(ConnectionError):
+            process.stdin.write(given)
+            await process.stdin.drain()
+        process.stdin.close()
+
+    assert process.stdout is not None and process.stderr is not None
+    out, err, _ = await asyncio.gather(_tail(process.stdout), _tail(process.stderr), feed())
+    return out, err
+
+
+async def _tail(stream: asyncio.StreamReader) -> bytes:
+    kept = b""
+    while chunk := await stream.read(65_536):
+        kept = (kept + chunk)[-MAX_OUTPUT_BYTES:]
+    return kept
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    """End the process and all that it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()

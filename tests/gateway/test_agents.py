@@ -1,0 +1,197 @@
+"""Agents as commands and callables: what they report, what becomes of those that fail, branches in a group."""
+
+import asyncio
+import sys
+import time
+
+import pytest
+
+from asyncrl.buffer.admission import judge as admit
+from asyncrl.data.codec import decode_group, encode_group
+from asyncrl.errors import ConfigError, InfrastructureError
+from asyncrl.gateway.agent_group import AgentRunner, AgentSettings, LocalHost, judge
+from asyncrl.gateway.agents import CallableAgent, CommandAgent, OpenEpisode, Report, load_agent, parse_report
+from asyncrl.types import FailureClass, Lease, Status, Task
+
+EPISODE = OpenEpisode("id", "ep-key", "http://gateway")
+LEASE = Lease(
+    "lease", Task("t", "agent", 4), version=3, deadline=4, group_size=3, attempt=1, expires_in_s=60.0
+)
+
+
+def run_command(code, timeout_s=20.0, task=None):
+    agent = CommandAgent([sys.executable, "-c", code])
+    return asyncio.run(agent.run(task or {"seed": 4}, EPISODE, timeout_s))
+
+
+def test_a_command_reads_its_task_finds_its_gateway_and_reports():
+    code = """
+import json, os, sys
+task = json.load(sys.stdin)
+assert os.environ["OPENAI_BASE_URL"] == "http://gateway/v1" and os.environ["ANTHROPIC_API_KEY"] == "ep-key"
+print("some log")
+print(json.dumps({"reward": task["seed"] / 8, "success": True, "components": {"form": 1}}))
+print("the end")
+"""
+    assert run_command(code) == Report(0.5, True, {"form": 1.0})
+
+
+def test_a_command_does_not_see_the_workers_secrets(monkeypatch):
+    monkeypatch.setenv("ASYNCRL_TOKEN", "secret")
+    code = "import os; print('{\"reward\": %d}' % ('ASYNCRL_TOKEN' in os.environ))"
+    assert run_command(code).reward == 0.0
+
+
+def test_a_crash_keeps_what_was_reported_and_says_why():
+    report = run_command("print('{\"reward\": 1}'); raise SystemExit('no more')")
+    assert (report.reward, report.problem) == (1.0, "exit code 1: no more")
+
+
+def test_a_hanging_command_is_ended_with_all_it_started(tmp_path):
+    mark = tmp_path / "mark"
+    child = f"import time; time.sleep(2); open({str(mark)!r}, 'w')"
+    code = (
+        f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(60)"
+    )
+    start = time.monotonic()
+    assert run_command(code, timeout_s=1.0).problem == "the agent did not end within 1 s"
+    assert time.monotonic() - start < 20
+    time.sleep(2.5)
+    assert not mark.exists()
+
+
+def test_a_flood_of_output_is_cut_and_its_last_report_counts():
+    code = "print('x' * 3_000_000); print('{\"reward\": 0}'); print('{\"reward\": 2}')"
+    assert run_command(code).reward == 2.0
+
+
+def test_a_command_that_is_not_there_is_a_problem_of_its_name():
+    report = asyncio.run(CommandAgent(["no-such-agent"]).run({}, EPISODE, 1.0))
+    assert "no-such-agent: cannot be started" in report.problem
+
+
+def test_callables_run_as_coroutines_or_on_threads_and_their_errors_are_problems():
+    async def coroutine(task, episode):
+        return {"reward": task["seed"], "success": False}
+
+    def function(task, episode):
+        return 0.25
+
+    def broken(task, episode):
+        raise RuntimeError("no")
+
+    def run(agent):
+        return asyncio.run(CallableAgent(agent).run({"seed": 2}, EPISODE, 5.0))
+
+    assert run(coroutine) == Report(2.0, False)
+    assert run(function) == Report(0.25)
+    assert run(broken).problem == "RuntimeError: no"
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        ("text", "must report a number or a map"),
+        ({"rewrad": 1}, "report.rewrad: unknown"),
+        ({"reward": "1"}, "report.reward: must be a finite number"),
+        ({"reward": float("nan")}, "report.reward"),
+        ({"success": 1}, "report.success"),
+        ({"components": {"a": None}}, "report.components"),
+    ],
+)
+def test_a_wrong_report_is_a_problem_by_field(raw, problem):
+    assert problem in parse_report(raw).problem
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({}, "needs either command or callable"),
+        ({"command": "python agent.py"}, "must be a list of texts"),
+        ({"callable": "no_such_module:fn"}, "cannot be imported"),
+        ({"callable": "json:nothing"}, "cannot be imported"),
+        ({"callable": "sys:path"}, "is not callable"),
+    ],
+)
+def test_a_wrong_agent_is_refused_by_key(config, problem):
+    with pytest.raises(ConfigError, match=problem):
+        load_agent(config)
+
+
+def counted(limit="", **counters):
+    return {"limit": limit, "counters": counters}
+
+
+def test_the_verdict_tells_limits_engines_and_agents_apart():
+    crash = Report(problem="exit code 1")
+    assert judge(crash, counted(limit="max_calls"))[:2] == (Status.TRUNCATED, None)
+    lost = judge(crash, counted(infrastructure_errors=1))
+    assert lost[:2] == (Status.FAILED, FailureClass.INFRASTRUCTURE)
+    assert judge(crash, counted())[1] is FailureClass.ENVIRONMENT
+    assert judge(Report(), counted())[1] is FailureClass.ENVIRONMENT
+    assert judge(Report(), counted(rewards=1)) == (None, None, "")
+    assert judge(Report(0.0), counted()) == (None, None, "")
+
+
+async def play(gateway, function, **settings):
+    host = LocalHost(gateway.episodes, "http://gateway")
+    runner = AgentRunner(host, CallableAgent(function), AgentSettings(**settings))
+    return await runner.run_group(LEASE, "w", 20.0)
+
+
+def chat(gateway, episode):
+    """A client for the episode of a callable agent."""
+    return gateway.openai(episode)
+
+
+def test_a_group_of_branching_episodes_trains_each_sampled_token_once_and_survives_the_wire(make_gateway):
+    async def scenario():
+        gateway = make_gateway(lambda prompt: f"after {prompt.count('user')}")
+
+        async def agent(task, episode):
+            client = chat(gateway, episode)
+            user = {"role": "user", "content": "go"}
+            first = await client.chat.completions.create(model="m", messages=[user])
+            said = {"role": "assistant", "content": first.choices[0].message.content}
+            for branch in range(1 + task["episode_index"]):
+                more = [user, said, {"role": "user", "content": f"branch {branch}"}]
+                await client.chat.completions.create(model="m", messages=more)
+            return float(task["episode_index"])
+
+        return gateway, await play(gateway, agent)
+
+    gateway, group = asyncio.run(scenario())
+    assert [t.episode_index for t in group.trajectories] == [0, 1, 2, 3, 4, 5]
+    assert [t.rollout for t in group.trajectories] == [0, 1, 2, 1, 2, 2]
+    assert [t.reward for t in group.trajectories] == [0.0, 1.0, 2.0, 1.0, 2.0, 2.0]
+    sampled = len(gateway.engine.tokens("after 1")) * 3 + len(gateway.engine.tokens("after 2")) * 6
+    assert sum(t.num_sampled for t in group.trajectories) == sampled
+    assert decode_group(encode_group(group)).trajectories[5].rollout == 2
+    assert admit(group, 3, True, 256).outcome == "ready"
+    assert {request.min_version for request in gateway.engine.requests} == {3}
+    assert len(gateway.episodes) == 0
+
+
+def test_failed_episodes_are_single_trajectories_of_their_class(make_gateway):
+    async def scenario():
+        gateway = make_gateway(lambda prompt: "yes")
+
+        async def agent(task, episode):
+            client = chat(gateway, episode)
+            if task["episode_index"] == 1:
+                gateway.engine.failure = InfrastructureError("gone")
+            try:
+                await client.completions.create(model="m", prompt="a", max_tokens=3)
+                await client.completions.create(model="m", prompt="b", max_tokens=3)
+            finally:
+                gateway.engine.failure = None
+            return 1.0 if task["episode_index"] == 0 else None
+
+        return await play(gateway, agent, max_running=1)
+
+    group = asyncio.run(scenario())
+    failures = [t.failure for t in group.trajectories[:3]]
+    assert failures == [None, FailureClass.INFRASTRUCTURE, FailureClass.ENVIRONMENT]
+    assert [t.rollout for t in group.trajectories] == [0, 1, 2, 0]
+    assert "reported no reward" in group.trajectories[2].error
+    assert admit(group, 3, False, 256).outcome == "retry"
