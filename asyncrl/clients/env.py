@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from asyncrl.clients.env_service import EnvServiceClient, Full, sorted_failure
+from asyncrl.clients.env_service import RETRY_S, EnvServiceClient, Full, sorted_failure
 from asyncrl.data.codec import task_to_map
 from asyncrl.env.host import EnvHost, HostedSession
 from asyncrl.env.protocol import Action, Step
@@ -56,11 +56,17 @@ class EnvClient:
     Services take turns. One that failed is asked last for a few seconds, so what is tried again goes elsewhere.
     """
 
-    def __init__(self, urls: Sequence[str], token: str = "", open_timeout_s: float = OPEN_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        token: str = "",
+        open_timeout_s: float = OPEN_TIMEOUT_S,
+        retry_s: float = RETRY_S,
+    ) -> None:
         if not urls:
             raise ConfigError("an environment client needs at least one service's URL")
         self.open_timeout_s = open_timeout_s
-        self._services = [EnvServiceClient(url, token) for url in urls]
+        self._services = [EnvServiceClient(url, token, retry_s) for url in urls]
         self._next = 0
 
     async def open(self, task: Task, config: dict[str, Any]) -> EnvSession:

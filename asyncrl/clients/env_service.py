@@ -76,7 +76,7 @@ class EnvServiceClient:
                 return await waiting.answer
         except TimeoutError:
             self._suspect_until = time.monotonic() + SUSPECT_S
-            what = f"{self.http.url}: no answer to {operation['op']} within {timeout_s:g} s"
+            what = f"{self.http.url}: no answer to {operation['op']} within {timeout_s:.3g} s"
             raise InfrastructureError(what) from None
 
     async def close(self) -> None:

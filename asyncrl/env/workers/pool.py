@@ -82,7 +82,8 @@ class WorkerPool:
         ready = self.ready()
         if not ready:
             raise NoWorkerReady("no environment worker is ready; one is being started", retry_after_s=1.0)
-        worker = min(ready, key=lambda w: len(w.sessions))
+        # One that is silent may hang: it takes sessions only where there is no other.
+        worker = min(ready, key=lambda w: (w.silent_ticks > 1, len(w.sessions)))
         worker.sessions.add(session_id)
         self._by_session[session_id] = worker
         timeout_s = 2 * RESET_TIMEOUT_S + MARGIN_S

@@ -1,0 +1,282 @@
+"""The client of environment services, against real services in this process."""
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from asyncrl.clients.env import EnvClient, LocalEnvs
+from asyncrl.env.host import EnvHost
+from asyncrl.env.protocol import Action
+from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
+from asyncrl.services.env import create_env_app
+from asyncrl.services.http import serve
+from asyncrl.types import Task
+
+sys.path.append(str(Path(__file__).parent.parent / "env"))
+
+
+class Served:
+    """A service on a thread of this process, whose host the test may look at."""
+
+    def __init__(self, folder, token="", **options):
+        folder.mkdir(exist_ok=True)
+        self.host = EnvHost(**options)
+        self.app = create_env_app(self.host, token)
+        ready = folder / "ready.json"
+        self.thread = threading.Thread(target=serve, args=(self.app,), kwargs={"ready_file": ready})
+        self.thread.start()
+        while not ready.exists():
+            assert self.thread.is_alive()
+            time.sleep(0.01)
+        self.url = json.loads(ready.read_text())["url"]
+
+    def close(self):
+        self.app.state.request_exit()
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def serving(tmp_path):
+    services = []
+
+    def begin(**options):
+        services.append(Served(tmp_path / str(len(services)), **options))
+        return services[-1]
+
+    yield begin
+    for service in services:
+        service.close()
+
+
+@asynccontextmanager
+async def client_of(*urls, **options):
+    client = EnvClient(urls, **options)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def grid(seed=0):
+    return Task(f"t{seed}", "gridworld", seed)
+
+
+def troubled(env="InPlace"):
+    return Task("t", f"hosted_envs:{env}", 0)
+
+
+def nobody():
+    """An address at which nobody listens."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{sock.getsockname()[1]}"
+
+
+async def play(client, seed):
+    session = await client.open(grid(seed), {})
+    words, total = session.messages[0]["content"].split(), 0.0
+    for turn in range(session.max_turns):
+        step = await session.step(turn, Action(words[1]), 30)
+        total += step.reward
+        if step.done:
+            break
+        words = step.messages[0]["content"].split()
+    await session.close()
+    return total
+
+
+def test_many_episodes_are_played_at_once_and_leave_nothing(serving):
+    service = serving()
+
+    async def scenario():
+        async with client_of(service.url) as client:
+            return await asyncio.gather(*(play(client, seed) for seed in range(300)))
+
+    assert asyncio.run(scenario()) == [1.0] * 300
+    assert (service.host.counts.opened, len(service.host.sessions)) == (300, 0)
+
+
+def test_more_episodes_than_places_wait_their_turn(serving):
+    service = serving(max_sessions=8)
+
+    async def scenario():
+        async with client_of(service.url) as client:
+            return await asyncio.gather(*(play(client, seed) for seed in range(40)))
+
+    assert asyncio.run(scenario()) == [1.0] * 40
+    assert service.host.counts.opened == 40
+    assert service.host.counts.rejected > 0
+
+
+def test_waiting_for_room_ends_by_its_deadline(serving):
+    service = serving(max_sessions=1)
+
+    async def scenario():
+        async with client_of(service.url, open_timeout_s=1.0) as client:
+            await client.open(grid(), {})
+            with pytest.raises(InfrastructureError, match=r"no room within 1 s: all 1 environment sessions"):
+                await client.open(grid(), {})
+
+    asyncio.run(scenario())
+
+
+def test_a_full_service_sends_its_episodes_to_the_other(serving):
+    small, large = serving(max_sessions=1), serving()
+
+    async def scenario():
+        async with client_of(small.url, large.url, open_timeout_s=20.0) as client:
+            for _ in range(10):
+                await client.open(grid(), {})
+
+    asyncio.run(scenario())
+    assert (small.host.counts.opened, large.host.counts.opened) == (1, 9)
+
+
+def test_a_service_that_is_gone_is_left_aside(serving):
+    service = serving()
+
+    async def scenario():
+        async with client_of(nobody(), service.url, retry_s=0.2) as client:
+            for seed in range(6):
+                await client.open(grid(seed), {})
+            # The first try found it gone; since then it comes last in every turn.
+            assert [s.suspect for s in client._in_turn()] == [False, True]
+        async with client_of(nobody(), retry_s=0.2) as client:
+            with pytest.raises(InfrastructureError, match="Connect"):
+                await client.open(grid(), {})
+
+    asyncio.run(scenario())
+    assert service.host.counts.opened == 6
+
+
+def test_an_answer_cut_off_is_asked_for_again_and_the_step_is_taken_once(serving):
+    service = serving()
+
+    async def scenario():
+        async with proxy(service.url) as (url, cut), client_of(url) as client:
+            session = await client.open(troubled(), {})
+            for number in (1, 2, 3):
+                cut.append(number)
+                step = await session.step(number - 1, Action("hello"), 20)
+                assert step.messages[0]["content"] == f"hello {number} {os.getpid()}"
+            assert not cut
+            await session.close()
+
+    asyncio.run(scenario())
+    assert service.host.counts.steps == 3
+
+
+@asynccontextmanager
+async def proxy(url):
+    """Forward to `url`; for each entry of `cut`, drop a connection instead of the answer."""
+    host, port = url.removeprefix("http://").split(":")
+    cut = []
+
+    async def connect(reader, writer):
+        to_reader, to_writer = await asyncio.open_connection(host, int(port))
+
+        async def forward(source, target, answers):
+            while data := await source.read(65536):
+                if answers and cut:
+                    cut.pop()
+                    break
+                target.write(data)
+            for end in (writer, to_writer):
+                end.close()
+
+        await asyncio.gather(
+            forward(reader, to_writer, False), forward(to_reader, writer, True), return_exceptions=True
+        )
+
+    server = await asyncio.start_server(connect, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", cut
+
+
+def test_a_slow_step_does_not_keep_others_waiting(serving, tmp_path):
+    service = serving()
+
+    async def scenario():
+        async with client_of(service.url) as client:
+            slow = await client.open(troubled("OnThread"), {})
+            fast = await client.open(troubled(), {})
+            waiting = asyncio.ensure_future(slow.step(0, Action(f"wait {tmp_path / 'go'}"), 60))
+            together = await fast.step(0, Action("hello"), 60)
+            assert together.messages[0]["content"].startswith("hello 1")
+            assert not waiting.done()
+            (tmp_path / "go").touch()
+            assert (await waiting).messages[0]["content"] == "found"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("word", "error", "message"),
+    [
+        ("raise", EnvironmentFailure, "lost key"),
+        ("infrastructure", InfrastructureError, "machine is gone"),
+        ("sleep 20", InfrastructureError, r"longer than 0.1 s"),
+    ],
+)
+@pytest.mark.parametrize("local", [True, False])
+def test_failures_are_sorted_alike_here_and_over_http(serving, local, word, error, message):
+    async def scenario(envs):
+        session = await envs.open(troubled("OnThread"), {})
+        with pytest.raises(error, match=message):
+            await session.step(0, Action(word), 0.1 if "sleep" in word else 60)
+        with pytest.raises(InfrastructureError, match="has ended"):
+            await session.step(1, Action("hello"), 5)
+        for task, config in (
+            (troubled(), {"refuse": True}),
+            (Task("t", "gridwrld"), {}),
+            (grid(), {"size": 1}),
+        ):
+            with pytest.raises(EnvironmentFailure):
+                await envs.open(task, config)
+        await envs.close()
+
+    envs = LocalEnvs() if local else EnvClient([serving().url])
+    asyncio.run(scenario(envs))
+
+
+def test_a_wrong_token_is_said_to_be_one(serving):
+    service = serving(token="secret")
+
+    async def scenario():
+        async with client_of(service.url, token="secret") as client:
+            await (await client.open(grid(), {})).close()
+        async with client_of(service.url, token="guess") as client:
+            with pytest.raises(InfrastructureError, match="bearer token"):
+                await client.open(grid(), {})
+
+    asyncio.run(scenario())
+
+
+def test_a_silent_service_holds_nobody_longer_than_the_deadline():
+    async def scenario():
+        async def never(reader, writer):
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(never, "127.0.0.1", 0)
+        async with server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with client_of(url, open_timeout_s=0.5) as client:
+                with pytest.raises(InfrastructureError, match=r"no answer to open within 0\.5 s"):
+                    await client.open(grid(), {})
+
+    asyncio.run(scenario())
+
+
+def test_a_client_without_services_is_refused():
+    with pytest.raises(ConfigError, match="at least one"):
+        EnvClient([])
