@@ -13,6 +13,7 @@ ENVS: dict[str, str] = {
     "code": "asyncrl.envs.code.env:Code",
     "countdown": "asyncrl.envs.countdown.env:Countdown",
     "gridworld": "asyncrl.envs.gridworld.env:Gridworld",
+    "repair": "asyncrl.envs.repair.env:Repair",
     "search": "asyncrl.envs.search.env:Search",
     "sql": "asyncrl.envs.sql.env:Sql",
     "terminal": "asyncrl.envs.terminal.env:Terminal",
@@ -25,6 +26,7 @@ ENVS: dict[str, str] = {
     "mcp": "asyncrl.env.adapters.mcp:McpTools",
     "textarena": "asyncrl.env.adapters.textarena:TextArena",
     "openenv": "asyncrl.env.adapters.openenv:OpenEnv",
+    "verifiers": "asyncrl.env.adapters.verifiers:Verifiers",
 }
 
 ELSEWHERE: dict[str, str] = {"agent": "asyncrl.env.agent:AgentTasks"}
