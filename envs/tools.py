@@ -88,4 +88,15 @@ def _problem(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str
         kind = properties[name]["type"]
         if not isinstance(value, TYPES[kind]) or isinstance(value, bool):
             return f"argument {name!r} must be a {kind}, got {value!r:.60}"
+        if isinstance(value, str) and not _is_unicode(value):
+            return f"argument {name!r} is no valid text, got {value!r:.60}"
     return ""
+
+
+def _is_unicode(text: str) -> bool:
+    """False for text with half of a surrogate pair, which JSON lets through and tokenizers do not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -8,24 +8,32 @@ answer, that no observation may contain before the episode is over).
 from __future__ import annotations
 
 import asyncio
-import json
+import os
 import random
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from asyncrl.env.host import EnvHost
-from asyncrl.env.protocol import Action, Env, Step, ToolCall
+from asyncrl.env.protocol import Env
 from asyncrl.env.registry import load_env
-from asyncrl.types import Message, Task
+from asyncrl.env.scripted import Episode, blunder, play, to_action
+from asyncrl.types import Task
+
+__all__ = ["Finding", "check_env", "to_action"]
 
 TASKS = 50
 """Training tasks looked at."""
 OTHER_TASKS = 10
 """Held-out tasks and tasks of each further level."""
-STEP_TIMEOUT_S = 60.0
+LEAST_TASKS = 5
+"""Looked at however slow the environment is."""
+BUDGET_S = 5.0
+"""Wall time that playing all training tasks once may take; fewer are played where it would be more."""
+BLUNDERED_TASKS = 2
 LAUNCHER = "asyncrl.env.sandbox.jail.client"
 
 
@@ -38,36 +46,14 @@ class Finding:
     seen: str
 
 
-@dataclass(slots=True)
-class Episode:
-    """What one scripted episode showed."""
-
-    reward: float = 0.0
-    observations: list[str] = field(default_factory=list)
-    """Everything the policy was shown before the last step, as JSON."""
-    leaked: list[str] = field(default_factory=list)
-    """Secrets found among them."""
-
-
-def to_action(message: Message) -> Action:
-    """Return the action an assistant message stands for."""
-    calls = tuple(
-        ToolCall(
-            str(call.get("id", f"call-{i}")), call["function"]["name"], dict(call["function"]["arguments"])
-        )
-        for i, call in enumerate(message.get("tool_calls") or ())
-    )
-    return Action(content=message.get("content") or "", tool_calls=calls)
-
-
 def check_env(name: str, config: dict[str, Any] | None = None, num_tasks: int = TASKS) -> list[Finding]:
-    """Run every check on `num_tasks` tasks of an environment; `config` is passed to it."""
+    """Run every check on up to `num_tasks` tasks of an environment; `config` is passed to it."""
     config = config or {}
     with asyncio.Runner() as runner:
         try:
             return runner.run(_check(name, config, num_tasks))
         finally:
-            runner.run(_end_launcher())
+            runner.run(end_launcher())
 
 
 async def _check(name: str, config: dict[str, Any], num_tasks: int) -> list[Finding]:
@@ -75,19 +61,51 @@ async def _check(name: str, config: dict[str, Any], num_tasks: int) -> list[Find
     train, heldout = (
         list(islice(env_class.tasks(split, name, **config), num_tasks)) for split in ("train", "heldout")
     )
-    findings = [await _splits(train, heldout, config), await _determinism(train, config)]
+    findings = [await _splits(train, heldout, config)]
+    train = train[: await _affordable(train, config)]
     findings += await _oracle(env_class, train, heldout, config)
+    findings.append(await _blunders(train, config))
     try:
-        start = time.perf_counter()
-        alone = [await _play(task, config, False, random.Random(i)) for i, task in enumerate(train)]
-        rate = len(train) / (time.perf_counter() - start)
+        first, _ = await _play_all(train, config)
+        before = _held()
+        second, rate = await _play_all(train, config)
+        after = _held()
+        together = await asyncio.gather(
+            *(play(task, config, False, random.Random(i)) for i, task in enumerate(train))
+        )
     except NotImplementedError:
-        return [*findings, Finding("random policy scores", True, "not implemented")]
-    mean = sum(e.reward for e in alone) / len(alone)
+        return [
+            *findings,
+            await _openings(train, config),
+            Finding("random policy scores", True, "not implemented"),
+        ]
+    findings.append(_alike("a seed gives one problem", first, second, "went alike twice"))
+    mean = sum(e.reward for e in first) / len(first)
     findings.append(Finding("random policy scores", mean < 0.999, f"mean reward {mean:.3f}"))
-    findings.append(_leaks(env_class, alone))
-    findings.append(await _isolation(train, config, alone))
-    return [*findings, Finding("speed", True, f"{rate:.0f} episodes/s in one process")]
+    findings += [_leaks(env_class, first), _messages([*first, *second])]
+    findings.append(_alike("sessions do not touch each other", second, together, "play alike side by side"))
+    findings.append(_leftovers(before, after, len(train)))
+    return [*findings, Finding("speed", True, f"{rate:.1f} episodes/s in one process")]
+
+
+async def _affordable(tasks: list[Task], config: dict[str, Any]) -> int:
+    """How many tasks can be played within the budget, judged by the second episode (the first one warms up)."""
+    taken_s = 0.0
+    for task in tasks[:2]:
+        start = time.perf_counter()
+        try:
+            await play(task, config, False, random.Random(0))
+        except NotImplementedError:
+            return len(tasks)
+        taken_s = time.perf_counter() - start
+    return max(LEAST_TASKS, min(len(tasks), int(BUDGET_S / max(taken_s, 1e-6))))
+
+
+async def _play_all(tasks: list[Task], config: dict[str, Any]) -> tuple[list[Episode], float]:
+    """Play each task by the random policy, one after the other; return the episodes and how many a second."""
+    start = time.perf_counter()
+    episodes = [await play(task, config, False, random.Random(i)) for i, task in enumerate(tasks)]
+    return episodes, len(tasks) / (time.perf_counter() - start)
 
 
 async def _splits(train: list[Task], heldout: list[Task], config: dict[str, Any]) -> Finding:
@@ -111,19 +129,17 @@ async def _problem_key(task: Task, config: dict[str, Any]) -> str:
         await host.close_all()
 
 
-async def _determinism(tasks: list[Task], config: dict[str, Any]) -> Finding:
-    """Open every task twice and play it twice by the same policy."""
+async def _openings(tasks: list[Task], config: dict[str, Any]) -> Finding:
+    """Open every task twice: all that can be compared without a random policy."""
     same = 0
-    for i, task in enumerate(tasks):
-        try:
-            first, second = [await _play(task, config, False, random.Random(i)) for _ in range(2)]
-            same += (first.reward, first.observations) == (second.reward, second.observations)
-        except NotImplementedError:
-            host = EnvHost()
-            opened = [(await host.open(task, config)).messages for _ in range(2)]
-            await host.close_all()
-            same += opened[0] == opened[1]
-    return Finding("a seed gives one problem", same == len(tasks), f"{same} of {len(tasks)} went alike twice")
+    for task in tasks:
+        host = EnvHost()
+        opened = [(await host.open(task, config)).messages for _ in range(2)]
+        await host.close_all()
+        same += opened[0] == opened[1]
+    return Finding(
+        "a seed gives one problem", same == len(tasks), f"{same} of {len(tasks)} opened alike twice"
+    )
 
 
 async def _oracle(
@@ -138,7 +154,7 @@ async def _oracle(
     seen, ok = [], True
     try:
         for what, tasks, settings in groups:
-            rewards = [(await _play(task, settings, True, random.Random(0))).reward for task in tasks]
+            rewards = [(await play(task, settings, True, random.Random(0))).reward for task in tasks]
             mean = sum(rewards) / len(rewards)
             ok = ok and mean >= 0.999
             seen.append(f"mean reward {mean:.3f}{what}")
@@ -156,46 +172,54 @@ def _leaks(env_class: type[Env], episodes: list[Episode]) -> Finding:
     return Finding(name, not leaked, seen + (f", such as {leaked[0]!r:.80}" if leaked else ""))
 
 
-async def _isolation(tasks: list[Task], config: dict[str, Any], alone: list[Episode]) -> Finding:
-    """Play all tasks side by side and compare with one after the other."""
-    together = await asyncio.gather(
-        *(_play(task, config, False, random.Random(i)) for i, task in enumerate(tasks))
-    )
-    equal = sum(
-        (a.reward, a.observations) == (b.reward, b.observations) for a, b in zip(alone, together, strict=True)
-    )
+def _messages(episodes: list[Episode]) -> Finding:
+    malformed = [text for episode in episodes for text in episode.malformed]
+    seen = f"{len(malformed)} malformed in {len(episodes)} episodes"
     return Finding(
-        "sessions do not touch each other",
-        equal == len(tasks),
-        f"{equal} of {len(tasks)} play alike side by side",
+        "messages are well formed", not malformed, seen + (f": {malformed[0]}" if malformed else "")
     )
 
 
-async def _play(task: Task, config: dict[str, Any], expert: bool, rng: random.Random) -> Episode:
-    host = EnvHost()
-    session = await host.open(task, config)
-    env: Env = session.env
-    messages, episode = list(session.messages), Episode()
-    shown = [*messages, *env.tools]
-    try:
-        for turn in range(env.max_turns):
-            message = env.oracle(messages) if expert else env.random_policy(messages, rng)
-            step: Step = await host.step(session.id, turn, to_action(message), STEP_TIMEOUT_S)
-            episode.reward += step.reward
-            if step.done:
-                break
-            messages += [message, *step.messages]
-            shown += step.messages
-    finally:
-        await host.close_all()
-    episode.observations = [json.dumps(item, sort_keys=True) for item in shown]
-    texts = [str(item.get("content", item)) for item in shown]
-    secrets: tuple[str, ...] = env.secrets() if hasattr(env, "secrets") else ()
-    episode.leaked = [secret for secret in secrets if any(secret in text for text in texts)]
-    return episode
+async def _blunders(tasks: list[Task], config: dict[str, Any]) -> Finding:
+    """The agent's mistakes must be answered, whatever they are."""
+    total, wrong = 0, []
+    for task in tasks[:BLUNDERED_TASKS]:
+        count, found = await blunder(task, config)
+        total += count
+        wrong += found
+    seen = f"{total - len(wrong)} of {total} nonsense actions"
+    return Finding("mistakes are answered", not wrong, seen + (f"; {wrong[0]:.200}" if wrong else ""))
 
 
-async def _end_launcher() -> None:
+def _alike(name: str, left: list[Episode], right: list[Episode], how: str) -> Finding:
+    """Compare the episodes of two runs, task by task."""
+    same = sum(
+        (a.reward, a.observations) == (b.reward, b.observations) for a, b in zip(left, right, strict=True)
+    )
+    return Finding(name, same == len(left), f"{same} of {len(left)} {how}")
+
+
+def _held() -> dict[str, int]:
+    """What this process holds: open descriptors and child processes. Empty where there is no /proc."""
+    threads = Path("/proc/self/task")
+    if not threads.exists():
+        return {}
+    children = [child for path in threads.glob("*/children") for child in path.read_text().split()]
+    return {"descriptors": len(os.listdir("/proc/self/fd")), "child processes": len(children)}
+
+
+def _leftovers(before: dict[str, int], after: dict[str, int], num_episodes: int) -> Finding:
+    """Compare what was held before and after as many episodes; a leak shows as one more for each of them."""
+    more = {what: after[what] - before[what] for what in before}
+    seen = ", ".join(f"{count:+d} {what}" for what, count in more.items()) or "cannot be told here"
+    return Finding(
+        "sessions leave nothing behind",
+        all(count < num_episodes / 2 for count in more.values()),
+        f"{seen} after {num_episodes} episodes",
+    )
+
+
+async def end_launcher() -> None:
     """End the sandbox launcher that environments of this event loop have used, if any."""
     if LAUNCHER in sys.modules:
         await sys.modules[LAUNCHER].LauncherClient.close_shared()

@@ -102,7 +102,8 @@ class Calculator(Env):
         a, b, operation = call.arguments.get("a"), call.arguments.get("b"), call.arguments.get("op")
         if call.name != "calc":
             return "no such tool"
-        if operation not in OPERATIONS or not _is_number(a) or not _is_number(b):
+        # Looked for in a list, since the model may have given something that has no hash.
+        if operation not in list(OPERATIONS) or not _is_number(a) or not _is_number(b):
             return "bad call"
         return str(OPERATIONS[operation](a, b))
 

@@ -1,0 +1,126 @@
+"""Play episodes by an environment's own scripted policies, or by nonsense, and note what was shown."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from asyncrl.env.host import EnvHost
+from asyncrl.env.protocol import Action, Env, Step, ToolCall
+from asyncrl.types import Message, Task
+
+STEP_TIMEOUT_S = 60.0
+ROLES = ("system", "user", "tool")
+WRONG_VALUES: tuple[Any, ...] = (None, -1, "\0 nonsense \N{SNOWMAN}", "\ud800", ["x"], {"x": 1}, 10**30)
+
+
+@dataclass(slots=True)
+class Episode:
+    """What one scripted episode showed."""
+
+    reward: float = 0.0
+    observations: list[str] = field(default_factory=list)
+    """Everything the policy was shown before the last step, as JSON."""
+    leaked: list[str] = field(default_factory=list)
+    """Secrets found among them."""
+    malformed: list[str] = field(default_factory=list)
+    """Messages that no chat template could render or no service could send."""
+
+
+def to_action(message: Message) -> Action:
+    """Return the action an assistant message stands for."""
+    calls = tuple(
+        ToolCall(
+            str(call.get("id", f"call-{i}")), call["function"]["name"], dict(call["function"]["arguments"])
+        )
+        for i, call in enumerate(message.get("tool_calls") or ())
+    )
+    return Action(content=message.get("content") or "", tool_calls=calls)
+
+
+async def play(task: Task, config: dict[str, Any], expert: bool, rng: random.Random) -> Episode:
+    """Play a task by the oracle or the random policy. Raises `NotImplementedError` where there is none."""
+    host = EnvHost()
+    session = await host.open(task, config)
+    env: Env = session.env
+    messages, episode = list(session.messages), Episode()
+    shown = [*messages, *env.tools]
+    try:
+        for turn in range(env.max_turns):
+            message = env.oracle(messages) if expert else env.random_policy(messages, rng)
+            step: Step = await host.step(session.id, turn, to_action(message), STEP_TIMEOUT_S)
+            episode.reward += step.reward
+            episode.malformed += filter(None, map(what_is_malformed, step.messages))
+            if step.done:
+                break
+            messages += [message, *step.messages]
+            shown += step.messages
+    finally:
+        await host.close_all()
+    episode.malformed += filter(None, map(what_is_malformed, session.messages))
+    episode.observations = [json.dumps(item, sort_keys=True, default=repr) for item in shown]
+    texts = [str(item.get("content", item)) for item in shown]
+    secrets: tuple[str, ...] = env.secrets() if hasattr(env, "secrets") else ()
+    episode.leaked = [secret for secret in secrets if any(secret in text for text in texts)]
+    return episode
+
+
+async def blunder(task: Task, config: dict[str, Any]) -> tuple[int, list[str]]:
+    """Take every kind of nonsense action once, each in a session of its own.
+
+    Return how many there were and what went wrong: an error instead of an answer, or a full reward.
+    """
+    wrong: list[str] = []
+    host = EnvHost()
+    session = await host.open(task, config)
+    # An adapter's tools are somebody else's, and calling them at random may do something out there.
+    foreign = getattr(session.env, "oracle_optional", False)
+    actions = list(nonsense([] if foreign else session.env.tools))
+    await host.close_all()
+    for what, action in actions:
+        host = EnvHost()
+        session = await host.open(task, config)
+        try:
+            step = await host.step(session.id, 0, action, STEP_TIMEOUT_S)
+            wrong += [f"{what}: {text}" for text in filter(None, map(what_is_malformed, step.messages))]
+            if step.reward >= 1 and step.success:
+                wrong.append(f"{what}: earned {step.reward:g}")
+        except Exception as error:
+            wrong.append(f"{what}: {error}")
+        finally:
+            await host.close_all()
+    return len(actions), wrong
+
+
+def nonsense(tools: list[dict[str, Any]]) -> Iterator[tuple[str, Action]]:
+    """Yield actions that make no sense: (what it is, the action)."""
+    yield "an empty answer", Action("")
+    yield "an odd answer", Action("\0 \N{SNOWMAN} {[(<answer></answer>" + "x" * 10_000)
+    yield "a malformed call", Action("", (), ("not JSON",))
+    yield "an unknown tool", Action("", (ToolCall("call-0", "no_such_tool", {}),))
+    for tool in tools:
+        function = tool["function"]
+        name, properties = function["name"], function.get("parameters", {}).get("properties", {})
+        yield f"{name} with an unknown argument", Action("", (ToolCall("call-0", name, {"no_such": 1}),))
+        if properties:
+            yield f"{name} without arguments", Action("", (ToolCall("call-0", name, {}),))
+        for i, value in enumerate(WRONG_VALUES if properties else ()):
+            arguments = dict.fromkeys(properties, value)
+            yield f"{name} with {value!r:.30}", Action("", (ToolCall(f"call-{i}", name, arguments),))
+
+
+def what_is_malformed(message: Message) -> str:
+    """Return why a message cannot be shown to a policy, or an empty text."""
+    if message.get("role") not in ROLES:
+        return f"role must be one of {', '.join(ROLES)}, got {message.get('role')!r}"
+    if not isinstance(message.get("content"), str):
+        return f"content must be a text, got {message.get('content')!r:.60}"
+    try:
+        # Not by its escapes: a tokenizer takes no half of a surrogate pair.
+        json.dumps(message, ensure_ascii=False).encode()
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return ""
