@@ -26,6 +26,7 @@ ENVS: dict[str, str] = {
     "mcp": "asyncrl.env.adapters.mcp:McpTools",
     "textarena": "asyncrl.env.adapters.textarena:TextArena",
     "openenv": "asyncrl.env.adapters.openenv:OpenEnv",
+    "textworld": "asyncrl.env.adapters.textworld:TextWorld",
     "tau2": "asyncrl.env.adapters.tau2:Tau2",
     "verifiers": "asyncrl.env.adapters.verifiers:Verifiers",
 }

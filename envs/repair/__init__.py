@@ -1,0 +1,1 @@
+"""Repositories with a fault to find and repair."""
