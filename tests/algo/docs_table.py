@@ -27,6 +27,8 @@ def preset_table() -> str:
             if settings[key] != DEFAULTS[key]
         ]
         also += [f"filter: {_part(part)}" for part in settings["filters"]]
+        if settings["lr_scaling"] != DEFAULTS["lr_scaling"]:
+            also.append(f"learning rate by ESS^{settings['lr_scaling']['power']}")
         if settings["kl"]["coef"]:
             also.append(f"KL {settings['kl']['estimator']} {settings['kl']['coef']}")
         words = ", ".join(sorted(needed(settings) - EVERYWHERE)) or "–"
