@@ -21,7 +21,9 @@ RULES = "Write a {language} program that reads stdin and prints the answer."
 
 
 class Code(ProceduralEnv):
-    """`language` is a profile's name; `attempts` programs may be handed in; `reward` is "all" or "fraction".
+    """Write a program in any language, judged by what it prints for hidden inputs.
+
+    `language` is a profile's name; `attempts` programs may be handed in; `reward` is "all" or "fraction".
 
     `examples` tests are shown, `hidden_tests` are not and are what counts. `sandbox` names a backend.
     """

@@ -41,7 +41,9 @@ class Problem:
 
 
 class Countdown(ProceduralEnv):
-    """`level` 1 to 4 has 2 to 6 numbers; `attempts` answers are allowed; `use_all` demands every number."""
+    """Reach a target number from given ones with + - * /.
+
+    `level` 1 to 4 has 2 to 6 numbers; `attempts` answers are allowed; `use_all` demands every number."""
 
     blocking: ClassVar[bool] = False
 

@@ -24,7 +24,9 @@ CODE_CHARACTERS = 20_000
 
 
 class MathTool(ProceduralEnv):
-    """`level` 1 (arithmetic) to 4 (number theory); `max_turns` turns; `time_limit_s` for each program.
+    """Solve a math problem with a Python interpreter in a sandbox at hand.
+
+    `level` 1 (arithmetic) to 4 (number theory); `max_turns` turns; `time_limit_s` for each program.
 
     `sandbox` names a backend; "auto" takes the warm Python zygote where it works.
     """

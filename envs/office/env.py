@@ -23,7 +23,9 @@ RULES = (
 
 
 class Office(ProceduralEnv):
-    """`level` 1 (one call) to 4 (several goals); `services` are those whose tools are offered."""
+    """Do what is asked with the tools of an office that goes on changing.
+
+    `level` 1 (one call) to 4 (several goals); `services` are those whose tools are offered."""
 
     blocking: ClassVar[bool] = False
 

@@ -22,7 +22,9 @@ CELL_CHARACTERS = 60
 
 
 class Sql(ProceduralEnv):
-    """`level` 1 (one table) to 4 (subqueries); `max_rows` of a result are shown; `time_limit_s` for each query."""
+    """Answer questions about a database that can only be read.
+
+    `level` 1 (one table) to 4 (subqueries); `max_rows` of a result are shown; `time_limit_s` for each query."""
 
     tools: ClassVar[list[dict[str, Any]]] = [
         schema("schema", "Show the CREATE TABLE statements."),

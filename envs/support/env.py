@@ -31,7 +31,9 @@ ASKS = {
 
 
 class Support(ProceduralEnv):
-    """`level` 1 (the customer names the fault) to 4 (three faults and a trying customer)."""
+    """Help a customer who holds tools too.
+
+    `level` 1 (the customer names the fault) to 4 (three faults and a trying customer)."""
 
     blocking: ClassVar[bool] = False
     tools: ClassVar[list[dict[str, Any]]] = [
