@@ -17,6 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from asyncrl.errors import ConfigError
 
+FIXED_SECTIONS = ("run", "model", "env", "algo")
+"""What makes a run the run it is; the rest may change when it is resumed."""
+
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -29,6 +32,8 @@ class RunConfig(Section):
     """Folder name under `folder`; empty means the recipe's name with a number."""
     folder: str = "runs"
     seed: int = Field(0, ge=0)
+    silence_timeout_s: float = Field(30.0, gt=0)
+    """How long a process may give no sign of life before it is killed and started again."""
 
 
 class ModelConfig(Section):
@@ -133,6 +138,29 @@ class TrainConfig(Section):
     @classmethod
     def _pair(cls, value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
+
+
+class JudgeConfig(Section):
+    """A judge or reward model that scores finished episodes; none without a `url`."""
+
+    url: str = ""
+    kind: Literal["chat", "score"] = "chat"
+    """`chat`: an OpenAI-compatible server; `score`: a reward model behind one HTTP route (`asyncrl.clients.judge`)."""
+    model: str = ""
+    """Model name that a chat judge is asked for."""
+    prompt: str = (
+        "Rate from 0 to 10 how well the assistant did its task. Reason briefly, then give the number alone on the "
+        "last line.\n\nTask data: {task}\n\nConversation:\n{conversation}"
+    )
+    """What a chat judge reads; `{conversation}` and `{task}` are filled in."""
+    scale: float = Field(10.0, gt=0)
+    """A chat judge's number is divided by it."""
+    mode: Literal["replace", "add"] = "replace"
+    """Whether the score is the reward, or is added to the environment's."""
+    weight: float = 1.0
+    max_tokens: int = Field(512, ge=1)
+    timeout_s: float = Field(60.0, gt=0)
+    max_in_flight: int = Field(32, ge=1)
 
 
 class CriticConfig(Section):
@@ -240,6 +268,7 @@ class Config(Section):
     algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "decoupled_ppo"})
     """The objective; its keys are those of `asyncrl.algo.settings`, which checks them."""
     train: TrainConfig = TrainConfig()
+    judge: JudgeConfig = JudgeConfig()
     critic: CriticConfig = CriticConfig()
     reference: ReferenceConfig = ReferenceConfig()
     teacher: TeacherConfig = TeacherConfig()
@@ -308,6 +337,19 @@ def parse_config(data: dict[str, Any], source: str = "configuration", strict: bo
     except ValidationError as error:
         problems = "\n".join(f"  {_explain(problem)}" for problem in error.errors())
         raise ConfigError(f"{source}: {error.error_count()} problem(s):\n{problems}") from None
+
+
+def override_config(config: Config, overrides: Sequence[str]) -> Config:
+    """Apply overrides to a run that has begun. Raises `ConfigError`, also for what makes it another run."""
+    data = config.model_dump(mode="json")
+    for override in overrides:
+        section = override.partition(".")[0]
+        if section in FIXED_SECTIONS:
+            raise ConfigError(
+                f"override {override!r}: {section} cannot change while a run goes on; start another run"
+            )
+        _apply_override(data, override)
+    return parse_config(data, "the run's configuration with overrides", strict=False)
 
 
 def find_recipe(recipe: str | Path) -> Path:

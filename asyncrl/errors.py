@@ -6,11 +6,13 @@ AsyncRLError
 ├── StaleError         something older than the staleness bound was about to be used
 ├── ConflictError      a message contradicts the state it refers to (an expired lease, a wrong step)
 ├── DeadlineError      a wait ended by its deadline
+├── StopError          the run is to end by its own policy; starting it again would not help
 ├── UnavailableError   the other side cannot serve now; the same call may work later
 └── EpisodeError       an episode failed; carries the class that decides what training does with it
     ├── AgentError
     ├── EnvironmentFailure
-    └── InfrastructureError
+    ├── InfrastructureError
+    └── JudgeError
 """
 
 from __future__ import annotations
@@ -40,6 +42,10 @@ class ConflictError(AsyncRLError):
 
 class DeadlineError(AsyncRLError):
     """A wait ended by its deadline."""
+
+
+class StopError(AsyncRLError):
+    """The run is to end by its own policy, such as `train.on_poison = "stop"`."""
 
 
 class UnavailableError(AsyncRLError):
@@ -72,3 +78,9 @@ class InfrastructureError(EpisodeError):
     """A process, connection or machine failed. Never becomes a reward."""
 
     failure = FailureClass.INFRASTRUCTURE
+
+
+class JudgeError(EpisodeError):
+    """A judge or reward model gave no usable score. Never becomes a reward."""
+
+    failure = FailureClass.JUDGE

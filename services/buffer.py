@@ -158,6 +158,14 @@ def _add_planning(app: FastAPI, service: BufferService) -> None:
         service.changed()
         return {"staleness": body.staleness}
 
+    @app.post("/v1/reclaim", openapi_extra=documented(messages.Worker))
+    async def reclaim(request: Request) -> dict[str, int]:
+        """End the leases of a worker that has started anew."""
+        body = await read(request, messages.Worker)
+        lost = ledger.reclaim(body.worker)
+        service.changed()
+        return {"lost": lost}
+
     @app.post("/v1/quarantine", openapi_extra=documented(messages.Quarantine))
     async def quarantine(request: Request) -> dict[str, int]:
         """Refuse a worker further leases and plan its untaken groups again."""

@@ -49,6 +49,10 @@ class Bound(Call):
     staleness: int = Field(ge=0)
 
 
+class Worker(Call):
+    worker: Name
+
+
 class Quarantine(Call):
     worker: Name
     reason: Text

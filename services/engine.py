@@ -29,6 +29,7 @@ LOOPBACK = "127.0.0.1"
 PR_SET_PDEATHSIG = 1
 MAX_PORT_TRIES = 3
 MIN_BATCHED_TOKENS = 8192
+PORT_WAIT_S = 5.0
 STOP_GRACE_S = 2.0
 """vLLM often does not end on SIGTERM, and holds nothing that a kill would lose."""
 
@@ -52,6 +53,8 @@ class EngineOptions:
     seed: int = 0
     start_timeout_s: float = 300.0
     extra_args: Sequence[str] = field(default_factory=tuple)
+    weights_dir: str = ""
+    """Where a run's weights travel: the engine catches up with the newest before it serves."""
 
 
 def on_cpu() -> bool:
@@ -102,6 +105,7 @@ def build_env(options: EngineOptions, base: Mapping[str, str] = os.environ) -> d
         VLLM_PLUGINS="asyncrl",
         VLLM_CPU_KVCACHE_SPACE=str(options.kv_cache_gib),
         ASYNCRL_BASE_VERSION=str(options.base_version),
+        ASYNCRL_WEIGHTS_DIR=options.weights_dir,
     )
     env.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     if options.threads:
@@ -183,7 +187,12 @@ def _check_model(model: str) -> None:
 
 
 def _check_port(port: int) -> None:
-    if _port_taken(port):
+    deadline = time.monotonic() + PORT_WAIT_S
+    while _port_taken(port):
+        if time.monotonic() < deadline:
+            # The engine this one replaces may still be ending.
+            time.sleep(0.2)
+            continue
         raise ConfigError(f"port {port} is in use; choose another or 0 for a free one")
 
 

@@ -25,12 +25,15 @@ from asyncrl.algo.settings import needed, resolve_settings
 from asyncrl.clients.buffer import BufferClient
 from asyncrl.clients.engine import EngineClient
 from asyncrl.clients.env import EnvClient
+from asyncrl.clients.judge import JudgeClient
+from asyncrl.clients.patient import PatientGenerator
 from asyncrl.clients.router import EngineRouter
 from asyncrl.config import Config
 from asyncrl.data.codec import encode_group, pack, task_from_map, unpack
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
 from asyncrl.rollout.group import GroupRunner, run_group
+from asyncrl.rollout.judge import Judging
 from asyncrl.rollout.render import Limits, load_renderer
 from asyncrl.rollout.toolcalls import load_parser
 from asyncrl.rollout.worker import RolloutLoop
@@ -40,6 +43,8 @@ from asyncrl.types import Lease, Task
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_TASKS_PER_CALL = 4096
+JUDGE_KEY = "ASYNCRL_JUDGE_KEY"
+"""Environment variable with the bearer key of `judge.url`."""
 _COUNTERS = (
     "groups",
     "turns",
@@ -67,13 +72,16 @@ class RolloutService:
         self.config = config
         self.name = name
         self.router = EngineRouter([EngineClient(url, token) for url in engines])
+        self.engines = PatientGenerator(self.router, config.engine.start_timeout_s)
         self.envs = EnvClient(list(envs), token)
         self.renderer = load_renderer(model)
         self.parse = load_parser(config.model.tool_format)
         self.buffer = BufferClient(buffer, token) if buffer else None
+        self.judge = JudgeClient(config.judge, os.environ.get(JUDGE_KEY, "")) if config.judge.url else None
+        self.judging = Judging(self.judge, config.judge.mode, config.judge.weight) if self.judge else None
         self.agents: Agents | None = None
         if config.env.name == AGENT:
-            self.agents = Agents(config, self.router, self.router, self.renderer, self.parse, token)
+            self.agents = Agents(config, self.router, self.engines, self.renderer, self.parse, token)
         self.loop: RolloutLoop | None = None
         if self.buffer is not None:
             seed = config.run.seed if config.deterministic else None
@@ -101,7 +109,9 @@ class RolloutService:
             env_config=self.config.env.config if env_config is None else env_config,
             check_history=True,
         )
-        return EpisodeRunner(self.router, self.envs, self.renderer, self.parse, settings)
+        return EpisodeRunner(
+            self.engines, self.envs, self.renderer, self.parse, settings, judging=self.judging
+        )
 
     def _training_runner(self, seed: int | None) -> EpisodeRunner | GroupRunner:
         runner = self.runner(self.config.rollout.temperature, seed)
@@ -138,6 +148,8 @@ class RolloutService:
         if self.agents is not None:
             await self.agents.close()
         await asyncio.gather(self.router.close(), self.envs.close())
+        if self.judge is not None:
+            await self.judge.close()
         if self.buffer is not None:
             await self.buffer.close()
 

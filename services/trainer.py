@@ -7,7 +7,9 @@ Started by `asyncrl train` as `python -m asyncrl serve trainer --folder runs/NAM
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -29,16 +31,20 @@ from asyncrl.train.trainer import Trainer, set_threads
 from asyncrl.types import Group
 from asyncrl.weights.publish import FilePublisher, PublishReport
 
+BEAT_S = 1.0
+
 
 class SyncFilePublisher:
     """Runs a `FilePublisher` from the trainer's thread: rank 0 writes and commits, every rank gathers."""
 
-    def __init__(self, directory: Path, engines: Sequence[str], token: str, rank: int) -> None:
+    def __init__(
+        self, directory: Path, engines: Sequence[str], token: str, rank: int, wait_s: float = 0.0
+    ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="publisher", daemon=True)
         self._thread.start()
         self._clients = [EngineClient(url, token) for url in engines]
-        self.publisher = FilePublisher(directory, self._clients)
+        self.publisher = FilePublisher(directory, self._clients, wait_s=wait_s)
         self.rank = rank
 
     def publish(self, version: int, engine: TrainEngine) -> PublishReport:
@@ -61,6 +67,7 @@ class SyncFilePublisher:
         self._thread.join(5)
 
     async def _close(self) -> None:
+        await self.publisher.close()
         await asyncio.gather(*(client.close() for client in self._clients))
 
 
@@ -69,7 +76,7 @@ def open_publisher(
 ) -> Any:
     """Return the publisher that `engine.weight_transfer` names. Raises `ConfigError`."""
     if config.engine.weight_transfer == "shared_file":
-        return SyncFilePublisher(weights_dir, engines, token, engine.rank)
+        return SyncFilePublisher(weights_dir, engines, token, engine.rank, config.engine.start_timeout_s)
     from asyncrl.weights.vllm_transport import DevicePublisher
 
     return DevicePublisher(config.engine.weight_transfer, list(engines), engine.weights, engine.rank)
@@ -108,11 +115,32 @@ def make_checkpointer(
     )
 
 
+class Heartbeat:
+    """Touches a file every second, so that a launcher can tell a stopped process from one at work."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stop = threading.Event()
+        path.touch()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(BEAT_S):
+            with contextlib.suppress(OSError):
+                os.utime(self._path)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(5)
+
+
 def run_trainer(
     folder: Path, model: str, buffer: str, engines: Sequence[str], weights_dir: Path, token: str = ""
 ) -> int:
     """Train one run to its end; return 0. Every rank calls this."""
     config = Config.model_validate(json.loads((folder / "config.json").read_text()), strict=False)
+    heartbeat = Heartbeat(folder / "endpoints" / f"trainer-{os.environ.get('RANK', '0')}.beat")
     set_threads(config.train.threads)
     objective = build_objective(config.algo)
     engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
@@ -139,4 +167,5 @@ def run_trainer(
     publisher.close()
     if source is not None:
         source.close()
+    heartbeat.close()
     return 0

@@ -40,7 +40,7 @@ def judge(group: Group, group_size: int, drop_no_signal: bool, max_tokens: int) 
         lost = [
             t
             for t in group.trajectories
-            if t.failure in (FailureClass.ENVIRONMENT, FailureClass.INFRASTRUCTURE)
+            if t.failure not in (None, FailureClass.AGENT)
         ]
         if lost:
             return Verdict("retry", lost[0].error, str(lost[0].failure), **counts)

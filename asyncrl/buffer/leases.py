@@ -146,6 +146,17 @@ class Leases:
             self.store.set_fact("expired", self.store.fact("expired") + len(rows))
         return len(rows)
 
+    def reclaim(self, worker: str) -> int:
+        """Count every lease of the worker as a lost attempt."""
+        rows = self.store.rows(
+            "SELECT seq, attempts FROM tasks WHERE state = 'leased' AND worker = ?", worker
+        )
+        for seq, attempts in rows:
+            self.lose(
+                seq, attempts, FailureClass.INFRASTRUCTURE.value, f"worker {worker} died with the lease"
+            )
+        return len(rows)
+
     def quarantine(self, worker: str, reason: str) -> int:
         """Return the worker's untaken groups to the plan, and refuse it further leases."""
         self.store.execute("INSERT OR REPLACE INTO quarantine VALUES (?, ?)", (worker, reason[:MAX_REASON]))

@@ -160,6 +160,11 @@ class Ledger:
         with self._store.transaction():
             self._leases.restart(_or_clock(now))
 
+    def reclaim(self, worker: str) -> int:
+        """End the leases of a worker that has started anew, each as a lost attempt; return how many."""
+        with self._store.transaction():
+            return self._leases.reclaim(worker)
+
     def quarantine(self, worker: str, reason: str) -> int:
         """Refuse a worker further leases and plan its untaken groups again; return how many."""
         with self._store.transaction():

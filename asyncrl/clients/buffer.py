@@ -36,7 +36,7 @@ class BufferClient:
     retry_s: how long a buffer that cannot be reached is tried again, as while it restarts.
     """
 
-    def __init__(self, url: str, token: str = "", retry_s: float = 30.0) -> None:
+    def __init__(self, url: str, token: str = "", retry_s: float = 120.0) -> None:
         self._http = HttpClient(url, token, retry_s)
         self.awaited: tuple[str, ...] = ()
         """Unfinished groups the newest `take` waited for in vain."""
@@ -115,6 +115,10 @@ class BufferClient:
         return (await self._http.post("/v1/quarantine", {"worker": worker, "reason": reason}))[
             "pending_again"
         ]
+
+    async def reclaim(self, worker: str) -> int:
+        """Say that `worker` has just started: whatever it held is lost; return how many leases that were."""
+        return (await self._http.post("/v1/reclaim", {"worker": worker}))["lost"]
 
     async def rollback(self, version: int) -> int:
         """Forget what came after `version`; return how many tasks wait again."""

@@ -97,6 +97,8 @@ class EngineClient:
         try:
             body = msgpack.packb({"requests": [_encode(p.request) for p in batch]})
             async with self._session().post("/asyncrl/v1/generate", data=body) as response:
+                if response.status == 503:
+                    raise ConnectionError(await _error_text(response))
                 if response.status != 200:
                     raise InputError(await _error_text(response))
                 while left:
@@ -166,6 +168,7 @@ def _encode(request: GenerateRequest) -> dict[str, Any]:
         "temperature": request.temperature,
         "seed": request.seed,
         "stop_token_ids": list(request.stop_token_ids),
+        "min_version": request.min_version,
     }
 
 

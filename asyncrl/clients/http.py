@@ -29,7 +29,8 @@ RETRIED = (
 class HttpClient:
     """One service's address. Calls that may be repeated are, through dropped connections and restarts.
 
-    retry_s: how long a service that cannot be reached is tried again, within the call's own time limit.
+    retry_s: for how long attempts that got no answer are repeated, as while a service restarts. Each attempt has
+    the call's whole time limit.
     """
 
     def __init__(self, url: str, token: str = "", retry_s: float = 10.0) -> None:
@@ -56,18 +57,19 @@ class HttpClient:
         return await self._call("GET", path, None, timeout_s, True)
 
     async def _call(self, method: str, path: str, data: bytes | None, timeout_s: float, repeat: bool) -> Any:
-        start = time.monotonic()
+        give_up = time.monotonic() + self.retry_s if repeat else 0.0
+        timeout = aiohttp.ClientTimeout(total=max(0.1, timeout_s))
         pause_s = FIRST_PAUSE_S
         while True:
-            timeout = aiohttp.ClientTimeout(total=max(0.1, start + timeout_s - time.monotonic()))
             try:
                 async with self._open().request(method, path, data=data, timeout=timeout) as response:
                     return _decode(response, await response.read(), self.url + path)
             except TimeoutError as error:
-                raise UnavailableError(f"{self.url}{path}: no answer within {timeout_s:g} s") from error
+                if time.monotonic() >= give_up:
+                    raise UnavailableError(f"{self.url}{path}: no answer within {timeout_s:g} s") from error
             except RETRIED as error:
-                left_s = start + min(timeout_s, self.retry_s) - time.monotonic()
-                if not repeat or left_s <= 0:
+                left_s = give_up - time.monotonic()
+                if left_s <= 0:
                     raise UnavailableError(f"{self.url}{path}: {type(error).__name__}: {error}") from error
                 await asyncio.sleep(min(pause_s, left_s))
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -9,15 +9,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from asyncrl.errors import ConfigError
+from asyncrl.errors import ConfigError, DeadlineError, StopError
 
-ROLES = ("buffer", "engine", "env", "gateway", "rollout", "trainer")
+STOPPED = 3
+"""Exit code of a process that ended on purpose; starting it again would not help."""
+ROLES = ("buffer", "engine", "env", "gateway", "openenv", "rollout", "trainer")
 
 
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "serve",
-        help="start one process of a run: buffer, engine, env, gateway, rollout or trainer",
+        help="start one process: buffer, engine, env, gateway, openenv, rollout or trainer",
         description="Start one process. With --folder it reads the configuration of that run; alone it takes the "
         "options below. Listens on loopback; any other --host needs a token in ASYNCRL_TOKEN.",
     )
@@ -30,8 +32,10 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--engines", nargs="*", default=[], help="addresses of engines (gateway, rollout, trainer)"
     )
-    parser.add_argument("--env", nargs="*", default=[], help="addresses of environment services (rollout)")
-    parser.add_argument("--weights-dir", type=Path, help="where new weights travel (trainer)")
+    parser.add_argument(
+        "--env", nargs="*", default=[], help="addresses of environment services (rollout); a name (openenv)"
+    )
+    parser.add_argument("--weights-dir", type=Path, help="where new weights travel (engine, trainer)")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--name", default="", help="name of this worker in the ledger (rollout)")
@@ -100,6 +104,18 @@ def _env(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
     return 0
 
 
+def _openenv(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
+    from asyncrl.services.openenv import serve_openenv
+
+    configured = bool(args.recipe or args.folder)
+    names = args.env or ([config.env.name] if configured else [])
+    if len(names) != 1:
+        raise ConfigError("serve openenv: needs --env NAME, or --recipe")
+    settings = config.env.config if configured and names[0] == config.env.name else {}
+    serve_openenv(names[0], settings, max_sessions=config.env.max_sessions, **address)
+    return 0
+
+
 def _engine(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
     from asyncrl.services.engine import EngineOptions, serve_engine
 
@@ -120,6 +136,7 @@ def _engine(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> i
         seed=config.run.seed,
         start_timeout_s=engine.start_timeout_s,
         extra_args=tuple(engine.extra_args),
+        weights_dir=str(args.weights_dir or ""),
     )
     return serve_engine(options, args.port, args.ready_file)
 
@@ -149,19 +166,33 @@ def _gateway(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> 
 
 def _trainer(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
     if config.train.ranks > 1 and "RANK" not in os.environ:
-        from torch.distributed.run import main as torchrun
-
-        torchrun(
-            ["--standalone", "--nproc-per-node", str(config.train.ranks), "-m", "asyncrl", *sys.argv[1:]]
-        )
-        return 0
+        return _run_ranks(config.train.ranks)
+    from asyncrl.launch.processes import die_with_parent
     from asyncrl.services.trainer import run_trainer
 
-    return run_trainer(
-        _need(args.folder, "--folder", "trainer"),
-        _need(args.model, "--model", "trainer"),
-        _need(args.buffer, "--buffer", "trainer"),
-        _need(args.engines, "--engines", "trainer"),
-        _need(args.weights_dir, "--weights-dir", "trainer"),
-        address["token"],
-    )
+    die_with_parent()
+    try:
+        return run_trainer(
+            _need(args.folder, "--folder", "trainer"),
+            _need(args.model, "--model", "trainer"),
+            _need(args.buffer, "--buffer", "trainer"),
+            _need(args.engines, "--engines", "trainer"),
+            _need(args.weights_dir, "--weights-dir", "trainer"),
+            address["token"],
+        )
+    except (DeadlineError, StopError) as error:
+        print(f"asyncrl: {error}", file=sys.stderr)
+        return STOPPED
+
+
+def _run_ranks(count: int) -> int:
+    """Run this command once a rank under torchrun; return the first exit code that says the run is to end."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main as torchrun
+
+    try:
+        torchrun(["--standalone", "--nproc-per-node", str(count), "-m", "asyncrl", *sys.argv[1:]])
+    except ChildFailedError as error:
+        codes = [failure.exitcode for failure in error.failures.values()]
+        return next((code for code in codes if code in (2, STOPPED)), 1)
+    return 0

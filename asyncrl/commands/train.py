@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from pathlib import Path
 from typing import Any
+
+from asyncrl.errors import ConfigError
 
 
 def add(subparsers: Any) -> None:
@@ -15,26 +18,36 @@ def add(subparsers: Any) -> None:
         description="Run a recipe. Everything it leaves is in runs/NAME: configuration, metrics, trajectories, "
         "logs, checkpoints, reward.png and summary.json.",
     )
-    parser.add_argument("recipe", help="a TOML file, a folder with recipe.toml, or a name under recipes/")
+    parser.add_argument(
+        "recipe",
+        nargs="?",
+        default="",
+        help="a TOML file, a folder with recipe.toml, or a name under recipes/",
+    )
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="settings, such as train.num_steps=20"
+    )
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="runs/NAME",
+        help="go on with a run that was cut, from its newest checkpoint; settings may change except those of "
+        "run, model, env and algo",
     )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    from asyncrl.config import find_recipe, load_config
-    from asyncrl.launch.folder import RunFolder, choose_folder
+    from asyncrl.launch.folder import RunFolder
     from asyncrl.launch.train import TrainRun, describe
     from asyncrl.train.supported import check_supported
 
     signal.signal(signal.SIGTERM, _interrupt)
-    config = load_config(args.recipe, args.overrides)
+    config, path = _chosen(args)
     check_supported(config)
-    path = choose_folder(config, find_recipe(args.recipe))
     with RunFolder(path) as folder:
         print(f"run folder: {path}", file=sys.stderr)
-        training = TrainRun(config, folder)
+        training = TrainRun(config, folder, resume=args.resume is not None)
         summary = training.run()
         if training.eval_before and training.eval_after:
             print(f"held-out before: {describe(training.eval_before)}")
@@ -46,6 +59,21 @@ def run(args: argparse.Namespace) -> int:
         )
         print(f"plot: {path / 'reward.png'}   summary: {path / 'summary.json'}")
     return 0
+
+
+def _chosen(args: argparse.Namespace) -> tuple[Any, Path]:
+    """Return the configuration and folder of a new run or one that goes on."""
+    from asyncrl.config import find_recipe, load_config
+    from asyncrl.launch.folder import choose_folder, open_run
+
+    if args.resume is not None:
+        # Without a recipe the first word is an override.
+        overrides = [word for word in (args.recipe, *args.overrides) if word]
+        return open_run(args.resume, overrides), args.resume
+    if not args.recipe:
+        raise ConfigError("train: give a recipe, or --resume and the folder of a run")
+    config = load_config(args.recipe, args.overrides)
+    return config, choose_folder(config, find_recipe(args.recipe))
 
 
 def _interrupt(signum: int, frame: object) -> None:

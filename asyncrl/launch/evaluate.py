@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,6 +20,7 @@ from asyncrl.launch.processes import Family
 from asyncrl.types import FailureClass, Group
 
 CALL_TASKS = 512
+RETRY_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +95,22 @@ def evaluate(
 
     Sampling is seeded, so two evaluations of one checkpoint agree. Raises `InfrastructureError`.
     """
+    return asyncio.run(evaluate_with(worker_url, config, env, tasks, samples, token))
+
+
+async def evaluate_with(
+    worker_url: str,
+    config: Config,
+    env: str,
+    tasks: int,
+    samples: int,
+    token: str = "",
+    retry_s: float = 0.0,
+) -> EvalResult:
+    """See `evaluate`. A worker that dies meanwhile is asked again for `retry_s`, as while it is started again."""
     chosen = list(islice(load_env(env).tasks("heldout", env, **config.env.config), tasks))
     body = [task_to_map(task) for task in chosen]
-    groups = asyncio.run(_run(worker_url, body, samples, config, token))
-    return summarize(groups, samples)
+    return summarize(await _run(worker_url, body, samples, config, token, retry_s), samples)
 
 
 def evaluate_checkpoint(
@@ -119,7 +133,7 @@ def evaluate_checkpoint(
 
 
 async def _run(
-    url: str, tasks: list[dict[str, Any]], samples: int, config: Config, token: str
+    url: str, tasks: list[dict[str, Any]], samples: int, config: Config, token: str, retry_s: float
 ) -> list[Group]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     timeout = aiohttp.ClientTimeout(total=config.rollout.episode_timeout_s + 60)
@@ -132,13 +146,22 @@ async def _run(
                 "temperature": config.eval.temperature,
                 "seed": config.run.seed,
             }
-            try:
-                async with http.post(f"{url}/v1/rollouts", data=pack(request)) as response:
-                    if response.status != 200:
+            deadline = time.monotonic() + retry_s
+            while True:
+                try:
+                    groups += await _call(http, url, request)
+                    break
+                except (aiohttp.ClientError, TimeoutError) as error:
+                    if time.monotonic() > deadline:
                         raise InfrastructureError(
-                            f"evaluation: HTTP {response.status}: {(await response.text())[:500]}"
-                        )
-                    groups += [decode_group(one) for one in unpack(await response.read())["groups"]]
-            except (aiohttp.ClientError, TimeoutError) as error:
-                raise InfrastructureError(f"evaluation: {url}: {type(error).__name__}: {error}") from error
+                            f"evaluation: {url}: {type(error).__name__}: {error}"
+                        ) from error
+                    await asyncio.sleep(RETRY_PAUSE_S)
     return groups
+
+
+async def _call(http: aiohttp.ClientSession, url: str, request: dict[str, Any]) -> list[Group]:
+    async with http.post(f"{url}/v1/rollouts", data=pack(request)) as response:
+        if response.status != 200:
+            raise InfrastructureError(f"evaluation: HTTP {response.status}: {(await response.text())[:500]}")
+        return [decode_group(one) for one in unpack(await response.read())["groups"]]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from asyncrl.config import Config
+from asyncrl.config import Config, override_config, parse_config
 from asyncrl.errors import ConfigError
 
 
@@ -58,7 +59,8 @@ def choose_folder(config: Config, recipe: Path) -> Path:
         path = base / config.run.name
         if (path / "metrics.jsonl").exists():
             raise ConfigError(
-                f"run.name: {str(path)!r} already holds a run; choose another name or remove it"
+                f"run.name: {str(path)!r} already holds a run; choose another name, "
+                f"or go on with it: asyncrl train --resume {path}"
             )
         return path
     stem = recipe.parent.name if recipe.name == "recipe.toml" else recipe.stem
@@ -66,6 +68,14 @@ def choose_folder(config: Config, recipe: Path) -> Path:
     while (base / f"{stem}-{number}").exists():
         number += 1
     return base / f"{stem}-{number}"
+
+
+def open_run(path: Path, overrides: Sequence[str]) -> Config:
+    """Return the configuration of a run that is to go on, with overrides. Raises `ConfigError`."""
+    if not (path / "config.json").is_file():
+        raise ConfigError(f"--resume {path}: has no config.json; give the folder of a run, such as runs/NAME")
+    data = json.loads((path / "config.json").read_text())
+    return override_config(parse_config(data, str(path / "config.json"), strict=False), overrides)
 
 
 def cache_folder() -> Path:

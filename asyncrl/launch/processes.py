@@ -14,8 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -26,7 +26,8 @@ PR_SET_PDEATHSIG = 1
 STOP_GRACE_S = 15.0
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when the thread that started it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -40,9 +41,27 @@ class Child:
     log: Path
     ready_file: Path | None = None
     url: str = ""
+    command: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
 
     def alive(self) -> bool:
         return self.process.poll() is None
+
+    def announced(self) -> bool:
+        """True once it has said where it serves; `url` is known then."""
+        if self.ready_file is None or not self.ready_file.exists():
+            return False
+        self.url = json.loads(self.ready_file.read_text())["url"]
+        return True
+
+    def ending(self) -> str:
+        """Say how it died."""
+        code = self.process.poll()
+        return (
+            f"was killed by signal {-code}"
+            if code is not None and code < 0
+            else f"ended with exit code {code}"
+        )
 
     def tail(self, lines: int = 15) -> str:
         """Return the end of its log."""
@@ -66,25 +85,32 @@ class Family:
         self, name: str, argv: Sequence[str], env: dict[str, str] | None = None, ready: bool = True
     ) -> Child:
         """Start `python -m asyncrl ARGV`; with `ready` it is told where to report its address."""
-        log = self.logs / f"{name}.log"
         command = [sys.executable, "-m", "asyncrl", *argv]
         ready_file = self.ready / f"{name}.json" if ready else None
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
             command += ["--ready-file", str(ready_file)]
-        with open(log, "ab") as sink:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **(env or {})},
-                start_new_session=True,
-                preexec_fn=_die_with_parent,
-            )
-        child = Child(name, process, log, ready_file)
+        log = self.logs / f"{name}.log"
+        child = Child(name, _spawn(command, log, env or {}), log, ready_file, "", command, env or {})
         self.children.append(child)
         return child
+
+    def restart(self, child: Child) -> None:
+        """Start a dead child again, at the address it had. Call from the main thread, whose death ends children."""
+        self.kill(child)
+        if child.ready_file is not None:
+            child.ready_file.unlink(missing_ok=True)
+        port = ["--port", child.url.rpartition(":")[2]] if child.url else []
+        child.process = _spawn([*child.command, *port], child.log, child.env)
+
+    def kill(self, child: Child) -> None:
+        """End a child and all it started, at once."""
+        members = _members(child)
+        _kill_group(child)
+        for member in members:
+            with contextlib.suppress(psutil.Error):
+                member.kill()
+        child.process.wait(5)
 
     def wait_ready(self, child: Child, timeout_s: float) -> str:
         """Return the child's address once it serves. Raises `UnavailableError` or `DeadlineError`."""
@@ -92,8 +118,7 @@ class Family:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             self.check()
-            if child.ready_file.exists():
-                child.url = json.loads(child.ready_file.read_text())["url"]
+            if child.announced():
                 return child.url
             time.sleep(0.05)
         raise DeadlineError(
@@ -105,8 +130,7 @@ class Family:
         for child in self.children:
             code = child.process.poll()
             if code is not None and code != 0:
-                how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-                raise UnavailableError(f"{child.name} {how}; see {child.log}\n{child.tail()}")
+                raise UnavailableError(f"{child.name} {child.ending()}; see {child.log}\n{child.tail()}")
 
     def stop(self, children: Sequence[Child] | None = None) -> None:
         """End children in reverse start order: SIGTERM, a grace, then SIGKILL to the whole group."""
@@ -119,13 +143,30 @@ class Family:
         for child in reversed(chosen):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.process.wait(max(0.1, deadline - time.monotonic()))
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.process.pid, signal.SIGKILL)
+            _kill_group(child)
             for member in members[child.name]:
                 with contextlib.suppress(psutil.Error):
                     member.kill()
             child.process.wait(5)
             self.children = [c for c in self.children if c is not child]
+
+
+def _spawn(command: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    with open(log, "ab") as sink:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env},
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+
+
+def _kill_group(child: Child) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.process.pid, signal.SIGKILL)
 
 
 def _members(child: Child) -> list[psutil.Process]:

@@ -42,6 +42,7 @@ def build_summary(run: TrainRun, stats: dict[str, Any], wall_s: float) -> dict[s
             "engine": run.engine_busy,
             "trainer": (totals["busy_s"] + totals["publish_s"]) / max(run.train_wall_s, 1e-9),
         },
+        "restarts": run.roles.supervisor.restarts(),
         "final_reward": steps[-1]["reward/mean"] if steps else None,
         "checkpoint": f"checkpoints/step-{totals['version']:06d}",
         "seed": run.config.run.seed,

@@ -1,62 +1,50 @@
 """`asyncrl train`: one run from a recipe to a summary.
 
-buffer, environments, engines start together; workers when those serve; evaluation before
+buffer, environments, engines start together; workers and trainer when those serve; evaluation before
 tasks are planned -> workers lease -> the trainer steps and publishes -> the trainer ends
 evaluation after on the final weights -> plot, summary -> everything stops in reverse order
+
+All the while dead processes are started again (`launch.supervise`). A run whose launcher died goes on with
+`asyncrl train --resume runs/NAME`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import json
 import os
 import shutil
 import sys
 import time
 import urllib.request
-from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from asyncrl.clients.buffer import BufferClient
 from asyncrl.config import Config
-from asyncrl.env.registry import load_env
-from asyncrl.env.tasks import read_task_file
-from asyncrl.errors import ConfigError, UnavailableError
+from asyncrl.errors import ConfigError, DeadlineError
 from asyncrl.launch.base_model import cached_base_model
-from asyncrl.launch.evaluate import EvalResult, evaluate
+from asyncrl.launch.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.folder import RunFolder
-from asyncrl.launch.processes import Child, Family
+from asyncrl.launch.roles import Roles
 from asyncrl.launch.summary import build_summary
+from asyncrl.launch.tasks import TaskPlan, plan_tasks
 from asyncrl.train.progress import ProgressLine, plot_rewards, read_metrics
-from asyncrl.types import Task
 
-SERVICE_TIMEOUT_S = 60.0
-FEED_FACTOR = 4
-"""Steps' worth of tasks kept planned ahead when the recipe gives no number of tasks."""
-
-
-@dataclass(slots=True)
-class Roles:
-    """The children of a run and their addresses."""
-
-    buffer: Child
-    env: Child
-    engines: list[Child]
-    workers: list[Child]
-    trainer: Child | None = None
+TICK_S = 0.25
 
 
 class TrainRun:
     """Everything one run does, in order."""
 
-    def __init__(self, config: Config, folder: RunFolder) -> None:
+    def __init__(self, config: Config, folder: RunFolder, resume: bool = False) -> None:
         self.config = config
         self.folder = folder
-        self.family = Family(folder.path)
-        self.model = ""
-        self.weights_dir = _weights_directory(folder.path.name)
+        self.resume = resume
+        self.weights_dir = _weights_directory(folder.path)
+        self.roles: Roles
         self.eval_before: EvalResult | None = None
         self.eval_after: EvalResult | None = None
         self.train_wall_s = 0.0
@@ -67,21 +55,25 @@ class TrainRun:
         start = time.monotonic()
         tasks = plan_tasks(self.config)
         self.folder.write_json("config.json", self.config.model_dump(mode="json"))
-        self.model = self._base_model()
+        self.roles = self.make_roles(self._base_model())
         try:
-            roles = self._start()
-            self.eval_before = self._evaluate(roles, "before")
-            self._train(roles, tasks)
-            stats = asyncio.run(self._buffer_status(roles))
-            self.eval_after = self._evaluate(roles, "after")
+            self._clear_weights()
+            self.weights_dir.mkdir(parents=True)
+            say("starting buffer, environments and engine(s); the first answer takes about 20 s")
+            self.roles.start()
+            stats = asyncio.run(self.roles.supervisor.beside(self._phases(tasks)))
         finally:
-            self.family.stop()
-            shutil.rmtree(self.weights_dir, ignore_errors=True)
+            self.roles.family.stop()
+            self._clear_weights()
         summary = build_summary(self, stats, wall_s=time.monotonic() - start)
         self.folder.write_json("summary.json", summary)
         before = self.eval_before.mean if self.eval_before else None
         plot_rewards(self.folder.path, before, self.eval_after.mean if self.eval_after else None)
         return summary
+
+    def make_roles(self, model: str) -> Roles:
+        """Return what starts the processes."""
+        return Roles(self.config, self.folder.path, model, self.weights_dir)
 
     def _base_model(self) -> str:
         """Return the model to start from; "sft" means the tiny base model, trained once and cached."""
@@ -97,155 +89,84 @@ class TrainRun:
             return path
         return str(cached_base_model(self.config))
 
-    def _start(self) -> Roles:
+    async def _phases(self, tasks: TaskPlan) -> dict[str, Any]:
+        """Evaluate, train, evaluate; return the buffer's last counts."""
+        self.eval_before = await self._evaluated_before()
+        await self._wait_for_trainer()
+        client = BufferClient(self.roles.buffer.url, self.roles.token)
+        try:
+            await self._train(client, tasks)
+            stats = await client.status()
+        finally:
+            await client.close()
+        self.eval_after = await self._evaluate("after")
+        return stats
+
+    async def _evaluated_before(self) -> EvalResult | None:
+        """Return the evaluation of the base model, which a resumed run has kept."""
+        kept = self.folder.path / "eval_before.json"
+        if self.resume and (kept.exists() or read_metrics(self.folder.path)):
+            return EvalResult(**json.loads(kept.read_text())) if kept.exists() else None
+        result = await self._evaluate("before")
+        if result is not None:
+            self.folder.write_json(kept.name, result.to_json())
+        return result
+
+    async def _evaluate(self, when: str) -> EvalResult | None:
         config = self.config
-        self.weights_dir.mkdir(parents=True)
-        folder = str(self.folder.path)
-        say("starting buffer, environments and engine(s); the first answer takes about 20 s")
-        buffer = self.family.start("buffer", ["serve", "buffer", "--folder", folder])
-        env = self.family.start("env", ["serve", "env", "--folder", folder])
-        engines = [
-            self.family.start(f"engine-{i}", ["serve", "engine", "--folder", folder, "--model", self.model])
-            for i in range(config.engine.count)
-        ]
-        for child in (buffer, env):
-            self.family.wait_ready(child, SERVICE_TIMEOUT_S)
-        for child in engines:
-            self.family.wait_ready(child, config.engine.start_timeout_s)
-        roles = Roles(buffer, env, engines, [])
-        workers = [
-            self.family.start(f"rollout-{i}", self._worker_argv(roles)) for i in range(config.rollout.workers)
-        ]
-        roles.workers = workers
-        roles.trainer = self._start_trainer(roles)
-        for child in workers:
-            self.family.wait_ready(child, SERVICE_TIMEOUT_S)
-        return roles
-
-    def _worker_argv(self, roles: Roles) -> list[str]:
-        return [
-            *("serve", "rollout", "--folder", str(self.folder.path), "--model", self.model),
-            *("--buffer", roles.buffer.url, "--env", roles.env.url),
-            *("--engines", *(engine.url for engine in roles.engines)),
-        ]
-
-    def _start_trainer(self, roles: Roles) -> Child:
-        argv = [
-            *("serve", "trainer", "--folder", str(self.folder.path), "--model", self.model),
-            *("--buffer", roles.buffer.url, "--weights-dir", str(self.weights_dir)),
-            *("--engines", *(engine.url for engine in roles.engines)),
-        ]
-        return self.family.start("trainer", argv, ready=False)
-
-    def _evaluate(self, roles: Roles, when: str) -> EvalResult | None:
-        if not self.config.eval.tasks:
+        if not config.eval.tasks:
             return None
-        config = self.config
-        result = evaluate(
-            roles.workers[0].url, config, config.env.name, config.eval.tasks, config.eval.samples
-        )
+        result = await evaluate_with(
+            self.roles.workers[0].url, config, config.env.name, config.eval.tasks, config.eval.samples,
+            self.roles.token, retry_s=config.engine.start_timeout_s,
+        )  # fmt: skip
         say(f"held-out {when} training: {describe(result)}")
         return result
 
-    def _train(self, roles: Roles, tasks: TaskPlan) -> None:
+    async def _wait_for_trainer(self) -> None:
+        timeout_s = self.config.engine.start_timeout_s
+        deadline = time.monotonic() + timeout_s
+        while not self.roles.trainer_ready():
+            if time.monotonic() > deadline:
+                trainer = self.roles.trainer
+                raise DeadlineError(
+                    f"the trainer did not start within {timeout_s:g} s; see {trainer.log}\n{trainer.tail()}"
+                )
+            await asyncio.sleep(TICK_S)
+
+    async def _train(self, client: BufferClient, tasks: TaskPlan) -> None:
         """Feed tasks and show progress until the trainer ends."""
-        assert roles.trainer is not None
-        self._wait_for_trainer(roles.trainer)
-        start = time.monotonic()
-        busy = self._engine_busy_s(roles)
-        asyncio.run(self._watch(roles, tasks))
-        self.train_wall_s = time.monotonic() - start
-        self.engine_busy = (
-            (self._engine_busy_s(roles) - busy) / max(self.train_wall_s, 1e-9) / len(roles.engines)
-        )
-        self.family.children = [c for c in self.family.children if c is not roles.trainer]
-
-    def _wait_for_trainer(self, trainer: Child) -> None:
-        ready = self.folder.path / "endpoints" / "trainer-0.ready"
-        deadline = time.monotonic() + self.config.engine.start_timeout_s
-        while not ready.exists():
-            self.family.check()
-            if not trainer.alive() or time.monotonic() > deadline:
-                raise UnavailableError(f"the trainer did not start; see {trainer.log}\n{trainer.tail()}")
-            time.sleep(0.1)
-
-    async def _watch(self, roles: Roles, tasks: TaskPlan) -> None:
-        assert roles.trainer is not None
-        progress, shown = ProgressLine(self.config.train.num_steps), 0
-        client = BufferClient(roles.buffer.url)
-        try:
-            while roles.trainer.alive():
-                self.family.check()
+        start, busy_s = time.monotonic(), await self._engine_busy_s()
+        progress, shown = ProgressLine(self.config.train.num_steps), time.time()
+        done = False
+        while not done:
+            done = self.roles.supervisor.done(self.roles.trainer)
+            if not done:
                 await tasks.feed(client)
-                for record in read_metrics(self.folder.path)[shown:]:
+            for record in read_metrics(self.folder.path):
+                if record["time"] > shown:
                     progress.show(record["step"], record)
-                    shown += 1
-                await asyncio.sleep(0.25)
-            for record in read_metrics(self.folder.path)[shown:]:
-                progress.show(record["step"], record)
-        finally:
-            await client.close()
-        if roles.trainer.process.returncode != 0:
-            self.family.check()
+                    shown = record["time"]
+            await asyncio.sleep(TICK_S)
+        self.train_wall_s = time.monotonic() - start
+        busy_s = max(0.0, await self._engine_busy_s() - busy_s)
+        self.engine_busy = busy_s / max(self.train_wall_s, 1e-9) / len(self.roles.engines)
 
-    def _engine_busy_s(self, roles: Roles) -> float:
-        total = 0.0
-        for worker in roles.workers:
-            with urllib.request.urlopen(f"{worker.url}/v1/status", timeout=10) as reply:
-                total += json.loads(reply.read())["engine_busy_s"]
-        return total
+    async def _engine_busy_s(self) -> float:
+        """Seconds in which engines had work, as the workers that run now have seen it."""
 
-    async def _buffer_status(self, roles: Roles) -> dict[str, Any]:
-        client = BufferClient(roles.buffer.url)
-        try:
-            return await client.status()
-        finally:
-            await client.close()
+        def ask(url: str) -> float:
+            request = urllib.request.Request(
+                f"{url}/v1/status", headers={"Authorization": f"Bearer {self.roles.token}"}
+            )
+            with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=10) as reply:
+                return json.loads(reply.read())["engine_busy_s"]
+            return 0.0
 
+        return sum([await asyncio.to_thread(ask, worker.url) for worker in self.roles.workers])
 
-class TaskPlan:
-    """The tasks of a run, fed to the buffer ahead of need; endless unless the recipe counts them."""
-
-    def __init__(self, tasks: Any, total: int, chunk: int) -> None:
-        self._tasks = tasks
-        self._left = total
-        self._endless = total == 0
-        self._chunk = chunk
-        self._closed = False
-
-    async def feed(self, client: BufferClient) -> None:
-        """Keep enough tasks pending; close the plan after the last one."""
-        if self._closed:
-            return
-        status = await client.status()
-        if status["pending"] >= self._chunk:
-            return
-        wanted = self._chunk if self._endless else min(self._chunk, self._left)
-        tasks = list(islice(self._tasks, wanted))
-        if tasks:
-            await client.add_tasks(tasks)
-        self._left -= len(tasks)
-        if len(tasks) < wanted or (not self._endless and self._left <= 0):
-            await client.close_plan()
-            self._closed = True
-
-
-def plan_tasks(config: Config) -> TaskPlan:
-    """Return the run's tasks, from the task file or the environment. Raises `ConfigError`, `InputError`."""
-    tasks: Any
-    if config.env.task_file:
-        tasks = iter(read_task_file(config.env.task_file, config.env.name))
-    else:
-        tasks = _numbered(load_env(config.env.name).tasks("train", config.env.name, **config.env.config))
-    return TaskPlan(tasks, config.env.num_tasks, FEED_FACTOR * config.buffer.groups_per_step)
-
-
-def _numbered(tasks: Any) -> Any:
-    """Yield tasks whose ids sort in their own order."""
-    for number, task in enumerate(tasks):
-        yield Task(
-            id=f"{number:08d}-{task.id}", env=task.env, seed=task.seed, split=task.split, data=task.data
-        )
+    def _clear_weights(self) -> None:
+        shutil.rmtree(self.weights_dir, ignore_errors=True)
 
 
 def describe(result: EvalResult) -> str:
@@ -262,6 +183,8 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _weights_directory(run_name: str) -> Path:
+def _weights_directory(run: Path) -> Path:
+    """Return where weights travel: the same place for every life of a run, so that none is left behind."""
     base = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(os.environ.get("TMPDIR", "/tmp"))
-    return base / f"asyncrl-{os.getpid()}-{run_name}"
+    digest = hashlib.blake2b(str(run.resolve()).encode(), digest_size=4).hexdigest()
+    return base / f"asyncrl-{digest}-{run.name}"

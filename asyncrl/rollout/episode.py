@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import DeadlineError, EpisodeError, InfrastructureError, InputError
 from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.generate import GenerateRequest, Generator
+from asyncrl.rollout.judge import Judging
 from asyncrl.rollout.render import ChatRenderer, Limits, sampling_seed
 from asyncrl.types import FailureClass, Message, Status, Task, Trajectory
 
@@ -61,18 +62,33 @@ class EpisodeRunner:
         parse: Callable[[str], Action],
         settings: EpisodeSettings,
         baseline: EpisodeRunner | None = None,
+        judging: Judging | None = None,
     ) -> None:
         self.generator = generator
         self.envs = envs
         self.renderer = renderer
         self.parse = parse
         self.settings = settings
+        self.judging = judging
         self.baseline = baseline
         """Plays one more, greedy episode of each group, whose reward is the others' baseline (ReMax)."""
 
-    async def run(self, task: Task, episode_index: int, episode_id: str) -> Trajectory:
-        """Play one episode. `episode_id` must be unique among running episodes."""
+    async def run(self, task: Task, episode_index: int, episode_id: str, min_version: int = 0) -> Trajectory:
+        """Play one episode and have it judged. `episode_id` must be unique among running episodes.
+
+        min_version: the oldest policy version that may sample; engines with older weights are passed over.
+        """
         builder = TrajectoryBuilder(task, episode_index)
+        trajectory = await self._run(builder, episode_id, min_version)
+        if self.judging is None or trajectory.failure is not None:
+            return trajectory
+        start = time.monotonic()
+        judged = await self.judging.apply(trajectory, task, builder.conversation)
+        return replace(judged, timing={**judged.timing, "judge_s": time.monotonic() - start})
+
+    async def _run(self, builder: TrajectoryBuilder, episode_id: str, min_version: int) -> Trajectory:
+        """Play the episode; its session is closed when this returns."""
+        task = builder.task
         try:
             start = time.monotonic()
             session = await self.envs.open(task, self.settings.env_config or {})
@@ -80,7 +96,7 @@ class EpisodeRunner:
         except EpisodeError as error:
             return builder.finish(Status.FAILED, error.failure, str(error))
         try:
-            return await self._play(builder, session, episode_id)
+            return await self._play(builder, session, episode_id, min_version)
         except EpisodeError as error:
             return builder.finish(Status.FAILED, error.failure, str(error))
         except (InputError, DeadlineError) as error:
@@ -90,16 +106,19 @@ class EpisodeRunner:
         finally:
             await self._close(session)
 
-    async def _play(self, builder: TrajectoryBuilder, session: Session, episode_id: str) -> Trajectory:
+    async def _play(
+        self, builder: TrajectoryBuilder, session: Session, episode_id: str, min_version: int
+    ) -> Trajectory:
         limits = self.settings.limits
         max_turns = min(limits.max_turns or session.max_turns, session.max_turns)
-        conversation = list(session.messages)
+        conversation = builder.conversation = list(session.messages)
         builder.add_context(self.renderer.opening(session.messages, session.tools))
         for turn in range(max_turns):
             room = limits.max_tokens - builder.num_tokens
             if room < 1:
                 return self._end(builder, conversation, session, Status.TRUNCATED, "max_tokens")
-            cut = await self._sample(builder, episode_id, turn, min(room, limits.max_tokens_per_turn))
+            most = min(room, limits.max_tokens_per_turn)
+            cut = await self._sample(builder, episode_id, turn, most, min_version)
             if cut:
                 return self._end(builder, conversation, session, Status.TRUNCATED, "max_tokens_per_turn")
             step = await self._step(builder, session, conversation, turn)
@@ -112,7 +131,9 @@ class EpisodeRunner:
             conversation += step.messages
         return self._end(builder, conversation, session, Status.TRUNCATED, "max_turns")
 
-    async def _sample(self, builder: TrajectoryBuilder, episode_id: str, turn: int, max_tokens: int) -> bool:
+    async def _sample(
+        self, builder: TrajectoryBuilder, episode_id: str, turn: int, max_tokens: int, min_version: int
+    ) -> bool:
         """Sample one turn; True when it was cut by `max_tokens` before it ended."""
         seed = self.settings.seed
         start = time.monotonic()
@@ -127,6 +148,7 @@ class EpisodeRunner:
                 else sampling_seed(seed, builder.task.id, builder.episode_index, turn),
                 stop_token_ids=self.renderer.stop_token_ids,
                 session=episode_id,
+                min_version=min_version,
             )
         )
         builder.engine_s += time.monotonic() - start

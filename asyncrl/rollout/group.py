@@ -74,7 +74,7 @@ async def _run_episode(
     for attempt in itertools.count(1):
         try:
             async with asyncio.timeout(timeout_s):
-                trajectory = await runner.run(lease.task, index, f"{episode_id}-{attempt}")
+                trajectory = await runner.run(lease.task, index, f"{episode_id}-{attempt}", lease.version)
         except TimeoutError:
             trajectory = _timed_out(lease, index, timeout_s)
         if trajectory.failure is None or attempt >= MAX_ATTEMPTS.get(trajectory.failure, 1):

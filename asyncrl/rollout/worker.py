@@ -32,6 +32,7 @@ class LeaseSource(Protocol):
     async def renew(self, lease_id: str) -> float: ...
     async def release(self, lease_id: str) -> Any: ...
     async def put(self, group: Group) -> Any: ...
+    async def reclaim(self, worker: str) -> int: ...
 
 
 @dataclass(slots=True)
@@ -87,6 +88,8 @@ class RolloutLoop:
         self.poll_s = poll_s
         self.counters = WorkerCounters()
         self.running: dict[str, Lease] = {}
+        self.refused = ""
+        """Why the buffer grants this worker no leases any more."""
         self._draining = asyncio.Event()
 
     def drain(self) -> None:
@@ -95,6 +98,9 @@ class RolloutLoop:
 
     async def run(self) -> None:
         """Run until drained. An unexpected error in any slot ends all of them: a bug is a crash."""
+        lost = await self.buffer.reclaim(self.name)
+        if lost:
+            log.warning("an earlier %s died with %d leases; their tasks wait again", self.name, lost)
         async with asyncio.TaskGroup() as slots:
             for _ in range(self.groups_in_flight):
                 slots.create_task(self._slot())
@@ -107,6 +113,12 @@ class RolloutLoop:
                 log.warning("no lease: %s", error)
                 await self._pause(1.0)
                 continue
+            except ConflictError as error:
+                # Quarantined. Ending the process would only have it started again.
+                log.error("no more leases: %s", error)
+                self.refused = str(error)
+                await self._draining.wait()
+                return
             if lease is not None:
                 await self._work(lease)
 

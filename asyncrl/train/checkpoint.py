@@ -44,10 +44,8 @@ def gather_policy(engine: TrainEngine, copy: bool = False) -> dict[str, torch.Te
     copy: own the memory, so that training may go on while the tensors are written.
     """
     tensors: dict[str, torch.Tensor] = {}
-    seen: set[int] = set()
     for name, tensor in engine.weights():
-        if engine.rank == 0 and tensor.data_ptr() not in seen:
-            seen.add(tensor.data_ptr())
+        if engine.rank == 0:
             tensors[name] = tensor.to("cpu", copy=copy).contiguous()
     return tensors
 

@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from asyncrl.config import TrainConfig
 
 logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+# DeepSpeed would compile its shared-memory all-reduce for CPUs behind a lock file, which a killed process leaves
+# behind: every trainer after it would wait for ever. Gloo does the same work.
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def init_distributed() -> None:

@@ -6,6 +6,7 @@ written under a temporary name, flushed and renamed, so a reader sees all of it 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import time
@@ -16,10 +17,10 @@ from typing import Any
 
 import torch
 import xxhash
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from asyncrl.errors import InputError
+from asyncrl.errors import InputError, UnavailableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class WeightFile:
     checksum: str
     """xxh3-128 of the file's bytes, hexadecimal."""
     num_bytes: int
+    epoch: int = 0
+    """Counts the lives of the trainer: after a crash it may publish a version anew. 0 for weights of no run."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -45,28 +48,41 @@ def file_checksum(path: str | Path) -> str:
             return xxhash.xxh3_128_hexdigest(view)
 
 
-def write_weights(
-    directory: str | Path, version: int, tensors: Iterable[tuple[str, torch.Tensor]]
-) -> WeightFile:
-    """Write `tensors` as the weights of `version` and return where they are.
-
-    Shared storage (tied embeddings) is stored once: only the first name is kept, as checkpoints do.
-    """
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"weights-{version:08d}.safetensors"
-    partial = path.with_suffix(f".partial-{os.getpid()}")
+def on_cpu(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Return the tensors in host memory by name; of those that share storage there, the first."""
     unique: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors:
-        if tensor.data_ptr() in seen:
-            continue
-        seen.add(tensor.data_ptr())
-        unique[name] = tensor.detach().contiguous().cpu()
-    save_file(unique, str(partial), metadata={"version": str(version)})
-    checksum = file_checksum(partial)
-    os.replace(partial, path)
-    return WeightFile(version=version, path=str(path), checksum=checksum, num_bytes=path.stat().st_size)
+        kept = tensor.detach().contiguous().cpu()
+        # Only of tensors that are kept alive can an address not be used again.
+        if kept.data_ptr() not in seen:
+            seen.add(kept.data_ptr())
+            unique[name] = kept
+    return unique
+
+
+def write_weights(
+    directory: str | Path, version: int, tensors: Iterable[tuple[str, torch.Tensor]], epoch: int = 0
+) -> WeightFile:
+    """Write `tensors` as the weights of `version` and return where they are.
+
+    Shared storage (tied embeddings) is stored once: only the first name is kept, as checkpoints do. Raises
+    `UnavailableError` when the disk does not take them.
+    """
+    directory = Path(directory)
+    path = directory / f"weights-{version:08d}.safetensors"
+    partial = path.with_suffix(f".partial-{os.getpid()}")
+    unique = on_cpu(tensors)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        save_file(unique, str(partial), metadata={"version": str(version)})
+        checksum, num_bytes = file_checksum(partial), partial.stat().st_size
+        os.replace(partial, path)
+    except (OSError, SafetensorError) as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise UnavailableError(f"weights of version {version}: {path} cannot be written: {error}") from error
+    return WeightFile(version, str(path), checksum, num_bytes, epoch)
 
 
 def verify_weights(file: WeightFile) -> float:

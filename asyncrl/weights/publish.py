@@ -1,7 +1,8 @@
 """Publishing a version to every engine as a transaction: prepare on all, then commit on each.
 
-A version counts once every serving engine has committed it. An engine that fails a phase is quarantined: it
-gets no commit of later versions until it has caught up with the newest one.
+A version counts once every serving engine has committed it; `committed.json` says so to engines that start later.
+An engine that fails a phase is quarantined: it is offered the newest version again and again until it has taken it,
+and refuses requests of groups that were admitted at a version it does not have.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from asyncrl.errors import AsyncRLError, UnavailableError
-from asyncrl.weights.files import WeightFile, remove_older, write_weights
+from asyncrl.errors import AsyncRLError, InputError, UnavailableError
+from asyncrl.weights.files import WeightFile, on_cpu, remove_older, verify_weights, write_weights
+from asyncrl.weights.position import read_committed, write_committed
 
 log = logging.getLogger("asyncrl.weights")
+
+
+RETRY_S = 1.0
 
 
 class EngineControl(Protocol):
@@ -50,37 +55,92 @@ class FilePublisher:
     """Writes weight files to a shared directory and commits them on engines."""
 
     def __init__(
-        self, directory: str | Path, engines: Sequence[EngineControl], phase_timeout_s: float = 60.0
+        self,
+        directory: str | Path,
+        engines: Sequence[EngineControl],
+        phase_timeout_s: float = 60.0,
+        wait_s: float = 0.0,
     ) -> None:
         self.directory = Path(directory)
         self.engines = list(engines)
         self.phase_timeout_s = phase_timeout_s
-        self.newest: WeightFile | None = None
+        self.wait_s = wait_s
+        committed = read_committed(self.directory)
+        self.epoch = 1 if committed is None else committed.epoch + 1
         self.quarantined: dict[str, str] = {}
+        self._tensors: dict[str, Tensor] = {}
+        """Of the version being published, to write a damaged file again."""
+        self._rejoining: set[asyncio.Task[None]] = set()
 
     def write(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> WeightFile:
         """Write the weights of `version`; the previous file stays until the next write."""
-        self.newest = write_weights(self.directory, version, tensors)
+        self._tensors = on_cpu(tensors)
+        file = write_weights(self.directory, version, self._tensors.items(), self.epoch)
         remove_older(self.directory, version - 1)
-        return self.newest
+        return file
 
     async def publish(self, file: WeightFile) -> PublishReport:
-        """Prepare and commit `file` on every engine.
+        """Prepare and commit `file` on every engine; those that fail are quarantined.
 
-        Raises `UnavailableError` when no engine took it; otherwise failing engines are quarantined.
+        Raises `UnavailableError` when no engine took it within `wait_s`.
         """
+        await self.close()
+        before = read_committed(self.directory)
+        if before is not None and before.version >= file.version:
+            # A trainer that starts again goes back: from now on nobody may catch up with what it has forgotten.
+            write_committed(self.directory, file)
+        deadline = time.monotonic() + self.wait_s
+        while True:
+            report, committed, file = await self._transaction(file)
+            if committed:
+                break
+            reasons = "; ".join(f"{url}: {why}" for url, why in report.failed.items())
+            if time.monotonic() >= deadline:
+                raise UnavailableError(f"version {file.version} was committed by no engine: {reasons}")
+            log.warning("version %d waits for an engine: %s", file.version, reasons)
+            await asyncio.sleep(RETRY_S)
+        self._tensors = {}
+        write_committed(self.directory, file)
+        self.quarantined = dict(report.failed)
+        for engine in self.engines:
+            if engine.url in self.quarantined:
+                task = asyncio.ensure_future(self._rejoin(engine, file))
+                self._rejoining.add(task)
+                task.add_done_callback(self._rejoining.discard)
+        return report
+
+    async def close(self) -> None:
+        """Stop offering the newest version to quarantined engines."""
+        for task in self._rejoining:
+            task.cancel()
+        await asyncio.gather(*self._rejoining, return_exceptions=True)
+
+    async def _transaction(self, file: WeightFile) -> tuple[PublishReport, list[EngineControl], WeightFile]:
+        """Return what became of one attempt, the engines that committed, and the file they took."""
         report = PublishReport(file.version, file.num_bytes)
         start = time.perf_counter()
         prepared = await self._on_each(self.engines, "weights/prepare", file, report)
+        if report.failed and (damage := await asyncio.to_thread(_damage, file)):
+            log.error("%s; writing it again", damage)
+            file = write_weights(self.directory, file.version, self._tensors.items(), self.epoch)
+            report.failed.clear()
+            prepared = await self._on_each(self.engines, "weights/prepare", file, report)
         report.prepare_s = time.perf_counter() - start
-        committed = await self._on_each(prepared, "weights/commit", file, report)
-        if not committed:
-            reasons = "; ".join(f"{url}: {why}" for url, why in report.failed.items())
-            raise UnavailableError(f"version {file.version} was committed by no engine: {reasons}")
-        for engine in committed:
-            self.quarantined.pop(engine.url, None)
-        self.quarantined.update(report.failed)
-        return report
+        return report, await self._on_each(prepared, "weights/commit", file, report), file
+
+    async def _rejoin(self, engine: EngineControl, file: WeightFile) -> None:
+        """Offer the newest version to a quarantined engine until it has taken it."""
+        while True:
+            await asyncio.sleep(RETRY_S)
+            try:
+                await engine.request("weights/prepare", file.to_json(), self.phase_timeout_s)
+                await engine.request("weights/commit", file.to_json(), self.phase_timeout_s)
+            except AsyncRLError as error:
+                self.quarantined[engine.url] = str(error)
+            else:
+                self.quarantined.pop(engine.url, None)
+                log.warning("engine %s has caught up with version %d", engine.url, file.version)
+                return
 
     async def _on_each(
         self, engines: Sequence[EngineControl], path: str, file: WeightFile, report: PublishReport
@@ -99,3 +159,12 @@ class FilePublisher:
                 if "pause_s" in answer:
                     report.pause_s.append(answer["pause_s"])
         return done
+
+
+def _damage(file: WeightFile) -> str:
+    """Say what is wrong with a file; "" when nothing is."""
+    try:
+        verify_weights(file)
+    except InputError as error:
+        return str(error)
+    return ""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import os
 import struct
 import time
@@ -30,8 +31,11 @@ from vllm.inputs import TokensPrompt
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
 
-from asyncrl.errors import AsyncRLError, InputError
+from asyncrl.errors import AsyncRLError, InputError, UnavailableError
 from asyncrl.weights.files import WeightFile, verify_weights
+from asyncrl.weights.position import Position, weight_file_from_json
+
+log = logging.getLogger("asyncrl.weights")
 
 PREFIX = "/asyncrl/v1/"
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -60,6 +64,7 @@ class Routes:
         self.app = app
         self.token = os.environ.get("ASYNCRL_TOKEN", "")
         self.committing = asyncio.Lock()
+        self.position = Position(os.environ.get("ASYNCRL_WEIGHTS_DIR", ""), base_version())
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
@@ -70,21 +75,27 @@ class Routes:
             engine = scope["app"].state.engine_client
             name = scope["path"][len(PREFIX) :]
             if name == "generate":
-                await self._generate(engine, await _read_body(receive), receive, send)
+                body = await _read_body(receive)
+                await self._catch_up(engine)
+                await self._generate(engine, body, receive, send)
             elif name == "state":
                 await _reply(send, 200, await self._state(engine))
             elif name == "abort":
                 await engine.abort([str(i) for i in (await _read_body(receive))["ids"]])
                 await _reply(send, 200, {})
             elif name == "weights/prepare":
-                file = _weight_file(await _read_body(receive))
+                file = weight_file_from_json(await _read_body(receive))
                 await _reply(send, 200, {"verify_s": await asyncio.to_thread(verify_weights, file)})
             elif name == "weights/commit":
-                await _reply(send, 200, await self._commit(engine, _weight_file(await _read_body(receive))))
+                await _reply(
+                    send, 200, await self._commit(engine, weight_file_from_json(await _read_body(receive)))
+                )
             else:
                 await _reply(send, 404, {"error": f"no route {scope['path']}"})
         except PermissionError as error:
             await _reply(send, 401, {"error": str(error)})
+        except UnavailableError as error:
+            await _reply(send, 503, {"error": str(error)})
         except (AsyncRLError, ValueError, KeyError, TypeError) as error:
             await _reply(send, 400, {"error": f"{type(error).__name__}: {error}"})
 
@@ -102,24 +113,62 @@ class Routes:
     async def _commit(self, engine: Any, file: WeightFile) -> dict[str, Any]:
         """Swap the weights between two decoding steps; running requests freeze and go on."""
         async with self.committing:
-            start = time.perf_counter()
-            await engine.pause_generation(mode="keep", clear_cache=True)
-            try:
-                await engine.start_weight_update()
-                request = WeightTransferUpdateRequest(update_info={"path": file.path})
-                await engine.update_weights(request)
-                await engine.finish_weight_update(weight_version=str(file.version))
-            finally:
-                await engine.resume_generation()
-            return {"version": file.version, "pause_s": time.perf_counter() - start}
+            if self.position.repeats(file):
+                return {"version": file.version, "pause_s": 0.0}
+            return await self._load(engine, file)
+
+    async def _load(self, engine: Any, file: WeightFile) -> dict[str, Any]:
+        start = time.perf_counter()
+        await engine.pause_generation(mode="keep", clear_cache=True)
+        try:
+            await engine.start_weight_update()
+            request = WeightTransferUpdateRequest(update_info={"path": file.path})
+            await engine.update_weights(request)
+            await engine.finish_weight_update(weight_version=str(file.version))
+        except Exception:
+            # Some tensors may be new and some old: nothing may be sampled from them. Whoever watches this process
+            # starts it again, and it catches up.
+            log.exception("weights of version %d were loaded in part; the engine ends", file.version)
+            os._exit(1)
+        self.position.moved(file)
+        await engine.resume_generation()
+        return {"version": file.version, "pause_s": time.perf_counter() - start}
+
+    async def _catch_up(self, engine: Any) -> None:
+        """Load the version that the run has committed, once after the start. Raises `UnavailableError`."""
+        try:
+            if self.position.missed() is None:
+                return
+            async with self.committing:
+                missed = await asyncio.to_thread(self.position.missed)
+                if missed is not None:
+                    await self._load(engine, missed)
+                    log.warning("caught up with version %d", missed.version)
+        except InputError as error:
+            raise UnavailableError(f"the engine could not catch up yet: {error}") from error
+
+    async def _refusal(self, engine: Any, request: dict[str, Any]) -> str:
+        """Say why a request must go to an engine with newer weights; "" when it need not."""
+        least = int(request.get("min_version", 0))
+        if least <= self.position.version:
+            return ""
+        # Transports of vLLM's own move the version without asking here.
+        version = parse_version(await engine.get_weight_version())
+        if least <= version:
+            return ""
+        return f"the engine serves version {version}, the group was admitted at version {least}"
 
     async def _generate(self, engine: Any, body: dict[str, Any], receive: Any, send: Any) -> None:
         """Answer each request as it finishes; a client that leaves takes its running requests with it."""
         requests = body["requests"]
         parsed = [(_request_id(r), _prompt(r), _sampling(r), _adapter(r)) for r in requests]
+        refusals = [await self._refusal(engine, r) for r in requests]
         headers = [(b"content-type", b"application/x-msgpack-frames")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        tasks = {asyncio.ensure_future(_run(engine, *one)) for one in parsed}
+        tasks = {
+            asyncio.ensure_future(_refuse(one[0], why) if why else _run(engine, *one))
+            for one, why in zip(parsed, refusals, strict=True)
+        }
         gone = asyncio.ensure_future(receive())
         try:
             while tasks:
@@ -150,6 +199,10 @@ def _pressure(engine: Any) -> dict[str, Any]:
         "kv_usage": totals.get("kv_usage", 0.0),
         "kv_tokens": int((cache.num_gpu_blocks or 0) * (cache.block_size or 0)),
     }
+
+
+async def _refuse(request_id: str, why: str) -> dict[str, Any]:
+    return {"id": request_id, "error": why}
 
 
 async def _run(engine: Any, request_id: str, prompt: Any, sampling: Any, adapter: Any) -> dict[str, Any]:
@@ -209,15 +262,6 @@ def _adapter(request: dict[str, Any]) -> LoRARequest | None:
     if not adapter:
         return None
     return LoRARequest(lora_name=adapter["name"], lora_int_id=int(adapter["id"]), lora_path=adapter["path"])
-
-
-def _weight_file(body: dict[str, Any]) -> WeightFile:
-    return WeightFile(
-        version=int(body["version"]),
-        path=str(body["path"]),
-        checksum=str(body["checksum"]),
-        num_bytes=int(body["num_bytes"]),
-    )
 
 
 async def _read_body(receive: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.launch.train import TaskPlan, plan_tasks
+from asyncrl.launch.tasks import TaskPlan, plan_tasks
 from asyncrl.types import Task
 
 
@@ -17,11 +17,13 @@ class Buffer:
         self.tasks, self.taken, self.closed = [], 0, False
 
     async def status(self):
-        return {"pending": len(self.tasks) - self.taken}
+        return {"pending": len(self.tasks) - self.taken, "plan_closed": self.closed}
 
     async def add_tasks(self, tasks):
         assert not self.closed
-        self.tasks += tasks
+        new = [task for task in tasks if task not in self.tasks]
+        self.tasks += new
+        return len(new)
 
     async def close_plan(self):
         self.closed = True
@@ -53,6 +55,16 @@ def test_a_counted_plan_closes_after_its_last_task():
     buffer, plan = Buffer(), plan_tasks(config(num_tasks=11))
     assert [feed(plan, buffer), feed(plan, buffer, take=8), feed(plan, buffer, take=3)] == [8, 11, 11]
     assert buffer.closed
+
+
+def test_a_plan_that_begins_again_adds_only_what_the_buffer_lacks():
+    buffer = Buffer()
+    feed(plan_tasks(config(num_tasks=20)), buffer)
+    feed(plan_tasks(config(num_tasks=20)), buffer, take=8)
+    assert [int(task.id[:8]) for task in buffer.tasks] == list(range(16))
+    assert feed(plan_tasks(config(num_tasks=20)), buffer, take=8) == 20
+    assert buffer.closed
+    assert feed(plan_tasks(config(num_tasks=20)), buffer, take=4) == 20
 
 
 def test_a_list_that_runs_out_closes_the_plan():

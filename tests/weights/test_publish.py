@@ -71,7 +71,7 @@ def test_the_file_before_the_newest_stays_for_engines_that_still_read_it(tmp_pat
     publisher = FilePublisher(tmp_path, [Engine("a", [])])
     for version in (1, 2, 3):
         publish(publisher, version)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
+    assert sorted(p.name for p in tmp_path.glob("weights-*")) == [
         "weights-00000002.safetensors",
         "weights-00000003.safetensors",
     ]

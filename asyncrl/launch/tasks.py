@@ -1,0 +1,64 @@
+"""The tasks of a run, planned in the buffer ahead of need."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+from asyncrl.clients.buffer import BufferClient
+from asyncrl.config import Config
+from asyncrl.env.registry import load_env
+from asyncrl.env.tasks import read_task_file
+from asyncrl.types import Task
+
+FEED_FACTOR = 4
+"""Steps' worth of tasks kept planned ahead when the recipe gives no number of tasks."""
+
+
+class TaskPlan:
+    """Feeds tasks to the buffer ahead of need; endless unless the recipe counts them.
+
+    The buffer knows a task by its id, so a plan that begins again after a crash plans nothing twice.
+    """
+
+    def __init__(self, tasks: Any, total: int, chunk: int) -> None:
+        self._tasks = tasks
+        self._left = total
+        self._endless = total == 0
+        self._chunk = chunk
+        self._closed = False
+
+    async def feed(self, client: BufferClient) -> None:
+        """Keep enough tasks pending; close the plan after the last one."""
+        while not self._closed:
+            status = await client.status()
+            self._closed = status["plan_closed"]
+            if self._closed or status["pending"] >= self._chunk:
+                return
+            wanted = self._chunk if self._endless else min(self._chunk, self._left)
+            tasks = list(islice(self._tasks, wanted))
+            new = await client.add_tasks(tasks) if tasks else 0
+            self._left -= len(tasks)
+            if len(tasks) < wanted or (not self._endless and self._left <= 0):
+                await client.close_plan()
+                self._closed = True
+            if new:
+                return
+
+
+def plan_tasks(config: Config) -> TaskPlan:
+    """Return the run's tasks, from the task file or the environment. Raises `ConfigError`, `InputError`."""
+    tasks: Any
+    if config.env.task_file:
+        tasks = iter(read_task_file(config.env.task_file, config.env.name))
+    else:
+        tasks = _numbered(load_env(config.env.name).tasks("train", config.env.name, **config.env.config))
+    return TaskPlan(tasks, config.env.num_tasks, FEED_FACTOR * config.buffer.groups_per_step)
+
+
+def _numbered(tasks: Any) -> Any:
+    """Yield tasks whose ids sort in their own order."""
+    for number, task in enumerate(tasks):
+        yield Task(
+            id=f"{number:08d}-{task.id}", env=task.env, seed=task.seed, split=task.split, data=task.data
+        )

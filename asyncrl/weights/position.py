@@ -1,0 +1,90 @@
+"""Which weights an engine serves, and whether they are those the run has committed.
+
+The publisher keeps `committed.json` beside the weight files: the newest version that counts. An engine that starts
+while a run goes on loads it before it answers its first request.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import ConflictError, InputError
+from asyncrl.weights.files import WeightFile, verify_weights
+
+COMMITTED = "committed.json"
+
+
+def weight_file_from_json(body: dict[str, Any]) -> WeightFile:
+    """Read a `WeightFile` back. Raises KeyError, TypeError, ValueError."""
+    return WeightFile(
+        version=int(body["version"]),
+        path=str(body["path"]),
+        checksum=str(body["checksum"]),
+        num_bytes=int(body["num_bytes"]),
+        epoch=int(body.get("epoch", 0)),
+    )
+
+
+def write_committed(directory: Path, file: WeightFile) -> None:
+    """Record the version that counts, whole or not at all."""
+    partial = directory / f"{COMMITTED}.partial-{os.getpid()}"
+    partial.write_text(json.dumps(file.to_json()))
+    partial.replace(directory / COMMITTED)
+
+
+def read_committed(directory: Path) -> WeightFile | None:
+    """Return the version that counts, None before the first. Raises `InputError` for a damaged record."""
+    try:
+        return weight_file_from_json(json.loads((directory / COMMITTED).read_text()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{directory / COMMITTED}: {type(error).__name__}: {error}") from error
+
+
+class Position:
+    """Where an engine stands in the sequence of weights.
+
+    directory: where weights travel; empty for an engine that belongs to no run and never has to catch up.
+    """
+
+    def __init__(self, directory: str, version: int) -> None:
+        self.directory = directory
+        self.version = version
+        self.file: WeightFile | None = None
+        self._caught_up = not directory
+
+    def missed(self) -> WeightFile | None:
+        """Return what must be loaded before anything is served, verified; None when nothing must.
+
+        Raises `InputError` when it cannot be read, as while the trainer replaces it.
+        """
+        if self._caught_up:
+            return None
+        found = read_committed(Path(self.directory))
+        if found is None:
+            self._caught_up = True
+            return None
+        verify_weights(found)
+        return found
+
+    def repeats(self, file: WeightFile) -> bool:
+        """True when exactly this file is loaded. Raises `ConflictError` for one that newer weights have replaced.
+
+        A trainer that starts again counts up the epoch, so only its own weights may go back to an earlier version.
+        """
+        if self.file is None:
+            return False
+        if file.epoch and (file.epoch, file.version) < (self.file.epoch, self.file.version):
+            raise ConflictError(
+                f"weights of version {file.version}, epoch {file.epoch}, come after version {self.file.version}, "
+                f"epoch {self.file.epoch}"
+            )
+        return file == self.file
+
+    def moved(self, file: WeightFile) -> None:
+        """Note that a file has been loaded."""
+        self.file, self.version, self._caught_up = file, file.version, True
