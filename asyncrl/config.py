@@ -32,7 +32,7 @@ class RunConfig(Section):
     """Folder name under `folder`; empty means the recipe's name with a number."""
     folder: str = "runs"
     seed: int = Field(0, ge=0)
-    silence_timeout_s: float = Field(30.0, gt=0)
+    silence_timeout_s: float = Field(60.0, gt=0)
     """How long a process may give no sign of life before it is killed and started again."""
 
 

@@ -37,6 +37,8 @@ class FailureClass(StrEnum):
     AGENT = "agent"
     ENVIRONMENT = "environment"
     INFRASTRUCTURE = "infrastructure"
+    JUDGE = "judge"
+    """The episode was played, but the judge or reward model that was to score it gave no score."""
 
 
 @dataclass(frozen=True, slots=True)

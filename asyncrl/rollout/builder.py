@@ -9,7 +9,7 @@ import numpy as np
 
 from asyncrl.env.protocol import Step
 from asyncrl.rollout.generate import Generated
-from asyncrl.types import NOT_SAMPLED, FailureClass, Status, Task, Trajectory, Turn
+from asyncrl.types import NOT_SAMPLED, FailureClass, Message, Status, Task, Trajectory, Turn
 
 
 class TrajectoryBuilder:
@@ -19,6 +19,8 @@ class TrajectoryBuilder:
         self.task = task
         self.episode_index = episode_index
         self.started = time.monotonic()
+        self.conversation: list[Message] = []
+        """The messages so far, as the one who plays the episode keeps them; a judge reads them."""
         self.engine_s = 0.0
         self.env_s = 0.0
         self.cached_tokens = 0

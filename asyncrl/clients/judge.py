@@ -1,0 +1,202 @@
+"""A judge or reward model behind an endpoint: requests in flight are bounded, batched, repeated and remembered.
+
+| kind | request | answer |
+|---|---|---|
+| `chat` | OpenAI `/v1/chat/completions` with the filled prompt | the last number of the reply, divided by `scale` |
+| `score` | `{"items": [{"task", "messages", "reward"}, ...]}` to the URL itself | `{"scores": [number or null, ...]}` |
+
+Equal conversations of one task are judged once: while a request is in flight others wait for it, afterwards the answer
+is remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import re
+from collections import OrderedDict
+from typing import Any
+
+import aiohttp
+
+from asyncrl.config import JudgeConfig
+from asyncrl.errors import JudgeError
+from asyncrl.rollout.judge import JudgeRequest
+
+ATTEMPTS = 3
+FIRST_PAUSE_S = 0.5
+BATCH_SIZE = 32
+REMEMBERED = 65536
+NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+
+
+class JudgeClient:
+    """Implements `rollout.judge.Judge` over HTTP."""
+
+    def __init__(self, config: JudgeConfig, key: str = "") -> None:
+        self.config = config
+        self.judged = 0
+        """Answers the endpoint gave; the rest came from memory."""
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._known: OrderedDict[str, float] = OrderedDict()
+        self._asked: dict[str, asyncio.Future[float]] = {}
+        self._waiting: list[tuple[str, JudgeRequest]] = []
+        self._limit = asyncio.Semaphore(config.max_in_flight)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._http: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+    async def score(self, request: JudgeRequest) -> float:
+        """Return the judge's score. Raises `JudgeError` saying what the endpoint said."""
+        key = _digest(request)
+        if key in self._known:
+            self._known.move_to_end(key)
+            return self._known[key]
+        answer = self._asked.get(key)
+        if answer is None:
+            answer = self._asked[key] = asyncio.get_running_loop().create_future()
+            answer.add_done_callback(_retrieve)
+            if not self._waiting:
+                asyncio.get_running_loop().call_soon(self._flush)
+            self._waiting.append((key, request))
+        return await asyncio.shield(answer)
+
+    def _flush(self) -> None:
+        """Send what one pass of the event loop brought together."""
+        waiting, self._waiting = self._waiting, []
+        size = BATCH_SIZE if self.config.kind == "score" else 1
+        for start in range(0, len(waiting), size):
+            task = asyncio.ensure_future(self._send(waiting[start : start + size]))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, batch: list[tuple[str, JudgeRequest]]) -> None:
+        try:
+            async with self._limit:
+                scores = await self._ask([request for _, request in batch])
+        except JudgeError as error:
+            scores = [error] * len(batch)
+        except asyncio.CancelledError:
+            for key, _ in batch:
+                self._asked.pop(key).cancel()
+            raise
+        for (key, _), score in zip(batch, scores, strict=True):
+            answer = self._asked.pop(key)
+            if isinstance(score, JudgeError):
+                answer.set_exception(score)
+                continue
+            self.judged += 1
+            self._known[key] = score
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+            answer.set_result(score)
+
+    async def _ask(self, requests: list[JudgeRequest]) -> list[float | JudgeError]:
+        chat = self.config.kind == "chat"
+        url = self.config.url.rstrip("/") + ("/v1/chat/completions" if chat else "")
+        body = self._prompt(requests[0]) if chat else {"items": [_item(request) for request in requests]}
+        problem = ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(FIRST_PAUSE_S * 2 ** (attempt - 1))
+            try:
+                reply = await self._post(url, body)
+                return [self._read_chat(reply)] if chat else _read_scores(reply, len(requests))
+            except JudgeError as error:
+                problem = str(error)
+        raise JudgeError(f"judge {url}: {problem} ({ATTEMPTS} attempts)")
+
+    async def _post(self, url: str, body: dict[str, Any]) -> Any:
+        if self._http is None:
+            self._http = aiohttp.ClientSession(
+                headers=self._headers, connector=aiohttp.TCPConnector(limit=self.config.max_in_flight)
+            )
+        timeout = aiohttp.ClientTimeout(total=self.config.timeout_s)
+        try:
+            async with self._http.post(url, json=body, timeout=timeout) as response:
+                text = await response.text()
+                if response.status != 200:
+                    raise JudgeError(f"HTTP {response.status}: {text[:300]}")
+                return json.loads(text)
+        except TimeoutError:
+            raise JudgeError(f"no answer within judge.timeout_s={self.config.timeout_s:g}") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise JudgeError(f"{type(error).__name__}: {error}") from error
+
+    def _prompt(self, request: JudgeRequest) -> dict[str, Any]:
+        text = self.config.prompt.replace("{conversation}", _transcript(request))
+        text = text.replace("{task}", json.dumps(request.task.data, default=str))
+        return {
+            "model": self.config.model,
+            "messages": [{"role": "user", "content": text}],
+            "temperature": 0.0,
+            "max_tokens": self.config.max_tokens,
+        }
+
+    def _read_chat(self, reply: Any) -> float:
+        try:
+            text = reply["choices"][0]["message"]["content"] or ""
+        except (KeyError, IndexError, TypeError):
+            raise JudgeError(f"not a chat completion: {str(reply)[:300]}") from None
+        found = NUMBER.findall(text)
+        if not found:
+            raise JudgeError(f"no number in the reply {text[:200]!r}")
+        return _finite(float(found[-1])) / self.config.scale
+
+
+def _read_scores(reply: Any, count: int) -> list[float | JudgeError]:
+    scores = reply.get("scores") if isinstance(reply, dict) else None
+    if not isinstance(scores, list) or len(scores) != count:
+        raise JudgeError(f'expected {{"scores": [{count} numbers]}}, got {str(reply)[:300]}')
+    return [
+        _finite(float(score))
+        if isinstance(score, int | float) and not isinstance(score, bool)
+        else JudgeError(f"the judge gave {score!r} for this conversation")
+        for score in scores
+    ]
+
+
+def _finite(score: float) -> float:
+    if not math.isfinite(score):
+        raise JudgeError(f"the score is {score}")
+    return score
+
+
+def _item(request: JudgeRequest) -> dict[str, Any]:
+    task = request.task
+    return {
+        "task": {"id": task.id, "env": task.env, "seed": task.seed, "data": task.data},
+        "messages": list(request.messages),
+        "reward": request.reward,
+    }
+
+
+def _transcript(request: JudgeRequest) -> str:
+    lines = []
+    for message in request.messages:
+        calls = [call["function"] for call in message.get("tool_calls") or ()]
+        text = message.get("content") or ""
+        lines.append(f"[{message['role']}] {text}" + (f" {json.dumps(calls)}" if calls else ""))
+    return "\n".join(lines)
+
+
+def _digest(request: JudgeRequest) -> str:
+    content = json.dumps(
+        [request.task.env, request.task.data, request.task.seed, request.messages], default=str
+    )
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+
+def _retrieve(answer: asyncio.Future[float]) -> None:
+    """Mark a failure as seen, also when every episode that asked was cancelled meanwhile."""
+    if not answer.cancelled():
+        answer.exception()

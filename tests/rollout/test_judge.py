@@ -1,0 +1,57 @@
+"""What a judgement does to an episode."""
+
+import asyncio
+
+import pytest
+
+from asyncrl.errors import JudgeError
+from asyncrl.rollout.judge import Judging, with_score
+from asyncrl.types import FailureClass, Status, Task
+from tests.train.factories import trajectory
+
+
+class Fixed:
+    def __init__(self, score):
+        self.value, self.asked = score, []
+
+    async def score(self, request):
+        self.asked.append(request)
+        if self.value is None:
+            raise JudgeError("the judge is asleep")
+        return self.value
+
+
+def judged(judging, episode):
+    return asyncio.run(judging.apply(episode, Task("t", "e", 0), [{"role": "user", "content": "hi"}]))
+
+
+def test_a_score_replaces_the_environments_rewards_on_every_turn():
+    found = judged(Judging(Fixed(0.25)), trajectory(turns=3, reward=1.0))
+    assert [turn.reward for turn in found.turns] == [0.0, 0.0, 0.25]
+    assert (found.reward, found.components["judge"]) == (0.25, 0.25)
+
+
+def test_an_added_score_is_weighted_and_credited_to_the_last_turn():
+    found = judged(Judging(Fixed(0.5), "add", weight=0.2), trajectory(turns=2, reward=1.0))
+    assert [turn.reward for turn in found.turns] == [0.0, pytest.approx(1.1)]
+    assert found.reward == pytest.approx(1.1)
+    assert found.components["goal"] == 1.0
+
+
+def test_the_judge_reads_the_conversation_and_the_environments_reward():
+    judge = Fixed(0.5)
+    judged(Judging(judge), trajectory(reward=1.0))
+    (request,) = judge.asked
+    assert (request.task.id, request.reward) == ("t", 1.0)
+    assert request.messages == ({"role": "user", "content": "hi"},)
+
+
+def test_without_a_judgement_the_episode_fails_in_a_class_of_its_own():
+    found = judged(Judging(Fixed(None)), trajectory(reward=1.0))
+    assert (found.status, found.failure) == (Status.FAILED, FailureClass.JUDGE)
+    assert found.error == "the judge is asleep"
+    assert not found.usable
+
+
+def test_an_episode_without_turns_keeps_the_score_as_its_reward():
+    assert with_score(trajectory(turns=0), 0.75, "replace").reward == 0.75
