@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
+import importlib.util
 import inspect
 import json
 import math
@@ -128,10 +128,8 @@ class CallableAgent:
 
 
 def load_agent(config: Mapping[str, Any]) -> Agent:
-    """Return the agent of `env.config`: `command` with optional `environment` and `cwd`, or `callable`.
-
-    Raises `ConfigError`.
-    """
+    """Return the agent of `env.config`: `command` with optional `environment` and `cwd`, or `callable`, which is
+    `pkg.module:function` or `path/to/file.py:function`. Raises `ConfigError`."""
     command, path = config.get("command"), config.get("callable")
     if (command is None) == (path is None):
         raise ConfigError("env.config: an agent needs either command or callable")
@@ -143,14 +141,25 @@ def load_agent(config: Mapping[str, Any]) -> Agent:
         ):
             raise ConfigError(f"env.config.command: must be a list of texts, got {command!r}")
         return CommandAgent(command, config.get("environment"), config.get("cwd"))
-    module, _, name = str(path).partition(":")
+    module, _, name = str(path).rpartition(":")
     try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+        function = getattr(_import(module), name)
+    except (ImportError, AttributeError, ValueError, OSError) as error:
         raise ConfigError(f"env.config.callable: {path!r} cannot be imported: {error}") from error
     if not callable(function):
         raise ConfigError(f"env.config.callable: {path!r} is not callable")
     return CallableAgent(function)
+
+
+def _import(module: str) -> Any:
+    if not module.endswith(".py"):
+        return importlib.import_module(module)
+    spec = importlib.util.spec_from_file_location(f"asyncrl_agent_{os.path.basename(module)[:-3]}", module)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{module} is not a Python file")
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
 
 
 def parse_report(raw: Any) -> Report:
