@@ -55,7 +55,7 @@ def expression(rng: random.Random) -> Draft:
 
 def random_expression(rng: random.Random) -> str:
     """An expression in a and b that is never negative for the inputs of `pair`."""
-    k = rng.randint(2, 9)
+    k = rng.randint(2, 99)
     return rng.choice(
         [f"a + b * {k}", f"a * {k} + b", f"a * b + {k}", f"(a + b) * {k}", f"a * b * {k}", f"a + b + {k}",
          f"a * {k}", f"b * {k}", f"a + {k}", f"b + {k}", f"a * a + {k}", f"b * b + {k}"]
