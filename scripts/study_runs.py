@@ -27,10 +27,11 @@ from asyncrl.errors import AsyncRLError
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.folder import RunFolder
 from asyncrl.launch.processes import Child, Family
-from asyncrl.launch.train import Roles, TrainRun
+from asyncrl.launch.roles import Roles
+from asyncrl.launch.train import TrainRun
 from asyncrl.train.progress import read_metrics
 from asyncrl.train.supported import check_supported
-from asyncrl.weights.publish import FilePublisher
+from asyncrl.weights.files import write_weights
 
 LAST_STEPS = 5
 """Steps at the end of a run over which its training reward is averaged."""
@@ -55,11 +56,13 @@ class SharedEngine:
         asyncio.run(self._reset())
 
     async def _reset(self) -> None:
+        tensors = load_file(str(Path(self.model) / "model.safetensors"))
+        # Epoch 0: weights of no run, which any run's own may follow.
+        file = write_weights(self.folder / "weights", 0, tensors.items(), epoch=0)
         client = EngineClient(self.child.url)
         try:
-            publisher = FilePublisher(self.folder / "weights", [client])
-            tensors = load_file(str(Path(self.model) / "model.safetensors"))
-            await publisher.publish(publisher.write(0, iter(tensors.items())))
+            for phase in ("weights/prepare", "weights/commit"):
+                await client.request(phase, file.to_json())
         finally:
             await client.close()
 
@@ -67,24 +70,25 @@ class SharedEngine:
         self.family.stop()
 
 
+class AttachedRoles(Roles):
+    """The processes of a run around an engine that was there before and stays."""
+
+    shared: Child
+
+    def _start_engines(self) -> list[Child]:
+        return [self.shared]
+
+
 class AttachedRun(TrainRun):
-    """A run on an engine that was there before and stays."""
+    """A run on a shared engine."""
 
     def __init__(self, config: Config, folder: RunFolder, engine: Child) -> None:
         super().__init__(config, folder)
         self.engine = engine
 
-    def _start(self) -> Roles:
-        self.weights_dir.mkdir(parents=True)
-        folder = str(self.folder.path)
-        buffer = self.family.start("buffer", ["serve", "buffer", "--folder", folder])
-        env = self.family.start("env", ["serve", "env", "--folder", folder])
-        for child in (buffer, env):
-            self.family.wait_ready(child, 120.0)
-        roles = Roles(buffer, env, [self.engine], [])
-        roles.workers = [self.family.start("rollout-0", self._worker_argv(roles))]
-        roles.trainer = self._start_trainer(roles)
-        self.family.wait_ready(roles.workers[0], 120.0)
+    def make_roles(self, model: str) -> Roles:
+        roles = AttachedRoles(self.config, self.folder.path, model, self.weights_dir)
+        roles.shared = self.engine
         return roles
 
 

@@ -36,10 +36,7 @@ class Roles:
         config, family = self.config, self.family
         self.buffer = family.start("buffer", ["serve", "buffer", *self._folder()])
         self.env = family.start("env", ["serve", "env", *self._folder()])
-        self.engines = [
-            family.start(f"engine-{i}", ["serve", "engine", *self._engine_argv()])
-            for i in range(config.engine.count)
-        ]
+        self.engines = self._start_engines()
         for child in (self.buffer, self.env):
             family.wait_ready(child, SERVICE_TIMEOUT_S)
         for child in self.engines:
@@ -54,6 +51,12 @@ class Roles:
         for child in self.workers:
             family.wait_ready(child, SERVICE_TIMEOUT_S)
         self._watch(trainer_signs)
+
+    def _start_engines(self) -> list[Child]:
+        return [
+            self.family.start(f"engine-{i}", ["serve", "engine", *self._engine_argv()])
+            for i in range(self.config.engine.count)
+        ]
 
     def trainer_ready(self) -> bool:
         """True once the trainer has loaded its model."""
