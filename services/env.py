@@ -1,6 +1,6 @@
 """The environment process: sessions behind HTTP, run here or in worker processes.
 
-    asyncrl serve env [--port N] env.processes=2
+    asyncrl serve env [--recipe NAME | --folder RUN] [--port N]
 
 `POST /v1/sessions`, `POST /v1/sessions/ID/step`, `DELETE /v1/sessions/ID` in JSON for anybody; `POST /v1/batch`
 (`env_batch`) takes many of these operations, which is how a rollout worker with hundreds of episodes talks.
