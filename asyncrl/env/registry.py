@@ -9,10 +9,12 @@ from asyncrl.env.protocol import Env
 from asyncrl.errors import ConfigError
 
 ENVS: dict[str, str] = {
+    "browser": "asyncrl.envs.browser.env:Browser",
     "calculator": "asyncrl.envs.calculator.env:Calculator",
     "code": "asyncrl.envs.code.env:Code",
     "countdown": "asyncrl.envs.countdown.env:Countdown",
     "gridworld": "asyncrl.envs.gridworld.env:Gridworld",
+    "mix": "asyncrl.envs.mix.env:Mix",
     "repair": "asyncrl.envs.repair.env:Repair",
     "search": "asyncrl.envs.search.env:Search",
     "sql": "asyncrl.envs.sql.env:Sql",

@@ -1,0 +1,117 @@
+"""Several environments in one run, each with its share of the tasks.
+
+    [env]
+    name = "mix"
+    config.parts.gridworld = { weight = 2 }
+    config.parts.calculator = { weight = 1, config = { limit = 20 } }
+
+Tasks are dealt in a fixed order that keeps every part within one task of its share at any time. Groups are trained in
+the order of their deadlines whatever they take to play, so the shares of trained groups follow those of the tasks.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Iterator
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from asyncrl.env.protocol import Action, Env, Step
+from asyncrl.env.registry import load_env
+from asyncrl.errors import ConfigError
+from asyncrl.types import Message, Task
+
+PART = "part"
+
+
+class Mix(Env):
+    """One episode of one of its parts; the task's `data` says which."""
+
+    blocking: ClassVar[bool] = True
+
+    def __init__(self, task: Task, parts: dict[str, Any] | None = None) -> None:
+        super().__init__(task)
+        self.part = task.data[PART]
+        name, _, config = read_parts(parts)[self.part]
+        inner = replace(task, env=name, data=task.data["data"])
+        self.env = load_env(name)(inner, **config)
+        self.max_turns = self.env.max_turns
+        self.blocking = self.env.blocking  # type: ignore[misc]
+        self.tools = self.env.tools  # type: ignore[misc]
+
+    @classmethod
+    def tasks(
+        cls, split: str, env: str, parts: dict[str, Any] | None = None, **config: Any
+    ) -> Iterator[Task]:
+        """Deal the parts' tasks by weight; a part that has no more leaves its turns to the others."""
+        if config:
+            raise ConfigError(f"env.config: mix takes only parts, got {', '.join(sorted(config))}")
+        chosen = read_parts(parts)
+        left = {part: load_env(name).tasks(split, name, **own) for part, (name, _, own) in chosen.items()}
+        dealt = dict.fromkeys(left, 0)
+        while left:
+            part = min(left, key=lambda p: ((dealt[p] + 1) / chosen[p][1], p))
+            task = next(left[part], None)
+            if task is None:
+                del left[part]
+                continue
+            dealt[part] += 1
+            yield Task(f"{part}-{task.id}", env, task.seed, split, {PART: part, "data": task.data})
+
+    def reset(self) -> list[Message] | Awaitable[list[Message]]:
+        opened = self.env.reset()
+        if inspect.isawaitable(opened):
+            return self._reset(opened)
+        self._adopt()
+        return opened
+
+    async def _reset(self, opened: Awaitable[list[Message]]) -> list[Message]:
+        messages = await opened
+        self._adopt()
+        return messages
+
+    def _adopt(self) -> None:
+        """Take over what the part may set only when it is opened."""
+        self.max_turns, self.tools = self.env.max_turns, self.env.tools  # type: ignore[misc]
+
+    def step(self, action: Action) -> Step | Awaitable[Step]:
+        return self.env.step(action)
+
+    def close(self) -> Awaitable[None] | None:
+        return self.env.close()
+
+    def oracle(self, messages: list[Message]) -> Message:
+        return self.env.oracle(messages)
+
+    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+        return self.env.random_policy(messages, rng)
+
+    def secrets(self) -> tuple[str, ...]:
+        found = getattr(self.env, "secrets", None)
+        return found() if found is not None else ()
+
+
+def read_parts(parts: dict[str, Any] | None) -> dict[str, tuple[str, float, dict[str, Any]]]:
+    """Return `(environment, weight, configuration)` by part. Raises `ConfigError` naming what is wrong.
+
+    A part is named like its environment unless `env` says otherwise, so one environment may come in several
+    configurations.
+    """
+    if not isinstance(parts, dict) or not parts:
+        raise ConfigError(
+            "env.config.parts: must name at least one part, such as parts.gridworld = { weight = 1 }"
+        )
+    found = {}
+    for part, given in parts.items():
+        where = f"env.config.parts.{part}"
+        if not isinstance(given, dict) or set(given) - {"env", "weight", "config"}:
+            raise ConfigError(f"{where}: must be a table of env, weight, config, got {given!r}")
+        weight = given.get("weight", 1)
+        if not isinstance(weight, int | float) or isinstance(weight, bool) or not 0 < weight < float("inf"):
+            raise ConfigError(f"{where}.weight: must be a number above 0, got {weight!r}")
+        name, config = given.get("env", part), given.get("config", {})
+        if not isinstance(config, dict):
+            raise ConfigError(f"{where}.config: must be a table, got {config!r}")
+        load_env(name)
+        found[part] = (name, float(weight), config)
+    return found

@@ -1,0 +1,109 @@
+"""Several environments in one run: shares, splits, delegation, refusals."""
+
+import asyncio
+import random
+from collections import Counter
+from itertools import islice
+
+import pytest
+
+from asyncrl.env.protocol import Action
+from asyncrl.env.registry import load_env
+from asyncrl.envs.mix.env import Mix, read_parts
+from asyncrl.errors import ConfigError
+
+PARTS = {
+    "gridworld": {"weight": 2},
+    "easy": {"env": "calculator", "config": {"limit": 5}},
+    "textgame": {"weight": 0.5, "config": {"game": "adventure"}},
+}
+
+
+def tasks(count, split="train", parts=PARTS):
+    return list(islice(Mix.tasks(split, "mix", parts=parts), count))
+
+
+def test_every_part_is_within_one_task_of_its_share_at_any_time():
+    dealt = Counter()
+    for number, task in enumerate(tasks(350), start=1):
+        dealt[task.data["part"]] += 1
+        for part, share in (("gridworld", 4 / 7), ("easy", 2 / 7), ("textgame", 1 / 7)):
+            assert abs(dealt[part] - share * number) <= 1
+    assert dealt == {"gridworld": 200, "easy": 100, "textgame": 50}
+
+
+def test_the_tasks_are_the_parts_own_under_ids_of_their_own():
+    of_part = [t for t in tasks(70) if t.data["part"] == "gridworld"]
+    own = list(islice(load_env("gridworld").tasks("train", "gridworld"), len(of_part)))
+    assert [(t.id, t.seed, t.data["data"]) for t in of_part] == [
+        (f"gridworld-{t.id}", t.seed, t.data) for t in own
+    ]
+
+
+def test_a_part_that_has_no_more_tasks_leaves_its_turns_to_the_others(monkeypatch):
+    calculator = load_env("calculator")
+    whole = calculator.tasks
+    monkeypatch.setattr(calculator, "tasks", lambda *a, **k: islice(whole(*a, **k), 3))
+    dealt = Counter(t.data["part"] for t in tasks(100))
+    assert dealt["easy"] == 3
+    assert sum(dealt.values()) == 100
+
+
+def test_an_episode_is_the_parts_own():
+    for task in tasks(14):
+        mixed = Mix(task, parts=PARTS)
+        name, _, config = read_parts(PARTS)[task.data["part"]]
+        alone = load_env(name)(mixed.env.task, **config)
+        assert mixed.reset() == alone.reset()
+        assert (mixed.tools, mixed.max_turns, mixed.blocking) == (
+            alone.tools,
+            alone.max_turns,
+            alone.blocking,
+        )
+        assert mixed.step(Action("north")) == alone.step(Action("north"))
+
+
+def test_the_scripted_policies_are_the_parts_own():
+    for task in tasks(14):
+        env = Mix(task, parts=PARTS)
+        opening = env.reset()
+        assert env.oracle(opening) == env.env.oracle(opening)
+        choice = [player.random_policy(opening, random.Random(1)) for player in (env, env.env)]
+        assert choice[0] == choice[1]
+
+
+def test_a_part_with_async_methods_is_awaited():
+    task = tasks(1, parts={"countdown": {}})[0]
+
+    async def scenario():
+        env = Mix(task, parts={"countdown": {}})
+        opened = env.reset()
+        messages = await opened if asyncio.iscoroutine(opened) else opened
+        closed = env.close()
+        if closed is not None:
+            await closed
+        return messages
+
+    assert asyncio.run(scenario())[-1]["role"] == "user"
+
+
+def test_the_splits_share_nothing():
+    seen = [{(t.data["part"], t.seed) for t in tasks(100, split)} for split in ("train", "heldout")]
+    assert not seen[0] & seen[1]
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        (None, "must name at least one part"),
+        ({}, "must name at least one part"),
+        ({"gridworld": 2}, r"parts\.gridworld: must be a table of env, weight, config, got 2"),
+        ({"gridworld": {"share": 2}}, r"parts\.gridworld: must be a table"),
+        ({"gridworld": {"weight": 0}}, r"parts\.gridworld\.weight: must be a number above 0, got 0"),
+        ({"gridword": {}}, "unknown environment 'gridword'; did you mean 'gridworld'"),
+        ({"gridworld": {"config": 3}}, r"parts\.gridworld\.config: must be a table, got 3"),
+    ],
+)
+def test_parts_that_are_wrong_are_named(parts, words):
+    with pytest.raises(ConfigError, match=words):
+        next(Mix.tasks("train", "mix", parts=parts))
