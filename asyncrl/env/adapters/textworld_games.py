@@ -1,0 +1,67 @@
+"""Makes TextWorld games from a seed, once each, in a cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import threading
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from asyncrl.env.adapters.needs import need
+
+EXTRA = "textworld"
+_making = threading.Lock()
+_each: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
+
+
+@dataclass(frozen=True, slots=True)
+class GameSize:
+    """What a made game is like: rooms, objects beside the quest's, and commands the quest takes."""
+
+    rooms: int
+    objects: int
+    quest_length: int
+
+    def check(self) -> None:
+        """Raise `ValueError` naming what is out of bounds."""
+        for name, value, most in (
+            ("rooms", self.rooms, 20),
+            ("objects", self.objects, 20),
+            ("quest_length", self.quest_length, 10),
+        ):
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+                raise ValueError(f"{name}: must be an integer from 1 to {most}, got {value!r}")
+
+
+def game_file(size: GameSize, seed: int, cache: Path) -> Path:
+    """Return the game of a seed, made and compiled unless the cache has it (2 s for a small one, 12 s for a large one)."""
+    library = need("textworld", EXTRA)
+    described = json.dumps([library.__version__, asdict(size), seed])
+    path = cache / f"{hashlib.sha256(described.encode()).hexdigest()[:24]}.z8"
+    with _each[path]:
+        if not path.exists():
+            cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=cache) as folder:
+                _make(library, size, seed, Path(folder) / path.name)
+                # The compiled game comes last: who finds it finds its description too.
+                for suffix in (".json", ".z8"):
+                    os.replace(Path(folder) / f"{path.stem}{suffix}", path.with_suffix(suffix))
+    return path
+
+
+def _make(library: Any, size: GameSize, seed: int, path: Path) -> None:
+    options = library.GameOptions()
+    options.path, options.seeds = str(path), seed
+    options.nb_rooms, options.nb_objects = size.rooms, size.objects
+    options.chaining.min_length = options.chaining.max_length = size.quest_length
+    options.chaining.max_depth = size.quest_length
+    generator = need("textworld.generator", EXTRA)
+    # The generator shares its knowledge base between threads; the compiler is a process.
+    with _making:
+        game = generator.make_game(options)
+    generator.compile_game(game, options)
