@@ -177,6 +177,9 @@ class EngineRouter:
         try:
             generated = await engine.client.generate(request)
         except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._engines.get(engine.client.url) is not engine and not (task and task.cancelling()):
+                raise InfrastructureError(f"engine {engine.client.url} left") from None
             self._later(engine.client.request("abort", {"ids": [request.id]}, timeout_s=PROBE_TIMEOUT_S))
             raise
         finally:

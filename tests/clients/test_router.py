@@ -227,6 +227,25 @@ def test_held_contexts_keep_new_conversations_away_until_they_are_let_go():
     assert 0 < held["free"] < 8
 
 
+def test_what_a_leaving_engine_runs_goes_to_another():
+    async def scenario():
+        async with cluster(2) as (router, engines, _):
+            for engine in engines.values():
+                engine.gate.clear()
+            call = asyncio.ensure_future(router.generate(request("a", session="s")))
+            while not (busy := [url for url, e in engines.items() if e.seen]):
+                await asyncio.sleep(0.005)
+            (other,) = set(engines) - set(busy)
+            engines[other].gate.set()
+            await router.leave(busy[0])
+            answer = await call
+            engines[busy[0]].gate.set()
+            return answer, engines[other].seen
+
+    answer, seen = asyncio.run(scenario())
+    assert (answer.token_ids.tolist(), seen) == ([1], ["a"])
+
+
 def test_engines_join_and_leave_while_it_runs():
     async def scenario():
         async with cluster(2) as (router, engines, _):
