@@ -66,7 +66,7 @@ class ChatRenderer:
         They start after the stop token, so what the template writes between it and the next message
         (often a newline) is included.
         """
-        key = json.dumps(messages, sort_keys=True)
+        key = json.dumps(["observation", messages, tools], sort_keys=True)
         if (cached := self._cache.get(key)) is None:
             cached = self._encode(self._after_assistant(messages, tools))
             self._remember(key, cached)
