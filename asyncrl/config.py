@@ -163,6 +163,15 @@ class JudgeConfig(Section):
     max_in_flight: int = Field(32, ge=1)
 
 
+class TrustConfig(Section):
+    """Compares what workers sent with the trainer's own log-probabilities, see `asyncrl.train.trust`."""
+
+    max_logp_error: float = Field(0.25, ge=0)
+    """Mean absolute difference of a group's fresh tokens, nats, from which its worker is quarantined; 0 never."""
+    sample_tokens: int = Field(2048, ge=0)
+    """Tokens compared in each step."""
+
+
 class CriticConfig(Section):
     """The value function of objectives that need one (`preset = "ppo"`, ...)."""
 
@@ -226,6 +235,8 @@ class EvalConfig(Section):
 
     tasks: int = Field(100, ge=0)
     """0 turns evaluation off."""
+    every: int = Field(0, ge=0)
+    """Steps between evaluations while training goes on, each on an engine of its own; 0 for none."""
     samples: int = Field(1, ge=1)
     temperature: float = Field(1.0, ge=0)
 
@@ -268,6 +279,7 @@ class Config(Section):
     algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "decoupled_ppo"})
     """The objective; its keys are those of `asyncrl.algo.settings`, which checks them."""
     train: TrainConfig = TrainConfig()
+    trust: TrustConfig = TrustConfig()
     judge: JudgeConfig = JudgeConfig()
     critic: CriticConfig = CriticConfig()
     reference: ReferenceConfig = ReferenceConfig()
@@ -279,6 +291,8 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> Config:
+        if self.eval.every and not self.eval.tasks:
+            raise ValueError(f"eval.tasks must be above 0 for eval.every={self.eval.every}")
         if self.rollout.max_tokens > self.engine.max_model_len:
             raise ValueError(
                 f"rollout.max_tokens must be at most engine.max_model_len={self.engine.max_model_len}, "

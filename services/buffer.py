@@ -254,6 +254,14 @@ def _add_steps(app: FastAPI, service: BufferService) -> None:
         body = await read(request, messages.Drop)
         return {"dropped": ledger.drop(body.step, body.leases, body.reason)}
 
+    @app.post("/v1/distrust", openapi_extra=documented(messages.Distrust))
+    async def distrust(request: Request) -> dict[str, list[str]]:
+        """Give a taken batch back and quarantine whoever leased these groups of it."""
+        body = await read(request, messages.Distrust)
+        workers = ledger.distrust(body.step, body.leases, body.reason)
+        service.changed()
+        return {"workers": workers}
+
     @app.post("/v1/commit", openapi_extra=documented(messages.Version))
     async def commit(request: Request) -> dict[str, int]:
         """Account for a published version."""

@@ -87,6 +87,12 @@ class Drop(Call):
     reason: Name
 
 
+class Distrust(Call):
+    step: Whole
+    leases: list[Name] = Field(min_length=1, max_length=MAX_TASKS)
+    reason: Text
+
+
 class Version(Call):
     version: Whole
 

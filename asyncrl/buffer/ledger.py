@@ -170,6 +170,18 @@ class Ledger:
         with self._store.transaction():
             return self._leases.quarantine(worker, reason)
 
+    def distrust(self, step: int, leases: Sequence[str], reason: str) -> list[str]:
+        """Quarantine whoever leased these groups of a taken batch; return their names.
+
+        Their untrained groups, those in the batch too, are planned again, and the rest of the batch is ready to be
+        taken anew. Raises `ConflictError` when the step holds no such batch.
+        """
+        with self._store.transaction():
+            workers = self._steps.give_back(step, leases)
+            for worker in workers:
+                self._leases.quarantine(worker, reason)
+            return workers
+
     def put(self, group: Group, body: bytes | None = None) -> PutResult:
         """Accept a finished group, or drop it and free its slot in the same transaction.
 

@@ -71,6 +71,24 @@ class Steps:
                 dropped += 1
         return dropped
 
+    def give_back(self, step: int, leases: Sequence[str]) -> list[str]:
+        """Undo the batch of `step`; return who leased the groups in `leases`."""
+        bound = "state = 'bound' AND step = ?"
+        rows = [
+            self.store.row(
+                f"SELECT worker FROM tasks WHERE seq = ? AND lease = ? AND {bound}",
+                seq_of(lease),
+                lease,
+                step,
+            )
+            for lease in leases
+        ]
+        if any(row is None for row in rows):
+            raise ConflictError(f"step {step}: holds no such batch; it may have been given back before")
+        self.store.execute(f"UPDATE tasks SET state = 'ready', step = NULL WHERE {bound}", (step,))
+        self.store.set_fact("taken", -1)
+        return sorted({row[0] for row in rows})
+
     def commit(self, version: int) -> bool:
         """True when this call moved the version."""
         current = self.store.fact("version")

@@ -102,6 +102,11 @@ class BufferClient:
         body = {"step": step, "leases": list(group_ids), "reason": reason}
         return (await self._http.post("/v1/drop", body))["dropped"]
 
+    async def distrust(self, step: int, group_ids: Sequence[str], reason: str) -> list[str]:
+        """Give a taken batch back and quarantine whoever leased these groups of it; return their names."""
+        body = {"step": step, "leases": list(group_ids), "reason": reason[:MAX_ERROR]}
+        return (await self._http.post("/v1/distrust", body))["workers"]
+
     async def pause(self, paused: bool) -> None:
         """Stop or resume granting leases."""
         await self._http.post("/v1/pause", {"paused": paused})
@@ -168,6 +173,9 @@ class BufferClientSync:
 
     def rollback(self, version: int) -> int:
         return self._run(self._client.rollback(version))
+
+    def distrust(self, step: int, group_ids: Sequence[str], reason: str) -> list[str]:
+        return self._run(self._client.distrust(step, group_ids, reason))
 
     def bound(self, staleness: int) -> None:
         self._run(self._client.bound(staleness))

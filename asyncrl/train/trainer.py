@@ -30,6 +30,7 @@ from asyncrl.train.engine import TrainEngine
 from asyncrl.train.resume import Checkpointer
 from asyncrl.train.sft_phase import SftPhase
 from asyncrl.train.step import StepReport, StepSettings, train_step
+from asyncrl.train.trust import compare, refuted
 from asyncrl.types import Group
 from asyncrl.weights.publish import PublishReport
 
@@ -46,6 +47,8 @@ class BatchSource(Protocol):
     def commit(self, version: int) -> None: ...
 
     def bound(self, staleness: int) -> None: ...
+
+    def distrust(self, step: int, group_ids: Sequence[str], reason: str) -> Sequence[str]: ...
 
     def stats(self) -> dict[str, Any]: ...
 
@@ -100,6 +103,7 @@ class Trainer:
         self.controls = make_controls(config, objective)
         self.sft_phase = SftPhase(config.sft_phase)
         self.totals = Totals()
+        self.trust_error = 0.0
         self.settings = StepSettings(
             temperature=config.rollout.temperature,
             micro_batch_tokens=config.train.micro_batch_tokens,
@@ -115,6 +119,8 @@ class Trainer:
             groups, wait_s = self._take(version)
             if not groups:
                 break
+            if not self._trusted(version, groups):
+                continue
             self._one_step(version, groups, wait_s)
             version += 1
         return version
@@ -140,6 +146,32 @@ class Trainer:
         if self.engine.rank == 0:
             metrics = self._metrics(batch, groups, report, published, wait_s, train_s, publish_s)
             self.on_step(version + 1, metrics, groups)
+
+    def _trusted(self, version: int, groups: Sequence[Group]) -> bool:
+        """False when groups of the batch were not sampled by the policy; the buffer has it back then.
+
+        A batch that was given back before a crash of the buffer is found out here again.
+        """
+        config = self.config
+        found = compare(
+            self.engine, groups, version, config.buffer.max_staleness, config.trust, self.settings
+        )
+        self.trust_error = max((one.error for one in found), default=0.0)
+        wrong = refuted(found, config.trust)
+        if not wrong:
+            return True
+        worst = max(wrong, key=lambda one: one.error)
+        reason = (
+            f"log-probabilities of {len(wrong)} groups differ from the trainer's by up to {worst.error:.3g} nats "
+            f"on average (group {worst.group}, version {version}), more than trust.max_logp_error="
+            f"{config.trust.max_logp_error:g}"
+        )
+        if self.engine.rank == 0:
+            assert self.source is not None
+            workers = self.source.distrust(version, [one.group for one in wrong], reason)
+            log.error("quarantined %s: %s", ", ".join(workers), reason)
+        self.engine.barrier()
+        return False
 
     def _checkpoint(self, version: int) -> dict[str, float]:
         """Save when due; return how long training stood still for it."""
@@ -246,6 +278,7 @@ class Trainer:
             "reward/mean": float(rewards.mean()),
             "reward/std": float(rewards.std()),
             **({"success/mean": float(np.mean(successes))} if successes else {}),
+            "trust/error": self.trust_error,
             "staleness/mean": sum(lag * n for lag, n in lags.items()) / count,
             "staleness/max": max(lags, default=0),
             "tokens/trained": report.num_tokens,

@@ -84,6 +84,7 @@ class Run:
             {
                 "model": {"path": "m"},
                 "env": {"name": "gridworld"},
+                "trust": {"max_logp_error": 0},
                 "train": {"num_steps": STEPS, "learning_rate": 1e-3, "warmup_steps": 4},
                 "buffer": {"max_staleness": 0},
             }
