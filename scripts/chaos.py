@@ -1,0 +1,220 @@
+"""Kill, stop and cut off the processes of a real training run at random, and check that nothing was lost.
+
+    python scripts/chaos.py --kills 10 --seed 0 [--json OUT] [key=value ...]
+
+A run of a recipe trains on the CPU while a random process (buffer, environments, engine and its children, rollout
+worker, trainer rank) gets SIGKILL or SIGSTOP, and connections between two roles are cut or slowed by a proxy. Then:
+
+    every planned task is trained in exactly one step of the history, or dropped or failed with a reason
+    no trained token is older than the staleness bound
+    held-out success is within noise of an undisturbed run of the same seed (skipped with --no-baseline)
+    no process, weight folder or partial file is left
+
+Exit code 0 when all of it holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import shutil
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+from chaos_faults import Monkey, Network
+
+from asyncrl.config import load_config
+from asyncrl.launch.folder import RunFolder
+from asyncrl.launch.roles import Roles
+from asyncrl.launch.train import TrainRun
+from asyncrl.train.progress import read_metrics
+
+STEPS_PER_FAULT = 2
+OVERRIDES = (
+    "buffer.groups_per_step=4",
+    "rollout.group_size=8",
+    "rollout.workers=2",
+    "rollout.lease_s=20",
+    "train.checkpoint_every=2",
+    "run.silence_timeout_s=12",
+)
+"""Small steps and short waits, so that many faults fit into a few minutes."""
+
+
+class ChaosRoles(Roles):
+    """Roles whose connections run through proxies."""
+
+    network: Network
+
+    def route(self, caller: str, callee: Any) -> str:
+        return self.network.route(caller, callee.name, callee.url)
+
+
+class ChaosRun(TrainRun):
+    """A run with a monkey beside it."""
+
+    def __init__(self, *args: Any, kills: int, seed: int) -> None:
+        super().__init__(*args)
+        self.kills, self.seed = kills, seed
+        self.monkey: Monkey
+
+    def make_roles(self, model: str) -> Roles:
+        roles = ChaosRoles(self.config, self.folder.path, model, self.weights_dir)
+        roles.network = Network()
+        self.monkey = Monkey(roles, roles.network, self.kills, self.seed)
+        return roles
+
+    def run(self) -> dict[str, Any]:
+        try:
+            return super().run()
+        finally:
+            self.monkey.close()
+
+    async def _train(self, client: Any, tasks: Any) -> None:
+        self.monkey.start()
+        await super()._train(client, tasks)
+        self.monkey.close()
+
+
+def main() -> int:
+    args = parse_arguments()
+    folder = Path(tempfile.mkdtemp(prefix="asyncrl-chaos-"))
+    try:
+        report = chaos(args, folder)
+    except BaseException:
+        print(f"chaos: the run is kept in {folder}", file=sys.stderr)
+        raise
+    if args.json:
+        Path(args.json).write_text(json.dumps(report, indent=2) + "\n")
+    print(json.dumps({k: v for k, v in report.items() if k != "faults"}, indent=2))
+    wrong = [name for name, held in report["checks"].items() if not held]
+    print(f"chaos: {'failed: ' + ', '.join(wrong) if wrong else 'everything held'}", file=sys.stderr)
+    if wrong:
+        print(f"chaos: the run is kept in {folder}", file=sys.stderr)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if wrong else 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--kills", type=int, default=10, help="processes killed or stopped")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", help="file for the report")
+    parser.add_argument("--recipe", default="gridworld_grpo")
+    parser.add_argument("--no-baseline", action="store_true", help="skip the undisturbed run")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    return parser.parse_args()
+
+
+def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Run undisturbed and disturbed; return the report."""
+    steps = STEPS_PER_FAULT * args.kills + 4
+    wanted = [*OVERRIDES, f"train.num_steps={steps}", f"run.seed={args.seed}", *args.overrides]
+    config = load_config(args.recipe, wanted)
+    steps = config.train.num_steps
+    config = load_config(args.recipe, [*wanted, f"env.num_tasks={steps * config.buffer.groups_per_step}"])
+    baseline = None
+    if not args.no_baseline and config.eval.tasks:
+        with RunFolder(folder / "undisturbed") as run_folder:
+            baseline = TrainRun(config, run_folder).run()["eval_after"]
+    with RunFolder(folder / "disturbed") as run_folder:
+        run = ChaosRun(config, run_folder, kills=args.kills, seed=args.seed)
+        summary = run.run()
+    checks = check(run, summary, baseline)
+    return {
+        "kills": len([f for f in run.monkey.faults if f.kind in ("SIGKILL", "SIGSTOP")]),
+        "kills_by_role": dict(collections.Counter(f.role for f in run.monkey.faults)),
+        "seed": args.seed,
+        "steps": summary["steps"],
+        "train_wall_s": round(summary["train_wall_s"], 1),
+        "checks": checks,
+        "tasks": states(run.folder.path),
+        "staleness": summary["staleness"]["max"],
+        "restarts": summary["restarts"],
+        "recovery_s": recoveries(run.folder.path),
+        "eval_after": summary["eval_after"],
+        "eval_after_undisturbed": baseline,
+        "faults": [asdict(fault) for fault in run.monkey.faults],
+    }
+
+
+def check(run: ChaosRun, summary: dict[str, Any], baseline: dict[str, Any] | None) -> dict[str, bool]:
+    """Return what held, by name."""
+    path, config = run.folder.path, run.config
+    planned = (
+        sqlite3.connect(path / "ledger.sqlite")
+        .execute("SELECT id, state, step, reason FROM tasks ORDER BY seq")
+        .fetchall()
+    )
+    trained = {task: step for task, state, step, _ in planned if state == "trained"}
+    seen: dict[str, set[int]] = collections.defaultdict(set)
+    lags = []
+    for file in sorted((path / "trajectories").glob("step-*.parquet")):
+        for row in pq.read_table(file).to_pylist():
+            seen[row["task"]].add(row["step"] - 1)
+            sampled = [v for v, m in zip(row["versions"], row["loss_mask"], strict=True) if m]
+            lags += [row["step"] - 1 - v for v in sampled]
+    found = {
+        "every fault was made": len([f for f in run.monkey.faults if f.kind.startswith("SIG")]) == run.kills,
+        "every task has ended": all(state in ("trained", "dropped", "failed") for _, state, _, _ in planned),
+        "every loss has a reason": all(why for _, state, _, why in planned if state in ("dropped", "failed")),
+        "every task was trained in one step": {t: {s} for t, s in trained.items()} == dict(seen),
+        "no token is too old": max(lags, default=0) <= config.buffer.max_staleness,
+        "versions follow each other": [m["step"] for m in read_metrics(path)]
+        == list(range(1, summary["steps"] + 1)),
+        "no process is left": not leftovers(path),
+        "no file is left": not run.weights_dir.exists() and not list(path.rglob("*.partial*")),
+    }
+    if baseline is not None:
+        after = summary["eval_after"]
+        found["success is within noise"] = (
+            after["ci_low"] <= baseline["ci_high"] and baseline["ci_low"] <= after["ci_high"]
+        )
+    return found
+
+
+def states(path: Path) -> dict[str, int]:
+    query = "SELECT state || coalesce(': ' || substr(nullif(reason, ''), 1, 60), ''), count(*) FROM tasks GROUP BY 1"
+    return dict(sqlite3.connect(path / "ledger.sqlite").execute(query).fetchall())
+
+
+def recoveries(path: Path) -> dict[str, dict[str, float]]:
+    """Return how long each role was away, in seconds, by the launcher's record."""
+    away: dict[str, list[float]] = collections.defaultdict(list)
+    record = path / "restarts.jsonl"
+    for line in record.read_text().splitlines() if record.exists() else ():
+        event = json.loads(line)
+        away[event["name"].split("-")[0]].append(event["down_s"])
+    return {
+        role: {"count": len(s), "median": round(statistics.median(s), 2), "max": max(s)}
+        for role, s in away.items()
+    }
+
+
+def leftovers(path: Path) -> list[int]:
+    """Return processes that name the run folder, after a moment in which they may end."""
+    deadline = time.monotonic() + 10
+    while True:
+        found = []
+        for process in psutil.process_iter(["cmdline", "status"]):
+            named = any(str(path) in part for part in process.info["cmdline"] or ())
+            if named and process.pid != os.getpid() and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,223 @@
+"""What `chaos.py` does to a run: proxies that can be cut and slowed, and a thread that kills and stops processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import psutil
+
+from asyncrl.launch.roles import Roles
+from asyncrl.train.progress import read_metrics
+
+NETWORK_SHARE = 0.25
+"""Network faults to every kill."""
+STOP_SHARE = 0.25
+"""Part of the kills that are SIGSTOP."""
+DOUBLE_SHARE = 0.2
+"""Part of the faults that follow the one before at once."""
+CHUNK = 65536
+
+
+@dataclass(slots=True)
+class Fault:
+    """One thing that was done. Times in seconds since the first step."""
+
+    at_s: float
+    role: str
+    kind: str
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class _Link:
+    """One proxied direction of calls."""
+
+    name: str
+    port: int
+    target: tuple[str, int]
+    cut_until: float = 0.0
+    delay_s: float = 0.0
+    slow_until: float = 0.0
+    writers: set[asyncio.StreamWriter] = field(default_factory=set)
+
+
+class Network:
+    """Proxies on an event loop of their own, one for each pair of roles."""
+
+    def __init__(self) -> None:
+        self.links: dict[tuple[str, str], _Link] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
+        self._thread.start()
+
+    def route(self, caller: str, callee: str, url: str) -> str:
+        """Return the address of the proxy through which `caller` reaches `callee` at `url`."""
+        if (caller, callee) not in self.links:
+            parts = urlsplit(url)
+            assert parts.hostname is not None and parts.port is not None
+            link = _Link(f"{caller} to {callee}", 0, (parts.hostname, parts.port))
+            asyncio.run_coroutine_threadsafe(self._open(link), self._loop).result(10)
+            self.links[caller, callee] = link
+        return f"http://127.0.0.1:{self.links[caller, callee].port}"
+
+    def cut(self, link: _Link, seconds: float) -> None:
+        """Break all connections and take no new ones for a while."""
+        link.cut_until = time.monotonic() + seconds
+        self._loop.call_soon_threadsafe(self._abort, link)
+
+    def _abort(self, link: _Link) -> None:
+        for writer in list(link.writers):
+            writer.transport.abort()
+
+    def slow(self, link: _Link, delay_s: float, seconds: float) -> None:
+        """Hold back every piece that passes."""
+        link.delay_s, link.slow_until = delay_s, time.monotonic() + seconds
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+
+    async def _open(self, link: _Link) -> None:
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._serve(link, reader, writer)
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        link.port = server.sockets[0].getsockname()[1]
+
+    async def _serve(self, link: _Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if time.monotonic() < link.cut_until:
+            writer.transport.abort()
+            return
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*link.target)
+        except OSError:
+            writer.transport.abort()
+            return
+        link.writers |= {writer, far_writer}
+        ways = [self._pass(link, reader, far_writer), self._pass(link, far_reader, writer)]
+        tasks = [asyncio.ensure_future(way) for way in ways]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        for one in (writer, far_writer):
+            link.writers.discard(one)
+            one.close()
+
+    async def _pass(self, link: _Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while piece := await reader.read(CHUNK):
+                if time.monotonic() < link.slow_until:
+                    await asyncio.sleep(link.delay_s)
+                writer.write(piece)
+                await writer.drain()
+
+
+class Monkey(threading.Thread):
+    """Makes `kills` process faults and some network faults, each after the run has moved on by a step or two."""
+
+    def __init__(self, roles: Roles, network: Network, kills: int, seed: int) -> None:
+        super().__init__(name="monkey", daemon=True)
+        self.roles, self.network, self.kills = roles, network, kills
+        self.random = random.Random(seed)
+        self.faults: list[Fault] = []
+        self._closed = threading.Event()
+        self._deck: list[str] = []
+        self._begun = 0.0
+
+    def close(self) -> None:
+        self._closed.set()
+        if self.is_alive():
+            self.join(10)
+        self.network.close()
+
+    def run(self) -> None:
+        self._begun = time.monotonic()
+        seen, left = 0, self.kills
+        while left and not self._closed.is_set():
+            if self.random.random() >= DOUBLE_SHARE:
+                seen = self._wait_beyond(seen)
+                self._closed.wait(self.random.uniform(0, 3))
+            if self._closed.is_set():
+                return
+            if self.random.random() < NETWORK_SHARE:
+                self._disturb_network()
+            left -= self._strike()
+
+    def _wait_beyond(self, step: int) -> int:
+        """Wait for a step after `step`; return it."""
+        while not self._closed.wait(0.1):
+            newest = max((m["step"] for m in read_metrics(self.roles.folder)), default=0)
+            if newest > step:
+                return newest
+        return step
+
+    def _strike(self) -> int:
+        """Kill or stop one process; return 1, or 0 when it was just not there."""
+        if not self._deck:
+            self._deck = ["buffer", "env", "engine", "vllm", "rollout", "trainer"]
+            self.random.shuffle(self._deck)
+        role = self._deck.pop()
+        processes = self._processes(role)
+        if not processes:
+            self._deck.insert(0, role)
+            self._closed.wait(0.2)
+            return 0
+        process = self.random.choice(processes)
+        with contextlib.suppress(psutil.Error):
+            if self.random.random() < STOP_SHARE:
+                # Half of the stopped ones go on after a moment, the others only when somebody kills them.
+                seconds = self.random.choice([self.random.uniform(0.5, 4.0), float("inf")])
+                process.suspend()
+                self._note(role, "SIGSTOP", f"for {seconds:.1f} s")
+                if seconds < 60:
+                    threading.Timer(seconds, self._go_on, [process]).start()
+            else:
+                process.send_signal(signal.SIGKILL)
+                self._note(role, "SIGKILL")
+            return 1
+        return 0
+
+    def _go_on(self, process: psutil.Process) -> None:
+        with contextlib.suppress(psutil.Error):
+            process.resume()
+
+    def _processes(self, role: str) -> list[psutil.Process]:
+        roles = self.roles
+        children = {
+            "buffer": [roles.buffer],
+            "env": [roles.env],
+            "engine": roles.engines,
+            "vllm": roles.engines,
+            "rollout": roles.workers,
+            "trainer": [roles.trainer],
+        }[role]
+        found: list[psutil.Process] = []
+        for child in children:
+            with contextlib.suppress(psutil.Error):
+                parent = psutil.Process(child.process.pid)
+                below = parent.children(recursive=True)
+                found += below if role == "vllm" else [parent, *(below if role in ("env", "trainer") else [])]
+        return [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+    def _disturb_network(self) -> None:
+        link = self.random.choice(list(self.network.links.values()))
+        seconds = self.random.uniform(0.5, 5.0)
+        if self.random.random() < 0.5:
+            self.network.cut(link, seconds)
+            self._note(link.name, "cut", f"for {seconds:.1f} s")
+        else:
+            delay_s = self.random.uniform(0.05, 0.5)
+            self.network.slow(link, delay_s, seconds)
+            self._note(link.name, "slowed", f"by {delay_s:.2f} s for {seconds:.1f} s")
+
+    def _note(self, role: str, kind: str, detail: str = "") -> None:
+        at_s = round(time.monotonic() - self._begun, 1)
+        self.faults.append(Fault(at_s, role, kind, detail))
+        print(f"chaos: {at_s:7.1f} s  {kind} {role} {detail}", flush=True)
