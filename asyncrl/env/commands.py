@@ -6,12 +6,14 @@ import argparse
 import asyncio
 import json
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
-from asyncrl.env.check import check_env, end_launcher
+from asyncrl.env.check import TASKS, check_env, end_launcher
 from asyncrl.env.host import EnvHost
-from asyncrl.env.protocol import Action, ToolCall
+from asyncrl.env.protocol import Action, Env, ToolCall
 from asyncrl.env.registry import ENVS, load_env
+from asyncrl.errors import ConfigError
 from asyncrl.types import Message, Task
 
 HOW_TO_PLAY = (
@@ -24,13 +26,16 @@ def main(argv: Sequence[str]) -> int:
     """Run one sub-command; return its exit code."""
     parser = argparse.ArgumentParser(prog="asyncrl env", description="List, check and play environments.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="names and first lines")
+    commands.add_parser("list", help="names, first lines, and what is missing to use them")
     check = commands.add_parser("check", help="determinism, oracle, splits, isolation, speed")
     check.add_argument("names", nargs="*", help="names or import paths")
-    check.add_argument("--all", action="store_true", help="every registered environment")
+    check.add_argument("--all", action="store_true", help="every registered environment that can start")
+    check.add_argument(
+        "--tasks", type=int, default=0, help=f"tasks to look at (default {TASKS}, fewer where slow)"
+    )
     play = commands.add_parser("play", help="play one in the terminal", description=HOW_TO_PLAY)
     play.add_argument("name")
-    play.add_argument("--seed", type=int, default=0)
+    play.add_argument("--seed", type=int, default=0, help="seed, or number of the task in a list of tasks")
     for command in (check, play):
         command.add_argument(
             "--config", type=_object, default={}, metavar="JSON", help="settings, such as '{\"level\": 2}'"
@@ -39,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     if args.command == "list":
         return _list()
     if args.command == "check":
-        return _check(sorted(ENVS) if args.all else args.names, args.config)
+        return _check(args.names, args.all, args.config, args.tasks)
     return asyncio.run(_play(args.name, args.seed, args.config))
 
 
@@ -67,25 +72,38 @@ def read_action(line: str, tools: list[dict[str, Any]]) -> Action:
 
 def _list() -> int:
     for name in sorted(ENVS):
-        print(f"{name:16s}{(load_env(name).__doc__ or '').strip().splitlines()[0]}")
+        env_class = load_env(name)
+        first_line = (env_class.__doc__ or "").strip().splitlines()[0]
+        missing = _missing(env_class)
+        print(f"{name:16s}{first_line}" + (f" [needs {missing}]" if missing else ""))
     return 0
 
 
-def _check(names: Sequence[str], config: dict[str, Any]) -> int:
+def _missing(env_class: type[Env]) -> str:
+    """What keeps an environment from starting without settings; adapters say so."""
+    missing = getattr(env_class, "missing", None)
+    return "" if missing is None else missing()
+
+
+def _check(names: Sequence[str], everything: bool, config: dict[str, Any], tasks: int) -> int:
     failed = 0
-    for name in names:
+    for name in sorted(ENVS) if everything else names:
         print(name)
-        for finding in check_env(name, config):
+        env_class = load_env(name)
+        if everything and (missing := _missing(env_class)):
+            print(f"  skipped: needs {missing}")
+            continue
+        for finding in check_env(name, config, tasks or getattr(env_class, "check_tasks", TASKS)):
             failed += not finding.ok
             print(f"  {'ok' if finding.ok else 'FAILED':8s}{finding.name}: {finding.seen}")
-    return 1 if failed or not names else 0
+    return 1 if failed or not (names or everything) else 0
 
 
 async def _play(name: str, seed: int, config: dict[str, Any]) -> int:
     """Print observations and read actions until the episode ends."""
     host = EnvHost(lease_s=24 * 3600.0)
     try:
-        session = await host.open(Task(f"seed-{seed}", name, seed), config)
+        session = await host.open(_task(name, seed, config), config)
         _show(session.messages)
         for tool in session.env.tools:
             print(f"[tool] {json.dumps(tool['function'])}")
@@ -107,6 +125,17 @@ async def _play(name: str, seed: int, config: dict[str, Any]) -> int:
         await host.close_all()
         await end_launcher()
     return 0
+
+
+def _task(name: str, seed: int, config: dict[str, Any]) -> Task:
+    """The task of a seed, or where an environment lists its tasks, the one of that number."""
+    env_class = load_env(name)
+    if getattr(env_class.tasks, "__func__", None) is getattr(Env.tasks, "__func__", None):
+        return Task(f"seed-{seed}", name, seed)
+    task = next(islice(env_class.tasks("train", name, **config), seed, None), None)
+    if task is None:
+        raise ConfigError(f"--seed {seed}: the train split of {name!r} has fewer tasks")
+    return task
 
 
 def _read() -> str:

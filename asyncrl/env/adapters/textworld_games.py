@@ -39,7 +39,7 @@ class GameSize:
 
 
 def game_file(size: GameSize, seed: int, cache: Path) -> Path:
-    """Return the game of a seed, made and compiled unless the cache has it (2 s for a small one, 12 s for a large one)."""
+    """Return the game of a seed, made and compiled unless the cache has it (2 s if small, 12 s if large)."""
     library = need("textworld", EXTRA)
     described = json.dumps([library.__version__, asdict(size), seed])
     path = cache / f"{hashlib.sha256(described.encode()).hexdigest()[:24]}.z8"

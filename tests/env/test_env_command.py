@@ -1,0 +1,104 @@
+"""`asyncrl env` on adapters and environments with tools."""
+
+import importlib.util
+import json
+
+import pytest
+
+from asyncrl.cli import main
+from asyncrl.env.adapters.needs import AdapterEnv, load_object, need
+from asyncrl.errors import ConfigError
+
+
+class Uninstalled(AdapterEnv):
+    """Plays a library that is not here."""
+
+    library = "no_such_library"
+    extra = "nothing"
+
+
+def answer(monkeypatch, *lines):
+    given = iter(lines)
+    monkeypatch.setattr("builtins.input", lambda prompt: next(given))
+
+
+def test_the_list_says_what_an_adapter_needs(capsys, monkeypatch):
+    from asyncrl.env import registry
+
+    monkeypatch.setitem(registry.ENVS, "absent", f"{__name__}:Uninstalled")
+    assert main(["env", "list"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert lines["absent"].endswith("[needs pip install 'asyncrl[nothing]']")
+    assert lines["openenv"].endswith("[needs settings: url]")
+    assert "needs" not in lines["gridworld"]
+    assert set(lines) == set(registry.ENVS)
+    assert {
+        "gymnasium",
+        "mcp",
+        "openenv",
+        "reasoning_gym",
+        "tau2",
+        "textarena",
+        "textworld",
+        "verifiers",
+    } <= set(lines)
+
+
+def test_the_check_takes_settings_and_a_number_of_tasks(capsys):
+    pytest.importorskip("reasoning_gym")
+    settings = json.dumps({"dataset": "leg_counting"})
+    assert main(["env", "check", "reasoning_gym", "--config", settings, "--tasks", "3"]) == 0
+    assert "3 of 3 went alike twice" in capsys.readouterr().out
+
+
+def test_checking_all_skips_what_cannot_start(capsys, monkeypatch):
+    from asyncrl.env import commands
+
+    chosen = {name: commands.ENVS[name] for name in ("gridworld", "openenv")}
+    monkeypatch.setattr(commands, "ENVS", chosen)
+    assert main(["env", "check", "--all", "--tasks", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "openenv\n  skipped: needs settings: url" in out
+    assert "oracle scores: mean reward 1.000" in out
+
+
+def test_a_person_plays_the_task_of_a_number_where_tasks_are_listed(capsys, monkeypatch):
+    config = ["--config", json.dumps({"domain": f"{__name__}:Domain"})]
+    answer(monkeypatch, "It is 2.")
+    assert main(["env", "play", "tau2", "--seed", "1", *config]) == 0
+    out = capsys.readouterr().out
+    assert "[user] question 2" in out and "done: reward 1" in out
+    assert main(["env", "play", "tau2", "--seed", "9", *config]) == 2
+    assert "the train split of 'tau2' has fewer tasks" in capsys.readouterr().err
+
+
+class Domain:
+    """Four questions without tools or user; whatever is said is right."""
+
+    def get_tasks(self):
+        return [{"id": str(i), "ticket": f"question {i}"} for i in range(4)]
+
+    def get_environment(self):
+        return self
+
+    def get_user(self, task, environment):
+        return None
+
+    def get_policy(self):
+        return "Answer."
+
+    def get_tools(self):
+        return []
+
+    def get_reward(self, task, environment, messages):
+        return 1.0
+
+
+def test_a_module_or_path_that_cannot_be_imported_is_named():
+    with pytest.raises(ConfigError, match=r"pip install 'asyncrl\[mcp\]'"):
+        need("no_such_library", "mcp")
+    with pytest.raises(ConfigError, match="reward: must be an import path"):
+        load_object("reward", "nothing")
+    with pytest.raises(ConfigError, match="reward: 'json:nothing' cannot be imported"):
+        load_object("reward", "json:nothing")
+    assert importlib.util.find_spec("no_such_library") is None
