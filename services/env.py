@@ -67,7 +67,7 @@ def _add_sessions(app: FastAPI, host: EnvHost) -> None:
     failing = (410, 502, 504)
 
     @app.post(
-        "/v1/sessions", status_code=201, response_model=OpenAnswer, responses=errors(429, 502, 503, 504)
+        "/v1/sessions", status_code=201, response_model=OpenAnswer, responses=errors(409, 429, 502, 503, 504)
     )
     async def open_session(body: OpenBody) -> Response:
         """Create a session: an environment with its task, ready for step 0."""

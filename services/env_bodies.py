@@ -105,7 +105,7 @@ class ErrorAnswer(BaseModel):
 WHY = {
     400: "the request, the environment's name or its configuration is wrong",
     401: "a bearer token is asked for",
-    409: "the step index is neither the next nor the last",
+    409: "the step index is neither the next nor the last, or the key made a session of another task",
     410: "the session has ended or never was",
     413: "the body is too long",
     429: "a limit on sessions is reached; try again after Retry-After",

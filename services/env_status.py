@@ -80,6 +80,9 @@ class Metrics:
             yield CounterMetricFamily(f"asyncrl_env_{name}", f"{name} since the start", value=value)
         what = "failed calls by class"
         yield _labelled(CounterMetricFamily, "failures", what, "failure", host.counts.failures)
+        yield GaugeMetricFamily(
+            "asyncrl_env_overrun", "calls that hold a thread past their deadline", value=host.runtime.overrun
+        )
         if isinstance(host.runtime, WorkerPool):
             pool = host.runtime
             yield GaugeMetricFamily(

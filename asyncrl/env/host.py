@@ -99,7 +99,7 @@ class EnvHost:
         self.counts = HostCounts()
         self.held: Counter[str] = Counter()
         """Sessions that are opening, open or closing, by environment: what the limits bound."""
-        self._openings: dict[str, asyncio.Task[HostedSession]] = {}
+        self._openings: dict[str, tuple[Task, asyncio.Task[HostedSession]]] = {}
         self._ended: OrderedDict[str, tuple[int | None, AsyncRLError]] = OrderedDict()
         self._endings: set[asyncio.Task[None]] = set()
 
@@ -107,15 +107,20 @@ class EnvHost:
         """Create a session and reset it. A repeated `key` returns the session it made, or is making.
 
         Raises `UnavailableError` when full, `ConfigError` for an unknown environment, `InputError` for a
-        configuration it refuses, `DeadlineError`, and `EpisodeError` when the environment or its worker fails.
+        configuration it refuses, `ConflictError` for a key that made a session of another task, `DeadlineError`,
+        and `EpisodeError` when the environment or its worker fails.
         """
         if not key:
             return await self._open(task, config, key)
-        opening = self._openings.get(key)
+        first, opening = self._openings.get(key, (task, None))
         if opening is None:
             opening = asyncio.create_task(self._open(task, config, key))
-            self._openings[key] = opening
+            self._openings[key] = task, opening
             opening.add_done_callback(partial(self._forget_failed, key))
+        elif first != task:
+            raise ConflictError(
+                f"idempotency key {key[:64]!r} belongs to a session of task {first.id[:64]!r}"
+            )
         # Whoever waits may go away; the others still get the session.
         return await asyncio.shield(opening)
 

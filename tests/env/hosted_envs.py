@@ -1,5 +1,6 @@
 """Environments that do what a word tells them, most of it bad."""
 
+import asyncio
 import os
 import threading
 import time
@@ -101,6 +102,17 @@ class OnThread(InPlace):
     """The same on a thread of its own."""
 
     blocking = True
+
+
+class Asynchronous(Env):
+    """Lets a helper thread of the event loop do the waiting."""
+
+    async def reset(self):
+        return []
+
+    async def step(self, action):
+        await asyncio.to_thread(MEETING.wait, 30)
+        return Step([say("met")])
 
 
 def say(content):

@@ -182,6 +182,17 @@ def test_opens_with_one_key_at_the_same_time_give_one_session():
     run(scenario())
 
 
+def test_a_key_of_another_tasks_session_is_refused():
+    async def scenario():
+        host = EnvHost()
+        await host.open(troubled(), {}, "k")
+        with pytest.raises(ConflictError, match="key 'k' belongs to a session of task 't'"):
+            await host.open(Task("other", "gridworld", 0), {}, "k")
+        assert len(host.sessions) == 1
+
+    run(scenario())
+
+
 def test_who_asked_first_may_go_away_and_the_other_still_gets_the_session():
     async def scenario():
         host = EnvHost()
@@ -227,10 +238,12 @@ def test_one_environment_can_be_full_while_others_have_room():
     run(scenario())
 
 
-def test_as_many_blocking_sessions_step_at_once_as_there_are():
+@pytest.mark.parametrize("env", ["OnThread", "Asynchronous"])
+def test_as_many_blocking_sessions_step_at_once_as_there_are(env):
     async def scenario():
         host = EnvHost()
-        crowd = [await host.open(troubled("OnThread"), {}) for _ in range(hosted_envs.CROWD)]
+        await host.start()
+        crowd = [await host.open(troubled(env), {}) for _ in range(hosted_envs.CROWD)]
         steps = await asyncio.gather(*(host.step(s.id, 0, Action("meet"), 60) for s in crowd))
         await host.close_all()
         return [s.messages[0]["content"] for s in steps]

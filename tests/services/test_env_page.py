@@ -29,4 +29,6 @@ def test_its_routes_are_all_there_are():
 
 def test_its_statuses_are_those_of_the_errors():
     statuses = set((STATUSES | OWN_STATUSES).values()) - {400, 422}
-    assert set(map(int, re.findall(r"^\| [^|]+ \| ([2-5]\d\d)\b(?! MiB)", SECTION, re.MULTILINE))) == statuses | {200}
+    assert set(
+        map(int, re.findall(r"^\| [^|]+ \| ([2-5]\d\d)\b(?! MiB)", SECTION, re.MULTILINE))
+    ) == statuses | {200}

@@ -24,12 +24,16 @@ def start(folder, **options):
     code = f"from asyncrl.services.env import serve_env; serve_env(ready_file={str(ready)!r}, **{options!r})"
     env = os.environ | {"PYTHONPATH": str(TESTS / "env")}
     process = subprocess.Popen([sys.executable, "-c", code], env=env)
+    return process, wait_ready(process, ready)
+
+
+def wait_ready(process, ready):
     deadline = time.monotonic() + 90
     while not ready.exists():
         assert process.poll() is None, "the service died while starting"
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    return process, json.loads(ready.read_text())["url"]
+    return json.loads(ready.read_text())["url"]
 
 
 def end(process):
@@ -201,6 +205,24 @@ def test_a_token_is_asked_for_everywhere_but_at_the_health_check(tmp_path):
             assert ask("GET", f"{url}{path}", token="wrong")[0] == 401
         assert ask("POST", f"{url}/v1/batch", {})[0] == 401
         assert ask("GET", f"{url}/v1/envs", token="secret")[0] == 200
+    finally:
+        end(process)
+
+
+@pytest.mark.slow
+def test_the_command_takes_its_settings_from_a_recipe(tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    env = 'name = "gridworld"\nprocesses = 1\nlimits = { gridworld = 1 }\nlease_s = 33.0'
+    recipe.write_text(f'[model]\npath = "none"\n[env]\n{env}\n')
+    ready = tmp_path / "ready.json"
+    argv = ["serve", "env", "--recipe", str(recipe), "--ready-file", str(ready)]
+    process = subprocess.Popen([sys.executable, "-m", "asyncrl", *argv])
+    try:
+        url = wait_ready(process, ready)
+        status, session, _ = open_session(url)
+        assert (status, session["lease_s"]) == (201, 33.0)
+        assert open_session(url)[0] == 429
+        assert len(ask("GET", f"{url}/v1/status")[1]["workers"]) == 1
     finally:
         end(process)
 

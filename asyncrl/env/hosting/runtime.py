@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +18,8 @@ from asyncrl.types import Message, Task
 RESET_TIMEOUT_S = 60.0
 """Bound on construction and on `reset`, each."""
 CLOSE_TIMEOUT_S = 30.0
+HELPERS = 128
+"""Threads for what asynchronous environments run in one; started as they are needed."""
 
 OnLost = Callable[[Iterable[str], str], None]
 
@@ -38,6 +41,8 @@ class Runtime(Protocol):
     on_lost: OnLost
     """Told of sessions that are gone without anybody having closed them, and why."""
 
+    @property
+    def overrun(self) -> int: ...
     async def start(self) -> None: ...
     async def open(self, session_id: str, task: Task, config: dict[str, Any]) -> Opened: ...
     async def step(self, session_id: str, action: Action, timeout_s: float) -> Step: ...
@@ -57,7 +62,9 @@ class LocalRuntime:
         self._closing: set[asyncio.Future[None]] = set()
 
     async def start(self) -> None:
-        """Nothing to start."""
+        """Give coroutines that use `asyncio.to_thread` more threads than the event loop's few."""
+        helpers = ThreadPoolExecutor(HELPERS, "env helper")
+        asyncio.get_running_loop().set_default_executor(helpers)
 
     async def open(self, session_id: str, task: Task, config: dict[str, Any]) -> Opened:
         """Create an environment and reset it.

@@ -35,6 +35,7 @@ class WorkerMain:
     async def run(self, sock: socket.socket) -> None:
         """Serve until told to stop or until the service is gone."""
         self._channel = await Channel.connect(sock, self._receive, self.stopping.set)
+        await self.runtime.start()
         self._channel.send([0, 0])
         await self.stopping.wait()
         for task in self._tasks:

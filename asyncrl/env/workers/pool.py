@@ -77,6 +77,11 @@ class WorkerPool:
         """Workers that take sessions."""
         return [w for w in self.workers.values() if w.ready.is_set() and not w.closed.is_set()]
 
+    @property
+    def overrun(self) -> int:
+        """Calls that have outlived their deadline and still hold a thread of some worker."""
+        return sum(worker.overrun for worker in (*self.workers.values(), *self.retired))
+
     async def open(self, session_id: str, task: Task, config: dict[str, Any]) -> Opened:
         """Open a session on the least busy worker. Raises `NoWorkerReady`, and as `LocalRuntime.open` does."""
         ready = self.ready()
