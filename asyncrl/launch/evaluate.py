@@ -48,8 +48,10 @@ def summarize(groups: list[Group], samples: int) -> EvalResult:
 
     Environment and infrastructure failures are counted apart. Raises `InfrastructureError` when nothing is left.
     """
+    # An episode that branches has further trajectories, numbered after the first of each.
     valid = {
-        g.task.id: [t for t in g.trajectories if t.failure in (None, FailureClass.AGENT)] for g in groups
+        g.task.id: [t for t in g.trajectories[:samples] if t.failure in (None, FailureClass.AGENT)]
+        for g in groups
     }
     failed: dict[str, int] = {}
     for group in groups:
