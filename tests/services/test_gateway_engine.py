@@ -15,16 +15,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from asyncrl.clients.engine import EngineClient
 from asyncrl.clients.gateway import GatewayClient
 from asyncrl.config import parse_config
 from asyncrl.gateway.episode import EpisodeSpec
 from asyncrl.launch.processes import Family
 from asyncrl.types import Status
-from asyncrl.weights.files import write_weights
 
 pytestmark = pytest.mark.slow
-TOLERANCE = 1e-5
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
 TOOLS = [{"type": "function", "function": {"name": "mul", "description": "", "parameters": PARAMETERS}}]
 USER = {"role": "user", "content": "6 * 8"}
@@ -65,20 +62,11 @@ def taught(tiny_model, renderer):
 
 
 @pytest.fixture(scope="module")
-def gateway(taught, tiny_model, engine_url, tmp_path_factory):
+def gateway(taught, tiny_model, engine_url, publish_weights, tmp_path_factory):
     """A gateway process over the engine with the taught weights: its address and their version."""
     folder = tmp_path_factory.mktemp("gateway")
 
-    async def publish():
-        client = EngineClient(engine_url)
-        version = (await client.state())["version"] + 1
-        file = write_weights(folder, version, taught.named_parameters()).to_json()
-        await client.request("weights/prepare", file)
-        await client.request("weights/commit", file)
-        await client.close()
-        return version
-
-    version = asyncio.run(publish())
+    version = publish_weights(taught)
     config = parse_config(
         {"model": {"path": tiny_model}, "env": {"name": "gridworld"}, "engine": {"max_model_len": 256}}
     )
@@ -106,24 +94,18 @@ def play(gateway, agent, **spec):
     return asyncio.run(run())
 
 
-@torch.no_grad()
-def check_agreement(model, trajectory, temperature, version):
-    """Every sampled token has the log-probability of a forward pass over the trajectory."""
-    ids = torch.tensor(trajectory.token_ids)[None].long()
-    logp = torch.log_softmax(model(ids).logits[0, :-1].float() / temperature, -1)
-    expected = logp.gather(1, ids[0, 1:, None])[:, 0].numpy()
-    mask = trajectory.loss_mask[1:]
-    np.testing.assert_allclose(trajectory.behavior_logprobs[1:][mask], expected[mask], atol=TOLERANCE)
-    assert set(trajectory.versions[trajectory.loss_mask].tolist()) == {version}
+@pytest.fixture
+def check_the_taught_episode(gateway, taught, check_agreement):
+    """`check_the_taught_episode(result)`: one exact trajectory of two turns."""
 
+    def check(result):
+        (trajectory,), summary = result
+        assert len(trajectory.turns) == 2
+        assert (trajectory.reward, trajectory.status) == (1.0, Status.FINISHED)
+        assert summary["counters"]["retokenized_tokens"] == 0
+        check_agreement(taught, trajectory, 0.2, gateway.version)
 
-def check_the_taught_episode(gateway, taught, result):
-    trajectories, summary = result
-    (trajectory,) = trajectories
-    assert len(trajectory.turns) == 2
-    assert (trajectory.reward, trajectory.status) == (1.0, Status.FINISHED)
-    assert summary["counters"]["retokenized_tokens"] == 0
-    check_agreement(taught, trajectory, 0.2, gateway.version)
+    return check
 
 
 def chat_agent(url):
@@ -141,11 +123,11 @@ def chat_agent(url):
     return agent
 
 
-def test_a_chat_agent_of_the_openai_client_calls_its_tool_and_answers(gateway, taught):
-    check_the_taught_episode(gateway, taught, play(gateway, chat_agent(gateway.url)))
+def test_a_chat_agent_of_the_openai_client_calls_its_tool_and_answers(gateway, check_the_taught_episode):
+    check_the_taught_episode(play(gateway, chat_agent(gateway.url)))
 
 
-def test_an_agent_of_the_anthropic_client_streams_the_same_tokens(gateway, taught):
+def test_an_agent_of_the_anthropic_client_streams_the_same_tokens(gateway, check_the_taught_episode):
     def agent(key):
         client = anthropic.Anthropic(base_url=gateway.url, api_key=key)
         tools = [{"name": "mul", "input_schema": PARAMETERS}]
@@ -158,13 +140,13 @@ def test_an_agent_of_the_anthropic_client_streams_the_same_tokens(gateway, taugh
             assert "".join(stream.text_stream) == "48"
 
     ours = play(gateway, agent)
-    check_the_taught_episode(gateway, taught, ours)
+    check_the_taught_episode(ours)
     theirs = play(gateway, chat_agent(gateway.url))
     assert ours[0][0].token_ids.tolist() == theirs[0][0].token_ids.tolist()
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-def test_an_agent_of_the_openai_agents_framework_is_one_trajectory(gateway, taught, api):
+def test_an_agent_of_the_openai_agents_framework_is_one_trajectory(gateway, check_the_taught_episode, api):
     agents = pytest.importorskip("agents")
 
     def agent(key):
@@ -180,10 +162,12 @@ def test_an_agent_of_the_openai_agents_framework_is_one_trajectory(gateway, taug
         result = asyncio.run(agents.Runner.run(agents.Agent(name="a", model=model, tools=[mul]), "6 * 8"))
         assert result.final_output == "48"
 
-    check_the_taught_episode(gateway, taught, play(gateway, agent))
+    check_the_taught_episode(play(gateway, agent))
 
 
-def test_streamed_pieces_and_stop_strings_agree_with_a_forward_pass_at_temperature_one(gateway, taught):
+def test_streamed_pieces_and_stop_strings_agree_with_a_forward_pass_at_temperature_one(
+    gateway, taught, check_agreement
+):
     def agent(key):
         client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=key)
         messages = [{"role": "user", "content": "goal north east"}]
