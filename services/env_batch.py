@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from asyncrl.data.codec import task_from_map, unpack
 from asyncrl.env.host import EnvHost, HostedSession
+from asyncrl.env.hosting.failures import known_class
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.env.workers.messages import step_to_map
 from asyncrl.errors import AsyncRLError, EnvironmentFailure, InputError
@@ -72,7 +73,7 @@ class BatchRoute:
 
     def _error(self, error: AsyncRLError) -> dict[str, Any]:
         found = {
-            "error": type(error).__name__,
+            "error": known_class(error).__name__,
             "message": str(error),
             "status": error_response(error, self.statuses).status_code,
         }

@@ -13,6 +13,7 @@ from typing import Any
 from asyncrl.clients.env_service import RETRY_S, EnvServiceClient, Full, sorted_failure
 from asyncrl.data.codec import task_to_map
 from asyncrl.env.host import EnvHost, HostedSession
+from asyncrl.env.hosting.failures import known_class
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AsyncRLError, ConfigError, InfrastructureError
 from asyncrl.types import Message, Task
@@ -126,7 +127,7 @@ class LocalEnvs:
         try:
             return LocalSession(self.host, await self.host.open(task, config))
         except AsyncRLError as error:
-            raise sorted_failure(type(error).__name__, str(error)) from error
+            raise sorted_failure(known_class(error).__name__, str(error)) from error
 
     async def close(self) -> None:
         await self.host.close_all()
@@ -147,7 +148,7 @@ class LocalSession:
         try:
             return await self._host.step(self.id, step_index, action, timeout_s)
         except AsyncRLError as error:
-            raise sorted_failure(type(error).__name__, str(error)) from error
+            raise sorted_failure(known_class(error).__name__, str(error)) from error
 
     async def close(self) -> None:
         await self._host.close(self.id)

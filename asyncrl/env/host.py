@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from asyncrl.env.hosting.failures import known_class
 from asyncrl.env.hosting.runtime import LocalRuntime, Opened, Runtime
 from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.errors import (
@@ -264,7 +265,7 @@ class EnvHost:
     def _end(self, session: HostedSession, index: int | None, reason: AsyncRLError) -> asyncio.Task[None]:
         del self.sessions[session.id]
         self._openings.pop(session.key, None)
-        self._ended[session.id] = (index, reason)
+        self._ended[session.id] = (index, _bare(reason))
         while len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
         ending = asyncio.create_task(self._close(session))
@@ -290,3 +291,9 @@ class EnvHost:
     def _forget_failed(self, key: str, opening: asyncio.Task[HostedSession]) -> None:
         if opening.cancelled() or opening.exception() is not None:
             self._openings.pop(key, None)
+
+
+def _bare(error: AsyncRLError) -> AsyncRLError:
+    """The error as the nearest class of ours, without its traceback, which would keep the environment in memory."""
+    kind = SessionGone if isinstance(error, SessionGone) else known_class(error)
+    return kind(str(error))

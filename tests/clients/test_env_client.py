@@ -223,6 +223,7 @@ def test_a_slow_step_does_not_keep_others_waiting(serving, tmp_path):
     ("word", "error", "message"),
     [
         ("raise", EnvironmentFailure, "lost key"),
+        ("broken", EnvironmentFailure, "level file"),
         ("infrastructure", InfrastructureError, "machine is gone"),
         ("sleep 20", InfrastructureError, r"longer than 0.1 s"),
     ],

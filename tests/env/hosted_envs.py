@@ -7,11 +7,22 @@ import time
 from pathlib import Path
 
 from asyncrl.env.protocol import Env, Step
-from asyncrl.errors import AgentError, InfrastructureError
+from asyncrl.errors import AgentError, EnvironmentFailure, InfrastructureError
 
 HERE = "hosted_envs"
 CROWD = 64
 MEETING = threading.Barrier(CROWD)
+
+
+class OwnError(InfrastructureError):
+    """Of a user's environment, made from two numbers."""
+
+    def __init__(self, here, there):
+        super().__init__(f"lost between {here} and {there}")
+
+
+class OwnFailure(EnvironmentFailure):
+    """Also of a user's environment."""
 
 
 class InPlace(Env):
@@ -48,6 +59,12 @@ class InPlace(Env):
 
     def on_infrastructure(self, rest):
         raise InfrastructureError("the simulator's machine is gone")
+
+    def on_broken(self, rest):
+        raise OwnFailure("the level file is broken")
+
+    def on_own(self, rest):
+        raise OwnError(1, 2)
 
     def on_scarce(self, rest):
         raise OSError(24, "Too many open files")

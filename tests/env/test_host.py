@@ -1,7 +1,9 @@
 """Sessions in one process: repeats, limits, deadlines, and whose fault an error is."""
 
 import asyncio
+import gc
 import time
+import weakref
 
 import hosted_envs
 import pytest
@@ -263,6 +265,22 @@ def test_an_error_is_repeated_with_its_step_and_any_other_call_hears_that_the_se
         assert (host.counts.failed, host.counts.failures) == (1, {"environment": 1})
 
     run(scenario())
+
+
+def test_an_ended_session_leaves_its_environment_to_the_garbage_collector():
+    async def scenario():
+        host = EnvHost()
+        session = await host.open(troubled(), {})
+        env = weakref.ref(session.env)
+        for _ in range(2):
+            with pytest.raises(InfrastructureError, match="lost between 1 and 2"):
+                await host.step(session.id, 0, Action("own"), 5)
+        del session
+        await host.close_all()
+        gc.collect()
+        return env()
+
+    assert run(scenario()) is None
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,8 @@ def test_sessions_are_spread_and_stay_in_their_process(pool, loop):
         ("nonsense", EnvironmentFailure, "must return a Step, got dict"),
         ("endless", EnvironmentFailure, "reward must be finite"),
         ("object", EnvironmentFailure, "cannot be sent"),
+        ("broken", EnvironmentFailure, "^the level file is broken$"),
+        ("own", InfrastructureError, "^lost between 1 and 2$"),
         ("infrastructure", InfrastructureError, "^the simulator's machine is gone$"),
         ("scarce", InfrastructureError, "Too many open files"),
     ],

@@ -8,7 +8,13 @@ import math
 from typing import Any
 
 from asyncrl.env.protocol import Step
-from asyncrl.errors import EnvironmentFailure, EpisodeError, InfrastructureError, UnavailableError
+from asyncrl.errors import (
+    AsyncRLError,
+    EnvironmentFailure,
+    EpisodeError,
+    InfrastructureError,
+    UnavailableError,
+)
 from asyncrl.types import Message
 
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM, errno.EAGAIN, errno.EDQUOT})
@@ -28,6 +34,11 @@ def sort_failure(name: str, what: str, error: BaseException) -> EpisodeError:
     if scarce or isinstance(error, UnavailableError | MemoryError):
         return InfrastructureError(message)
     return EnvironmentFailure(message)
+
+
+def known_class(error: AsyncRLError) -> type[AsyncRLError]:
+    """The nearest class of `asyncrl.errors`: the one that other processes know."""
+    return next(kind for kind in type(error).__mro__ if kind.__module__ == AsyncRLError.__module__)
 
 
 def check_messages(messages: Any, what: str) -> list[Message]:
