@@ -72,6 +72,11 @@ def create_gateway_app(episodes: Episodes, router: EngineRouter, token: str = ""
     async def metrics() -> Response:
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
 
+    _add_episode_routes(app, episodes)
+    return app
+
+
+def _add_episode_routes(app: FastAPI, episodes: Episodes) -> None:
     @app.post("/asyncrl/v1/episodes")
     async def open_episode(request: Request) -> Response:
         episode = episodes.open(parse_spec(await _body(request)))
@@ -100,8 +105,6 @@ def create_gateway_app(episodes: Episodes, router: EngineRouter, token: str = ""
     async def forget(request: Request, episode_id: str) -> Response:
         episodes.drop(episodes.by_id(episode_id))
         return _reply(request, {})
-
-    return app
 
 
 class _Metrics:
