@@ -1,0 +1,1 @@
+"""A web shop in a real browser."""
