@@ -133,6 +133,8 @@ class TrainConfig(Section):
     checkpoint_every: int = Field(10, ge=0)
     """Steps between checkpoints, and the most that a crash of the trainer costs; 0 keeps only the last version."""
     keep_checkpoints: int = Field(2, ge=1)
+    on_poison: Literal["continue", "stop"] = "continue"
+    """What follows a group that makes the loss or gradient NaN, when it has been saved and left out."""
 
     @field_validator("betas", mode="before")
     @classmethod

@@ -24,6 +24,7 @@ from asyncrl.data.table import TrajectoryTable
 from asyncrl.train.anchors import Anchors
 from asyncrl.train.engine import TrainEngine
 from asyncrl.train.models import load_anchors, load_trained
+from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.progress import MetricsLog
 from asyncrl.train.recover import recover
 from asyncrl.train.resume import Checkpointer
@@ -111,6 +112,7 @@ def make_checkpointer(
         model,
         every=config.train.checkpoint_every,
         keep=config.train.keep_checkpoints,
+        also_every=config.eval.every,
         others={"critic": critic.engine} if critic is not None and critic.engine is not None else {},
     )
 
@@ -153,6 +155,7 @@ def run_trainer(
     trainer = Trainer(
         config, engine, objective, anchors, source, publisher,
         recorder.on_step if recorder else lambda *_: None, checkpointer,
+        PoisonFolder(folder / "poison", config, model),
     )  # fmt: skip
     start = time.monotonic()
     print(f"trainer: rank {engine.rank} of {engine.num_ranks} ready", flush=True)

@@ -21,6 +21,7 @@ def build_summary(run: TrainRun, stats: dict[str, Any], wall_s: float) -> dict[s
     return {
         "eval_before": eval_block(run.eval_before),
         "eval_after": eval_block(run.eval_after),
+        "evals": run.evals.results,
         "steps": totals["steps"],
         "wall_s": wall_s,
         "train_wall_s": run.train_wall_s,

@@ -28,6 +28,7 @@ from asyncrl.errors import ConfigError, DeadlineError
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.folder import RunFolder
+from asyncrl.launch.inflight import EvalsBeside
 from asyncrl.launch.roles import Roles
 from asyncrl.launch.summary import build_summary
 from asyncrl.launch.tasks import TaskPlan, plan_tasks
@@ -47,6 +48,7 @@ class TrainRun:
         self.roles: Roles
         self.eval_before: EvalResult | None = None
         self.eval_after: EvalResult | None = None
+        self.evals: EvalsBeside
         self.train_wall_s = 0.0
         self.engine_busy = 0.0
 
@@ -56,6 +58,7 @@ class TrainRun:
         tasks = plan_tasks(self.config)
         self.folder.write_json("config.json", self.config.model_dump(mode="json"))
         self.roles = self.make_roles(self._base_model())
+        self.evals = EvalsBeside(self.config, self.folder.path, self.roles.family)
         try:
             self._clear_weights()
             self.weights_dir.mkdir(parents=True)
@@ -99,6 +102,7 @@ class TrainRun:
             stats = await client.status()
         finally:
             await client.close()
+        show_eval(await self.evals.finish(self.config.engine.start_timeout_s))
         self.eval_after = await self._evaluate("after")
         return stats
 
@@ -147,6 +151,7 @@ class TrainRun:
                 if record["time"] > shown:
                     progress.show(record["step"], record)
                     shown = record["time"]
+            show_eval(self.evals.tick())
             await asyncio.sleep(TICK_S)
         self.train_wall_s = time.monotonic() - start
         busy_s = max(0.0, await self._engine_busy_s() - busy_s)
@@ -177,6 +182,17 @@ def describe(result: EvalResult) -> str:
     if result.failed:
         line += f", failed episodes {result.failed}"
     return line
+
+
+def show_eval(record: dict[str, Any] | None) -> None:
+    """Say what an evaluation beside the training found."""
+    if record is not None:
+        version = record["version"]
+        if "error" in record:
+            say(f"held-out at version {version}: {record['error']}")
+        else:
+            result = {k: v for k, v in record.items() if k not in ("version", "wall_s")}
+            say(f"held-out at version {version}: {describe(EvalResult(**result))}")
 
 
 def say(text: str) -> None:

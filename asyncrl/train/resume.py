@@ -54,6 +54,8 @@ class Restored:
 class Checkpointer:
     """Saves every `every` versions (0: only when told) and keeps the newest `keep`. Use on every rank alike.
 
+    also_every: versions that somebody else wants to read, as an evaluation beside the training does.
+
     others: further engines whose optimizers belong to the run, by name, such as a critic's.
     """
 
@@ -64,12 +66,13 @@ class Checkpointer:
         base_model: str,
         every: int = 0,
         keep: int = 2,
+        also_every: int = 0,
         others: Mapping[str, TrainEngine] | None = None,
     ) -> None:
         self.folder = folder
         self.engine = engine
         self.base_model = base_model
-        self.every = every
+        self.periods = [period for period in (every, also_every) if period]
         self.keep = keep
         self.others = dict(others or {})
         self.write_s = 0.0
@@ -78,7 +81,7 @@ class Checkpointer:
         self._failure: Exception | None = None
 
     def due(self, version: int) -> bool:
-        return self.every > 0 and version % self.every == 0
+        return any(version % period == 0 for period in self.periods)
 
     def save(self, version: int, extra: Mapping[str, Any]) -> float:
         """Copy the state and start writing it; return the seconds training stood still. A collective.
