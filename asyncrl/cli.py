@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from asyncrl import __version__
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 
-COMMANDS = ("train", "serve", "eval", "sft", "config", "doctor", "env", "sandbox")
+COMMANDS = ("train", "serve", "eval", "sft", "config", "doctor", "env", "sandbox", "replay")
 """Modules of `asyncrl.commands`, in the order `--help` shows them."""
 
 EPILOG = """\

@@ -114,7 +114,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--recipe", default="gridworld_grpo")
     parser.add_argument("--no-baseline", action="store_true", help="skip the undisturbed run")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
-    return parser.parse_args()
+    return parser.parse_intermixed_args()
 
 
 def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:

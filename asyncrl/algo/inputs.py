@@ -163,8 +163,12 @@ def count_totals(mask: Tensor, group: Tensor | None = None, horizon: float = 0.0
     )
 
 
+class NonFiniteError(ValueError):
+    """A tensor holds NaN or infinity."""
+
+
 def check_finite(tensors: dict[str, Tensor]) -> None:
-    """ValueError naming the first tensor with a NaN or infinity.
+    """`NonFiniteError` naming the first tensor with a NaN or infinity.
 
     One device synchronisation when all is well.
     """
@@ -175,7 +179,7 @@ def check_finite(tensors: dict[str, Tensor]) -> None:
     if bool(bad.any()):
         name = list(tensors)[int(bad.nonzero()[0])]
         count = int((~torch.isfinite(tensors[name])).sum())
-        raise ValueError(f"{name} holds {count} NaN or infinite value(s) on sampled tokens")
+        raise NonFiniteError(f"{name} holds {count} NaN or infinite value(s) on sampled tokens")
 
 
 def _check_shape(name: str, x: Tensor, shape: torch.Size) -> None:

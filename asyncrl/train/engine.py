@@ -11,6 +11,7 @@ from typing import Any
 import deepspeed
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.zero.stage_1_and_2 import INITIAL_MICRO_STEP_ID
 from torch import Tensor, nn
 
 from asyncrl.config import TrainConfig
@@ -70,6 +71,14 @@ class TrainEngine:
             config=deepspeed_config(train, dtype),
         )
         self.device = self.engine.device
+        self._probe = torch.zeros((), device=self.device)
+        for parameter in policy.parameters():
+            if parameter.requires_grad:
+                parameter.register_hook(self._note_gradient)
+
+    def _note_gradient(self, grad: Tensor) -> None:
+        # One NaN or infinity anywhere makes the sum one too, as does a norm beyond what float32 can square.
+        self._probe += torch.linalg.vector_norm(grad.detach(), dtype=torch.float32).square()
 
     def outputs(
         self, token_ids: Tensor, mask: Tensor, temperature: float, want: tuple[str, ...] = ()
@@ -90,8 +99,31 @@ class TrainEngine:
         self.engine.set_gradient_accumulation_boundary(last)
         self.engine.backward(loss * self.num_ranks)
 
+    def finite(self) -> bool:
+        """True when every gradient since the last step is finite, on all ranks. A collective."""
+        bad = (~torch.isfinite(self._probe)).float()
+        self.all_reduce(bad, "max")
+        return not bool(bad)
+
+    def discard(self) -> None:
+        """Forget the accumulated gradient; weights and moments stay. Call on every rank."""
+        optimizer, stage = self.engine.optimizer, self.train_config.zero_stage
+        self._probe.zero_()
+        if stage == 0:
+            self.engine.zero_grad()
+            return
+        optimizer.zero_grad(set_to_none=True)
+        if stage == 3:
+            optimizer.averaged_gradients = {}
+            return
+        optimizer._release_preflattened_grad_buffers()
+        for key in optimizer.averaged_gradients:
+            optimizer.averaged_gradients[key] = optimizer.all_grad_tensors[key] = None
+        optimizer.micro_step_id = INITIAL_MICRO_STEP_ID
+
     def step(self, learning_rate: float) -> float:
         """Apply the accumulated gradient; return its norm before clipping."""
+        self._probe.zero_()
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate
         if self.train_config.zero_stage == 0:
@@ -107,18 +139,25 @@ class TrainEngine:
         if self.num_ranks > 1:
             dist.all_reduce(tensor, op=getattr(dist.ReduceOp, kind.upper()))
 
-    def broadcast_bytes(self, data: bytes | None) -> bytes:
-        """Send rank 0's bytes to every rank."""
+    def any_text(self, text: str) -> str:
+        """Return the text of one rank that has one, the same on every rank; "" when none has. A collective."""
+        who = torch.tensor([self.rank + 1 if text else 0], device=self.device)
+        self.all_reduce(who, "max")
+        source = int(who) - 1
+        return "" if source < 0 else self.broadcast_bytes(text.encode(), source).decode()
+
+    def broadcast_bytes(self, data: bytes | None, source: int = 0) -> bytes:
+        """Send one rank's bytes to every rank."""
         if self.num_ranks == 1:
             assert data is not None
             return data
         size = torch.tensor([len(data) if data is not None else 0], dtype=torch.long, device=self.device)
-        dist.broadcast(size, src=0)
-        if self.rank == 0:
+        dist.broadcast(size, src=source)
+        if self.rank == source:
             buffer = torch.frombuffer(bytearray(data or b""), dtype=torch.uint8).to(self.device)
         else:
             buffer = torch.empty(int(size), dtype=torch.uint8, device=self.device)
-        dist.broadcast(buffer, src=0)
+        dist.broadcast(buffer, src=source)
         return buffer.cpu().numpy().tobytes()
 
     def barrier(self) -> None:

@@ -7,15 +7,14 @@ runs the model only on its own rows.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from asyncrl.algo.inputs import LossInputs, Totals, count_totals
+from asyncrl.algo.inputs import LossInputs, NonFiniteError, Totals, count_totals
 from asyncrl.algo.loss.sat import order_quantile
 from asyncrl.algo.metrics import Metrics, merge, reduce_over_ranks
 from asyncrl.algo.objective import Objective
@@ -47,6 +46,12 @@ class StepReport:
     num_sequences: int = 0
     skipped: str = ""
     """Why no optimizer step was taken, empty when one was."""
+    poisoned: dict[int, str] = field(default_factory=dict)
+    """Groups left out because they make the loss or gradient NaN or infinite: index in the batch to reason."""
+
+
+OnPoison = Callable[[dict[int, str]], None]
+"""Called on every rank with groups found poisoned (index in the batch to reason), before the optimizer's step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ class _Step:
     settings: StepSettings
     learning_rate: float
     kl_coef: float
+    on_poison: OnPoison
 
     @property
     def critic_only(self) -> bool:
@@ -77,10 +83,12 @@ def train_step(
     settings: StepSettings,
     learning_rate: float,
     controls: Controls | None = None,
+    on_poison: OnPoison = lambda found: None,
 ) -> StepReport:
     """Train on one batch. A collective: call on every rank with the same batch.
 
-    Raises ValueError naming the tensor when one is not finite; nothing has been applied then.
+    Groups that make the loss or the gradient NaN or infinite are left out, on all ranks alike, and reported.
+    Raises ValueError when what all rows share is not finite; nothing has been applied then.
     """
     controls = controls or Controls(KlController(objective.kl_coef))
     tensors = anchors.step_tensors(engine, batch, settings, settings.num_minibatches)
@@ -98,19 +106,30 @@ def train_step(
         )
     log_ratio, rate, measured = _measure(batch, tensors, controls, learning_rate)
     step = _Step(
-        engine, objective, anchors, batch, tensors, estimate.advantages, settings, rate, controls.kl.coef
-    )
+        engine, objective, anchors, batch, tensors, estimate.advantages, settings, rate, controls.kl.coef,
+        on_poison,
+    )  # fmt: skip
     parts: list[Metrics] = []
+    poisoned: dict[int, str] = {}
     norms = [
-        _minibatch(step, rows, parts) for rows in split_minibatches(batch, kept, settings.num_minibatches)
+        _minibatch(step, rows, parts, poisoned)
+        for rows in split_minibatches(batch, kept, settings.num_minibatches)
     ]
+    if not parts:
+        return StepReport(
+            skipped="the loss or gradient was not finite",
+            metrics=objective.report(estimate.metrics),
+            poisoned=poisoned,
+        )
+    kept = [row for row in kept if int(batch.group[row]) not in poisoned]
     if controls.baselines is not None and log_ratio is not None:
         controls.baselines.update(batch, mean_drift(log_ratio, pad_rows(batch, range(count)).mask))
     metrics = objective.report(reduce_over_ranks(merge(parts), engine.all_reduce) | estimate.metrics)
     metrics |= measured | _reward_kl(objective, batch, tensors)
     metrics["grad_norm"] = max(norms)
     metrics["learning_rate"] = rate
-    return StepReport(metrics, sum(batch.trajectories[row].num_sampled for row in kept), len(kept))
+    num_tokens = sum(batch.trajectories[row].num_sampled for row in kept)
+    return StepReport(metrics, num_tokens, len(kept), poisoned=poisoned)
 
 
 def _measure(
@@ -138,34 +157,93 @@ def _reward_kl(objective: Objective, batch: StepBatch, tensors: StepTensors) -> 
     return {"reference_kl": float((kl * mask).sum() / mask.sum().clamp(min=1))}
 
 
-def _minibatch(step: _Step, rows: Sequence[int], parts: list[Metrics]) -> float:
-    """Accumulate the gradients of `rows` and take one optimizer step; return the gradient norm."""
+def _minibatch(step: _Step, rows: Sequence[int], parts: list[Metrics], poisoned: dict[int, str]) -> float:
+    """Take one optimizer step on `rows` less the groups that poison it; return the gradient norm, 0 without a step.
+
+    What is poisoned is found out by trying each group alone, without a step.
+    """
+    found, why = _accumulate(step, rows)
+    if why:
+        _discard(step)
+        bad = _find_poison(step, rows) or {int(step.batch.group[row]): why for row in rows}
+        poisoned.update(bad)
+        step.on_poison(bad)
+        rows = [row for row in rows if int(step.batch.group[row]) not in bad]
+        found, why = _accumulate(step, rows) if rows else ([], "")
+        if why:
+            # Each group is fine alone and all together are not.
+            _discard(step)
+            bad = {int(step.batch.group[row]): why for row in rows}
+            poisoned.update(bad)
+            step.on_poison(bad)
+            rows = []
+    if not rows:
+        return 0.0
+    parts += found
+    return _apply(step)
+
+
+def _find_poison(step: _Step, rows: Sequence[int]) -> dict[int, str]:
+    """Return the groups whose own loss or gradient is not finite, with what is wrong. A collective."""
+    found = {}
+    for group in sorted({int(step.batch.group[row]) for row in rows}):
+        _, why = _accumulate(step, [row for row in rows if int(step.batch.group[row]) == group])
+        _discard(step)
+        if why:
+            found[group] = why
+    return found
+
+
+def _accumulate(step: _Step, rows: Sequence[int]) -> tuple[list[Metrics], str]:
+    """Accumulate the gradients of `rows`; return metrics, and what is not finite on any rank. A collective."""
     engine, objective, batch = step.engine, step.objective, step.batch
     totals = _totals(step, rows)
     statistics = _minibatch_statistics(step, rows)
     lengths = [batch.trajectories[row].num_tokens for row in rows]
     units = [int(batch.group[row]) for row in rows] if "pairs" in objective.needs else None
     plan = plan_micro_batches(lengths, step.settings.micro_batch_tokens, engine.num_ranks, units)[engine.rank]
+    found: list[Metrics] = []
+    why = ""
     for number, chosen in enumerate(plan):
-        parts.append(
-            _micro_batch(step, [rows[i] for i in chosen], totals, statistics, last=number == len(plan) - 1)
-        )
+        last = number == len(plan) - 1
+        metrics, wrong = _micro_batch(step, [rows[i] for i in chosen], totals, statistics, last)
+        found.append(metrics)
+        why = why or wrong
+    told = engine.any_text(why)
+    if not told and not all(one.finite() for one in _engines(step)):
+        told = "the gradient holds NaN or infinite values"
+    return found, told
+
+
+def _engines(step: _Step) -> list[TrainEngine]:
+    critic = step.anchors.critic
+    return [step.engine, *([critic.engine] if critic is not None and critic.engine is not None else [])]
+
+
+def _discard(step: _Step) -> None:
+    for engine in _engines(step):
+        engine.discard()
+
+
+def _apply(step: _Step) -> float:
+    """Take the optimizer steps; return the largest gradient norm."""
     norms = [0.0]
     critic = step.anchors.critic
     if critic is not None and critic.engine is not None:
         norms.append(critic.engine.step(critic.config.learning_rate))
     if not step.critic_only or (critic is not None and critic.shared):
-        norms.append(engine.step(step.learning_rate))
-    norm = max(norms)
-    if not all(math.isfinite(value) for value in norms):
-        raise ValueError(f"gradient norm is {norm}")
-    return norm
+        norms.append(step.engine.step(step.learning_rate))
+    return max(norms)
 
 
 def _micro_batch(
     step: _Step, rows: list[int], totals: Totals, statistics: dict[str, Tensor], last: bool
-) -> Metrics:
-    engine, objective, critic = step.engine, step.objective, step.anchors.critic
+) -> tuple[Metrics, str]:
+    """Run forward and backward on this rank's rows; return metrics, and what is not finite.
+
+    A rank that finds something still runs the backward pass, since other ranks may wait in it.
+    """
+    engine, critic = step.engine, step.anchors.critic
     micro = pad_rows(step.batch, rows)
     want = _want(step)
     with torch.set_grad_enabled(not step.critic_only or (critic is not None and critic.shared)):
@@ -173,21 +251,45 @@ def _micro_batch(
     inputs = loss_inputs(step.batch, micro, outputs, step.advantages, step.tensors)
     inputs = dataclasses.replace(inputs, statistics=inputs.statistics | statistics)
     inputs = _with_teacher_logits(step, micro, outputs, inputs)
-    if critic is None:
-        loss, metrics = objective.loss(inputs, totals, step.kl_coef)
-        engine.backward(loss, last)
-        return metrics
-    values = outputs["values"] if critic.shared else critic.outputs(engine, micro.token_ids, micro.mask)[0]
-    value_loss, value_metrics = objective.value_term(dataclasses.replace(inputs, values=values), totals)
-    if critic.engine is not None:
-        critic.engine.backward(value_loss, last)
+    values = None
+    if critic is not None:
+        values = (
+            outputs["values"] if critic.shared else critic.outputs(engine, micro.token_ids, micro.mask)[0]
+        )
+    try:
+        policy, value, metrics = _losses(step, inputs, values, totals)
+    except NonFiniteError as error:
+        policy, value = 0 * outputs["logp"].sum(), None if values is None else 0 * values.sum()
+        _backward(step, policy, value, last)
+        return {}, str(error)
+    _backward(step, policy, value, last)
+    total = policy.detach() + (value.detach() if value is not None else 0)
+    return metrics, "" if bool(torch.isfinite(total)) else f"the loss is {float(total)}"
+
+
+def _losses(
+    step: _Step, inputs: LossInputs, values: Tensor | None, totals: Totals
+) -> tuple[Tensor, Tensor | None, Metrics]:
+    """Return this micro-batch's policy loss, value loss and metrics. Raises `NonFiniteError`."""
+    objective = step.objective
+    value: Tensor | None = None
+    metrics: Metrics = {}
+    if values is not None:
+        value, metrics = objective.value_term(dataclasses.replace(inputs, values=values), totals)
     if step.critic_only:
-        if critic.shared:
-            engine.backward(value_loss, last)
-        return value_metrics
-    loss, metrics = objective.loss(inputs, totals, step.kl_coef)
-    engine.backward(loss + value_loss if critic.shared else loss, last)
-    return metrics | value_metrics
+        return torch.zeros((), device=step.engine.device), value, metrics
+    policy, found = objective.loss(inputs, totals, step.kl_coef)
+    return policy, value, found | metrics
+
+
+def _backward(step: _Step, policy: Tensor, value: Tensor | None, last: bool) -> None:
+    critic = step.anchors.critic
+    if critic is not None and critic.engine is not None and value is not None:
+        critic.engine.backward(value, last)
+    if critic is not None and critic.shared and value is not None:
+        step.engine.backward(value if step.critic_only else policy + value, last)
+    elif not step.critic_only:
+        step.engine.backward(policy, last)
 
 
 def _want(step: _Step) -> tuple[str, ...]:

@@ -22,11 +22,12 @@ import torch
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
-from asyncrl.errors import DeadlineError
+from asyncrl.errors import DeadlineError, StopError
 from asyncrl.train.anchors import Anchors
 from asyncrl.train.batch import StepBatch, build_step_batch
 from asyncrl.train.controls import make_controls
 from asyncrl.train.engine import TrainEngine
+from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.resume import Checkpointer
 from asyncrl.train.sft_phase import SftPhase
 from asyncrl.train.step import StepReport, StepSettings, train_step
@@ -47,6 +48,8 @@ class BatchSource(Protocol):
     def commit(self, version: int) -> None: ...
 
     def bound(self, staleness: int) -> None: ...
+
+    def drop(self, step: int, group_ids: Sequence[str], reason: str) -> int: ...
 
     def distrust(self, step: int, group_ids: Sequence[str], reason: str) -> Sequence[str]: ...
 
@@ -91,6 +94,7 @@ class Trainer:
         publisher: Publisher,
         on_step: Callable[[int, dict[str, Any], Sequence[Group]], None] = lambda *_: None,
         checkpointer: Checkpointer | None = None,
+        poison: PoisonFolder | None = None,
     ) -> None:
         self.config = config
         self.engine = engine
@@ -100,6 +104,7 @@ class Trainer:
         self.publisher = publisher
         self.on_step = on_step
         self.checkpointer = checkpointer
+        self.poison = poison
         self.controls = make_controls(config, objective)
         self.sft_phase = SftPhase(config.sft_phase)
         self.totals = Totals()
@@ -130,7 +135,7 @@ class Trainer:
         batch = build_step_batch(groups, version, self.config.buffer.max_staleness)
         report = train_step(
             self.engine, self.objective, self.anchors, batch, self.settings, self._learning_rate(version),
-            self.controls,
+            self.controls, lambda found: self._set_aside(version, groups, found),
         )  # fmt: skip
         report.metrics |= self.sft_phase.after_step(self.engine, batch, self.settings, version + 1)
         report.metrics |= self.anchors.after_step(self.engine, version + 1, report.metrics)
@@ -172,6 +177,26 @@ class Trainer:
             log.error("quarantined %s: %s", ", ".join(workers), reason)
         self.engine.barrier()
         return False
+
+    def _set_aside(self, version: int, groups: Sequence[Group], found: dict[int, str]) -> None:
+        """Save poisoned groups and take them out of the batch. Raises `StopError` where the recipe says so."""
+        ordered = sorted(groups, key=lambda group: group.task.id)
+        wrong = {ordered[index].id: why for index, why in found.items()}
+        critic = self.anchors.critic
+        engines = {"policy": self.engine}
+        if critic is not None and critic.engine is not None:
+            engines["critic"] = critic.engine
+        path = None
+        if self.poison is not None:
+            path = self.poison.save(version, wrong, groups, engines, self.state_dict())
+        message = "; ".join(f"group {group}: {why}" for group, why in wrong.items())
+        if self.engine.rank == 0:
+            assert self.source is not None
+            log.error("step %d leaves out poisoned groups (%s), kept in %s", version, message, path)
+            self.source.drop(version, list(wrong), "poison")
+        self.engine.barrier()
+        if self.config.train.on_poison == "stop":
+            raise StopError(f"step {version}: {message}; train.on_poison is 'stop'")
 
     def _checkpoint(self, version: int) -> dict[str, float]:
         """Save when due; return how long training stood still for it."""
@@ -247,7 +272,7 @@ class Trainer:
     ) -> None:
         totals = self.totals
         totals.steps += 1
-        totals.trained_groups += len(groups)
+        totals.trained_groups += len(groups) - len(report.poisoned)
         totals.trained_tokens += report.num_tokens
         totals.lags.update(token_lags(batch))
         totals.pauses_s += published.pause_s
@@ -294,6 +319,7 @@ class Trainer:
             "time/pause_s": max(published.pause_s, default=0.0),
             "busy/trainer": (train_s + publish_s) / max(wall_s, 1e-9),
             "skipped": report.skipped,
+            "batch/poisoned": len(report.poisoned),
             **{f"buffer/{name}": value for name, value in stats.items() if isinstance(value, int | float)},
         }
 

@@ -1,0 +1,138 @@
+"""Groups that make the loss or gradient NaN or infinite: kept in a file with all that is needed to see it again.
+
+    poison/step-NNNNNN.safetensors      weights before the step, the groups, what the objective read, the recipe
+
+`asyncrl replay FILE` takes the step again, alone and on one rank.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from asyncrl.algo.objective import build_objective
+from asyncrl.config import Config, parse_config
+from asyncrl.data.codec import decode_group, encode_group, pack, unpack
+from asyncrl.errors import InputError
+from asyncrl.train.batch import build_step_batch
+from asyncrl.train.controls import make_controls
+from asyncrl.train.engine import TrainEngine
+from asyncrl.train.full_state import WEIGHT, gather_state, load_state
+from asyncrl.train.models import load_anchors, load_trained
+from asyncrl.train.nested_state import join, split
+from asyncrl.train.step import StepReport, StepSettings, train_step
+from asyncrl.types import Group
+
+log = logging.getLogger("asyncrl.train")
+
+MAX_FILES = 8
+"""So many files a run keeps; each holds a whole set of weights."""
+ENGINES = "engines/"
+
+
+class PoisonFolder:
+    """Writes what poisoned a step. Call on every rank; rank 0 writes."""
+
+    def __init__(self, folder: Path, config: Config, model: str) -> None:
+        self.folder = folder
+        self.config = config
+        self.model = model
+
+    def save(
+        self,
+        version: int,
+        groups: Mapping[str, str],
+        batch: Sequence[Group],
+        engines: Mapping[str, TrainEngine],
+        state: Mapping[str, Any],
+    ) -> Path | None:
+        """Keep the groups (id to what is wrong) of the step that starts at `version`; return the file on rank 0.
+
+        engines: those that the step trains, by name, as they are before it. A disk that refuses is logged.
+        """
+        tensors: dict[str, Tensor] = {}
+        first = False
+        for name, engine in engines.items():
+            first = engine.rank == 0
+            kept = {key: t for key, t in gather_state(engine).items() if key.startswith(f"{WEIGHT}/")}
+            tensors |= {f"{ENGINES}{name}/{key}": tensor for key, tensor in kept.items()}
+        if not first:
+            return None
+        bodies = pack([encode_group(group) for group in batch if group.id in groups])
+        tensors["groups"] = torch.frombuffer(bytearray(bodies), dtype=torch.uint8)
+        about = {
+            "version": version,
+            "model": self.model,
+            "config": self.config.model_dump(mode="json"),
+            "wrong": dict(groups),
+            "state": split(dict(state), tensors, "state"),
+        }
+        path = self.folder / f"step-{version:06d}.safetensors"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if len(list(self.folder.glob("step-*"))) >= MAX_FILES and not path.exists():
+                log.error("poisoned groups of step %d are not kept: %s is full", version, self.folder)
+                return None
+            save_file(tensors, str(path), metadata={"about": json.dumps(about)})
+        except OSError as error:
+            log.error("poisoned groups of step %d are not kept: %s", version, error)
+            return None
+        return path
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay found: the step's report, the group ids by their place in it, and what was recorded."""
+
+    report: StepReport
+    group_ids: list[str]
+    recorded: dict[str, str]
+
+
+def replay(path: Path) -> Replayed:
+    """Take the step of a poison file again. Raises `InputError` for what is no such file."""
+    tensors, about = _read(path)
+    config = parse_config(about["config"], str(path), strict=False)
+    objective = build_objective(config.algo)
+    train = config.train.model_copy(update={"zero_stage": 0})
+    engine = TrainEngine(load_trained(config, objective, about["model"]), train, config.model.dtype)
+    anchors = load_anchors(config.model_copy(update={"train": train}), objective, engine, about["model"])
+    engines = {"policy": engine}
+    if anchors.critic is not None and anchors.critic.engine is not None:
+        engines["critic"] = anchors.critic.engine
+    for name, one in engines.items():
+        prefix = f"{ENGINES}{name}/"
+        weights = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+        load_state(one, weights | {"adam_step": torch.tensor(0.0)})
+    state = join(about["state"], tensors)
+    anchors.load_state_dict(state["anchors"])
+    controls = make_controls(config, objective)
+    controls.load_state_dict(state["controls"])
+    groups = [decode_group(body) for body in unpack(tensors["groups"].numpy().tobytes())]
+    batch = build_step_batch(groups, about["version"], config.buffer.max_staleness)
+    settings = StepSettings(
+        config.rollout.temperature, config.train.micro_batch_tokens, 1, float(config.max_tokens)
+    )
+    report = train_step(engine, objective, anchors, batch, settings, config.train.learning_rate, controls)
+    ids = [group.id for group in sorted(groups, key=lambda group: group.task.id)]
+    return Replayed(report, ids, about["wrong"])
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            about = json.loads((file.metadata() or {})["about"])
+            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 - not a dict
+    except Exception as error:
+        raise InputError(
+            f"{path}: is no file of poisoned groups ({type(error).__name__}: {error})"
+        ) from error
