@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
@@ -21,6 +22,24 @@ def tool_schema(name: str, description: str | None, parameters: dict[str, Any]) 
     """Return a tool in the form chat templates take."""
     function = {"name": name, "description": description or "", "parameters": parameters}
     return {"type": "function", "function": function}
+
+
+def assistant_message(action: Action, arguments_as_text: bool = False) -> Message:
+    """Return the turn as a chat message; OpenAI's own format has the arguments of a call as JSON text."""
+    message: Message = {"role": "assistant", "content": action.content}
+    if action.tool_calls:
+        message["tool_calls"] = [
+            {
+                "type": "function",
+                "id": call.id or f"call-{i}",
+                "function": {
+                    "name": call.name,
+                    "arguments": json.dumps(call.arguments) if arguments_as_text else call.arguments,
+                },
+            }
+            for i, call in enumerate(action.tool_calls)
+        ]
+    return message
 
 
 async def answer_calls(action: Action, names: Collection[str], call: Caller) -> list[Message]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import zlib
 from typing import Any, ClassVar
 
@@ -27,7 +28,7 @@ MAX_TURNS = 64
 
 
 class Gymnasium(AdapterEnv):
-    """A Gymnasium environment by `id`, made with the arguments in `make`.
+    """A Gymnasium environment by `id` (or `module:id`, where a module registers it), made with the arguments `make`.
 
     `actions` are words for the actions 0, 1, ... (default: the environment's own names, or the numbers). `text` is
     "minigrid", "ansi", "observation", "auto", or the import path of a function (env, observation) -> text.
@@ -136,6 +137,9 @@ class Gymnasium(AdapterEnv):
             self.load("minigrid")
             # It prints every layout it rejects; a name in its module hides the builtin.
             vars(self.load("minigrid.envs.babyai.core.roomgrid_level"))["print"] = lambda *what: None
+        if ":" in id:
+            module, _, id = id.partition(":")
+            _register(module)
         if id not in library.registry:
             raise ValueError(f"id: unknown environment {id!r}; see `gymnasium.registry`")
         if "ansi" in _modes(library, id):
@@ -165,6 +169,14 @@ class Gymnasium(AdapterEnv):
             views = isinstance(space, self.load().spaces.Dict) and {"mission", "image"} <= set(space)
             text = "minigrid" if views else rendered
         return TEXTS[text] if text in TEXTS else load_object("text", text)
+
+
+def _register(module: str) -> None:
+    """Import a module that registers environments of its own. Raises `ValueError`."""
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(f"id: module {module!r} cannot be imported: {error}") from error
 
 
 def _modes(library: Any, id: str) -> list[str]:

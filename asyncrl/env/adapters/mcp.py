@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from asyncrl.env.adapters.calls import answer_calls
+from asyncrl.env.adapters.calls import answer_calls, assistant_message
 from asyncrl.env.adapters.mcp_link import McpLink
 from asyncrl.env.adapters.needs import AdapterEnv, load_object
 from asyncrl.env.protocol import Action, Step
@@ -98,7 +98,7 @@ class McpTools(AdapterEnv):
     async def step(self, action: Action) -> Step:
         """Make the calls at once; a turn without calls is the answer and ends the episode."""
         self.turn += 1
-        self.messages.append(_assistant(action))
+        self.messages.append(assistant_message(action))
         malformed = float(len(action.parse_errors))
         if not action.tool_calls and not action.parse_errors:
             return await self._finish(action.content, malformed)
@@ -136,16 +136,6 @@ class McpTools(AdapterEnv):
             components={"malformed": malformed, **components},
             truncated=answer is None,
         )
-
-
-def _assistant(action: Action) -> Message:
-    message: Message = {"role": "assistant", "content": action.content}
-    if action.tool_calls:
-        message["tool_calls"] = [
-            {"type": "function", "id": c.id, "function": {"name": c.name, "arguments": c.arguments}}
-            for c in action.tool_calls
-        ]
-    return message
 
 
 def _text(result: Any) -> str:

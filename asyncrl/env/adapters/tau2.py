@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from asyncrl.env.adapters.calls import tool_schema
+from asyncrl.env.adapters.calls import assistant_message, tool_schema
 from asyncrl.env.adapters.needs import AdapterEnv
 from asyncrl.env.adapters.tau2_domain import (
     STOPS,
@@ -70,7 +70,7 @@ class Tau2(AdapterEnv):
     def step(self, action: Action) -> Step:
         """Make the calls in order, as the state asks for; a turn without calls goes to the user."""
         self.turn += 1
-        self.messages.append(_assistant(action))
+        self.messages.append(assistant_message(action))
         malformed = float(len(action.parse_errors))
         if action.tool_calls or action.parse_errors:
             self.calls += len(action.tool_calls)
@@ -132,13 +132,3 @@ def _schema(tool: Any) -> dict[str, Any]:
     if schema is not None:
         return dict(schema)
     return tool_schema(tool.name, part(tool, "description"), part(tool, "parameters") or {"type": "object"})
-
-
-def _assistant(action: Action) -> Message:
-    message: Message = {"role": "assistant", "content": action.content}
-    if action.tool_calls:
-        message["tool_calls"] = [
-            {"type": "function", "id": c.id, "function": {"name": c.name, "arguments": c.arguments}}
-            for c in action.tool_calls
-        ]
-    return message

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from asyncrl.env.adapters.calls import assistant_message
 from asyncrl.env.adapters.needs import AdapterEnv
 from asyncrl.env.adapters.verifiers_load import load_environment, row, rows
 from asyncrl.env.protocol import Action, Step
@@ -72,7 +72,7 @@ class Verifiers(AdapterEnv):
     async def step(self, action: Action) -> Step:
         """Add the turn, let the environment answer, and score the episode when it says that it is over."""
         self.turn += 1
-        said = _assistant(action)
+        said = assistant_message(action, arguments_as_text=True)
         try:
             await self._add(said)
             malformed: list[Message] = [
@@ -149,21 +149,6 @@ class Verifiers(AdapterEnv):
         if isinstance(error, errors.ToolError):
             return AgentError(f"{type(error).__name__}: {error.__cause__ or error}")
         return error
-
-
-def _assistant(action: Action) -> Message:
-    """The turn as the library takes it: arguments of calls are JSON text."""
-    message: Message = {"role": "assistant", "content": action.content}
-    if action.tool_calls:
-        message["tool_calls"] = [
-            {
-                "id": call.id or f"call-{i}",
-                "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
-            }
-            for i, call in enumerate(action.tool_calls)
-        ]
-    return message
 
 
 def _plain(messages: list[Message]) -> list[Message]:

@@ -9,7 +9,7 @@ from asyncrl.env.check import check_env
 from asyncrl.env.protocol import Action
 from asyncrl.types import Task
 
-pytest.importorskip("gymnasium")
+gymnasium = pytest.importorskip("gymnasium")
 pytest.importorskip("minigrid")
 
 
@@ -89,10 +89,32 @@ def test_the_starts_of_a_small_grid_are_divided_between_the_splits():
     assert min(map(len, keys)) > 100 and not keys[0] & keys[1]
 
 
+class Coin(gymnasium.Env):
+    """Heads by an even seed; guess it."""
+
+    observation_space = gymnasium.spaces.Discrete(1)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.side = seed % 2
+        return 0, {}
+
+    def step(self, action):
+        return 0, float(action == self.side), True, False, {}
+
+
+def test_a_module_that_registers_environments_is_imported():
+    gymnasium.register("Coin-v0", entry_point=Coin)
+    env = make(4, id=f"{__name__}:Coin-v0", actions=["heads", "tails"])
+    assert env.step(Action("heads")).success
+
+
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
         ({"id": "FrozenLake"}, "id: unknown environment 'FrozenLake'"),
+        ({"id": "no_such_module:X-v0"}, "id: module 'no_such_module' cannot be imported"),
         ({"id": "Pendulum-v1"}, "only Discrete from 0 is played"),
         ({"id": "CartPole-v1", "actions": ["left"]}, "actions: must be 2 different names"),
         ({"reward": "return"}, "reward: must be one of success, env"),

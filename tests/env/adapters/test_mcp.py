@@ -81,9 +81,7 @@ def check_sale(names, messages, end):
     assert (end.done, end.reward, end.success, end.components["sold"]) == (True, 1.0, True, 1.0)
 
 
-@pytest.mark.parametrize(
-    "servers", [CONFIG["servers"], STDIO, {"command": sys.executable, "args": [str(SHOP)]}]
-)
+@pytest.mark.parametrize("servers", [CONFIG["servers"], STDIO])
 def test_a_server_in_process_or_on_stdio_answers_and_its_final_state_is_scored(servers):
     check_sale(*run(lambda: sell_two_pears(servers)))
 
