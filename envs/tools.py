@@ -87,7 +87,7 @@ def _problem(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str
             return f"there is no argument {name!r}; there are {', '.join(properties) or 'none'}"
         kind = properties[name]["type"]
         if not isinstance(value, TYPES[kind]) or isinstance(value, bool):
-            return f"argument {name!r} must be a {kind}, got {value!r:.60}"
+            return f"argument {name!r} must be of type {kind}, got {value!r:.60}"
         if isinstance(value, str) and not _is_unicode(value):
             return f"argument {name!r} is no valid text, got {value!r:.60}"
     return ""
