@@ -28,13 +28,14 @@ MAX_TURNS = 64
 
 
 class Gymnasium(AdapterEnv):
-    """A Gymnasium environment by `id` (or `module:id`, where a module registers it), made with the arguments `make`.
+    """Play a Gymnasium, MiniGrid or BabyAI environment by words.
 
-    `actions` are words for the actions 0, 1, ... (default: the environment's own names, or the numbers). `text` is
-    "minigrid", "ansi", "observation", "auto", or the import path of a function (env, observation) -> text.
-    `reward` is "env" (the environment's own) or "success" (1 at the end of an episode that terminates with a return
-    above `success_above`, else 0). `max_turns` = 0 takes the environment's own limit. Of all starts, half belong to
-    each split, by their checksum, as far as there are different ones.
+    `id` names it, or `module:id` where a module registers it; `make` are arguments. `actions` are words for the
+    actions 0, 1, ... (default: the environment's own names, or the numbers). `text` is "minigrid", "ansi",
+    "observation", "auto", or the import path of a function (env, observation) -> text. `reward` is "env" (the
+    environment's own) or "success" (1 at the end of an episode that terminates with a return above `success_above`,
+    else 0). `max_turns` = 0 takes the environment's own limit. Of all starts, half belong to each split, by their
+    checksum, as far as there are different ones.
     """
 
     library: ClassVar[str] = "gymnasium"

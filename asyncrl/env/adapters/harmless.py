@@ -11,6 +11,7 @@ import math
 import re
 
 MAX_CHARACTERS = 2000
+MAX_ARITHMETIC = 500
 MAX_DEGREE = 64
 """Of nested powers: `(x**4)**2` is of degree 8."""
 FUNCTIONS = (
@@ -39,7 +40,7 @@ def _is_literal(text: str) -> bool:
 
 
 def _is_arithmetic(text: str) -> bool:
-    if not ARITHMETIC.fullmatch(text) or ATTRIBUTE.search(text):
+    if len(text) > MAX_ARITHMETIC or not ARITHMETIC.fullmatch(text) or ATTRIBUTE.search(text):
         return False
     if any(len(word) > 1 and word not in NAMES for word in WORD.findall(text)):
         return False

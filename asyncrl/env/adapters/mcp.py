@@ -31,14 +31,14 @@ class McpEpisode:
 
 
 class McpTools(AdapterEnv):
-    """`servers` is one MCP server or a table of them by name.
+    """Answer with the help of MCP servers' tools.
 
-    A server is the import path of a server object, or of a function that makes one for each episode; a URL
-    (streamable HTTP), or {url, token_env}; or {command, args, env, cwd} for a process on stdio. `reward` is the
-    import path of a function, plain or async, from `McpEpisode` to a number or (number, components). The prompt is
-    the task's `data["prompt"]`; `task_list` is the import path of a function from a split to such data, where no
-    task file is given. `only` limits the tools offered. `oracle` is the import path of a function
-    (messages, task) -> assistant message, if there is one.
+    `servers` is one server or a table of them by name. A server is the import path of a server object, or of a
+    function that makes one for each episode; a URL (streamable HTTP), or {url, token_env}; or {command, args, env,
+    cwd} for a process on stdio. `reward` is the import path of a function, plain or async, from `McpEpisode` to a
+    number or (number, components). The prompt is the task's `data["prompt"]`; `task_list` is the import path of a
+    function from a split to such data, where no task file is given. `only` limits the tools offered. `oracle` is
+    the import path of a function (messages, task) -> assistant message, if there is one.
     """
 
     library: ClassVar[str] = "mcp"

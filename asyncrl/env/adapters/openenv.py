@@ -19,14 +19,14 @@ JSON_ACTION = "json"
 
 
 class OpenEnv(AdapterEnv):
-    """An environment of the OpenEnv server at `url`.
+    """Play an environment behind an OpenEnv server.
 
-    A turn becomes the action {`action_field`: text} with the fields of `action` added; with `action_field` = "json"
-    the turn itself is the action as JSON; `to_action` is the import path of a function from `Action` to the fields
-    where neither fits. `tools` = true asks the server for its tools and makes the model's calls one after the
-    other. An observation is shown by its field `text_field`; without one by the first text field known, else as
-    JSON. `reset` and the task's data are sent with every reset, beside the seed. `token_env` names an environment
-    variable with a bearer token. Success is a return of at least `success_at`.
+    The server is at `url`. A turn becomes the action {`action_field`: text} with the fields of `action` added; with
+    `action_field` = "json" the turn itself is the action as JSON; `to_action` is the import path of a function from
+    `Action` to the fields where neither fits. `tools` = true asks the server for its tools and makes the model's
+    calls one after the other. An observation is shown by its field `text_field`; without one by the first text
+    field known, else as JSON. `reset` and the task's data are sent with every reset, beside the seed. `token_env`
+    names an environment variable with a bearer token. Success is a return of at least `success_at`.
     """
 
     library: ClassVar[str] = "websockets"

@@ -31,11 +31,11 @@ EVALUATING = frozenset(
 
 
 class ReasoningGym(AdapterEnv):
-    """A reasoning-gym dataset by name; `settings` are the dataset's own, `size` and `seed` excepted.
+    """Answer a question of a reasoning-gym dataset.
 
-    `answer` is "tagged" (the text inside the last <answer>...</answer>) or "plain" (the whole turn). The reward is
-    the scorer's, from 0 to 1. Of all questions of a dataset, half belong to the train split and half to the
-    held-out one, by their checksum.
+    `dataset` names it; `settings` are its own, `size` and `seed` excepted. `answer` is "tagged" (the text inside
+    the last <answer>...</answer>) or "plain" (the whole turn). The reward is the scorer's, from 0 to 1. Of all
+    questions of a dataset, half belong to the train split and half to the held-out one, by their checksum.
     """
 
     library: ClassVar[str] = "reasoning_gym"

@@ -25,13 +25,14 @@ from asyncrl.types import Message, Task
 
 
 class Tau2(AdapterEnv):
-    """The domain at import path `domain`, an object or what makes one.
+    """Serve a simulated user by tools, in a domain of tau2's shape.
 
-    It has `get_tasks()`, `get_environment()` with tau2's `get_policy`, `get_tools` (each with `openai_schema`),
-    `use_tool`, `get_db_hash` and, where tasks have an `initial_state`, `set_state`; `get_user(task, environment)`
-    returns the simulated user, whose `respond(messages)`, plain or async, returns what it says, ###STOP### in it to
-    end; or None, where the agent works alone and its first turn without calls is the last. The reward is
-    `get_reward(task, environment, messages)`, or tau2's rule on the golden actions where there is none.
+    `domain` is the import path of the domain, an object or what makes one. It has `get_tasks()`,
+    `get_environment()` with tau2's `get_policy`, `get_tools` (each with `openai_schema`), `use_tool`, `get_db_hash`
+    and, where tasks have an `initial_state`, `set_state`; `get_user(task, environment)` returns the simulated user,
+    whose `respond(messages)`, plain or async, returns what it says, ###STOP### in it to end; or None, where the
+    agent works alone and its first turn without calls is the last. The reward is `get_reward(task, environment,
+    messages)`, or tau2's rule on the golden actions where there is none.
     """
 
     required: ClassVar[tuple[str, ...]] = ("domain",)

@@ -32,12 +32,12 @@ def listed(shown: str, rng: random.Random) -> str:
 
 
 class TextArena(AdapterEnv):
-    """A TextArena game by `id`, made with the arguments in `make`.
+    """Play a TextArena game, alone or against scripted players.
 
-    We play seat `player` of `players`, or with `player` = -1 the seat that follows from the task's seed. The others
-    are played by `opponent`: "listed" (random among the bracketed moves that the game lists), or the import path of
-    a function (shown, rng) -> move. A turn without brackets is put in brackets. The reward is the game's own for our
-    seat; success is a reward of at least 1.
+    `id` names it; `make` are arguments. We play seat `player` of `players`, or with `player` = -1 the seat that
+    follows from the task's seed. The others are played by `opponent`: "listed" (random among the bracketed moves
+    that the game lists), or the import path of a function (shown, rng) -> move. A turn without brackets is put in
+    brackets. The reward is the game's own for our seat; success is a reward of at least 1.
     """
 
     library: ClassVar[str] = "textarena"

@@ -25,8 +25,9 @@ SUFFIXES = (".z8", ".ulx")
 
 
 class TextWorld(AdapterEnv):
-    """A made game of `rooms`, `objects` and a quest of `quest_length` commands, or the games in folder `games`.
+    """Play a TextWorld game, made from the seed or one of your own.
 
+    It has `rooms`, `objects` and a quest of `quest_length` commands, or is one of the games in folder `games`.
     `commands` = true lists the commands that can be given. Made games are kept in folder `cache`. The reward is the
     score gained by a turn as a share of the game's highest. `max_turns` = 0 allows three times the quest's length,
     and two more; 50 with games of the user's own.

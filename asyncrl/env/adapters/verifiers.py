@@ -17,11 +17,12 @@ TURN_LIMIT = "max_turns_reached"
 
 
 class Verifiers(AdapterEnv):
-    """The environment that `verifiers.load_environment(id, **args)` returns: `MultiTurnEnv` and its kinds.
+    """Play an environment of the verifiers library.
 
-    Tasks are the rows of its dataset and evaluation dataset. The reward is its rubric's, given with the last turn;
-    metrics become components; success is a reward of at least `success_at`. An environment is loaded once in a
-    process and shared by its episodes. `max_turns` = 0 takes the environment's own limit, or 16 where it has none.
+    It is what `verifiers.load_environment(id, **args)` returns, a `MultiTurnEnv` or one of its kinds. Tasks are the
+    rows of its dataset and evaluation dataset. The reward is its rubric's, given with the last turn; metrics become
+    components; success is a reward of at least `success_at`. An environment is loaded once in a process and shared
+    by its episodes. `max_turns` = 0 takes the environment's own limit, or 16 where it has none.
     """
 
     library: ClassVar[str] = "verifiers"

@@ -42,6 +42,7 @@ def test_literals_and_arithmetic_pass(text):
         "9**factorial(9)",
         "(" * 3000,
         "1" * 3000,
+        "x + " * 200 + "x",
         "x\x00",
     ],
 )
