@@ -17,6 +17,7 @@ ENVS: dict[str, str] = {
     "mix": "asyncrl.envs.mix.env:Mix",
     "repair": "asyncrl.envs.repair.env:Repair",
     "search": "asyncrl.envs.search.env:Search",
+    "simulated": "asyncrl.envs.simulated.env:Simulated",
     "sql": "asyncrl.envs.sql.env:Sql",
     "terminal": "asyncrl.envs.terminal.env:Terminal",
     "support": "asyncrl.envs.support.env:Support",

@@ -1,0 +1,144 @@
+"""Asks the simulating model: live, live and recorded, or from a recording."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import threading
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from asyncrl.envs.simulated.stand_in import complete
+from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
+
+MODES = ("live", "record", "replay")
+ATTEMPTS = 3
+PAUSE_S = 0.5
+KEY_VARIABLE = "ASYNCRL_SIMULATOR_KEY"
+"""Environment variable with the endpoint's bearer key."""
+_WRITING = threading.Lock()
+
+
+class Model:
+    """A chat-completions endpoint, or the stand-in where `url` is empty.
+
+    url: as "http://host:port/v1". recording: a file of JSON lines {"key", "request", "reply"}; "record" appends to
+    it what it asks and takes what is there already, "replay" asks nobody.
+    """
+
+    def __init__(self, url: str, name: str, mode: str, recording: str, timeout_s: float) -> None:
+        if mode != "live" and not recording:
+            raise ConfigError(f"env.config.recording: mode {mode!r} needs a file")
+        if mode == "replay" and not Path(recording).is_file():
+            raise ConfigError(f"env.config.recording: {recording}: is no file to replay")
+        self.url, self.name, self.mode, self.recording = url.rstrip("/"), name, mode, recording
+        self.timeout_s = timeout_s
+        self._client: httpx.AsyncClient | None = None
+
+    async def ask(self, messages: list[dict[str, str]], schema: dict[str, Any]) -> str:
+        """Return the model's reply to a conversation, at temperature 0.
+
+        Raises `EnvironmentFailure` when the request is not in the recording or the endpoint refuses it,
+        `InfrastructureError` when the endpoint cannot be reached or stays too busy.
+        """
+        request = {
+            "model": self.name,
+            "messages": messages,
+            "temperature": 0,
+            "response_format": {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema}},
+        }
+        key = request_key(request)
+        if self.mode != "live":
+            recorded = await asyncio.to_thread(read_recording, self.recording)
+            if key in recorded:
+                return recorded[key]
+        if self.mode == "replay":
+            raise EnvironmentFailure(
+                f"simulated: {self.recording} has no reply to {messages[-1]['content'][:200]!r} (key {key})"
+            )
+        reply = await self._complete(request)
+        if self.mode == "record":
+            await asyncio.to_thread(append_recording, self.recording, key, request, reply)
+        return reply
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def _complete(self, request: dict[str, Any]) -> str:
+        body = await self._post(request) if self.url else complete(request)
+        try:
+            content = body["choices"][0]["message"]["content"]
+        except (KeyError, IndexError, TypeError) as error:
+            raise EnvironmentFailure(
+                f"simulated: {self.url} gave no chat completion: {body!r:.300}"
+            ) from error
+        if not isinstance(content, str):
+            raise EnvironmentFailure(f"simulated: {self.url} replied without text: {content!r:.300}")
+        return content
+
+    async def _post(self, request: dict[str, Any]) -> Any:
+        if self._client is None:
+            key = os.environ.get(KEY_VARIABLE, "")
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            self._client = httpx.AsyncClient(headers=headers, timeout=self.timeout_s)
+        problem = ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(PAUSE_S * attempt)
+            try:
+                response = await self._client.post(f"{self.url}/chat/completions", json=request)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                problem = f"{type(error).__name__}: {error}"
+                continue
+            if response.status_code < 400:
+                try:
+                    return response.json()
+                except ValueError as error:
+                    raise EnvironmentFailure(
+                        f"simulated: {self.url} replied without JSON: {error}"
+                    ) from error
+            problem = f"status {response.status_code}: {response.text[:300]}"
+            if response.status_code < 500 and response.status_code not in (408, 429):
+                raise EnvironmentFailure(f"simulated: {self.url} refused the request: {problem}")
+        raise InfrastructureError(
+            f"simulated: {self.url} did not answer after {ATTEMPTS} attempts: {problem}"
+        )
+
+
+def request_key(request: dict[str, Any]) -> str:
+    """Return the hash by which a request is recorded: of its JSON with sorted keys."""
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def append_recording(path: str, key: str, request: dict[str, Any], reply: str) -> None:
+    """Add one line to a recording, in one write."""
+    line = json.dumps({"key": key, "request": request, "reply": reply}) + "\n"
+    with _WRITING, open(path, "a", encoding="utf-8") as file:
+        file.write(line)
+
+
+def read_recording(path: str) -> dict[str, str]:
+    """Return the replies of a recording by key. Raises `ConfigError` naming the line that is broken."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return {}
+    return _read(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=4)
+def _read(path: str, mtime_ns: int, size: int) -> dict[str, str]:
+    replies: dict[str, str] = {}
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            record = json.loads(line)
+            replies[record["key"]] = record["reply"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise ConfigError(f"env.config.recording: {path}, line {number}: {error!r}") from error
+    return replies
