@@ -23,6 +23,7 @@ from asyncrl.buffer.ledger import LeaseGoneError, Ledger, LedgerSettings, PutRes
 from asyncrl.data.codec import decode_group, lease_to_map, task_from_map, unpack
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
 from asyncrl.services import buffer_messages as messages
+from asyncrl.services.buffer_members import add_member_routes
 from asyncrl.services.buffer_messages import documented, groups_response, read
 from asyncrl.services.http import STATUSES, add_hot_route, create_app, error_response, serve
 from asyncrl.services.waiting import Waiters
@@ -120,6 +121,7 @@ def create_buffer_app(ledger: Ledger, token: str = "") -> FastAPI:
     _add_groups(app, service)
     _add_steps(app, service)
     _add_status(app, service)
+    add_member_routes(app)
     return app
 
 

@@ -30,7 +30,7 @@ from asyncrl.clients.patient import PatientGenerator
 from asyncrl.clients.router import EngineRouter
 from asyncrl.config import Config
 from asyncrl.data.codec import encode_group, pack, task_from_map, unpack
-from asyncrl.errors import ConfigError, InputError
+from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
 from asyncrl.rollout.group import GroupRunner, run_group
 from asyncrl.rollout.judge import Judging
@@ -38,11 +38,12 @@ from asyncrl.rollout.render import Limits, load_renderer
 from asyncrl.rollout.toolcalls import load_parser
 from asyncrl.rollout.worker import RolloutLoop
 from asyncrl.services.agents import AGENT, Agents
-from asyncrl.services.http import create_app, serve
+from asyncrl.services.http import Background, create_app, serve
 from asyncrl.types import Lease, Task
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_TASKS_PER_CALL = 4096
+MEMBERS_EVERY_S = 3.0
 JUDGE_KEY = "ASYNCRL_JUDGE_KEY"
 """Environment variable with the bearer key of `judge.url`."""
 _COUNTERS = (
@@ -71,6 +72,8 @@ class RolloutService:
     ) -> None:
         self.config = config
         self.name = name
+        self._token = token
+        self._joined: set[str] = set()
         self.router = EngineRouter([EngineClient(url, token) for url in engines])
         self.engines = PatientGenerator(self.router, config.engine.start_timeout_s)
         self.envs = EnvClient(list(envs), token)
@@ -121,6 +124,28 @@ class RolloutService:
                 raise ConfigError("algo: an objective with a greedy baseline cannot be trained with an agent")
             runner.baseline = baseline
         return runner
+
+    async def follow_members(self) -> None:
+        """Use engines and environments that join the job, and let those go that leave it. For ever."""
+        assert self.buffer is not None
+        while True:
+            try:
+                job = await self.buffer.job()
+            except AsyncRLError:
+                # A buffer alone, of which no launcher has said what it is for.
+                job = {"joined": {"engine": [], "env": []}}
+            engines, envs = set(job["joined"]["engine"]), set(job["joined"]["env"])
+            for url in engines - self._joined:
+                self.router.join(EngineClient(url, self._token))
+            for url in envs - self._joined:
+                self.envs.join(url)
+            for url in self._joined - engines - envs:
+                if url in self.envs.urls:
+                    self.envs.leave(url)
+                else:
+                    await self.router.leave(url)
+            self._joined = engines | envs
+            await asyncio.sleep(MEMBERS_EVERY_S)
 
     async def run_tasks(
         self, tasks: Sequence[Task], samples: int, temperature: float, seed: int | None
@@ -200,7 +225,9 @@ def create_rollout_app(service: RolloutService, token: str) -> FastAPI:
         yield
         await service.close()
 
-    background = {"lease loop": service.loop.run} if service.loop else {}
+    background: dict[str, Background] = {}
+    if service.loop is not None:
+        background = {"lease loop": service.loop.run, "members": service.follow_members}
     app = create_app("asyncrl rollout worker", token, MAX_BODY_BYTES, background=background, lifespan=clients)
     registry = CollectorRegistry()
     registry.register(_Metrics(service))

@@ -12,7 +12,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from asyncrl.clients.buffer import BufferClientSync
 from asyncrl.clients.engine import EngineClient
 from asyncrl.config import Config
 from asyncrl.data.table import TrajectoryTable
+from asyncrl.errors import AsyncRLError
 from asyncrl.train.anchors import Anchors
 from asyncrl.train.engine import TrainEngine
 from asyncrl.train.models import load_anchors, load_trained
@@ -39,12 +40,22 @@ class SyncFilePublisher:
     """Runs a `FilePublisher` from the trainer's thread: rank 0 writes and commits, every rank gathers."""
 
     def __init__(
-        self, directory: Path, engines: Sequence[str], token: str, rank: int, wait_s: float = 0.0
+        self,
+        directory: Path,
+        engines: Sequence[str],
+        token: str,
+        rank: int,
+        wait_s: float = 0.0,
+        joined: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="publisher", daemon=True)
         self._thread.start()
+        self._token = token
         self._clients = [EngineClient(url, token) for url in engines]
+        self._guests: dict[str, EngineClient] = {}
+        self.joined = joined
+        """Asks for the engines that have joined the job since it began."""
         self.publisher = FilePublisher(directory, self._clients, wait_s=wait_s)
         self.rank = rank
 
@@ -55,11 +66,22 @@ class SyncFilePublisher:
             for _ in engine.weights():
                 pass
             return PublishReport(version)
+        self._welcome()
         file = self.publisher.write(version, engine.weights())
         write_s = time.perf_counter() - start
         report = asyncio.run_coroutine_threadsafe(self.publisher.publish(file), self._loop).result()
         report.write_s = write_s
         return report
+
+    def _welcome(self) -> None:
+        """Publish to engines that have joined, and no more to those that have left."""
+        wanted = self.joined()
+        for url in wanted:
+            self._guests.setdefault(url, EngineClient(url, self._token))
+        gone = [self._guests.pop(url) for url in list(self._guests) if url not in wanted]
+        for client in gone:
+            asyncio.run_coroutine_threadsafe(client.close(), self._loop)
+        self.publisher.follow([*self._clients, *self._guests.values()])
 
     def close(self) -> None:
         """Close connections and end the thread."""
@@ -69,15 +91,33 @@ class SyncFilePublisher:
 
     async def _close(self) -> None:
         await self.publisher.close()
-        await asyncio.gather(*(client.close() for client in self._clients))
+        await asyncio.gather(*(client.close() for client in (*self._clients, *self._guests.values())))
+
+
+def joined_engines(source: BufferClientSync | None) -> Sequence[str]:
+    """Return the engines that have joined the job; none where nobody has described a job."""
+    if source is None:
+        return ()
+    try:
+        return source.job()["joined"]["engine"]
+    except AsyncRLError:
+        return ()
 
 
 def open_publisher(
-    config: Config, engine: TrainEngine, engines: Sequence[str], weights_dir: Path, token: str
+    config: Config,
+    engine: TrainEngine,
+    engines: Sequence[str],
+    weights_dir: Path,
+    token: str,
+    source: BufferClientSync | None = None,
 ) -> Any:
     """Return the publisher that `engine.weight_transfer` names. Raises `ConfigError`."""
     if config.engine.weight_transfer == "shared_file":
-        return SyncFilePublisher(weights_dir, engines, token, engine.rank, config.engine.start_timeout_s)
+        return SyncFilePublisher(
+            weights_dir, engines, token, engine.rank, config.engine.start_timeout_s,
+            lambda: joined_engines(source),
+        )  # fmt: skip
     from asyncrl.weights.vllm_transport import DevicePublisher
 
     return DevicePublisher(config.engine.weight_transfer, list(engines), engine.weights, engine.rank)
@@ -150,7 +190,7 @@ def run_trainer(
     first = engine.rank == 0
     recorder = Recorder(folder, config, engine) if first else None
     source = BufferClientSync(buffer, token) if first else None
-    publisher = open_publisher(config, engine, engines, weights_dir, token)
+    publisher = open_publisher(config, engine, engines, weights_dir, token, source)
     checkpointer = make_checkpointer(folder, config, engine, anchors, model)
     trainer = Trainer(
         config, engine, objective, anchors, source, publisher,

@@ -129,6 +129,22 @@ class BufferClient:
         """Forget what came after `version`; return how many tasks wait again."""
         return (await self._http.post("/v1/rollback", {"version": version}))["pending_again"]
 
+    async def describe(self, job: dict[str, Any]) -> None:
+        """Say what the job is, for those who join it: config, model, weights_dir, engines, envs."""
+        await self._http.post("/v1/job", job)
+
+    async def job(self) -> dict[str, Any]:
+        """Return what `describe` said, with the engines and environments that have joined."""
+        return await self._http.get("/v1/job")
+
+    async def join(self, role: str, url: str) -> float:
+        """Take part as "engine" or "env"; return the seconds until that must be repeated."""
+        return (await self._http.post("/v1/join", {"role": role, "url": url}))["expires_in_s"]
+
+    async def leave(self, url: str) -> None:
+        """Take part no longer."""
+        await self._http.post("/v1/leave", {"url": url})
+
     async def status(self) -> dict[str, Any]:
         """Return the ledger's counts."""
         return await self._http.get("/v1/status")
@@ -185,6 +201,9 @@ class BufferClientSync:
 
     def stats(self) -> dict[str, Any]:
         return self._run(self._client.status())
+
+    def job(self) -> dict[str, Any]:
+        return self._run(self._client.job())
 
     def close(self) -> None:
         self._run(self._client.close())

@@ -68,6 +68,9 @@ class EnvClient:
             raise ConfigError("an environment client needs at least one service's URL")
         self.open_timeout_s = open_timeout_s
         self._services = [EnvServiceClient(url, token, retry_s) for url in urls]
+        self._urls = [url.rstrip("/") for url in urls]
+        self._token, self._retry_s = token, retry_s
+        self._left: list[EnvServiceClient] = []
         self._next = 0
 
     async def open(self, task: Task, config: dict[str, Any]) -> EnvSession:
@@ -82,7 +85,8 @@ class EnvClient:
             full: list[Full] = []
             failure = InfrastructureError("no environment service answered in time")
             for service in self._in_turn():
-                left_s = deadline - time.monotonic()
+                # Rounded, so that opens of one moment share a timer.
+                left_s = round(deadline - time.monotonic(), 1)
                 if left_s <= 0:
                     break
                 try:
@@ -99,9 +103,27 @@ class EnvClient:
                 raise InfrastructureError(f"no room within {self.open_timeout_s:g} s: {full[-1]}")
             await asyncio.sleep(pause_s)
 
+    @property
+    def urls(self) -> list[str]:
+        """Where sessions are opened."""
+        return list(self._urls)
+
+    def join(self, url: str) -> None:
+        """Open sessions on one more service."""
+        if url.rstrip("/") not in self.urls:
+            self._urls.append(url.rstrip("/"))
+            self._services.append(EnvServiceClient(url, self._token, self._retry_s))
+
+    def leave(self, url: str) -> None:
+        """Open no more sessions on a service; open ones go on. The last service stays."""
+        if url.rstrip("/") in self._urls and len(self._urls) > 1:
+            place = self._urls.index(url.rstrip("/"))
+            del self._urls[place]
+            self._left.append(self._services.pop(place))
+
     async def close(self) -> None:
         """Close connections."""
-        await asyncio.gather(*(service.close() for service in self._services))
+        await asyncio.gather(*(service.close() for service in (*self._services, *self._left)))
 
     def _in_turn(self) -> list[EnvServiceClient]:
         start = self._next % len(self._services)

@@ -6,11 +6,13 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import ConfigError, DeadlineError, StopError
 
+JOINERS = ("engine", "env", "rollout")
 STOPPED = 3
 """Exit code of a process that ended on purpose; starting it again would not help."""
 ROLES = ("buffer", "engine", "env", "gateway", "openenv", "rollout", "trainer")
@@ -39,13 +41,46 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--name", default="", help="name of this worker in the ledger (rollout)")
+    parser.add_argument(
+        "--join",
+        default="",
+        metavar="URL",
+        help="take part in a running job, whose buffer is at URL (engine, env, rollout); SIGTERM leaves it again",
+    )
     parser.add_argument("--ready-file", help="file to write the address to once serving")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    config = _config(args)
     token = os.environ.get("ASYNCRL_TOKEN", "")
+    if args.join:
+        return _joined(args, token)
+    return _serve(args, _config(args), token)
+
+
+def _joined(args: argparse.Namespace, token: str) -> int:
+    """Fill in what the job says and serve until told to stop."""
+    from asyncrl.launch.join import Membership, fetch_job
+
+    if args.role not in JOINERS:
+        raise ConfigError(f"--join: {args.role} cannot join a job; allowed: {', '.join(JOINERS)}")
+    job = fetch_job(args.join, token)
+    args.model, args.buffer = args.model or job.model, args.join
+    args.engines, args.env = job.engines, job.envs
+    args.weights_dir = args.weights_dir or Path(job.weights_dir)
+    if args.role == "rollout":
+        return _serve(args, job.config, token)
+    with tempfile.TemporaryDirectory(prefix="asyncrl-join-") as folder:
+        args.ready_file = args.ready_file or str(Path(folder) / "ready.json")
+        member = Membership(args.join, token, args.role, Path(args.ready_file))
+        member.start()
+        try:
+            return _serve(args, job.config, token)
+        finally:
+            member.leave()
+
+
+def _serve(args: argparse.Namespace, config: Any, token: str) -> int:
     address: dict[str, Any] = {
         "host": args.host, "port": args.port, "token": token, "ready_file": args.ready_file
     }  # fmt: skip

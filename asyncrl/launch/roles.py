@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from asyncrl.config import Config
 from asyncrl.launch.processes import Child, Family
@@ -61,6 +62,16 @@ class Roles:
     def trainer_ready(self) -> bool:
         """True once the trainer has loaded its model."""
         return (self.folder / "endpoints" / "trainer-0.ready").exists()
+
+    def job(self) -> dict[str, Any]:
+        """Return what processes must know that want to join."""
+        return {
+            "config": self.config.model_dump(mode="json"),
+            "model": str(Path(self.model).resolve()) if Path(self.model).exists() else self.model,
+            "weights_dir": str(self.weights_dir),
+            "engines": [engine.url for engine in self.engines],
+            "envs": [self.env.url],
+        }
 
     def route(self, caller: str, callee: Child) -> str:
         """Return the address under which `caller` reaches `callee`."""

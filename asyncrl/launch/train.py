@@ -35,6 +35,7 @@ from asyncrl.launch.tasks import TaskPlan, plan_tasks
 from asyncrl.train.progress import ProgressLine, plot_rewards, read_metrics
 
 TICK_S = 0.25
+DESCRIBE_EVERY_S = 5.0
 
 
 class TrainRun:
@@ -142,11 +143,15 @@ class TrainRun:
         """Feed tasks and show progress until the trainer ends."""
         start, busy_s = time.monotonic(), await self._engine_busy_s()
         progress, shown = ProgressLine(self.config.train.num_steps), time.time()
-        done = False
+        done, described = False, float("-inf")
         while not done:
             done = self.roles.supervisor.done(self.roles.trainer)
             if not done:
                 await tasks.feed(client)
+                if time.monotonic() - described > DESCRIBE_EVERY_S:
+                    # Again and again, since a buffer that started anew has forgotten it.
+                    await client.describe(self.roles.job())
+                    described = time.monotonic()
             for record in read_metrics(self.folder.path):
                 if record["time"] > shown:
                     progress.show(record["step"], record)

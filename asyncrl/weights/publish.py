@@ -109,6 +109,10 @@ class FilePublisher:
                 task.add_done_callback(self._rejoining.discard)
         return report
 
+    def follow(self, engines: Sequence[EngineControl]) -> None:
+        """Publish to these engines from the next version on."""
+        self.engines = list(engines)
+
     async def close(self) -> None:
         """Stop offering the newest version to quarantined engines."""
         for task in self._rejoining:

@@ -1,0 +1,84 @@
+"""Joining a running job: what it is, and saying again and again that one takes part."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asyncrl.clients.buffer import BufferClient
+from asyncrl.config import Config, parse_config
+from asyncrl.errors import AsyncRLError
+
+log = logging.getLogger("asyncrl.launch")
+
+BEAT_S = 5.0
+READY_EVERY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A running job as its buffer describes it."""
+
+    config: Config
+    model: str
+    weights_dir: str
+    engines: list[str]
+    envs: list[str]
+
+
+def fetch_job(buffer: str, token: str) -> Job:
+    """Ask the buffer of a running job. Raises `UnavailableError`, `ConfigError`."""
+
+    async def ask() -> dict[str, Any]:
+        client = BufferClient(buffer, token, retry_s=10.0)
+        try:
+            return await client.job()
+        finally:
+            await client.close()
+
+    found = asyncio.run(ask())
+    config = parse_config(found.pop("config"), f"the job at {buffer}", strict=False)
+    del found["joined"]
+    return Job(config, **found)
+
+
+class Membership(threading.Thread):
+    """Tells a job's buffer that a service takes part, from when it announces its address until `leave`."""
+
+    def __init__(self, buffer: str, token: str, role: str, ready_file: Path) -> None:
+        super().__init__(name="membership", daemon=True)
+        self.role = role
+        self.ready_file = ready_file
+        self._client = BufferClient(buffer, token, retry_s=BEAT_S)
+        self._end = threading.Event()
+
+    def leave(self) -> None:
+        """Say goodbye."""
+        self._end.set()
+        self.join(10)
+
+    def run(self) -> None:
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        url = ""
+        while not self._end.is_set():
+            if not url and self.ready_file.exists():
+                url = json.loads(self.ready_file.read_text())["url"]
+            if url:
+                await self._say(self._client.join(self.role, url))
+            await asyncio.to_thread(self._end.wait, BEAT_S if url else READY_EVERY_S)
+        if url:
+            await self._say(self._client.leave(url))
+        await self._client.close()
+
+    async def _say(self, call: Any) -> None:
+        try:
+            await call
+        except AsyncRLError as error:
+            log.warning("the job's buffer was not told: %s", error)

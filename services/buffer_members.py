@@ -1,0 +1,96 @@
+"""Who takes part in a job: what the launcher says of it, and members that joined it later.
+
+Nothing here is kept on disk: launcher and members repeat what they say every few seconds, so a buffer that started
+anew knows it again as soon as that matters.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, Request
+from pydantic import Field
+
+from asyncrl.errors import UnavailableError
+from asyncrl.services.buffer_messages import Call, documented, read
+
+MEMBER_S = 30.0
+"""How long a member counts that says nothing."""
+MAX_MEMBERS = 4096
+
+Url = Annotated[str, Field(max_length=512, pattern=r"^https?://")]
+
+
+class Describe(Call):
+    """`config` is the run's configuration, `model` a path or name that joining processes can load."""
+
+    config: dict[str, Any]
+    model: Annotated[str, Field(min_length=1, max_length=4096)]
+    weights_dir: Annotated[str, Field(max_length=4096)]
+    engines: list[Url] = Field(max_length=MAX_MEMBERS)
+    envs: list[Url] = Field(max_length=MAX_MEMBERS)
+
+
+class Join(Call):
+    role: Literal["engine", "env"]
+    url: Url
+
+
+class Leave(Call):
+    url: Url
+
+
+class Members:
+    """The job and its members."""
+
+    def __init__(self) -> None:
+        self.described: Describe | None = None
+        self._joined: dict[str, tuple[str, float]] = {}
+
+    def join(self, role: str, url: str, now: float) -> None:
+        if url not in self._joined and len(self._joined) >= MAX_MEMBERS:
+            raise UnavailableError(f"the job has {MAX_MEMBERS} members already")
+        self._joined[url] = (role, now)
+
+    def leave(self, url: str) -> None:
+        self._joined.pop(url, None)
+
+    def job(self, now: float) -> dict[str, Any]:
+        """Return the job with all members that were heard of lately. Raises `UnavailableError` without one."""
+        if self.described is None:
+            raise UnavailableError("no job has been described here (yet)", retry_after_s=2.0)
+        self._joined = {u: member for u, member in self._joined.items() if now - member[1] <= MEMBER_S}
+        joined: dict[str, list[str]] = {"engine": [], "env": []}
+        for url, (role, _) in self._joined.items():
+            joined[role].append(url)
+        return self.described.model_dump() | {"joined": joined}
+
+
+def add_member_routes(app: FastAPI) -> None:
+    """Add `/v1/job`, `/v1/join` and `/v1/leave`."""
+    members = Members()
+
+    @app.post("/v1/job", openapi_extra=documented(Describe))
+    async def describe(request: Request) -> dict[str, bool]:
+        """Say what the job is; for the launcher."""
+        members.described = await read(request, Describe)
+        return {"known": True}
+
+    @app.get("/v1/job")
+    async def job() -> dict[str, Any]:
+        """The configuration, the model, and where engines and environments are."""
+        return members.job(time.monotonic())
+
+    @app.post("/v1/join", openapi_extra=documented(Join))
+    async def join(request: Request) -> dict[str, float]:
+        """Take part; to be repeated well before `expires_in_s`."""
+        body = await read(request, Join)
+        members.join(body.role, body.url, time.monotonic())
+        return {"expires_in_s": MEMBER_S}
+
+    @app.post("/v1/leave", openapi_extra=documented(Leave))
+    async def leave(request: Request) -> dict[str, bool]:
+        """Take part no longer."""
+        members.leave((await read(request, Leave)).url)
+        return {"left": True}

@@ -1,0 +1,98 @@
+"""Who takes part in a job: described by the launcher, joined by others, forgotten when silent."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from asyncrl.clients.buffer import BufferClient
+from asyncrl.config import parse_config
+from asyncrl.errors import InputError, UnavailableError
+from asyncrl.launch.join import Membership, fetch_job
+from asyncrl.services.buffer_members import MEMBER_S, Describe, Members
+from tests.buffer.serving import ThreadService
+
+JOB = {
+    "config": parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}}).model_dump(mode="json"),
+    "model": "m",
+    "weights_dir": "/w",
+    "engines": ["http://127.0.0.1:1"],
+    "envs": ["http://127.0.0.1:2"],
+}
+
+
+@pytest.fixture
+def service(tmp_path):
+    served = ThreadService(tmp_path)
+    yield served
+    served.close()
+
+
+def ask(service, *calls):
+    async def run():
+        client = BufferClient(service.url)
+        try:
+            return [await call(client) for call in calls][-1]
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+def test_a_job_is_handed_out_once_it_has_been_described(service):
+    with pytest.raises(UnavailableError, match="no job has been described here"):
+        ask(service, lambda c: c.job())
+    ask(service, lambda c: c.describe(JOB))
+    job = fetch_job(service.url, "")
+    assert job.config.env.name == "gridworld"
+    assert (job.model, job.weights_dir, job.engines, job.envs) == (
+        "m", "/w", ["http://127.0.0.1:1"], ["http://127.0.0.1:2"],
+    )  # fmt: skip
+
+
+def test_members_join_and_leave(service):
+    joined = ask(
+        service,
+        lambda c: c.describe(JOB),
+        lambda c: c.join("engine", "http://127.0.0.1:3"),
+        lambda c: c.join("env", "http://127.0.0.1:4"),
+        lambda c: c.join("engine", "http://127.0.0.1:3"),
+        lambda c: c.job(),
+    )["joined"]
+    assert joined == {"engine": ["http://127.0.0.1:3"], "env": ["http://127.0.0.1:4"]}
+    left = ask(service, lambda c: c.leave("http://127.0.0.1:3"), lambda c: c.job())["joined"]
+    assert left == {"engine": [], "env": ["http://127.0.0.1:4"]}
+
+
+@pytest.mark.parametrize(("role", "url"), [("trainer", "http://x:1"), ("env", "ftp://x:1"), ("env", "")])
+def test_what_cannot_take_part_is_refused(service, role, url):
+    with pytest.raises(InputError):
+        ask(service, lambda c: c.join(role, url))
+
+
+def test_a_member_that_says_nothing_is_forgotten():
+    members = Members()
+    members.described = Describe(**JOB)
+    members.join("engine", "http://a:1", now=0.0)
+    members.join("env", "http://b:1", now=10.0)
+    assert members.job(MEMBER_S)["joined"]["engine"] == ["http://a:1"]
+    assert members.job(MEMBER_S + 1)["joined"] == {"engine": [], "env": ["http://b:1"]}
+
+
+def test_a_membership_begins_with_the_address_and_ends_with_a_goodbye(service, tmp_path):
+    ask(service, lambda c: c.describe(JOB))
+    ready = tmp_path / "address.json"
+    member = Membership(service.url, "", "env", ready)
+    member.start()
+    ready.write_text('{"url": "http://127.0.0.1:9"}')
+
+    def joined():
+        return ask(service, lambda c: c.job())["joined"]["env"]
+
+    deadline = time.monotonic() + 20
+    while not joined() and time.monotonic() < deadline:
+        threading.Event().wait(0.05)
+    assert joined() == ["http://127.0.0.1:9"]
+    member.leave()
+    assert joined() == []
