@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from asyncrl.errors import InputError
@@ -31,36 +31,44 @@ class Conversation:
     call_ids: list[tuple[str, ...]]
     """Per message, the ids its tool calls had on the wire."""
 
+    keys: list[bytes] = field(init=False)
+    """Per message, the key of the conversation up to it."""
+
+    def __post_init__(self) -> None:
+        keys, key = [], root_key(self.tools)
+        for message in self.messages:
+            key = extend_key(key, message)
+            keys.append(key)
+        object.__setattr__(self, "keys", keys)
+
     def prefixes(self) -> list[tuple[int, bytes]]:
         """(k, key of the first k messages) for every prefix that ends with an assistant message, longest first."""
-        key, found = root_key(self.tools), []
-        for count, message in enumerate(self.messages, 1):
-            key = extend_key(key, message)
-            if message["role"] == "assistant":
-                found.append((count, key))
-        return found[::-1]
+        ends = [number for number, message in enumerate(self.messages) if message["role"] == "assistant"]
+        return [(number + 1, self.keys[number]) for number in reversed(ends)]
 
     def key(self) -> bytes:
         """Key of the whole conversation."""
-        key = root_key(self.tools)
-        for message in self.messages:
-            key = extend_key(key, message)
-        return key
+        return self.keys[-1]
 
 
 def root_key(tools: Sequence[dict[str, Any]]) -> bytes:
     """Key of the empty conversation with these tools: the template writes them before any message."""
-    return _digest(b"", [*tools])
+    return _digest(b"", _canonical(tools) if tools else "")
 
 
 def extend_key(key: bytes, message: Message) -> bytes:
     """Key of a conversation that goes on with `message`."""
+    content = message["content"].strip()
     calls = [(c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", ())]
-    return _digest(key, [message["role"], message["content"].strip(), calls])
+    # The length keeps content apart from calls, whatever it holds.
+    return _digest(key, f"{message['role']} {len(content)} {content}{_canonical(calls) if calls else ''}")
 
 
-def _digest(before: bytes, value: Any) -> bytes:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _digest(before: bytes, text: str) -> bytes:
     return hashlib.blake2b(before + text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
