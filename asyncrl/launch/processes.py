@@ -91,7 +91,7 @@ class Family:
             ready_file.unlink(missing_ok=True)
             command += ["--ready-file", str(ready_file)]
         log = self.logs / f"{name}.log"
-        child = Child(name, _spawn(command, log, env or {}), log, ready_file, "", command, env or {})
+        child = Child(name, spawn(command, log, env or {}), log, ready_file, "", command, env or {})
         self.children.append(child)
         return child
 
@@ -101,7 +101,7 @@ class Family:
         if child.ready_file is not None:
             child.ready_file.unlink(missing_ok=True)
         port = ["--port", child.url.rpartition(":")[2]] if child.url else []
-        child.process = _spawn([*child.command, *port], child.log, child.env)
+        child.process = spawn([*child.command, *port], child.log, child.env)
 
     def kill(self, child: Child) -> None:
         """End a child and all it started, at once."""
@@ -151,7 +151,8 @@ class Family:
             self.children = [c for c in self.children if c is not child]
 
 
-def _spawn(command: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def spawn(command: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own, its output appended to `log`; it dies with this thread."""
     with open(log, "ab") as sink:
         return subprocess.Popen(
             command,
