@@ -42,6 +42,7 @@ class Full(InfrastructureError):
 class _Waiting:
     operation: dict[str, Any]
     answer: asyncio.Future[dict[str, Any]]
+    timeout_s: float
     deadline: float
 
 
@@ -67,17 +68,11 @@ class EnvServiceClient:
         for everything else: an unreachable or silent service, an ended session, a lost worker.
         """
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(operation, loop.create_future(), time.monotonic() + timeout_s)
+        waiting = _Waiting(operation, loop.create_future(), timeout_s, time.monotonic() + timeout_s)
         if not self._waiting:
             loop.call_soon(self._flush)
         self._waiting.append(waiting)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await waiting.answer
-        except TimeoutError:
-            self._suspect_until = time.monotonic() + SUSPECT_S
-            what = f"{self.http.url}: no answer to {operation['op']} within {timeout_s:.3g} s"
-            raise InfrastructureError(what) from None
+        return await waiting.answer
 
     async def close(self) -> None:
         """Cancel what is under way and close connections."""
@@ -97,6 +92,7 @@ class EnvServiceClient:
     async def _call(self, waiting: list[_Waiting]) -> None:
         """Ask until every operation is answered or nobody waits for it any more."""
         give_up, pause_s = 0.0, FIRST_PAUSE_S
+        timers = self._set_timers(waiting)
         try:
             while waiting := [w for w in waiting if not w.answer.done()]:
                 start = time.monotonic()
@@ -119,6 +115,24 @@ class EnvServiceClient:
         except asyncio.CancelledError:
             _fail(waiting, f"{self.http.url}: the client was closed")
             raise
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+    def _set_timers(self, waiting: list[_Waiting]) -> list[asyncio.TimerHandle]:
+        """Let each operation end by its deadline. One timer for all that have equal time: they are most."""
+        groups: dict[float, list[_Waiting]] = {}
+        for one in waiting:
+            groups.setdefault(one.timeout_s, []).append(one)
+        loop = asyncio.get_running_loop()
+        return [loop.call_later(timeout_s, self._expire, group) for timeout_s, group in groups.items()]
+
+    def _expire(self, waiting: list[_Waiting]) -> None:
+        for one in waiting:
+            if not one.answer.done():
+                self._suspect_until = time.monotonic() + SUSPECT_S
+                what = f"no answer to {one.operation['op']} within {one.timeout_s:.3g} s"
+                _fail([one], f"{self.http.url}: {what}")
 
     async def _exchange(self, waiting: list[_Waiting]) -> None:
         """Send the operations once and hand out what is answered. Raises `UnavailableError` unless all are."""

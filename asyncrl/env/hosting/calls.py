@@ -58,7 +58,10 @@ class EnvCalls:
         try:
             if what in self._native:
                 return await self._within(method(*arguments), what, timeout_s)
-            result = await self._run(lambda: method(*arguments), what, self.env.blocking, timeout_s)
+            if self.env.blocking:
+                result = await self._run(lambda: method(*arguments), what, True, timeout_s)
+            else:
+                result = method(*arguments)
             if inspect.isawaitable(result):
                 result = await self._within(result, what, timeout_s)
             return result

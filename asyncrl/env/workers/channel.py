@@ -23,6 +23,8 @@ class Channel(asyncio.Protocol):
     def __init__(self, on_message: Callable[[Any], None], on_closed: Callable[[], None]) -> None:
         self._on_message = on_message
         self._on_closed = on_closed
+        # Kept, since each new one reserves a quarter of a megabyte. Text may hold lone surrogates, as JSON's can.
+        self._packer = msgpack.Packer(unicode_errors="surrogatepass")
         self._unpacker = _unpacker()
         self._pending: list[bytes] = []
         self._transport: asyncio.Transport | None = None
@@ -38,7 +40,7 @@ class Channel(asyncio.Protocol):
 
     def send(self, message: Any) -> None:
         """Queue a message. Raises `InputError` for what msgpack cannot carry or is too long."""
-        data = encode(message)
+        data = self._encode(message)
         if not self._pending:
             asyncio.get_running_loop().call_soon(self._flush)
         self._pending.append(data)
@@ -60,21 +62,21 @@ class Channel(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._on_closed()
 
+    def _encode(self, message: Any) -> bytes:
+        try:
+            data = self._packer.pack(message)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InputError(
+                f"message cannot be packed: {type(error).__name__}: {str(error)[:200]}"
+            ) from None
+        if len(data) > MAX_MESSAGE_BYTES:
+            raise InputError(f"message must have at most {MAX_MESSAGE_BYTES} bytes packed, got {len(data)}")
+        return data
+
     def _flush(self) -> None:
         data, self._pending = b"".join(self._pending), []
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
-
-
-def encode(message: Any) -> bytes:
-    """msgpack bytes; text may hold lone surrogates, which JSON bodies can. Raises `InputError`."""
-    try:
-        data = msgpack.packb(message, unicode_errors="surrogatepass")
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InputError(f"message cannot be packed: {type(error).__name__}: {str(error)[:200]}") from None
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise InputError(f"message must have at most {MAX_MESSAGE_BYTES} bytes packed, got {len(data)}")
-    return data
 
 
 def _unpacker() -> msgpack.Unpacker:
