@@ -16,6 +16,7 @@ Exit code 0 when all of it holds.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import collections
 import json
 import os
@@ -78,12 +79,13 @@ class ChaosRun(TrainRun):
         try:
             return super().run()
         finally:
-            self.monkey.close()
+            self.monkey.rest()
+            self.monkey.network.close()
 
     async def _train(self, client: Any, tasks: Any) -> None:
         self.monkey.start()
         await super()._train(client, tasks)
-        self.monkey.close()
+        await asyncio.to_thread(self.monkey.rest)
 
 
 def main() -> int:

@@ -129,13 +129,16 @@ class Monkey(threading.Thread):
         self.faults: list[Fault] = []
         self._closed = threading.Event()
         self._deck: list[str] = []
+        self._timers: list[threading.Timer] = []
         self._begun = 0.0
 
-    def close(self) -> None:
+    def rest(self) -> None:
+        """Make no more faults, and let stopped processes that nobody has killed go on."""
         self._closed.set()
         if self.is_alive():
             self.join(10)
-        self.network.close()
+        for timer in self._timers:
+            timer.join(10)
 
     def run(self) -> None:
         self._begun = time.monotonic()
@@ -177,7 +180,9 @@ class Monkey(threading.Thread):
                 process.suspend()
                 self._note(role, "SIGSTOP", f"for {seconds:.1f} s")
                 if seconds < 60:
-                    threading.Timer(seconds, self._go_on, [process]).start()
+                    timer = threading.Timer(seconds, self._go_on, [process])
+                    timer.start()
+                    self._timers.append(timer)
             else:
                 process.send_signal(signal.SIGKILL)
                 self._note(role, "SIGKILL")
@@ -202,7 +207,7 @@ class Monkey(threading.Thread):
         for child in children:
             with contextlib.suppress(psutil.Error):
                 parent = psutil.Process(child.process.pid)
-                below = parent.children(recursive=True)
+                below = [p for p in parent.children(recursive=True) if not _is_helper(p)]
                 found += below if role == "vllm" else [parent, *(below if role in ("env", "trainer") else [])]
         return [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
@@ -221,3 +226,8 @@ class Monkey(threading.Thread):
         at_s = round(time.monotonic() - self._begun, 1)
         self.faults.append(Fault(at_s, role, kind, detail))
         print(f"chaos: {at_s:7.1f} s  {kind} {role} {detail}", flush=True)
+
+
+def _is_helper(process: psutil.Process) -> bool:
+    """True for Python's own processes that clean up after others; killing them harms nothing."""
+    return any("multiprocessing.resource_tracker" in part for part in process.cmdline())
