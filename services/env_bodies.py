@@ -82,6 +82,9 @@ class StepAnswer(BaseModel):
     observation_id: str
     matches: bool | None
     truncated: bool
+    agent: str | None
+    tools: list[dict[str, Any]] | None
+    rewards: dict[str, float]
 
 
 class LeaseAnswer(BaseModel):

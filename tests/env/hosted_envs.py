@@ -1,6 +1,7 @@
 """Environments that do what a word tells them, most of it bad."""
 
 import asyncio
+import dataclasses
 import os
 import threading
 import time
@@ -85,8 +86,7 @@ class InPlace(Env):
         return Step([say(os.environ.get(rest, "unset"))])
 
     def on_everything(self, rest):
-        parts = {"goal": 1.0}
-        return Step([say("x")], 0.5, True, False, parts, "place", True, True)
+        return Step(**{field.name: EVERYTHING[field.name] for field in dataclasses.fields(Step)})
 
     def on_kill(self, rest):
         os.kill(os.getpid(), 9)
@@ -130,6 +130,22 @@ class Asynchronous(Env):
     async def step(self, action):
         await asyncio.to_thread(MEETING.wait, 30)
         return Step([say("met")])
+
+
+EVERYTHING = {
+    "messages": [{"role": "user", "content": "x"}],
+    "reward": 0.5,
+    "done": True,
+    "success": False,
+    "components": {"goal": 1.0},
+    "observation_id": "place",
+    "matches": True,
+    "truncated": True,
+    "agent": "second",
+    "tools": [{"type": "function"}],
+    "rewards": {"second": 0.25},
+}
+"""A value that is not the default for each field of a step."""
 
 
 def say(content):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import math
 from typing import Any
@@ -58,14 +59,15 @@ def check_step(step: Any) -> Step:
     if not isinstance(step, Step):
         raise TypeError(f"step must return a Step, got {type(step).__name__}")
     components = {str(name): _number(value, str(name)) for name, value in step.components.items()}
-    return Step(
+    # What is not named here passes as it is.
+    return dataclasses.replace(
+        step,
         messages=check_messages(step.messages, "step"),
         reward=_number(step.reward, "reward"),
         done=bool(step.done),
         success=None if step.success is None else bool(step.success),
         components=components,
         observation_id=str(step.observation_id),
-        matches=None if step.matches is None else bool(step.matches),
         truncated=bool(step.truncated),
     )
 
