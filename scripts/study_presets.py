@@ -20,15 +20,15 @@ from asyncrl.algo.presets import PRESETS
 
 MAIN = ("grpo", "dapo", "gspo", "cispo", "decoupled_ppo")
 COMMON = [
-    "rollout.group_size=16",
+    "rollout.group_size=8",
     "buffer.groups_per_step=8",
     "eval.tasks=200",
     "engine.max_num_seqs=128",
     "train.micro_batch_tokens=8192",
 ]
 RECIPES = {
-    "gridworld": ("gridworld_grpo", [*COMMON, "train.num_steps=16", "train.learning_rate=6e-4"]),
-    "calculator": ("calculator_grpo", [*COMMON, "train.num_steps=24", "train.learning_rate=3e-4"]),
+    "gridworld": ("gridworld_grpo", [*COMMON, "train.num_steps=16", "train.learning_rate=1e-3"]),
+    "calculator": ("calculator_grpo", [*COMMON, "train.num_steps=24", "train.learning_rate=5e-4"]),
 }
 HORIZON = {"gridworld": 64, "calculator": 80}
 PAGE = Path("docs/algorithms/results.md")
