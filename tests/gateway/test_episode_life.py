@@ -1,0 +1,166 @@
+"""Episodes over time: clients that go away, keys that expire, streams that fail, msgpack as on the worker's side."""
+
+import asyncio
+import json
+
+import msgpack
+import pytest
+
+from asyncrl.data.codec import trajectory_from_map
+from asyncrl.errors import InfrastructureError, UnavailableError
+from asyncrl.gateway.episode import EpisodeSpec
+from asyncrl.gateway.episodes import ENDED_S, Episodes, NoEpisode
+from asyncrl.gateway.pauses import FIRST_GUESS_S, MARGIN, Pauses
+from asyncrl.gateway.sampler import Sampler
+from asyncrl.rollout.toolcalls import parse_hermes
+
+USER = {"role": "user", "content": "q"}
+
+
+async def raw_call(app, key, path, body, leaves):
+    """One request straight on ASGI whose client `leaves()` at some point; returns the messages it was sent."""
+    sent, asked = [], False
+
+    async def receive():
+        nonlocal asked
+        if not asked:
+            asked = True
+            return {"type": "http.request", "body": json.dumps(body).encode()}
+        await leaves()
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    headers = [(b"authorization", f"Bearer {key}".encode())]
+    await app({"type": "http", "path": path, "method": "POST", "headers": headers}, receive, send)
+    return sent
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_whose_client_left_is_ended_and_leaves_no_turn(make_gateway, stream):
+    async def scenario():
+        gateway = make_gateway(lambda prompt: "yes")
+        episode = await gateway.open()
+        asked, ended = asyncio.Event(), asyncio.Event()
+
+        async def never(request):
+            asked.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        gateway.engine.generate = never
+        body = {"messages": [USER], "stream": stream}
+        async with asyncio.timeout(20):
+            await raw_call(gateway.app, episode.key, "/v1/chat/completions", body, asked.wait)
+            await ended.wait()
+        return episode, await gateway.finish(episode)
+
+    episode, ((trajectory,), summary) = asyncio.run(scenario())
+    assert (summary["calls"], trajectory.num_tokens, episode.running) == (0, 0, {})
+    assert summary["counters"]["undelivered_calls"] == 1
+
+
+def test_a_stream_that_fails_says_so_in_an_event_and_leaves_no_turn(make_gateway):
+    async def scenario():
+        gateway = make_gateway(lambda prompt: "yes")
+        episode = await gateway.open()
+        gateway.engine.failure = InfrastructureError("no engine")
+        async with gateway.http(episode.key) as http:
+            body = {"messages": [USER], "stream": True}
+            answer = await http.post("/v1/chat/completions", json=body)
+            anthropic = await http.post("/v1/messages", json={**body, "max_tokens": 5})
+        return answer.text, anthropic.text, await gateway.finish(episode)
+
+    openai, anthropic, (_, summary) = asyncio.run(scenario())
+    assert '"message":"no engine"' in openai.splitlines()[-2]
+    assert "event: error" in anthropic
+    assert summary["calls"] == 0
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'"x"', b"[" * 5000])
+def test_a_body_that_is_no_object_is_refused(make_gateway, body):
+    async def scenario():
+        gateway = make_gateway(lambda prompt: "yes")
+        episode = await gateway.open()
+        async with gateway.http(episode.key) as http:
+            return await http.post("/v1/chat/completions", content=body)
+
+    answer = asyncio.run(scenario())
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
+def test_finishing_in_msgpack_gives_trajectories_as_the_codec_reads_them(make_gateway):
+    async def scenario():
+        gateway = make_gateway(lambda prompt: "yes")
+        episode = await gateway.open()
+        async with gateway.http(episode.key) as http:
+            await http.post("/v1/chat/completions", json={"messages": [USER]})
+        headers = {"content-type": "application/msgpack"}
+        async with gateway.http("secret") as http:
+            route = f"/asyncrl/v1/episodes/{episode.id}/finish"
+            answer = await http.post(route, content=msgpack.packb({"reward": 1.5}), headers=headers)
+        return episode, msgpack.unpackb(answer.content)
+
+    episode, answer = asyncio.run(scenario())
+    trajectory = trajectory_from_map(answer["trajectories"][0])
+    assert trajectory.reward == 1.5
+    assert trajectory.token_ids.tolist() == episode.result[0][0].token_ids.tolist()
+
+
+def test_hints_tell_the_router_how_long_a_context_is_needed(make_gateway):
+    async def scenario():
+        gateway = make_gateway(lambda prompt: "yes")
+        episode = await gateway.open()
+        async with gateway.http(episode.key) as http:
+            hint = {"x-asyncrl-ttl-s": "90", "x-asyncrl-agent": "searcher"}
+            await http.post("/v1/chat/completions", json={"messages": [USER]}, headers=hint)
+            await http.post("/v1/chat/completions", json={"messages": [{**USER, "content": "other"}]})
+            wrong = await http.post(
+                "/v1/chat/completions", json={"messages": [USER]}, headers={"x-asyncrl-ttl-s": "x"}
+            )
+        assert wrong.status_code == 400
+        return gateway.engine.held, await gateway.finish(episode)
+
+    held, (trajectories, _) = asyncio.run(scenario())
+    assert [ttl_s for _, _, ttl_s in held[:2]] == [90.0, MARGIN * FIRST_GUESS_S]
+    assert {(num_tokens, ttl_s) for _, num_tokens, ttl_s in held[2:]} == {(0, 0.0)}
+    assert [t.info.get("agent") for t in trajectories] == ["searcher", None]
+
+
+def test_what_nobody_comes_back_for_expires(renderer):
+    now = [0.0]
+    engines = type("Engines", (), {"hold": lambda *_: None})()
+    sampler = Sampler(engines, renderer, parse_hermes, 256)
+    episodes = Episodes(sampler, max_episodes=2, idle_s=100.0, clock=lambda: now[0])
+    idle, done = (episodes.open(EpisodeSpec(task_id="t")) for _ in range(2))
+    with pytest.raises(UnavailableError, match="all 2 episodes are open"):
+        episodes.open(EpisodeSpec(task_id="t"))
+    done.finish({"reward": 1.0})
+    episodes.ended(done)
+    now[0] = ENDED_S + 1
+    assert episodes.expire() == 1
+    with pytest.raises(NoEpisode):
+        episodes.by_id(done.id)
+    assert episodes.by_key(idle.key) is idle
+    now[0] = 101.0
+    assert episodes.expire() == 1
+    assert (len(episodes), episodes.by_key(idle.key)) == (0, None)
+    assert (episodes.counters["opened"], episodes.counters["ended"], episodes.counters["expired"]) == (
+        2,
+        1,
+        1,
+    )
+
+
+def test_the_time_to_live_follows_the_pauses_of_agents():
+    now = [0.0]
+    pauses = Pauses(clock=lambda: now[0])
+    for number in range(300):
+        pauses.began(str(number))
+        now[0] += 2.0
+        pauses.ended(str(number))
+        pauses.ended(str(number))
+    assert pauses.ttl_s == pytest.approx(MARGIN * 2.0, rel=1e-3)
