@@ -25,7 +25,7 @@ PART = "part"
 
 
 class Mix(Env):
-    """One episode of one of its parts; the task's `data` says which."""
+    """Play several environments in one run; `parts` names them and their weights."""
 
     blocking: ClassVar[bool] = True
 
@@ -57,6 +57,11 @@ class Mix(Env):
                 continue
             dealt[part] += 1
             yield Task(f"{part}-{task.id}", env, task.seed, split, {PART: part, "data": task.data})
+
+    @classmethod
+    def missing(cls) -> str:
+        """Return what keeps it from starting without any setting."""
+        return "settings: parts"
 
     def reset(self) -> list[Message] | Awaitable[list[Message]]:
         opened = self.env.reset()
