@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.config import Config
+from asyncrl.launch.model_folder import check_model, remember_model
 from asyncrl.launch.processes import Child, Family
 from asyncrl.launch.signs import FileSigns, HttpSigns
 from asyncrl.launch.supervise import Supervisor
@@ -25,7 +26,12 @@ class Roles:
         self.weights_dir = weights_dir
         self.token = os.environ.get("ASYNCRL_TOKEN", "")
         self.family = Family(folder)
-        self.supervisor = Supervisor(self.family, folder / "restarts.jsonl", config.run.silence_timeout_s)
+        self.supervisor = Supervisor(
+            self.family,
+            folder / "restarts.jsonl",
+            config.run.silence_timeout_s,
+            lambda: check_model(folder, model),
+        )
         self.engines: list[Child] = []
         self.workers: list[Child] = []
         self.buffer: Child
@@ -33,8 +39,10 @@ class Roles:
         self.trainer: Child
 
     def start(self) -> None:
-        """Start everything and have it watched. Raises `UnavailableError`, `DeadlineError`."""
+        """Start everything and have it watched. Raises `UnavailableError`, `DeadlineError`, `ConfigError`."""
         config, family = self.config, self.family
+        check_model(self.folder, self.model)
+        remember_model(self.folder, self.model)
         self.buffer = family.start("buffer", ["serve", "buffer", *self._folder()])
         self.env = family.start("env", ["serve", "env", *self._folder()])
         self.engines = self._start_engines()

@@ -14,7 +14,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -78,8 +78,12 @@ class Watched:
 class Supervisor:
     """Watches children while other work goes on beside it; see the module. Times in seconds."""
 
-    def __init__(self, family: Family, record: Path, silence_s: float) -> None:
+    def __init__(
+        self, family: Family, record: Path, silence_s: float, check: Callable[[], None] = lambda: None
+    ) -> None:
         self.family = family
+        self.check = check
+        """Called before a child is started again; what it raises ends the run."""
         self.record = record
         self.silence_s = silence_s
         self.watched: list[Watched] = []
@@ -176,6 +180,7 @@ class Supervisor:
         log.warning("%s %s; starting it again", child.name, why)
 
     def _restart(self, watched: Watched, now: float) -> None:
+        self.check()
         watched.signs.forget()
         self.family.restart(watched.child)
         watched.state, watched.since = "starting", now

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from asyncrl.errors import InfrastructureError, InputError, UnavailableError
+from asyncrl.weights.files import read_weights, verify_weights, write_weights
+from asyncrl.weights.position import read_committed, weight_file_from_json
 from asyncrl.weights.publish import FilePublisher
 
 
@@ -75,3 +77,76 @@ def test_the_file_before_the_newest_stays_for_engines_that_still_read_it(tmp_pat
         "weights-00000002.safetensors",
         "weights-00000003.safetensors",
     ]
+
+
+def test_an_engine_that_was_away_gets_the_newest_version_as_soon_as_it_is_back(tmp_path, monkeypatch):
+    monkeypatch.setattr("asyncrl.weights.publish.RETRY_S", 0.01)
+    calls = []
+    bad = Engine("bad", calls, prepare=InfrastructureError("gone"))
+    publisher = FilePublisher(tmp_path, [Engine("good", calls), bad])
+
+    async def scenario():
+        await publisher.publish(publisher.write(1, [("w", torch.ones(2))]))
+        assert list(publisher.quarantined) == ["bad"]
+        bad.errors.clear()
+        async with asyncio.timeout(10):
+            while publisher.quarantined:
+                await asyncio.sleep(0.01)
+        await publisher.close()
+
+    asyncio.run(scenario())
+    assert ("bad", "commit", 1) in calls
+
+
+def test_a_publish_waits_for_an_engine_that_restarts(tmp_path, monkeypatch):
+    monkeypatch.setattr("asyncrl.weights.publish.RETRY_S", 0.01)
+    calls = []
+    engine = Engine("a", calls, prepare=InfrastructureError("restarts"))
+    publisher = FilePublisher(tmp_path, [engine], wait_s=10.0)
+
+    async def scenario():
+        call = asyncio.ensure_future(publisher.publish(publisher.write(1, [("w", torch.ones(2))])))
+        await asyncio.sleep(0.05)
+        assert not call.done()
+        engine.errors.clear()
+        return await call
+
+    assert asyncio.run(scenario()).failed == {}
+    assert calls[-1] == ("a", "commit", 1)
+
+
+def test_a_damaged_file_is_written_again_and_every_engine_asked_again(tmp_path):
+    class Reader(Engine):
+        """Verifies files as an engine does."""
+
+        async def request(self, path, body=None, timeout_s=60.0):
+            verify_weights(weight_file_from_json(body))
+            return await super().request(path, body, timeout_s)
+
+    calls = []
+    publisher = FilePublisher(tmp_path, [Reader("a", calls), Reader("b", calls)])
+    file = publisher.write(1, [("w", torch.arange(3.0))])
+    path = tmp_path / "weights-00000001.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
+    report = asyncio.run(publisher.publish(file))
+    assert report.failed == {}
+    assert [call for call in calls if call[1] == "commit"] == [("a", "commit", 1), ("b", "commit", 1)]
+    assert torch.equal(dict(read_weights(path))["w"], torch.arange(3.0))
+
+
+def test_each_life_of_a_trainer_has_an_epoch_of_its_own_and_may_go_back(tmp_path):
+    publish(FilePublisher(tmp_path, [Engine("a", [])]), 5)
+    calls = []
+    second = FilePublisher(tmp_path, [Engine("a", calls, commit=InfrastructureError("gone"))])
+    assert second.epoch == 2
+    with pytest.raises(UnavailableError):
+        publish(second, 4)
+    committed = read_committed(tmp_path)
+    assert (committed.version, committed.epoch) == (4, 2)
+
+
+def test_a_disk_without_room_is_named(tmp_path):
+    target = tmp_path / "weights"
+    target.write_text("a file where a folder should be")
+    with pytest.raises(UnavailableError, match=r"weights of version 1: .* cannot be written"):
+        write_weights(target, 1, [("w", torch.ones(2))])
