@@ -29,6 +29,7 @@ import psutil
 
 from asyncrl.clients.env import EnvClient, EnvSession
 from asyncrl.clients.http import HttpClient
+from asyncrl.env.hosting.runtime import HELPERS
 from asyncrl.env.protocol import Action, Step, ToolCall
 from asyncrl.errors import EpisodeError
 from asyncrl.types import Task
@@ -266,10 +267,10 @@ def judge(report: dict[str, Any], options: argparse.Namespace) -> list[str]:
     """Return what is wrong."""
     before, after, peaks = report["idle_before"], report["idle_after"], report["peak"]
     problems = [f"{count} times {what}" for what, count in report["wrong"].items()]
+    # A connection may come or go, and helper threads stay once started; a leak is one for each of thousands of sessions.
+    slack = {"open_files": 4, "threads": max(1, options.processes) * HELPERS}
     for name in ("processes", "user_ids", "temporary_files", "open_files", "threads"):
-        # A connection or a helper thread may come or go; a leak is one for each of thousands of sessions.
-        slack = 4 if name in ("open_files", "threads") else 0
-        if after[name] > before[name] + slack:
+        if after[name] > before[name] + slack.get(name, 0):
             problems.append(f"{name}: {before[name]} before the load, {after[name]} after it")
     allowed = before["rss_mib"] * (1 + MEMORY_GROWTH) + MEMORY_MIB
     if after["rss_mib"] > allowed:

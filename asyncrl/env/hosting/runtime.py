@@ -18,7 +18,7 @@ from asyncrl.types import Message, Task
 RESET_TIMEOUT_S = 60.0
 """Bound on construction and on `reset`, each."""
 CLOSE_TIMEOUT_S = 30.0
-HELPERS = 128
+HELPERS = 64
 """Threads for what asynchronous environments run in one; started as they are needed."""
 
 OnLost = Callable[[Iterable[str], str], None]
