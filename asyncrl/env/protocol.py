@@ -8,6 +8,9 @@ from typing import Any, ClassVar
 
 from asyncrl.types import Message, Task
 
+MAIN_AGENT = ""
+"""Name of the agent that `reset` speaks to."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
@@ -48,6 +51,13 @@ class Step:
     """Whether the action agreed with an expert's, where the environment knows one; used for step-level credit."""
     truncated: bool = False
     """With `done`: the environment ended the episode by a limit, not by an outcome."""
+    agent: str | None = None
+    """Whom the messages are for, who takes the next turn; None for whoever took the last. A name that has not
+    occurred starts a conversation of its own, which becomes a trajectory of its own; see `envs/team`."""
+    tools: list[dict[str, Any]] | None = None
+    """Tools of a conversation that starts."""
+    rewards: dict[str, float] = field(default_factory=dict)
+    """Rewards of further agents by name, credited to the last turn of each."""
 
 
 class Env:

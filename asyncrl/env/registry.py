@@ -19,6 +19,7 @@ ENVS: dict[str, str] = {
     "search": "asyncrl.envs.search.env:Search",
     "simulated": "asyncrl.envs.simulated.env:Simulated",
     "sql": "asyncrl.envs.sql.env:Sql",
+    "team": "asyncrl.envs.team.env:Team",
     "terminal": "asyncrl.envs.terminal.env:Terminal",
     "support": "asyncrl.envs.support.env:Support",
     "textgame": "asyncrl.envs.textgame.env:TextGame",

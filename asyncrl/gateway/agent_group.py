@@ -18,7 +18,7 @@ from asyncrl.gateway.agents import Agent, OpenEpisode, Report
 from asyncrl.gateway.episode import EpisodeSpec
 from asyncrl.gateway.episodes import Episodes
 from asyncrl.rollout.builder import TrajectoryBuilder
-from asyncrl.rollout.group import MAX_ATTEMPTS, RETRY_PAUSE_S
+from asyncrl.rollout.group import MAX_ATTEMPTS, RETRY_PAUSE_S, number_branches
 from asyncrl.rollout.render import sampling_seed
 from asyncrl.types import FailureClass, Group, Lease, Status, Task, Trajectory
 
@@ -187,23 +187,6 @@ def judge(report: Report, episode: dict[str, Any]) -> tuple[Status | None, Failu
         error = "agent: reported no reward, neither at its end nor over HTTP"
         return Status.FAILED, FailureClass.ENVIRONMENT, error
     return None, None, ""
-
-
-def number_branches(episodes: Sequence[Sequence[Trajectory]]) -> list[Trajectory]:
-    """Give every trajectory of a group its own `episode_index`.
-
-    The first branch of episode i keeps i, so that the first G trajectories are one for each episode; further branches
-    follow. `info["rollout"]` is i for all of them.
-    """
-    firsts = [
-        replace(e[0], episode_index=i, info={**e[0].info, "rollout": i}) for i, e in enumerate(episodes)
-    ]
-    more = [(i, t) for i, e in enumerate(episodes) for t in e[1:]]
-    rest = [
-        replace(t, episode_index=number, info={**t.info, "rollout": i})
-        for number, (i, t) in enumerate(more, len(episodes))
-    ]
-    return firsts + rest
 
 
 def _failed(task: Task, index: int, failure: FailureClass, error: str) -> Trajectory:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import DeadlineError, EpisodeError, InfrastructureError, InputError
 from asyncrl.rollout.builder import TrajectoryBuilder
+from asyncrl.rollout.conversation import Conversation, Conversations
 from asyncrl.rollout.generate import GenerateRequest, Generator
 from asyncrl.rollout.judge import Judging
 from asyncrl.rollout.render import ChatRenderer, Limits, sampling_seed
@@ -74,19 +75,29 @@ class EpisodeRunner:
         """Plays one more, greedy episode of each group, whose reward is the others' baseline (ReMax)."""
 
     async def run(self, task: Task, episode_index: int, episode_id: str, min_version: int = 0) -> Trajectory:
+        """Play one episode and return the main agent's trajectory; see `play`."""
+        return (await self.play(task, episode_index, episode_id, min_version))[0]
+
+    async def play(
+        self, task: Task, episode_index: int, episode_id: str, min_version: int = 0
+    ) -> tuple[Trajectory, ...]:
         """Play one episode and have it judged. `episode_id` must be unique among running episodes.
 
+        Returns the main agent's trajectory, and one for each further agent that has spoken, all with one
+        `episode_index`. A failed episode gives one.
         min_version: the oldest policy version that may sample; engines with older weights are passed over.
         """
         builder = TrajectoryBuilder(task, episode_index)
-        trajectory = await self._run(builder, episode_id, min_version)
-        if self.judging is None or trajectory.failure is not None:
-            return trajectory
+        first, *others = await self._run(builder, episode_id, min_version)
+        if self.judging is None or first.failure is not None:
+            return first, *others
         start = time.monotonic()
-        judged = await self.judging.apply(trajectory, task, builder.conversation)
-        return replace(judged, timing={**judged.timing, "judge_s": time.monotonic() - start})
+        judged = await self.judging.apply(first, task, builder.conversation)
+        return replace(judged, timing={**judged.timing, "judge_s": time.monotonic() - start}), *others
 
-    async def _run(self, builder: TrajectoryBuilder, episode_id: str, min_version: int) -> Trajectory:
+    async def _run(
+        self, builder: TrajectoryBuilder, episode_id: str, min_version: int
+    ) -> tuple[Trajectory, ...]:
         """Play the episode; its session is closed when this returns."""
         task = builder.task
         try:
@@ -94,42 +105,37 @@ class EpisodeRunner:
             session = await self.envs.open(task, self.settings.env_config or {})
             builder.env_s += time.monotonic() - start
         except EpisodeError as error:
-            return builder.finish(Status.FAILED, error.failure, str(error))
+            return (builder.finish(Status.FAILED, error.failure, str(error)),)
         try:
             return await self._play(builder, session, episode_id, min_version)
         except EpisodeError as error:
-            return builder.finish(Status.FAILED, error.failure, str(error))
+            return (builder.finish(Status.FAILED, error.failure, str(error)),)
         except (InputError, DeadlineError) as error:
-            return builder.finish(
-                Status.FAILED, FailureClass.INFRASTRUCTURE, f"{type(error).__name__}: {error}"
-            )
+            text = f"{type(error).__name__}: {error}"
+            return (builder.finish(Status.FAILED, FailureClass.INFRASTRUCTURE, text),)
         finally:
             await self._close(session)
 
     async def _play(
         self, builder: TrajectoryBuilder, session: Session, episode_id: str, min_version: int
-    ) -> Trajectory:
-        limits = self.settings.limits
+    ) -> tuple[Trajectory, ...]:
+        limits, check = self.settings.limits, self.settings.check_history
         max_turns = min(limits.max_turns or session.max_turns, session.max_turns)
-        conversation = builder.conversation = list(session.messages)
-        builder.add_context(self.renderer.opening(session.messages, session.tools))
+        talks = Conversations(Conversation(builder, self.renderer, session.messages, session.tools))
         for turn in range(max_turns):
-            room = limits.max_tokens - builder.num_tokens
+            room = limits.max_tokens - talks.current.builder.num_tokens
             if room < 1:
-                return self._end(builder, conversation, session, Status.TRUNCATED, "max_tokens")
+                return talks.finish(Status.TRUNCATED, "max_tokens", check)
             most = min(room, limits.max_tokens_per_turn)
-            cut = await self._sample(builder, episode_id, turn, most, min_version)
-            if cut:
-                return self._end(builder, conversation, session, Status.TRUNCATED, "max_tokens_per_turn")
-            step = await self._step(builder, session, conversation, turn)
+            if await self._sample(talks.current.builder, episode_id, turn, most, min_version):
+                return talks.finish(Status.TRUNCATED, "max_tokens_per_turn", check)
+            step = await self._step(talks, session, turn)
+            if step.truncated and step.done:
+                return talks.finish(Status.TRUNCATED, "environment", check)
             if step.done:
-                status = Status.TRUNCATED if step.truncated else Status.FINISHED
-                return self._end(
-                    builder, conversation, session, status, "environment" if step.truncated else ""
-                )
-            builder.add_context(self.renderer.observation(step.messages, session.tools), step.observation_id)
-            conversation += step.messages
-        return self._end(builder, conversation, session, Status.TRUNCATED, "max_turns")
+                return talks.finish(Status.FINISHED, "", check)
+            talks.turn_to(step, builder.task, builder.episode_index)
+        return talks.finish(Status.TRUNCATED, "max_turns", check)
 
     async def _sample(
         self, builder: TrajectoryBuilder, episode_id: str, turn: int, max_tokens: int, min_version: int
@@ -155,37 +161,15 @@ class EpisodeRunner:
         builder.add_turn(generated)
         return generated.finish_reason == "length"
 
-    async def _step(
-        self, builder: TrajectoryBuilder, session: Session, conversation: list[Message], turn: int
-    ) -> Step:
-        text = self.renderer.text(builder.last_turn())
-        action = self.parse(text)
-        conversation.append(_assistant_message(action))
+    async def _step(self, talks: Conversations, session: Session, turn: int) -> Step:
+        builder = talks.current.builder
+        action = self.parse(self.renderer.text(builder.last_turn()))
+        talks.current.say(action)
         start = time.monotonic()
         step = await session.step(turn, action, self.settings.step_timeout_s)
         builder.env_s += time.monotonic() - start
-        builder.add_step(step)
+        talks.credit(step)
         return step
-
-    def _end(
-        self,
-        builder: TrajectoryBuilder,
-        conversation: list[Message],
-        session: Session,
-        status: Status,
-        why: str,
-    ) -> Trajectory:
-        info: dict[str, Any] = {}
-        if self.settings.check_history:
-            matches, forks = self.renderer.compare_history(
-                builder.token_ids(),
-                conversation,
-                len(session.messages),
-                builder.sampled_turns(),
-                session.tools,
-            )
-            info = {"history_matches": matches, "history_forks": forks}
-        return builder.finish(status, error=why, info=info)
 
     async def _close(self, session: Session) -> None:
         """Close the session; the episode is already decided, and an unreachable service reaps it itself."""
@@ -193,13 +177,3 @@ class EpisodeRunner:
             await session.close()
         except (EpisodeError, InfrastructureError, DeadlineError):
             return
-
-
-def _assistant_message(action: Action) -> Message:
-    message: Message = {"role": "assistant", "content": action.content}
-    if action.tool_calls:
-        message["tool_calls"] = [
-            {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
-            for call in action.tool_calls
-        ]
-    return message

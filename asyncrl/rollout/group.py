@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
@@ -42,9 +43,12 @@ async def run_group(
         episodes.append(_run_episode(runner.baseline, lease, lease.group_size, name, episode_timeout_s))
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(episode) for episode in episodes]
-    trajectories = [task.result() for task in tasks]
-    if runner.baseline is not None:
-        trajectories = _note_greedy(trajectories[:-1], trajectories[-1])
+    played = [task.result() for task in tasks]
+    greedy = played.pop()[0] if runner.baseline is not None else None
+    branching = any(len(episode) > 1 for episode in played)
+    trajectories = number_branches(played) if branching else [episode[0] for episode in played]
+    if greedy is not None:
+        trajectories = _note_greedy(trajectories, greedy)
     return Group(
         id=lease.id,
         task=lease.task,
@@ -52,6 +56,23 @@ async def run_group(
         trajectories=tuple(trajectories),
         worker=worker,
     )
+
+
+def number_branches(episodes: Sequence[Sequence[Trajectory]]) -> list[Trajectory]:
+    """Give every trajectory of a group its own `episode_index`.
+
+    The first branch of episode i keeps i, so that the first G trajectories are one for each episode; further branches
+    follow. `info["rollout"]` is i for all of them.
+    """
+    firsts = [
+        replace(e[0], episode_index=i, info={**e[0].info, "rollout": i}) for i, e in enumerate(episodes)
+    ]
+    more = [(i, t) for i, e in enumerate(episodes) for t in e[1:]]
+    rest = [
+        replace(t, episode_index=number, info={**t.info, "rollout": i})
+        for number, (i, t) in enumerate(more, len(episodes))
+    ]
+    return firsts + rest
 
 
 def _note_greedy(trajectories: list[Trajectory], greedy: Trajectory) -> list[Trajectory]:
@@ -70,19 +91,21 @@ def _note_greedy(trajectories: list[Trajectory], greedy: Trajectory) -> list[Tra
 
 async def _run_episode(
     runner: EpisodeRunner, lease: Lease, index: int, episode_id: str, timeout_s: float
-) -> Trajectory:
+) -> tuple[Trajectory, ...]:
+    played: tuple[Trajectory, ...]
     for attempt in itertools.count(1):
         try:
             async with asyncio.timeout(timeout_s):
-                trajectory = await runner.run(lease.task, index, f"{episode_id}-{attempt}", lease.version)
+                played = await runner.play(lease.task, index, f"{episode_id}-{attempt}", lease.version)
         except TimeoutError:
-            trajectory = _timed_out(lease, index, timeout_s)
-        if trajectory.failure is None or attempt >= MAX_ATTEMPTS.get(trajectory.failure, 1):
+            played = (_timed_out(lease, index, timeout_s),)
+        failure = played[0].failure
+        if failure is None or attempt >= MAX_ATTEMPTS.get(failure, 1):
             break
         await asyncio.sleep(RETRY_PAUSE_S * attempt)
     if attempt == 1:
-        return trajectory
-    return replace(trajectory, info={**trajectory.info, "attempts": attempt})
+        return played
+    return tuple(replace(t, info={**t.info, "attempts": attempt}) for t in played)
 
 
 def _timed_out(lease: Lease, index: int, timeout_s: float) -> Trajectory:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from asyncrl.env.check import to_action
-from asyncrl.env.protocol import Env, Step
+from asyncrl.env.protocol import MAIN_AGENT, Env, Step
 from asyncrl.errors import ConfigError
 from asyncrl.rollout.render import ChatRenderer
-from asyncrl.types import Message, Task
+from asyncrl.types import Message
 
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """One scripted episode as messages, in order, with the tools it was offered."""
+    """One agent's part of a scripted episode as messages, in order, with the tools it was offered."""
 
     messages: list[Message]
     tools: list[dict[str, Any]]
@@ -33,6 +34,7 @@ def demonstrations(
 ) -> Iterator[Demonstration]:
     """Play `count` train-split tasks: a share by the environment's oracle, the rest by its random policy.
 
+    An episode with several agents gives a demonstration for each.
     Deterministic by `seed`. Raises `ConfigError` when the environment has no scripted policies.
     """
     rng = random.Random(seed)
@@ -41,7 +43,7 @@ def demonstrations(
         for task in tasks:
             expert = rng.random() < oracle_fraction
             try:
-                yield runner.run(_play(env_class(task, **config), task, expert, rng))
+                yield from runner.run(_play(env_class(task, **config), expert, rng))
             except NotImplementedError:
                 kind = "oracle" if expert else "random_policy"
                 raise ConfigError(
@@ -49,21 +51,25 @@ def demonstrations(
                 ) from None
 
 
-async def _play(env: Env, task: Task, expert: bool, rng: random.Random) -> Demonstration:
-    messages = list(await _maybe(env.reset()))
-    reward = 0.0
+async def _play(env: Env, expert: bool, rng: random.Random) -> list[Demonstration]:
+    agent, rewards = MAIN_AGENT, defaultdict[str, float](float)
+    talks = {agent: Demonstration(list(await _maybe(env.reset())), list(env.tools), 0.0)}
     try:
         for _ in range(env.max_turns):
+            messages = talks[agent].messages
             message = env.oracle(messages) if expert else env.random_policy(messages, rng)
             messages.append(message)
             step: Step = await _maybe(env.step(to_action(message)))
-            reward += step.reward
+            for name, reward in ((agent, step.reward), *step.rewards.items()):
+                rewards[name] += reward
             if step.done:
                 break
-            messages += step.messages
+            agent = agent if step.agent is None else step.agent
+            talks.setdefault(agent, Demonstration([], step.tools or [], 0.0)).messages.extend(step.messages)
     finally:
         await _maybe(env.close())
-    return Demonstration(messages, list(env.tools), reward)
+    spoken = {name: d for name, d in talks.items() if any(m["role"] == "assistant" for m in d.messages)}
+    return [replace(demo, reward=rewards[name]) for name, demo in spoken.items()]
 
 
 def encode(renderer: ChatRenderer, demo: Demonstration) -> tuple[np.ndarray, np.ndarray]:

@@ -69,6 +69,8 @@ def check_step(step: Any) -> Step:
         components=components,
         observation_id=str(step.observation_id),
         truncated=bool(step.truncated),
+        agent=None if step.agent is None else str(step.agent),
+        rewards={str(name): _number(value, f"rewards[{name!r}]") for name, value in step.rewards.items()},
     )
 
 

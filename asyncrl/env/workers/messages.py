@@ -56,6 +56,9 @@ def step_to_map(step: Step) -> dict[str, Any]:
         "observation_id": step.observation_id,
         "matches": step.matches,
         "truncated": step.truncated,
+        "agent": step.agent,
+        "tools": step.tools,
+        "rewards": step.rewards,
     }
 
 

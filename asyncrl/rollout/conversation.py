@@ -1,0 +1,113 @@
+"""The conversations of one episode: one for each agent that takes part, each with tokens of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asyncrl.env.protocol import MAIN_AGENT, Action, Step
+from asyncrl.errors import EnvironmentFailure
+from asyncrl.rollout.builder import TrajectoryBuilder
+from asyncrl.rollout.render import ChatRenderer
+from asyncrl.types import Message, Status, Task, Trajectory
+
+
+class Conversation:
+    """What one agent reads and writes, as messages and as tokens."""
+
+    def __init__(
+        self,
+        builder: TrajectoryBuilder,
+        renderer: ChatRenderer,
+        messages: list[Message],
+        tools: list[dict[str, Any]],
+    ) -> None:
+        self.builder = builder
+        self.renderer = renderer
+        self.tools = tools
+        self.num_opening = len(messages)
+        self.messages = builder.conversation = list(messages)
+        builder.add_context(renderer.opening(messages, tools))
+
+    def hear(self, messages: list[Message], observation_id: str) -> None:
+        """Append what answers the last turn."""
+        self.builder.add_context(self.renderer.observation(messages, self.tools), observation_id)
+        self.messages += messages
+
+    def say(self, action: Action) -> None:
+        """Append the turn sampled last, as the message it was parsed to."""
+        self.messages.append(_assistant_message(action))
+
+    def history(self) -> dict[str, Any]:
+        """Return whether fresh renderings of the messages agree with the tokens, and where they fork."""
+        matches, forks = self.renderer.compare_history(
+            self.builder.token_ids(),
+            self.messages,
+            self.num_opening,
+            self.builder.sampled_turns(),
+            self.tools,
+        )
+        return {"history_matches": matches, "history_forks": forks}
+
+
+class Conversations:
+    """All conversations of an episode. One goes on at a time; the environment's answers say which."""
+
+    def __init__(self, main: Conversation) -> None:
+        self.current = main
+        self._by_agent = {MAIN_AGENT: main}
+
+    def turn_to(self, step: Step, task: Task, episode_index: int) -> None:
+        """Give a step's messages to the agent they are for; it takes the next turn.
+
+        An agent that was not there before starts a conversation with them and with the step's tools.
+        """
+        if step.agent is None or step.agent in self._by_agent:
+            if step.agent is not None:
+                self.current = self._by_agent[step.agent]
+            self.current.hear(step.messages, step.observation_id)
+            return
+        builder = TrajectoryBuilder(task, episode_index)
+        self.current = Conversation(builder, self.current.renderer, step.messages, step.tools or [])
+        self._by_agent[step.agent] = self.current
+
+    def credit(self, step: Step) -> None:
+        """Credit the turn just taken, and the last turns of other agents that the step names.
+
+        Raises `EnvironmentFailure` when it names one that has taken none.
+        """
+        self.current.builder.add_step(step)
+        for agent, reward in step.rewards.items():
+            found = self._by_agent.get(agent)
+            if found is None or not found.builder.sampled_turns():
+                raise EnvironmentFailure(
+                    f"environment {self.current.builder.task.env!r}: a reward for agent {agent!r}, which has not spoken"
+                )
+            found.builder.add_step(Step(reward=reward))
+
+    def finish(self, status: Status, error: str, check_history: bool) -> tuple[Trajectory, ...]:
+        """Return a trajectory for every agent that has spoken, the main agent's first.
+
+        `info["agent"]` of the others is the part of their name before "/", so that "helper/1" and "helper/2" are two
+        invocations of one agent. They share the main agent's verdict.
+        """
+        found = []
+        for agent, conversation in self._by_agent.items():
+            builder = conversation.builder
+            if agent != MAIN_AGENT and not builder.sampled_turns():
+                continue
+            builder.success = self._by_agent[MAIN_AGENT].builder.success
+            info = conversation.history() if check_history else {}
+            if agent != MAIN_AGENT:
+                info["agent"] = agent.partition("/")[0]
+            found.append(builder.finish(status, error=error, info=info))
+        return tuple(found)
+
+
+def _assistant_message(action: Action) -> Message:
+    message: Message = {"role": "assistant", "content": action.content}
+    if action.tool_calls:
+        message["tool_calls"] = [
+            {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+            for call in action.tool_calls
+        ]
+    return message

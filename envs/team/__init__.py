@@ -1,0 +1,1 @@
+"""A main agent that asks others."""
