@@ -267,7 +267,7 @@ def judge(report: dict[str, Any], options: argparse.Namespace) -> list[str]:
     """Return what is wrong."""
     before, after, peaks = report["idle_before"], report["idle_after"], report["peak"]
     problems = [f"{count} times {what}" for what, count in report["wrong"].items()]
-    # A connection may come or go, and helper threads stay once started; a leak is one for each of thousands of sessions.
+    # A connection may come or go, and helper threads stay once started; a leak would be one for each session played.
     slack = {"open_files": 4, "threads": max(1, options.processes) * HELPERS}
     for name in ("processes", "user_ids", "temporary_files", "open_files", "threads"):
         if after[name] > before[name] + slack.get(name, 0):
