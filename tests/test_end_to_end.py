@@ -184,21 +184,6 @@ def test_an_interrupted_run_says_so_and_leaves_nothing_running(workplace):
     assert not weight_folders("cut")
 
 
-def test_a_dead_trainer_ends_the_run_with_a_message_that_names_it(workplace):
-    run = workplace / "runs" / "dead"
-    process = subprocess.Popen(
-        command(workplace, "run.name=dead", "train.num_steps=500", "eval.tasks=0"),
-        env=environment(workplace), stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    deadline = time.monotonic() + 200
-    while not read_metrics(run) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    next(p for p in processes_of(run) if "trainer" in p.cmdline()).kill()
-    assert process.wait(60) == 1
-    assert "trainer was killed by signal 9" in process.stderr.read()
-    assert not processes_of(run)
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [

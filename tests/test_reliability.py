@@ -1,0 +1,156 @@
+"""Real runs whose processes are killed: they end as planned, and every task is trained once."""
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from asyncrl.config import load_config
+from asyncrl.train.progress import read_metrics
+from tests.test_end_to_end import RECIPE, environment, processes_of, weight_folders
+
+pytestmark = pytest.mark.slow
+STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reliability")
+    (folder / "recipe.toml").write_text(RECIPE)
+    return folder
+
+
+def command(workplace, *words):
+    return [sys.executable, "-m", "asyncrl", "train", *words]
+
+
+def start(workplace, name):
+    settings = [
+        f"run.folder={workplace / 'runs'}", f"run.name={name}", f"train.num_steps={STEPS}",
+        f"env.num_tasks={4 * STEPS}", "train.checkpoint_every=2", "eval.tasks=0", "rollout.lease_s=20",
+    ]  # fmt: skip
+    return subprocess.Popen(
+        command(workplace, str(workplace / "recipe.toml"), *settings),
+        env=environment(workplace), stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def wait_for_step(run, step, process):
+    deadline = time.monotonic() + 300
+    while len(read_metrics(run)) < step:
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+
+
+def check_trained_once(run):
+    """Every task was trained in the step whose trajectories hold it and in no other, or dropped with a reason."""
+    import pyarrow.parquet as pq
+
+    rows = (
+        sqlite3.connect(run / "ledger.sqlite").execute("SELECT id, state, step, reason FROM tasks").fetchall()
+    )
+    assert len(rows) == 4 * STEPS
+    assert all(state == "trained" or (state == "dropped" and why) for _, state, _, why in rows)
+    seen = set()
+    for path in (run / "trajectories").glob("*.parquet"):
+        seen |= {(row["task"], row["step"] - 1) for row in pq.read_table(path).to_pylist()}
+    assert seen == {(task, step) for task, state, step, _ in rows if state == "trained"}
+    summary = json.loads((run / "summary.json").read_text())
+    assert [record["step"] for record in read_metrics(run)] == list(range(1, summary["steps"] + 1))
+    assert summary["steps"] >= STEPS - 1
+    assert summary["staleness"]["max"] <= 1
+    assert not processes_of(run)
+    assert not weight_folders(run.name)
+
+
+@pytest.mark.parametrize("role", ["trainer", "engine", "rollout", "env", "buffer"])
+def test_a_run_survives_the_death_of_any_role(workplace, role):
+    run = workplace / "runs" / f"kill-{role}"
+    process = start(workplace, run.name)
+    wait_for_step(run, 3, process)
+    next(p for p in processes_of(run) if p.cmdline()[4:5] == [role]).kill()
+    _, errors = process.communicate(timeout=400)
+    assert process.returncode == 0, errors
+    check_trained_once(run)
+    died = [json.loads(line) for line in (run / "restarts.jsonl").read_text().splitlines()]
+    assert [event["name"].split("-")[0] for event in died] == [role]
+    assert died[0]["why"] == "was killed by signal 9"
+
+
+def test_a_run_whose_launcher_was_killed_goes_on_where_its_checkpoint_is(workplace):
+    run = workplace / "runs" / "resumed"
+    process = start(workplace, run.name)
+    wait_for_step(run, 5, process)
+    process.kill()
+    process.wait(30)
+    deadline = time.monotonic() + 30
+    while processes_of(run) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not processes_of(run)
+    done = subprocess.run(
+        command(workplace, "--resume", str(run), "train.zero_stage=2"),
+        env=environment(workplace), capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    check_trained_once(run)
+    assert json.loads((run / "config.json").read_text())["train"]["zero_stage"] == 2
+
+
+@pytest.mark.timeout(1800)
+def test_ten_kills_at_random_lose_nothing(workplace):
+    script = Path(__file__).parent.parent / "scripts" / "chaos.py"
+    report = workplace / "chaos.json"
+    done = subprocess.run(
+        [
+            *(sys.executable, str(script), "--kills", "10", "--seed", "0", "--json", str(report)),
+            *("--recipe", str(workplace / "recipe.toml"), "eval.tasks=50"),
+        ],
+        env=environment(workplace), capture_output=True, text=True, timeout=1700, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(report.read_text())
+    assert found["kills"] == 10
+    assert all(found["checks"].values())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--resume", "nowhere"], "--resume nowhere: has no config.json"),
+        (["--resume", "{run}", "env.name=calculator"], "env cannot change while a run goes on"),
+        (["--resume", "{run}", "train.num_stepz=3"], "train.num_stepz: unknown key"),
+        ([], "give a recipe, or --resume"),
+    ],
+)
+def test_a_run_that_cannot_go_on_is_refused_by_name(workplace, words, message):
+    run = workplace / "runs" / "refused"
+    run.mkdir(parents=True, exist_ok=True)
+    config = load_config(workplace / "recipe.toml")
+    (run / "config.json").write_text(config.model_dump_json())
+    done = subprocess.run(
+        command(workplace, *(word.format(run=run) for word in words)),
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_a_second_launcher_is_kept_out_of_a_run(workplace):
+    run = workplace / "runs" / "locked"
+    process = start(workplace, run.name)
+    deadline = time.monotonic() + 120
+    while not (run / "config.json").exists():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    second = subprocess.run(
+        command(workplace, "--resume", str(run)), capture_output=True, text=True, timeout=120, check=False
+    )
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=120)
+    assert second.returncode == 2
+    assert "another run is using it" in second.stderr
