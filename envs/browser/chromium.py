@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import importlib.util
 import os
 import re
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from asyncrl.errors import ConfigError, DeadlineError, InfrastructureError
+from asyncrl.errors import ConfigError, InfrastructureError
 
 Result = TypeVar("Result")
 Pages = Callable[[str, dict[str, str], bool], tuple[int, str]]
@@ -72,7 +73,10 @@ class Tab:
         return await self._host.call(self._goto(page))
 
     async def close(self) -> None:
-        await self._host.call(self._close())
+        if self._host.ended:
+            self._host.leave()
+        else:
+            await self._host.call(self._close())
 
     async def _snapshot(self) -> str:
         await self._page.wait_for_load_state("load", timeout=ACTION_TIMEOUT_MS)
@@ -141,7 +145,9 @@ class Host:
         try:
             return await asyncio.wait_for(future, timeout_s)
         except TimeoutError as error:
-            raise DeadlineError(f"the browser did not answer within {timeout_s:g} s") from error
+            # Actions have deadlines of their own, far below: this one hangs.
+            self.ended = True
+            raise InfrastructureError(f"the browser did not answer within {timeout_s:g} s") from error
         except (ValueError, InfrastructureError):
             raise
         except Exception as error:
@@ -154,10 +160,16 @@ class Host:
             raise InfrastructureError(f"the browser is gone: {_first_line(error)}") from error
 
     def release(self) -> None:
-        """Count a session out; end the browser when none comes for a while."""
+        """Count a session out; end the browser when none comes for a while, at once when it is of no more use."""
         self._users -= 1
         if not self._users:
-            self._idle = self._loop.call_later(IDLE_S, self._loop.stop)
+            self._idle = self._loop.call_later(0 if self.ended else IDLE_S, self._loop.stop)
+
+    def leave(self) -> None:
+        """Count a session out of a browser that has ended."""
+        # The thread may be gone, too.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self.release)
 
     def stop(self) -> None:
         """End the browser and wait for that."""

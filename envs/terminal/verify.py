@@ -46,7 +46,8 @@ async def verify(box: Sandbox, task: TaskFolder) -> Verdict:
         result = await box.exec(argv, **options)  # type: ignore[arg-type]
         output = result.text + result.stderr.decode("utf-8", "replace")
         reward = await _read_reward(box, logs)
-        return Verdict(float(result.ok) if reward is None else reward, reward or float(result.ok), output)
+        reward = float(result.ok) if reward is None else reward
+        return Verdict(reward, reward, output)
     token = secrets.token_hex(8)
     argv = ["python3", "-I", "-S", "-B", "-c", runner_text(), f"{tests}/test_outputs.py"]
     result = await box.exec(argv, stdin=token.encode(), **options)  # type: ignore[arg-type]

@@ -1,7 +1,6 @@
 """Browser: the shop's pages, what a real Chromium shows and does, its walls and its ends."""
 
 import asyncio
-import contextlib
 import http.server
 import os
 import random
@@ -286,7 +285,6 @@ def wait_until(condition, seconds=20.0):
 @real
 def test_a_browser_that_dies_is_infrastructure_and_the_next_session_gets_another():
     async def whole():
-        env = make(level=1)
         messages = await env.reset()
         for process in browsers(os.getpid()):
             process.kill()
@@ -294,11 +292,12 @@ def test_a_browser_that_dies_is_infrastructure_and_the_next_session_gets_another
         try:
             await env.step(action)
         finally:
-            with contextlib.suppress(InfrastructureError):
-                await env.close()
+            await env.close()
 
+    env = make(level=1)
     with pytest.raises(InfrastructureError):
         asyncio.run(whole())
+    wait_until(lambda: not env.host._thread.is_alive())
     step, _ = expert(make(level=1))
     assert step.reward == 1.0
 

@@ -131,7 +131,8 @@ def test_the_tests_are_nowhere_while_the_agent_works(tmp_path):
 
 def test_the_verdict_is_the_exit_status_when_nothing_else_is_written(tmp_path):
     folder = write_task(tmp_path / "t", "test -e /app/made")
-    assert play(make(folder=str(folder)), DONE)[-1].reward == 0.0
+    end = play(make(folder=str(folder)), DONE)[-1]
+    assert (end.reward, end.components["tests_passed"]) == (0.0, 0.0)
     assert play(make(folder=str(folder)), shell("touch made"), DONE)[-1].reward == 1.0
 
 
@@ -141,12 +142,14 @@ def test_the_verdict_is_the_exit_status_when_nothing_else_is_written(tmp_path):
         ("echo 0.25 > /logs/verifier/reward.txt", 0.25),
         ("""echo '{"reward": 0.5, "speed": 2}' > /logs/verifier/reward.json""", 0.5),
         ("echo 7 > /logs/verifier/reward.txt", 1.0),
+        ("echo 0 > /logs/verifier/reward.txt", 0.0),
         ("echo 1 > /logs/verifier/reward.txt; exit 1", 1.0),
     ],
 )
 def test_rewards_written_as_harbor_does_are_read(tmp_path, line, reward):
     folder = write_task(tmp_path / "t", f"mkdir -p /logs/verifier\n{line}\n")
-    assert play(make(folder=str(folder)), DONE)[-1].reward == reward
+    end = play(make(folder=str(folder)), DONE)[-1]
+    assert (end.reward, end.components["tests_passed"]) == (reward, reward)
 
 
 def test_a_reward_that_is_no_number_is_the_environments_failure(tmp_path):
