@@ -313,6 +313,7 @@ class Trainer:
             "length/mean": float(np.mean(batch.lengths)),
             "length/max": max(batch.lengths),
             "turns/mean": float(np.mean([len(t.turns) for t in batch.trajectories])),
+            "turns/history_forks": sum(int(t.info.get("history_forks", 0)) for t in batch.trajectories),
             "time/wait_s": wait_s,
             "time/train_s": train_s,
             "time/publish_s": publish_s,
