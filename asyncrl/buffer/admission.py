@@ -37,11 +37,7 @@ def judge(group: Group, group_size: int, drop_no_signal: bool, max_tokens: int) 
         "tokens": sum(t.num_sampled for t in group.trajectories),
     }
     if len({t.rollout for t in usable}) < min(2, group_size):
-        lost = [
-            t
-            for t in group.trajectories
-            if t.failure not in (None, FailureClass.AGENT)
-        ]
+        lost = [t for t in group.trajectories if t.failure not in (None, FailureClass.AGENT)]
         if lost:
             return Verdict("retry", lost[0].error, str(lost[0].failure), **counts)
         return Verdict("dropped", "too_few_usable", **counts)

@@ -18,7 +18,7 @@ from typing import Any
 
 from asyncrl.config import Config
 from asyncrl.launch.processes import Child, Family
-from asyncrl.train.resume import complete_checkpoints
+from asyncrl.train.checkpoints import complete_checkpoints
 
 log = logging.getLogger("asyncrl.launch")
 

@@ -18,8 +18,9 @@ from typing import Any, Protocol
 
 from asyncrl.data.codec import pack, unpack
 from asyncrl.errors import InputError
+from asyncrl.train.checkpoints import complete_checkpoints
 from asyncrl.train.engine import TrainEngine
-from asyncrl.train.resume import Checkpointer, complete_checkpoints, newest_usable
+from asyncrl.train.resume import Checkpointer, newest_usable
 from asyncrl.weights.publish import PublishReport
 
 log = logging.getLogger("asyncrl.train")

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from asyncrl.errors import InputError
 from asyncrl.train.checkpoint import gather_policy, write_policy
+from asyncrl.train.checkpoints import MARKER, VALUES, checkpoint_path, complete_checkpoints
 from asyncrl.train.engine import TrainEngine
 from asyncrl.train.full_state import gather_state, load_state
 from asyncrl.train.nested_state import join, split
@@ -36,9 +37,7 @@ from asyncrl.weights.files import file_checksum
 
 log = logging.getLogger("asyncrl.train")
 
-MARKER = "complete.json"
 TENSORS = "training.safetensors"
-VALUES = "training.json"
 EXTRA = "extra"
 
 
@@ -171,20 +170,6 @@ class Checkpointer:
         older = [path for version, path in complete_checkpoints(self.folder) if version <= newest]
         for path in older[self.keep :]:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def checkpoint_path(folder: Path, version: int) -> Path:
-    return folder / f"step-{version:06d}"
-
-
-def complete_checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """Return `(version, path)` of the training checkpoints that were written to their end, newest first."""
-    found = []
-    for path in folder.glob("step-*"):
-        digits = path.name.removeprefix("step-")
-        if digits.isdigit() and (path / MARKER).is_file() and (path / VALUES).is_file():
-            found.append((int(digits), path))
-    return sorted(found, reverse=True)
 
 
 def newest_usable(folder: Path, at_most: int) -> tuple[int, Path] | None:

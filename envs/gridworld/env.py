@@ -25,6 +25,8 @@ class Gridworld(Env):
         super().__init__(task)
         if not 2 <= size <= MAX_SIZE:
             raise ValueError(f"size: must be from 2 to {MAX_SIZE}, got {size}")
+        if max_turns < 1:
+            raise ValueError(f"max_turns: must be at least 1, got {max_turns}")
         self.size = size
         self.max_turns = max_turns
         rng = random.Random(task.seed)

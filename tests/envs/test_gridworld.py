@@ -85,3 +85,8 @@ def test_the_same_seed_gives_the_same_game_and_the_splits_share_no_seed():
 def test_a_size_outside_the_bounds_is_refused_with_its_value(size):
     with pytest.raises(ValueError, match=f"size: must be from 2 to 64, got {size}"):
         make(size=size)
+
+
+def test_no_turns_at_all_are_refused():
+    with pytest.raises(ValueError, match="max_turns: must be at least 1, got 0"):
+        make(max_turns=0)

@@ -10,7 +10,7 @@ from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
 from asyncrl.launch.inflight import EvalsBeside, read_evals
 from asyncrl.launch.processes import Family
-from asyncrl.train.resume import MARKER, VALUES, checkpoint_path
+from asyncrl.train.checkpoints import MARKER, VALUES, checkpoint_path
 
 
 def config(model, **evaluation):

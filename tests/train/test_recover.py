@@ -10,8 +10,9 @@ from asyncrl.config import parse_config
 from asyncrl.data.codec import decode_group
 from asyncrl.errors import InputError
 from asyncrl.train.anchors import Anchors
+from asyncrl.train.checkpoints import checkpoint_path, complete_checkpoints
 from asyncrl.train.recover import recover
-from asyncrl.train.resume import Checkpointer, checkpoint_path, complete_checkpoints
+from asyncrl.train.resume import Checkpointer
 from asyncrl.train.trainer import Trainer
 from asyncrl.types import Task
 from asyncrl.weights.publish import PublishReport

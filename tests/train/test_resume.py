@@ -10,13 +10,9 @@ import pytest
 import torch
 
 from asyncrl.errors import InputError
+from asyncrl.train.checkpoints import checkpoint_path, complete_checkpoints
 from asyncrl.train.full_state import gather_state, load_state
-from asyncrl.train.resume import (
-    Checkpointer,
-    checkpoint_path,
-    complete_checkpoints,
-    newest_usable,
-)
+from asyncrl.train.resume import Checkpointer, newest_usable
 from tests.train.one_step import make_engine, snapshot, step_once
 
 
