@@ -4,10 +4,10 @@
 
 `latency`: the same chat request for one token, sent in turn to vLLM's own `/v1/chat/completions` and to the gateway's,
 one at a time; the difference of the medians is what the gateway adds.
-`path`: an agent plays multi-turn episodes through rollout worker, router, gateway and environment; then every one of
-its requests (the same contexts in the same order of turns, all episodes at once) goes straight to the engine's token
-route. Both start from an empty prefix cache. The ratio is of sampled tokens a second. `long` turns have up to 64
-tokens, `short` ones up to 4, where the request itself costs more than its tokens.
+`path`: an agent plays multi-turn episodes through rollout worker, router, gateway and environment; `straight`: such
+episodes, turn after turn with the same observations, all at once, go to the engine's token route with nothing between.
+Both start from an empty prefix cache, and each goes first in turn. The ratio is of sampled tokens a second. `long`
+turns have up to 64 tokens, `short` ones up to 4, where the request itself costs more than its tokens.
 Without `--model` a random model of 3 M parameters is made.
 """
 
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import numpy as np
 
 from asyncrl.clients.engine import EngineClient
 from asyncrl.clients.gateway import GatewayClient
@@ -143,12 +144,13 @@ async def straight(
     client = EngineClient(engine)
 
     async def episode(number: int, trajectory: Trajectory) -> int:
-        count = 0
+        count, ids, seen = 0, np.empty(0, np.int32), 0
         for turn in trajectory.turns:
-            request = GenerateRequest(
-                f"s{number}-{turn.start}", trajectory.token_ids[: turn.start], max_tokens, stop_token_ids=stop
-            )
-            count += len((await client.generate(request)).token_ids)
+            ids = np.concatenate([ids, trajectory.token_ids[seen : turn.start]])
+            request = GenerateRequest(f"s{number}-{turn.start}", ids, max_tokens, stop_token_ids=stop)
+            generated = (await client.generate(request)).token_ids
+            count += len(generated)
+            ids, seen = np.concatenate([ids, generated]), turn.end
         return count
 
     start = time.perf_counter()
@@ -162,18 +164,20 @@ def measure_path(
     engine: str, worker: str, max_tokens: int, stop: tuple[int, ...], args: Any
 ) -> dict[str, Any]:
     rates: list[tuple[float, float]] = []
-    for repetition in range(-1, args.repetitions):
-        tasks = args.tasks if repetition >= 0 else 4
-        clear_cache(engine)
-        path, trajectories = through_everything(worker, tasks, args.samples, 1000 * (repetition + 2))
-        clear_cache(engine)
-        direct = asyncio.run(straight(engine, trajectories, max_tokens, stop))
-        if repetition >= 0:
-            rates.append((path, direct))
-            print(
-                f"{max_tokens:3d} tokens a turn: path {path:6.0f}, straight {direct:6.0f} tokens/s",
-                flush=True,
-            )
+    clear_cache(engine)
+    _, trajectories = through_everything(worker, args.tasks, args.samples, 1000)
+    for repetition in range(args.repetitions):
+        found: dict[str, float] = {}
+        for kind in ("path", "straight") if repetition % 2 else ("straight", "path"):
+            clear_cache(engine)
+            if kind == "path":
+                first = 1000 * (repetition + 2)
+                found[kind], _ = through_everything(worker, args.tasks, args.samples, first)
+            else:
+                found[kind] = asyncio.run(straight(engine, trajectories, max_tokens, stop))
+        rates.append((found["path"], found["straight"]))
+        shown = f"path {found['path']:6.0f}, straight {found['straight']:6.0f} tokens/s"
+        print(f"{max_tokens:3d} tokens a turn: {shown}", flush=True)
     return {
         "path_tokens_per_s": spread([path for path, _ in rates]),
         "straight_tokens_per_s": spread([direct for _, direct in rates]),
@@ -250,7 +254,7 @@ def main() -> int:
     )
     parser.add_argument("--model", default="")
     parser.add_argument("--requests", type=int, default=300, help="of each kind, for latency")
-    parser.add_argument("--tasks", type=int, default=8)
+    parser.add_argument("--tasks", type=int, default=4)
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--json", type=Path)

@@ -5,7 +5,8 @@
 Every policy plays the same episodes on the same two engines, from empty prefix caches: `asyncrl` (our router),
 `round_robin` (requests in turn), and with `--peer-venv`, a virtual environment that has PyPI's `vllm-router`, its
 `consistent_hash` and `cache_aware` policies. The hit rate is the share of context tokens that the engines found
-cached, over what one cache that never forgets would have held: whole blocks of every context seen before.
+cached, over what one cache that never forgets would have held: whole blocks of every context sent before, by the
+time it was sent, and of every answer.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from asyncrl.rollout.generate import Generated, GenerateRequest
 
 BLOCK = 32
 """Tokens of a cache block."""
-PROMPT, OBSERVATION, ANSWER, TURNS = 512, 64, 16, 5
-MAX_MODEL_LEN = 1024
+PROMPT, OBSERVATION, ANSWER, TURNS = 512, 224, 8, 6
+MAX_MODEL_LEN = 2048
 VOCABULARY = 2000
 
 
@@ -103,7 +104,7 @@ class Ideal:
         self.blocks.update(ids[:end].tobytes() for end in range(BLOCK, len(ids) + 1, BLOCK))
 
 
-async def play(policy: Generates, args: Any, seed: int) -> dict[str, float]:
+async def play(policy: Generates, args: Any, seed: int, groups: int) -> dict[str, float]:
     """Play all groups at once, the turns of an episode in order, tools of uneven length between them."""
     ideal, found = Ideal(), {"context": 0, "cached": 0, "ideal": 0, "sampled": 0}
 
@@ -116,17 +117,19 @@ async def play(policy: Generates, args: Any, seed: int) -> dict[str, float]:
             name = f"{seed}-{group}-{index}"
             found["context"] += len(ids)
             found["ideal"] += ideal.cached(ids)
+            ideal.add(ids)
             request = GenerateRequest(f"{name}-{turn}", ids, ANSWER, session=name)
             generated = await policy.generate(request)
             found["cached"] += generated.cached_tokens
             found["sampled"] += len(generated.token_ids)
             seen = rng.integers(5, VOCABULARY, OBSERVATION).astype(np.int32)
-            ideal.add(ids)
+            # The last token sampled was never read by the engine.
+            ideal.add(np.concatenate([ids, generated.token_ids[:-1]]))
             ids = np.concatenate([ids, generated.token_ids, seen])
             await asyncio.sleep(float(rng.lognormal(-2.5, 1.0)))
 
     start = time.perf_counter()
-    await asyncio.gather(*(episode(g, i) for g in range(args.groups) for i in range(args.samples)))
+    await asyncio.gather(*(episode(g, i) for g in range(groups) for i in range(args.samples)))
     wall_s = time.perf_counter() - start
     await policy.close()
     return {
@@ -169,13 +172,13 @@ def start_peer(
     raise SystemExit(f"vllm-router did not start:\n{log.read_text(errors='replace')[-2000:]}")
 
 
-async def with_router(kind: Any, urls: Sequence[str], args: Any, seed: int) -> dict[str, float]:
+async def with_router(kind: str, urls: Sequence[str], args: Any, seed: int, groups: int) -> dict[str, float]:
     policy = EngineRouter([EngineClient(url) for url in urls]) if kind == "asyncrl" else RoundRobin(urls)
-    return await play(policy, args, seed)
+    return await play(policy, args, seed, groups)
 
 
-async def with_peer(url: str, args: Any, seed: int) -> dict[str, float]:
-    return await play(Peer(url), args, seed)
+async def with_peer(url: str, args: Any, seed: int, groups: int) -> dict[str, float]:
+    return await play(Peer(url), args, seed, groups)
 
 
 def measure(urls: Sequence[str], args: Any, folder: Path) -> dict[str, Any]:
@@ -191,16 +194,16 @@ def measure(urls: Sequence[str], args: Any, folder: Path) -> dict[str, Any]:
             for url in urls:
                 reset = urllib.request.Request(f"{url}/reset_prefix_cache", b"", method="POST")
                 urllib.request.urlopen(reset, timeout=60)
-            seed = repetition + 10
+            seed, groups = repetition + 10, args.groups if repetition >= 0 else 1
             if kind.startswith("vllm-router"):
                 peer, url = start_peer(args.peer_venv, kind.split()[1], urls, folder / "peer.log")
                 try:
-                    result = asyncio.run(with_peer(url, args, seed))
+                    result = asyncio.run(with_peer(url, args, seed, groups))
                 finally:
                     peer.kill()
                     peer.wait()
             else:
-                result = asyncio.run(with_router(kind, urls, args, seed))
+                result = asyncio.run(with_router(kind, urls, args, seed, groups))
             if repetition >= 0:
                 rounds[kind].append(result)
                 print(
@@ -224,11 +227,11 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def make_model(folder: Path) -> str:
-    """A random model of 3 M parameters."""
+    """A random model of 13 M parameters: large enough for prompts to cost more than requests."""
     from asyncrl.train.tiny_model import build_model, build_tokenizer, save
 
     tokenizer = build_tokenizer(["a few words"] * 20, 2048, MAX_MODEL_LEN)
-    save(folder, build_model(2048, 256, 4, 4, MAX_MODEL_LEN, tokenizer.eos_token_id, seed=0), tokenizer)
+    save(folder, build_model(2048, 512, 4, 4, MAX_MODEL_LEN, tokenizer.eos_token_id, seed=0), tokenizer)
     return str(folder)
 
 
@@ -236,7 +239,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--groups", type=int, default=12)
+    parser.add_argument("--groups", type=int, default=8)
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--spread-s", type=float, default=4.0, help="over which the episodes start")
     parser.add_argument("--peer-venv", type=Path)
