@@ -164,15 +164,17 @@ def measure_path(
     engine: str, worker: str, max_tokens: int, stop: tuple[int, ...], args: Any
 ) -> dict[str, Any]:
     rates: list[tuple[float, float]] = []
+    # Short turns need more of them for a time that can be measured.
+    tasks = args.tasks * (4 if max_tokens < max(PATHS.values()) else 1)
     clear_cache(engine)
-    _, trajectories = through_everything(worker, args.tasks, args.samples, 1000)
+    _, trajectories = through_everything(worker, tasks, args.samples, 1000)
     for repetition in range(args.repetitions):
         found: dict[str, float] = {}
         for kind in ("path", "straight") if repetition % 2 else ("straight", "path"):
             clear_cache(engine)
             if kind == "path":
                 first = 1000 * (repetition + 2)
-                found[kind], _ = through_everything(worker, args.tasks, args.samples, first)
+                found[kind], _ = through_everything(worker, tasks, args.samples, first)
             else:
                 found[kind] = asyncio.run(straight(engine, trajectories, max_tokens, stop))
         rates.append((found["path"], found["straight"]))
