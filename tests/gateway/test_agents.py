@@ -3,12 +3,15 @@
 import asyncio
 import sys
 import time
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from asyncrl.buffer.admission import judge as admit
+from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.data.codec import decode_group, encode_group
-from asyncrl.errors import ConfigError, InfrastructureError
+from asyncrl.errors import ConfigError, InfrastructureError, InputError
 from asyncrl.gateway.agent_group import AgentRunner, AgentSettings, LocalHost, judge
 from asyncrl.gateway.agents import CallableAgent, CommandAgent, OpenEpisode, Report, load_agent, parse_report
 from asyncrl.types import FailureClass, Lease, Status, Task
@@ -195,3 +198,38 @@ def test_failed_episodes_are_single_trajectories_of_their_class(make_gateway):
     assert [t.rollout for t in group.trajectories] == [0, 1, 2, 0]
     assert "reported no reward" in group.trajectories[2].error
     assert admit(group, 3, False, 256).outcome == "retry"
+
+
+def test_the_ledger_takes_a_group_with_branches_and_refuses_one_that_lacks_an_episode(make_gateway):
+    ledger = Ledger(":memory:", LedgerSettings(1, 1, 2, drop_no_signal=False))
+    ledger.add_tasks([Task("t", "agent")])
+    lease = ledger.lease("w")
+
+    async def scenario():
+        gateway = make_gateway(lambda prompt: "yes")
+        version = lease.version
+        gateway.engine.generate = at_version(gateway.engine.generate, version)
+
+        async def agent(task, episode):
+            client = chat(gateway, episode)
+            for prompt in ("a", "b"):
+                await client.completions.create(model="m", prompt=prompt, max_tokens=3)
+            return float(task["episode_index"])
+
+        host = LocalHost(gateway.episodes, "http://gateway")
+        return await AgentRunner(host, CallableAgent(agent), AgentSettings()).run_group(lease, "w", 20.0)
+
+    group = asyncio.run(scenario())
+    assert [(t.episode_index, t.rollout) for t in group.trajectories] == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    with pytest.raises(InputError, match="must hold 2 episodes, got 1"):
+        ledger.put(replace(group, trajectories=group.trajectories[::2]))
+    assert ledger.put(group).outcome == "ready"
+    (taken,) = ledger.take(0).groups
+    assert [t.rollout for t in decode_group(taken).trajectories] == [0, 1, 0, 1]
+
+
+def at_version(generate, version):
+    async def wrapped(request):
+        return replace(await generate(request), versions=np.full(request.max_tokens, version, np.int32))
+
+    return wrapped
