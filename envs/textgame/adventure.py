@@ -33,6 +33,7 @@ class Adventure:
         self._lock(rng, level)
         self.state: State = (0, frozenset())
         self.max_turns = 2 * len(self._plan()) + 2
+        self.key = f"{self.names} {self.exits} {self.doors} {self.things}"
         self.rules = 'Find the crown. Commands: "go north", "take red key", "take crown".'
 
     def look(self) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from asyncrl.env.protocol import Action, Env, Step
+from asyncrl.env.protocol import Action, Step
+from asyncrl.envs.procedural import ProceduralEnv, one_of
 from asyncrl.envs.textgame.adventure import Adventure
 from asyncrl.envs.textgame.game import Game
 from asyncrl.envs.textgame.mastermind import Mastermind
@@ -23,19 +24,18 @@ GAMES: dict[str, Callable[[int, int], Game]] = {
 MIXED = "mixed"
 
 
-class TextGame(Env):
+class TextGame(ProceduralEnv):
     """`game` is "adventure", "mastermind", "twenty" or "mixed" (by the task's seed); `level` from 1 to 3."""
 
     blocking: ClassVar[bool] = False
+    levels: ClassVar[tuple[int, ...]] = (1, 2, 3)
 
     def __init__(self, task: Task, game: str = MIXED, level: int = 1) -> None:
-        super().__init__(task)
-        if game == MIXED:
+        super().__init__(task, level)
+        if one_of("game", game, (MIXED, *GAMES)) == MIXED:
             game = list(GAMES)[task.seed // 2 % len(GAMES)]
-        if game not in GAMES:
-            raise ValueError(f"game: must be {MIXED}, {', '.join(GAMES)}, got {game!r}")
         self.name = game
-        self.game = GAMES[game](task.seed, level)
+        self.game: Game = self.draw(lambda rng: GAMES[game](rng.getrandbits(32), self.level), lambda g: g.key)
         self.max_turns = self.game.max_turns
         self.turn = 0
 
@@ -60,3 +60,6 @@ class TextGame(Env):
 
     def random_policy(self, messages: list[Message], rng: Any) -> Message:
         return {"role": "assistant", "content": self.game.guess(rng)}
+
+    def problem_key(self) -> str:
+        return f"{self.name} {self.game.key}"

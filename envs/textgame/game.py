@@ -23,6 +23,8 @@ class Game(Protocol):
 
     rules: str
     max_turns: int
+    key: str
+    """Equal for equal games."""
 
     def look(self) -> str:
         """What the player sees before the first command."""

@@ -19,6 +19,7 @@ class Mastermind:
         self.max_turns = level_value(level, (7, 8, 9))
         rng = random.Random(f"mastermind/{seed}")
         self.secret = tuple(rng.randrange(1, self.digits + 1) for _ in range(self.length))
+        self.key = f"{self.digits} {self.secret}"
         self.rules = (
             f"Find the code of {self.length} digits from 1 to {self.digits}. "
             "Answer with a guess, for example " + "1" * self.length + "."

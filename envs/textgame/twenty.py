@@ -41,6 +41,7 @@ class TwentyQuestions:
         self.things = sorted(rng.sample(THINGS, count))
         self.secret = rng.choice(self.things)
         self.max_turns = level_value(level, (5, 8, 10))
+        self.key = f"{self.secret} of {self.things}"
         self.candidates = list(self.things)
         self.rules = (
             "I think of one of: "
