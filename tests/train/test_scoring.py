@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, InfrastructureError
@@ -12,8 +13,18 @@ from asyncrl.train.batch import build_step_batch, pad_rows
 from asyncrl.train.policy import load_frozen
 from asyncrl.train.scoring import EngineScorer, read_prompt_logprobs
 from asyncrl.train.supported import check_supported
+from asyncrl.train.tiny_model import build_model, save
 from tests.train.factories import batch_of_groups, trajectory
 from tests.train.one_step import Learner
+
+
+@pytest.fixture(scope="module")
+def other_model(tiny_model, tmp_path_factory):
+    """Another model with the same vocabulary: a policy that differs from what the engine serves."""
+    folder = tmp_path_factory.mktemp("other")
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    save(folder, build_model(len(tokenizer), 64, 2, 2, 256, tokenizer.eos_token_id, seed=1), tokenizer)
+    return str(folder)
 
 
 def test_entries_are_read_at_sampled_positions_only():
@@ -39,10 +50,10 @@ def test_the_server_gives_every_sampled_token_the_models_log_probability(tiny_mo
 @pytest.mark.parametrize(
     ("role", "algo"), [("teacher", {"preset": "opd"}), ("reference", {"preset": "grpo", "kl": {"coef": 0.1}})]
 )
-def test_a_served_model_trains_as_a_local_one(tiny_model, engine_url, role, algo):
+def test_a_served_model_trains_as_a_local_one(tiny_model, other_model, engine_url, role, algo):
     reports = []
     for section in ({"path": tiny_model}, {"url": engine_url}):
-        learner = Learner(tiny_model, algo, **{role: section})
+        learner = Learner(other_model, algo, **{role: section})
         learner.step()
         reports.append(learner.step().metrics)
     assert reports[0]["loss/total"] == pytest.approx(reports[1]["loss/total"], abs=1e-5)
