@@ -6,8 +6,10 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from asyncrl.config import load_config
@@ -29,10 +31,10 @@ def command(workplace, *words):
     return [sys.executable, "-m", "asyncrl", "train", *words]
 
 
-def start(workplace, name):
+def start(workplace, name, *more):
     settings = [
         f"run.folder={workplace / 'runs'}", f"run.name={name}", f"train.num_steps={STEPS}",
-        f"env.num_tasks={4 * STEPS}", "train.checkpoint_every=2", "eval.tasks=0", "rollout.lease_s=20",
+        f"env.num_tasks={4 * STEPS}", "train.checkpoint_every=2", "eval.tasks=0", "rollout.lease_s=20", *more,
     ]  # fmt: skip
     return subprocess.Popen(
         command(workplace, str(workplace / "recipe.toml"), *settings),
@@ -80,6 +82,54 @@ def test_a_run_survives_the_death_of_any_role(workplace, role):
     died = [json.loads(line) for line in (run / "restarts.jsonl").read_text().splitlines()]
     assert [event["name"].split("-")[0] for event in died] == [role]
     assert died[0]["why"] == "was killed by signal 9"
+
+
+def guest(workplace, run, role, *options):
+    """Start a process that joins the run; return it and its address once it serves."""
+    buffer = json.loads((run / "endpoints" / "buffer.json").read_text())["url"]
+    ready = workplace / f"guest-{role}.json"
+    argv = ["serve", role, "--join", buffer, "--ready-file", str(ready), *options]
+    process = subprocess.Popen([sys.executable, "-m", "asyncrl", *argv], env=environment(workplace))
+    deadline = time.monotonic() + 300
+    while not ready.exists():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    return process, json.loads(ready.read_text())["url"]
+
+
+def test_engines_environments_and_workers_join_a_running_job_and_leave_it(workplace):
+    run = workplace / "runs" / "elastic"
+    process = start(workplace, run.name, "train.num_steps=400", "env.num_tasks=1600")
+    wait_for_step(run, 1, process)
+    engine, engine_url = guest(workplace, run, "engine")
+    env, env_url = guest(workplace, run, "env")
+    worker, worker_url = guest(workplace, run, "rollout", "--name", "guest")
+
+    def ask(url, path):
+        with urllib.request.urlopen(url + path, timeout=30) as reply:
+            return json.loads(reply.read())
+
+    def served():
+        with urllib.request.urlopen(engine_url + "/asyncrl/v1/state", timeout=30) as reply:
+            version = msgpack.unpackb(reply.read())["version"]
+        return (
+            version > 0 and ask(env_url, "/v1/status")["opened"] and ask(worker_url, "/v1/status")["groups"]
+        )
+
+    deadline = time.monotonic() + 200
+    while not served():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.2)
+    for one in (worker, env, engine):
+        one.terminate()
+        assert one.wait(60) == 0
+    steps = len(read_metrics(run))
+    wait_for_step(run, steps + 3, process)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=120)
+    rows = sqlite3.connect(run / "ledger.sqlite").execute("SELECT state, worker FROM tasks").fetchall()
+    assert ("trained", "guest") in rows
+    assert ("leased", "guest") not in rows
 
 
 def test_a_run_whose_launcher_was_killed_goes_on_where_its_checkpoint_is(workplace):
