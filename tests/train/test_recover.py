@@ -6,17 +6,18 @@ import pytest
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
-from asyncrl.config import parse_config
+from asyncrl.config import SftPhaseConfig, parse_config
 from asyncrl.data.codec import decode_group
 from asyncrl.errors import InputError
 from asyncrl.train.anchors import Anchors
 from asyncrl.train.checkpoints import checkpoint_path, complete_checkpoints
 from asyncrl.train.recover import recover
 from asyncrl.train.resume import Checkpointer
+from asyncrl.train.sft_phase import SftPhase
 from asyncrl.train.trainer import Trainer
 from asyncrl.types import Task
 from asyncrl.weights.publish import PublishReport
-from tests.train.factories import group
+from tests.train.factories import group, trajectory
 from tests.train.one_step import make_engine
 
 STEPS = 6
@@ -159,3 +160,16 @@ def test_checkpoints_of_another_ledger_are_refused(tiny_model, tmp_path):
     Run(tiny_model, tmp_path, World()).process()
     with pytest.raises(InputError, match="step-000006: is beyond the ledger, which is at version 0"):
         Run(tiny_model, tmp_path, World()).process()
+
+
+def test_remembered_successes_survive_a_restart():
+    phase, again = SftPhase(SftPhaseConfig(every=4)), SftPhase(SftPhaseConfig(every=4))
+    phase._remember([trajectory("a", 0, reward=1.0), trajectory("b", 1, turns=3, reward=1.0)])
+    again.load_state_dict(phase.state_dict())
+    assert list(again.kept) == ["a", "b"]
+    for name, kept in phase.kept.items():
+        assert (again.kept[name].token_ids == kept.token_ids).all()
+        assert again.kept[name].turns == kept.turns
+    empty = SftPhase(SftPhaseConfig())
+    empty.load_state_dict(SftPhase(SftPhaseConfig()).state_dict())
+    assert empty.kept == {}
