@@ -95,7 +95,8 @@ def test_an_unknown_command_costs_the_turn_and_the_last_turn_ends_the_game():
 
 
 @pytest.mark.parametrize(
-    ("config", "message"), [({"game": "go"}, "game: must be one of mixed, adventure"), ({"level": 4}, "level: must be")]
+    ("config", "message"),
+    [({"game": "go"}, "game: must be one of mixed, adventure"), ({"level": 4}, "level: must be")],
 )
 def test_a_wrong_configuration_is_refused_with_what_is_allowed(config, message):
     with pytest.raises(ValueError, match=message):
