@@ -239,7 +239,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--groups", type=int, default=8)
+    parser.add_argument("--groups", type=int, default=6)
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--spread-s", type=float, default=4.0, help="over which the episodes start")
     parser.add_argument("--peer-venv", type=Path)

@@ -5,7 +5,9 @@ tool returned.
 """
 
 import asyncio
+import json
 import time
+import urllib.request
 from types import SimpleNamespace
 
 import anthropic
@@ -15,6 +17,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from asyncrl.clients.engine import EngineClient
 from asyncrl.clients.gateway import GatewayClient
 from asyncrl.config import parse_config
 from asyncrl.gateway.episode import EpisodeSpec
@@ -218,3 +221,19 @@ def test_finishing_ends_what_is_still_running(gateway):
     trajectories, summary, outcome = asyncio.run(scenario())
     assert isinstance(outcome, openai.PermissionDeniedError)
     assert (summary["calls"], trajectories[0].num_tokens) == (0, 0)
+
+
+def test_the_gateway_knows_how_its_engine_is(gateway, engine_url):
+    async def state():
+        client = EngineClient(engine_url)
+        try:
+            return await client.state()
+        finally:
+            await client.close()
+
+    with urllib.request.urlopen(f"{gateway.url}/asyncrl/v1/status", timeout=10) as reply:
+        (engine,) = json.loads(reply.read())["engines"]
+    assert (engine["url"], engine["health"], engine["version"]) == (engine_url, "healthy", gateway.version)
+    seen = asyncio.run(state())
+    assert seen["kv_tokens"] > 10_000
+    assert 0 <= seen["kv_usage"] <= 1
