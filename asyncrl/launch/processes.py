@@ -107,9 +107,7 @@ class Family:
         """End a child and all it started, at once."""
         members = _members(child)
         _kill_group(child)
-        for member in members:
-            with contextlib.suppress(psutil.Error):
-                member.kill()
+        _kill_members(members)
         child.process.wait(5)
 
     def wait_ready(self, child: Child, timeout_s: float) -> str:
@@ -144,9 +142,7 @@ class Family:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.process.wait(max(0.1, deadline - time.monotonic()))
             _kill_group(child)
-            for member in members[child.name]:
-                with contextlib.suppress(psutil.Error):
-                    member.kill()
+            _kill_members(members[child.name])
             child.process.wait(5)
             self.children = [c for c in self.children if c is not child]
 
@@ -166,8 +162,16 @@ def spawn(command: Sequence[str], log: Path, env: Mapping[str, str]) -> subproce
 
 
 def _kill_group(child: Child) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.process.pid, signal.SIGKILL)
+    """Kill the child's process group but for Python's resource trackers, which end by themselves once they have
+    removed the semaphores and shared memory of the others."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
+            if os.getpgid(process.pid) == child.process.pid and not _is_tracker(process):
+                process.kill()
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    return any("multiprocessing.resource_tracker" in part for part in process.cmdline())
 
 
 def _members(child: Child) -> list[psutil.Process]:
@@ -175,3 +179,10 @@ def _members(child: Child) -> list[psutil.Process]:
     with contextlib.suppress(psutil.Error):
         return psutil.Process(child.process.pid).children(recursive=True)
     return []
+
+
+def _kill_members(members: Sequence[psutil.Process]) -> None:
+    for member in members:
+        with contextlib.suppress(psutil.Error):
+            if not _is_tracker(member):
+                member.kill()
