@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LAYERS = [
     {"types", "errors"},
+    {"config_sections"},
     {"config", "log"},
     {"algo", "data", "buffer", "env", "weights"},
     {"evaluation", "gateway", "rollout", "train"},

@@ -78,7 +78,9 @@ class EngineScorer:
                     break
             except httpx.HTTPError as error:
                 problem = f"{type(error).__name__}: {error}"
-        raise InfrastructureError(f"{method} {str(self._client.base_url).rstrip('/')}{path} failed: {problem}")
+        raise InfrastructureError(
+            f"{method} {str(self._client.base_url).rstrip('/')}{path} failed: {problem}"
+        )
 
 
 def read_prompt_logprobs(entries: Sequence[Any], token_ids: Sequence[int], mask: np.ndarray) -> np.ndarray:
