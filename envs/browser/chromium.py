@@ -31,6 +31,8 @@ ACTION_TIMEOUT_MS = 5000.0
 CALL_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 IDLE_S = 30.0
+AT_ONCE = 4
+"""Sessions that open or act at the same time; more only slow each other down, up to their deadlines."""
 
 
 def find_chromium(path: str = "") -> str:
@@ -127,6 +129,7 @@ class Host:
         self.ended = False
         self._users = 0
         self._idle: asyncio.TimerHandle | None = None
+        self._places = asyncio.Semaphore(AT_ONCE)
         self._loop = asyncio.new_event_loop()
         self._started: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="browser", daemon=True)
@@ -137,21 +140,35 @@ class Host:
         return await self.call(self._open(pages), START_TIMEOUT_S + CALL_TIMEOUT_S)
 
     async def call(self, work: Coroutine[Any, Any, Result], timeout_s: float = CALL_TIMEOUT_S) -> Result:
-        """Run a coroutine on the browser's thread. Raises `InfrastructureError` when the browser is gone."""
+        """Run a coroutine on the browser's thread, when it is its turn.
+
+        Raises `InfrastructureError` when the browser is gone or does not answer within `timeout_s`, the wait for the
+        turn not counted.
+        """
         if self.ended:
             work.close()
             raise InfrastructureError("the browser has ended")
-        future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        future = asyncio.run_coroutine_threadsafe(self._in_turn(work, timeout_s), self._loop)
         try:
-            return await asyncio.wait_for(future, timeout_s)
-        except TimeoutError as error:
-            # Actions have deadlines of their own, far below: this one hangs.
-            self.ended = True
-            raise InfrastructureError(f"the browser did not answer within {timeout_s:g} s") from error
+            return await asyncio.wrap_future(future)
         except (ValueError, InfrastructureError):
             raise
         except Exception as error:
             raise InfrastructureError(f"browser: {_first_line(error)}") from error
+
+    async def _in_turn(self, work: Coroutine[Any, Any, Result], timeout_s: float) -> Result:
+        scope = asyncio.timeout(timeout_s)
+        try:
+            async with self._places, scope:
+                return await work
+        except TimeoutError as error:
+            if not scope.expired():
+                raise
+            # Actions have deadlines of their own, far below: this one hangs.
+            self.ended = True
+            raise InfrastructureError(f"the browser did not answer within {timeout_s:g} s") from error
+        finally:
+            work.close()
 
     def check_alive(self, error: Exception) -> None:
         """Raise `InfrastructureError` when it is the browser that failed, not the action."""
@@ -194,24 +211,28 @@ class Host:
         self._users += 1
         if self._idle is not None:
             self._idle.cancel()
+        if self._started is None:
+            self._started = asyncio.ensure_future(self._start())
+        key, context = secrets.token_urlsafe(12), None
         try:
-            if self._started is None:
-                self._started = asyncio.ensure_future(self._start())
-            await self._started
-            if not self._browser.is_connected():
-                raise InfrastructureError("the browser is gone")
-            key = secrets.token_urlsafe(12)
+            # Shared by all who open: one that is cancelled does not end it.
+            await asyncio.shield(self._started)
             context = await self._browser.new_context()
             await context.route(lambda url: not url.startswith(f"{self.url}/{key}/"), _refuse)
-            page = await context.new_page()
             self.sites[key] = pages
-            tab = Tab(self, key, context, page)
+            tab = Tab(self, key, context, await context.new_page())
             await tab._goto("home")
             return tab
         except BaseException as error:
-            if not isinstance(error, ValueError):
-                self.ended = True
+            self.sites.pop(key, None)
+            if context is not None:
+                with contextlib.suppress(Exception):
+                    await asyncio.wait_for(asyncio.shield(context.close()), STOP_TIMEOUT_S)
+            # A page that is late says nothing about the browser, nor does a session that is cancelled.
+            self.ended = self.ended or not isinstance(error, ValueError | asyncio.CancelledError)
             self.release()
+            if isinstance(error, ValueError):
+                raise InfrastructureError(f"browser: {error}") from error
             raise
 
     async def _start(self) -> None:

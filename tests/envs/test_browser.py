@@ -242,6 +242,42 @@ async def _fetch(page, url):
 
 
 @real
+def test_many_sessions_take_turns_and_those_cut_off_while_they_open_leave_nothing():
+    async def whole():
+        envs = [make(seed, level=1) for seed in range(0, 24, 2)]
+        openings = [asyncio.ensure_future(env.reset()) for env in envs]
+        # Cut some off at different points of their opening.
+        for number, opening in enumerate(openings[8:]):
+            await asyncio.sleep(0.05 * number)
+            opening.cancel()
+        opened = await asyncio.gather(*openings, return_exceptions=True)
+        host = envs[0].host
+        links = [find(messages[1]["content"], "link", env.shop.articles[0].name)
+                 for env, messages in zip(envs[:8], opened, strict=False)]  # fmt: skip
+        steps = await asyncio.gather(
+            *(env.step(call("click", ref=ref)) for env, ref in zip(envs, links, strict=False))
+        )
+        await asyncio.gather(*(env.close() for env in envs))
+        while host._users:
+            await asyncio.sleep(0.02)
+        left = await host.call(_count_contexts(host))
+        return (
+            host.ended,
+            left,
+            [find(s.messages[0]["content"], "button", "Order") for s in steps],
+            dict(host.sites),
+        )
+
+    ended, left, buttons, sites = asyncio.run(asyncio.wait_for(whole(), 120))
+    assert (ended, left, sites) == (False, 0, {})
+    assert len(buttons) == 8 and all(buttons)
+
+
+async def _count_contexts(host):
+    return len(host._browser.contexts)
+
+
+@real
 def test_a_page_reaches_nothing_but_its_own_site():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
