@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -52,6 +51,10 @@ def parse_spec(raw: Any) -> EpisodeSpec:
         first = error.errors()[0]
         where = ".".join(str(part) for part in ("episode", *first["loc"]))
         raise InputError(f"{where}: {first['msg']}, got {str(first['input'])[:100]!r}") from None
+
+
+MAX_REWARD = 1e12
+"""Far beyond any sensible reward, and small enough that sums of many stay finite."""
 
 
 @dataclass(slots=True, eq=False)
@@ -195,8 +198,8 @@ def _components(raw: Any) -> dict[str, float]:
 
 
 def _number(value: Any, where: str) -> float:
-    if not _is_number(value) or not math.isfinite(value):
-        raise InputError(f"{where} must be a finite number, got {value!r}")
+    if not _is_number(value) or not -MAX_REWARD <= value <= MAX_REWARD:
+        raise InputError(f"{where} must be a number up to ±{MAX_REWARD:g}, got {str(value)[:100]}")
     return float(value)
 
 

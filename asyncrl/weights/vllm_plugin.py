@@ -3,15 +3,28 @@
 It adds the weight-transfer backend `shared_file` and, on CPU, keeps linear layers on the live weight:
 vLLM would otherwise repack weights into oneDNN handles at load, which an update leaves stale, so outputs
 would match neither the old nor the new model.
+
+In servers that asyncrl starts, every process also ends with the one that started it: vLLM's engine process would
+otherwise outlive a server that was killed, with its memory.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+import sys
+
 BACKEND = "shared_file"
+STARTED_BY_US = "ASYNCRL_BASE_VERSION"
+"""Environment variable that `asyncrl serve engine` sets."""
+PR_SET_PDEATHSIG = 1
 
 
 def register() -> None:
-    """Register the backend once and make CPU linear layers updatable."""
+    """Register the backend once, make CPU linear layers updatable, and end with the parent process."""
+    if STARTED_BY_US in os.environ and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
     from vllm.platforms import current_platform
 

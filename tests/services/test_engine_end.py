@@ -1,0 +1,42 @@
+"""What is left when an engine is killed: nothing."""
+
+import time
+
+import psutil
+import pytest
+
+from asyncrl.config import parse_config
+from asyncrl.launch.processes import Family
+
+pytestmark = pytest.mark.slow
+DEADLINE_S = 20.0
+
+
+@pytest.mark.parametrize("victim", ["serve engine", "api_server"])
+def test_an_engine_that_is_killed_takes_all_its_processes_along(tiny_model, tmp_path, victim):
+    engine = {"max_model_len": 256, "max_num_seqs": 8, "threads": 1}
+    config = parse_config({"model": {"path": tiny_model}, "env": {"name": "gridworld"}, "engine": engine})
+    (tmp_path / "config.json").write_text(config.model_dump_json())
+    family = Family(tmp_path)
+    try:
+        child = family.start("engine", ["serve", "engine", "--folder", str(tmp_path), "--model", tiny_model])
+        family.wait_ready(child, 180)
+        top = psutil.Process(child.process.pid)
+        members = [top, *top.children(recursive=True)]
+        named = [p for p in members if victim in " ".join(p.cmdline())]
+        assert len(members) >= 3, [p.cmdline() for p in members]
+        named[0].kill()
+        end = time.monotonic() + DEADLINE_S
+        while (left := [p for p in members if alive(p)]) and time.monotonic() < end:
+            child.process.poll()
+            time.sleep(0.1)
+        assert not left, [p.name() for p in left]
+    finally:
+        family.stop()
+
+
+def alive(process):
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
