@@ -17,6 +17,7 @@ from asyncrl.envs.browser.pages import answer
 from asyncrl.envs.browser.shop import Shop, make_shop
 from asyncrl.envs.procedural import ProceduralEnv, whole_number
 from asyncrl.envs.tools import ToolError, answer_calls, call_message, schema
+from asyncrl.errors import ConfigError
 from asyncrl.types import Message, Task
 
 RULES = "Do what is asked in the web shop, with the tools."
@@ -39,6 +40,15 @@ class Browser(ProceduralEnv):
         schema("select", "Choose an option of a list.", ref="string", option="string"),
         schema("goto", "Open a page by its name, such as home.", page="string"),
     ]
+
+    @classmethod
+    def missing(cls) -> str:
+        """Return what keeps it from starting here, or an empty text."""
+        try:
+            find_chromium()
+        except ConfigError as error:
+            return f"a browser: {error}"
+        return ""
 
     def __init__(self, task: Task, level: int = 1, max_turns: int = 0, chromium: str = "") -> None:
         super().__init__(task, level)

@@ -381,3 +381,8 @@ def test_wrong_settings_are_refused():
 @pytest.mark.slow
 def test_it_passes_the_environment_check():
     assert [f for f in check_env("browser", num_tasks=6) if not f.ok] == []
+
+
+def test_what_is_missing_is_said_where_there_is_no_browser(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert Browser.missing().startswith("a browser: no Chromium found (chromium, ")
