@@ -1,5 +1,6 @@
 """A vLLM server scores the trainer's trajectories as a local model does."""
 
+import asyncio
 import dataclasses
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from asyncrl.clients.engine import EngineClient
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.train.batch import build_step_batch, pad_rows
@@ -14,6 +16,7 @@ from asyncrl.train.policy import load_frozen
 from asyncrl.train.scoring import EngineScorer, read_prompt_logprobs
 from asyncrl.train.supported import check_supported
 from asyncrl.train.tiny_model import build_model, save
+from asyncrl.weights.files import write_weights
 from tests.train.factories import batch_of_groups, trajectory
 from tests.train.one_step import Learner
 
@@ -27,6 +30,25 @@ def other_model(tiny_model, tmp_path_factory):
     return str(folder)
 
 
+@pytest.fixture(scope="module")
+def served(engine_url, tiny_model, tmp_path_factory):
+    """The session's engine with the weights of `tiny_model`, whatever other tests have published."""
+
+    async def commit():
+        client = EngineClient(engine_url)
+        try:
+            version = (await client.state())["version"] + 1
+            tensors = load_frozen(tiny_model, "float32").model.named_parameters()
+            file = write_weights(tmp_path_factory.mktemp("weights"), version, tensors)
+            for phase in ("prepare", "commit"):
+                await client.request(f"weights/{phase}", file.to_json())
+        finally:
+            await client.close()
+
+    asyncio.run(commit())
+    return engine_url
+
+
 def test_entries_are_read_at_sampled_positions_only():
     entries = [None, {"7": {"logprob": -1.5}}, {"9": {"logprob": -0.25}, "3": {"logprob": -0.1}}]
     values = read_prompt_logprobs(entries, [5, 7, 9], np.array([True, False, True]))
@@ -34,9 +56,9 @@ def test_entries_are_read_at_sampled_positions_only():
 
 
 @pytest.mark.slow
-def test_the_server_gives_every_sampled_token_the_models_log_probability(tiny_model, engine_url):
+def test_the_server_gives_every_sampled_token_the_models_log_probability(tiny_model, served):
     batch = build_step_batch(batch_of_groups(), 0, 0)
-    scorer = EngineScorer(engine_url)
+    scorer = EngineScorer(served)
     found = scorer.score(batch)
     scorer.close()
     rows = pad_rows(batch, range(len(batch.trajectories)))
@@ -50,9 +72,9 @@ def test_the_server_gives_every_sampled_token_the_models_log_probability(tiny_mo
 @pytest.mark.parametrize(
     ("role", "algo"), [("teacher", {"preset": "opd"}), ("reference", {"preset": "grpo", "kl": {"coef": 0.1}})]
 )
-def test_a_served_model_trains_as_a_local_one(tiny_model, other_model, engine_url, role, algo):
+def test_a_served_model_trains_as_a_local_one(tiny_model, other_model, served, role, algo):
     reports = []
-    for section in ({"path": tiny_model}, {"url": engine_url}):
+    for section in ({"path": tiny_model}, {"url": served}):
         learner = Learner(other_model, algo, **{role: section})
         learner.step()
         reports.append(learner.step().metrics)
@@ -61,9 +83,9 @@ def test_a_served_model_trains_as_a_local_one(tiny_model, other_model, engine_ur
 
 
 @pytest.mark.slow
-def test_what_the_server_refuses_is_said_with_its_words(engine_url):
+def test_what_the_server_refuses_is_said_with_its_words(served):
     too_long = dataclasses.replace(trajectory("t", turns=40), task_id="t")
-    scorer = EngineScorer(engine_url)
+    scorer = EngineScorer(served)
     with pytest.raises(InfrastructureError, match=r"POST http.*/v1/completions failed: 400"):
         scorer._one(too_long)
     scorer.close()

@@ -158,6 +158,14 @@ def test_the_uid_range_is_wholly_usable():
     assert first > 1000
 
 
+async def left_after_a_while(process, seconds=10):
+    """The process's descendants once there are none, else those left after `seconds`. What cleans up comes and goes."""
+    deadline = time.monotonic() + seconds
+    while (left := process.children(recursive=True)) and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)
+    return left
+
+
 def test_a_cancelled_stop_still_ends_the_session():
     async def body():
         box = await open_sandbox("bubblewrap")
@@ -166,12 +174,10 @@ def test_a_cancelled_stop_still_ends_the_session():
         await asyncio.sleep(0)
         stopping.cancel()
         await asyncio.gather(stopping, return_exceptions=True)
-        launcher = await LauncherClient.shared()
-        deadline = time.monotonic() + 10
-        while psutil.Process(launcher.process.pid).children(recursive=True) and time.monotonic() < deadline:
-            await asyncio.sleep(0.02)
-        assert psutil.Process(launcher.process.pid).children(recursive=True) == []
+        launcher = psutil.Process((await LauncherClient.shared()).process.pid)
+        assert await left_after_a_while(launcher) == []
         await box.stop()
+        assert await left_after_a_while(launcher) == []
 
     run_async(body)
 
@@ -185,10 +191,7 @@ def test_a_cancelled_exec_ends_its_program():
                 await asyncio.sleep(0.02)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-            deadline = time.monotonic() + 10
-            while launcher.children(recursive=True) and time.monotonic() < deadline:
-                await asyncio.sleep(0.02)
-            assert launcher.children(recursive=True) == []
+            assert await left_after_a_while(launcher) == []
             assert (await box.exec(["true"])).ok
 
     run_async(body, timeout_s=60)

@@ -24,6 +24,7 @@ from asyncrl.env.sandbox.jail import channel, kernel, proc, spawn, uids
 from asyncrl.env.sandbox.jail.folders import Folders, Session
 
 TICK_S = 0.05
+IDLE_MS = 1000.0
 
 
 @dataclass
@@ -72,7 +73,7 @@ class Launcher:
                 events = poll.poll(self._wait_ms())
                 if any(fd == wake_read for fd, _ in events):
                     os.read(wake_read, 4096)
-                    self._reap()
+                self._reap()
                 if any(fd == self._sock.fileno() for fd, _ in events):
                     received = channel.receive(self._sock)
                     if received is None:
@@ -82,8 +83,9 @@ class Launcher:
         finally:
             self._clean_up()
 
-    def _wait_ms(self) -> float | None:
-        return max(0.0, (self._next_tick - time.monotonic()) * 1000) if self._jobs else None
+    def _wait_ms(self) -> float:
+        # On busy machines a zombie was seen to stay until the next message: look every second, whatever wakes us.
+        return max(0.0, (self._next_tick - time.monotonic()) * 1000) if self._jobs else IDLE_MS
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -125,7 +127,18 @@ class Launcher:
             with contextlib.suppress(BlockingIOError):
                 error = os.read(job.error_fd, 4096).decode(errors="replace")
             os.close(job.error_fd)
+            if job.reason:
+                self._end_orphans(job)
             self._answer(job.id, {"status": spawn.exit_code(status), "reason": job.reason, "error": error})
+
+    def _end_orphans(self, job: Job) -> None:
+        """A program killed while it starts may leave a child that was to ask to die with it, and had not yet."""
+        session = self._sessions.get(job.session)
+        if session is None or session.uid is None:
+            return
+        for pid in proc.orphans_of_uid(session.uid, self._jobs):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _answer(self, request_id: int, body: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):

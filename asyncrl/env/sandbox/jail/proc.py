@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Container
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -34,6 +35,16 @@ def descendants(root: int) -> list[int]:
             children = _children_of(stack.pop())
             found += children
             stack += children
+    return found
+
+
+def orphans_of_uid(uid: int, known: Container[int]) -> list[int]:
+    """This process's own children that belong to the real uid and are not `known`."""
+    found = []
+    for pid in _children_of(os.getpid()):
+        with contextlib.suppress(OSError):
+            if pid not in known and os.stat(f"/proc/{pid}").st_uid == uid:
+                found.append(pid)
     return found
 
 
