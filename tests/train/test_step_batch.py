@@ -75,6 +75,7 @@ def test_estimators_see_turns_components_and_truncation():
     whole = group("t", [1.0, 0.0])
     first, second = whole.trajectories
     first = dataclasses.replace(first, components={"goal": 1.0}, status=Status.TRUNCATED)
+    second = dataclasses.replace(second, components={})
     batch = build_step_batch([dataclasses.replace(whole, trajectories=(first, second))], 0, 0)
     seen = advantage_batch(batch)
     assert seen.rewards.tolist() == [1.0, 0.0]
