@@ -8,7 +8,6 @@ The vLLM server is a child in the same process group and dies with this process.
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import json
 import os
@@ -24,9 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
+from asyncrl.parent import die_with_parent
 
 LOOPBACK = "127.0.0.1"
-PR_SET_PDEATHSIG = 1
 MAX_PORT_TRIES = 3
 MIN_BATCHED_TOKENS = 8192
 PORT_WAIT_S = 5.0
@@ -120,12 +119,6 @@ def free_port() -> int:
     with socket.socket() as sock:
         sock.bind((LOOPBACK, 0))
         return sock.getsockname()[1]
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def serve_engine(options: EngineOptions, port: int = 0, ready_file: str | None = None) -> int:

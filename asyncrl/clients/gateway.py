@@ -8,7 +8,7 @@ from typing import Any
 from asyncrl.clients.http import HttpClient
 from asyncrl.data.codec import trajectory_from_map
 from asyncrl.gateway.agents import OpenEpisode
-from asyncrl.gateway.episode import EpisodeSpec
+from asyncrl.gateway.episode import EpisodeSpec, finish_body
 from asyncrl.types import FailureClass, Status, Trajectory
 
 PREFIX = "/asyncrl/v1/episodes"
@@ -57,9 +57,7 @@ class GatewayClient:
 
         Without a status it is "finished", or "truncated" where a call was refused for one of its limits.
         """
-        body: dict[str, Any] = {"reward": reward, "components": components or {}, "success": success}
-        if status is not None:
-            body |= {"status": status.value, "failure": failure.value if failure else None, "error": error}
+        body = finish_body(reward, components, success, status, failure, error)
         answer = await self._http.post(f"{PREFIX}/{episode_id}/finish", body, self.timeout_s)
         found = [
             trajectory_from_map(raw, f"trajectories[{n}]") for n, raw in enumerate(answer["trajectories"])

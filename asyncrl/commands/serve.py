@@ -202,7 +202,7 @@ def _gateway(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> 
 def _trainer(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
     if config.train.ranks > 1 and "RANK" not in os.environ:
         return _run_ranks(config.train.ranks)
-    from asyncrl.launch.processes import die_with_parent
+    from asyncrl.parent import die_with_parent
     from asyncrl.services.trainer import run_trainer
 
     die_with_parent()

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from asyncrl.data.codec import task_to_map
 from asyncrl.errors import AsyncRLError
 from asyncrl.gateway.agents import Agent, OpenEpisode, Report
-from asyncrl.gateway.episode import EpisodeSpec
+from asyncrl.gateway.episode import EpisodeSpec, finish_body
 from asyncrl.gateway.episodes import Episodes
 from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.group import MAX_ATTEMPTS, RETRY_PAUSE_S, number_branches
@@ -69,10 +69,7 @@ class LocalHost:
         error: str = "",
     ) -> tuple[Sequence[Trajectory], dict[str, Any]]:
         episode = self.episodes.by_id(episode_id)
-        body: dict[str, Any] = {"reward": reward, "components": components or {}, "success": success}
-        if status is not None:
-            body |= {"status": status, "failure": failure, "error": error}
-        result = episode.finish(body)
+        result = episode.finish(finish_body(reward, components, success, status, failure, error))
         self.episodes.ended(episode)
         self.episodes.drop(episode)
         return result

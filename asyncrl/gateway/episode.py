@@ -176,6 +176,21 @@ class Episode:
         self.success = self.success if success is None else success
 
 
+def finish_body(
+    reward: float,
+    components: dict[str, float] | None,
+    success: bool | None,
+    status: Status | None,
+    failure: FailureClass | None,
+    error: str,
+) -> dict[str, Any]:
+    """Return the body that `Episode.finish` and the finish route take; without a status they find it themselves."""
+    body: dict[str, Any] = {"reward": reward, "components": components or {}, "success": success}
+    if status is not None:
+        body |= {"status": status.value, "failure": failure.value if failure else None, "error": error}
+    return body
+
+
 def _outcome(raw: dict[str, Any], limit: str) -> tuple[Status, FailureClass | None, str]:
     default = Status.TRUNCATED if limit else Status.FINISHED
     try:

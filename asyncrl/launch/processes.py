@@ -7,10 +7,8 @@ nor SIGKILL of the launcher leaves an orphan.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -21,15 +19,9 @@ from pathlib import Path
 import psutil
 
 from asyncrl.errors import DeadlineError, UnavailableError
+from asyncrl.parent import die_with_parent
 
-PR_SET_PDEATHSIG = 1
 STOP_GRACE_S = 15.0
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when the thread that started it ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @dataclass(slots=True)

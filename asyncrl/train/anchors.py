@@ -152,7 +152,7 @@ class Anchors:
     def _snapshot_logp(self, engine: TrainEngine, batch: StepBatch, settings: Any) -> Tensor:
         """Score each token with the version that sampled it."""
         assert self.snapshots is not None
-        versions = pad_rows(batch, range(len(batch.trajectories))).versions
+        versions = batch.whole.versions
         result = torch.zeros(versions.shape)
         for version in sorted(set(versions[versions >= 0].tolist())):
             here = versions == version
@@ -186,7 +186,7 @@ class Anchors:
 
     def whole_inputs(self, batch: StepBatch, found: StepTensors) -> LossInputs:
         """Return the whole batch as a loss sees it before the first step: the policy is the proximal one."""
-        rows = pad_rows(batch, range(len(batch.trajectories)))
+        rows = batch.whole
         logp = found.policy_logp if found.policy_logp is not None else rows.behavior_logp
         extras = found.for_loss(list(rows.indices), rows.mask.shape[1], torch.device("cpu"))
         extras.setdefault("proximal_logp", logp)

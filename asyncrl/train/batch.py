@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from asyncrl.errors import StaleError
 from asyncrl.types import GREEDY_REWARD, Group, Status, Trajectory
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepBatch:
     """All usable trajectories of one step, in a fixed order, with their group indices."""
 
@@ -28,6 +29,11 @@ class StepBatch:
     @property
     def lengths(self) -> list[int]:
         return [t.num_tokens for t in self.trajectories]
+
+    @cached_property
+    def whole(self) -> Rows:
+        """All rows as padded tensors, made once. Not to be written to."""
+        return pad_rows(self, range(len(self.trajectories)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,7 @@ def pad_rows(batch: StepBatch, indices: Sequence[int]) -> Rows:
 
 def advantage_batch(batch: StepBatch, token_tensors: dict[str, Any] | None = None) -> AdvantageBatch:
     """Return what advantage estimators read, for all rows. `token_tensors` are [B,T] extras such as `old_logp`."""
-    rows = pad_rows(batch, range(len(batch.trajectories)))
+    rows = batch.whole
     turn_ids = torch.full_like(rows.token_ids, -1)
     for row, t in enumerate(batch.trajectories):
         for number, turn in enumerate(t.turns):

@@ -123,7 +123,7 @@ def train_step(
         )
     kept = [row for row in kept if int(batch.group[row]) not in poisoned]
     if controls.baselines is not None and log_ratio is not None:
-        controls.baselines.update(batch, mean_drift(log_ratio, pad_rows(batch, range(count)).mask))
+        controls.baselines.update(batch, mean_drift(log_ratio, batch.whole.mask))
     metrics = objective.report(reduce_over_ranks(merge(parts), engine.all_reduce) | estimate.metrics)
     metrics |= measured | _reward_kl(objective, batch, tensors)
     metrics["grad_norm"] = max(norms)
@@ -138,7 +138,7 @@ def _measure(
     """Return log pi_start - log mu [B,T] where known, the step's learning rate and what decided it."""
     if tensors.policy_logp is None:
         return None, learning_rate, {}
-    rows = pad_rows(batch, range(len(batch.trajectories)))
+    rows = batch.whole
     log_ratio = (tensors.policy_logp - rows.behavior_logp) * rows.mask
     rate, ess = controls.learning_rate(learning_rate, log_ratio, rows.mask)
     return (
@@ -152,7 +152,7 @@ def _reward_kl(objective: Objective, batch: StepBatch, tensors: StepTensors) -> 
     """Mean token KL to the reference where it is part of the reward, for the log and the adaptive coefficient."""
     if objective.settings["kl"]["where"] != "reward" or "reference_logp" not in tensors.tensors:
         return {}
-    mask = pad_rows(batch, range(len(batch.trajectories))).mask
+    mask = batch.whole.mask
     kl = objective.kl_fn(tensors.tensors["proximal_logp"], tensors.tensors["reference_logp"])
     return {"reference_kl": float((kl * mask).sum() / mask.sum().clamp(min=1))}
 

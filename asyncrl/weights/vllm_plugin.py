@@ -10,21 +10,19 @@ otherwise outlive a server that was killed, with its memory.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
-import sys
+
+from asyncrl.parent import die_with_parent
 
 BACKEND = "shared_file"
 STARTED_BY_US = "ASYNCRL_BASE_VERSION"
 """Environment variable that `asyncrl serve engine` sets."""
-PR_SET_PDEATHSIG = 1
 
 
 def register() -> None:
     """Register the backend once, make CPU linear layers updatable, and end with the parent process."""
-    if STARTED_BY_US in os.environ and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if STARTED_BY_US in os.environ:
+        die_with_parent()
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
     from vllm.platforms import current_platform
 

@@ -17,6 +17,7 @@ from asyncrl.envs.repair.env import Repair
 from asyncrl.envs.repair.faults import Fault, faults
 from asyncrl.envs.repair.problem import library_source, make_repository, run
 from asyncrl.types import Task
+from tests.envs.playing import play
 
 DONE = Action("done")
 
@@ -31,20 +32,6 @@ def call(name, **arguments):
 
 def edit(path, old, new):
     return call("edit", path=path, old=old, new=new)
-
-
-def play(env, *actions):
-    """Step through the actions in one event loop; return the steps."""
-
-    async def whole():
-        try:
-            env.reset()
-            return [await env.step(action) for action in actions]
-        finally:
-            await env.close()
-            await LauncherClient.close_shared()
-
-    return asyncio.run(whole())
 
 
 def said(step):

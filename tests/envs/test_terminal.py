@@ -1,6 +1,5 @@
 """Terminal: task folders, the shell's state and its ends, and tests that the agent neither sees nor reaches."""
 
-import asyncio
 import random
 from pathlib import Path
 
@@ -8,13 +7,13 @@ import pytest
 
 from asyncrl.env.check import check_env, to_action
 from asyncrl.env.protocol import Action, ToolCall
-from asyncrl.env.sandbox.jail.client import LauncherClient
 from asyncrl.envs.terminal import verify
 from asyncrl.envs.terminal.env import Terminal
 from asyncrl.envs.terminal.folder import find_folders, read_folder, rename_paths
 from asyncrl.envs.terminal.generate import FAMILIES, make_task
 from asyncrl.errors import ConfigError, EnvironmentFailure
 from asyncrl.types import Task
+from tests.envs.playing import play
 
 FOLDERS = Path(__file__).parents[2] / "recipes" / "terminal_grpo" / "tasks"
 DONE = Action("done")
@@ -26,20 +25,6 @@ def make(seed=0, **config):
 
 def shell(*commands):
     return Action("", tuple(ToolCall(f"call-{i}", "shell", {"command": c}) for i, c in enumerate(commands)))
-
-
-def play(env, *actions):
-    """Step through the actions in one event loop; return the steps."""
-
-    async def whole():
-        try:
-            env.reset()
-            return [await env.step(action) for action in actions]
-        finally:
-            await env.close()
-            await LauncherClient.close_shared()
-
-    return asyncio.run(whole())
 
 
 def shown(step):

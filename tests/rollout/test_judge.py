@@ -7,6 +7,7 @@ import pytest
 from asyncrl.errors import JudgeError
 from asyncrl.rollout.judge import Judging, with_score
 from asyncrl.types import FailureClass, Status, Task
+from tests.rollout.test_episode import Scripted, make_runner
 from tests.train.factories import trajectory
 
 
@@ -55,3 +56,25 @@ def test_without_a_judgement_the_episode_fails_in_a_class_of_its_own():
 
 def test_an_episode_without_turns_keeps_the_score_as_its_reward():
     assert with_score(trajectory(turns=0), 0.75, "replace").reward == 0.75
+
+
+def test_a_played_episode_is_judged_by_all_that_was_said_in_it(renderer):
+    judge = Fixed(0.25)
+    runner = make_runner(renderer, Scripted(renderer), max_turns=2)
+    runner.judging = Judging(judge)
+    task = Task("t", "tests.rollout.test_episode:Endless", 0)
+    found = asyncio.run(runner.run(task, 0, "e"))
+    (request,) = judge.asked
+    goal = {"role": "user", "content": "goal"}
+    north = {"role": "assistant", "content": "north"}
+    assert list(request.messages) == [goal, north, goal, north, goal]
+    assert (request.reward, found.reward) == (0.5, 0.25)
+    assert found.timing["judge_s"] >= 0
+
+
+def test_an_episode_that_failed_is_not_judged(renderer):
+    judge = Fixed(0.25)
+    runner = make_runner(renderer, Scripted(renderer))
+    runner.judging = Judging(judge)
+    found = asyncio.run(runner.run(Task("t", "tests.rollout.test_episode:Broken", 0), 0, "e"))
+    assert (found.failure, judge.asked) == (FailureClass.ENVIRONMENT, [])

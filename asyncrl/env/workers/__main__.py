@@ -6,7 +6,6 @@ It runs sessions in its own `LocalRuntime` and ends when the socket closes, whic
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
 import socket
@@ -17,9 +16,9 @@ from asyncrl.env.hosting.runtime import LocalRuntime
 from asyncrl.env.workers.channel import Channel
 from asyncrl.env.workers.messages import action_from_map, error_to_map, opened_to_map, step_to_map
 from asyncrl.errors import EnvironmentFailure, InputError
+from asyncrl.parent import die_with_parent
 from asyncrl.types import Task
 
-PR_SET_PDEATHSIG = 1
 STOP_TIMEOUT_S = 3.0
 
 
@@ -87,9 +86,8 @@ class WorkerMain:
 def main(fd: int, parent: int) -> None:
     """Serve on an inherited socket until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        # A hung worker does not see the socket close.
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # A hung worker does not see the socket close.
+    die_with_parent()
     if os.getppid() != parent:
         return
     sock = socket.socket(fileno=fd)
