@@ -27,7 +27,7 @@ COMMON = [
     "train.micro_batch_tokens=8192",
 ]
 RECIPES = {
-    "gridworld": ("gridworld_grpo", [*COMMON, "train.num_steps=16", "train.learning_rate=1e-3"]),
+    "gridworld": ("gridworld_grpo", [*COMMON, "train.num_steps=20", "train.learning_rate=4e-4"]),
     "calculator": ("calculator_grpo", [*COMMON, "train.num_steps=24", "train.learning_rate=5e-4"]),
 }
 HORIZON = {"gridworld": 64, "calculator": 80}
