@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import Field, ValidationError, model_validator
 
 from asyncrl.config_sections import (
+    SCHEDULES,
     BufferConfig,
     CriticConfig,
     EngineConfig,
@@ -62,8 +63,26 @@ class Config(Section):
     eval: EvalConfig = EvalConfig()
     sft: SftConfig = SftConfig()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _bound_of_schedule(cls, data: Any) -> Any:
+        """Fill in the staleness bound that `train.schedule` implies where the recipe gives none."""
+        if not isinstance(data, dict) or not isinstance(data.get("train", {}), dict):
+            return data
+        implied = SCHEDULES.get(str(data.get("train", {}).get("schedule", "")))
+        buffer = data.get("buffer", {})
+        if implied is None or not isinstance(buffer, dict) or "max_staleness" in buffer:
+            return data
+        return data | {"buffer": buffer | {"max_staleness": implied}}
+
     @model_validator(mode="after")
     def _fits(self) -> Config:
+        implied = SCHEDULES[self.train.schedule]
+        if implied is not None and self.buffer.max_staleness != implied:
+            raise ValueError(
+                f"buffer.max_staleness must be {implied} under train.schedule={self.train.schedule!r} (it may be "
+                f"left out), got {self.buffer.max_staleness}"
+            )
         if self.eval.every and not self.eval.tasks:
             raise ValueError(f"eval.tasks must be above 0 for eval.every={self.eval.every}")
         if self.rollout.max_tokens > self.engine.max_model_len:

@@ -6,6 +6,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+SCHEDULES: dict[str, int | None] = {
+    "synchronous": 0,
+    "periodic": 0,
+    "one_step_off": 1,
+    "asynchronous": None,
+    "partial": None,
+}
+"""How generation and training overlap (docs/schedules.md), with the staleness bound where the name implies it."""
+
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -101,6 +110,8 @@ class BufferConfig(Section):
 class TrainConfig(Section):
     """The optimizer and its schedule."""
 
+    schedule: Literal["synchronous", "periodic", "one_step_off", "asynchronous", "partial"] = "partial"
+    """How generation and training overlap; the first three imply `buffer.max_staleness`."""
     num_steps: int = Field(10, ge=1)
     learning_rate: float = Field(1e-6, gt=0)
     weight_decay: float = Field(0.0, ge=0)

@@ -19,8 +19,16 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
-from asyncrl.buffer.ledger import LeaseGoneError, Ledger, LedgerSettings, PutResult, Taken, UnknownLeaseError
-from asyncrl.data.codec import decode_group, lease_to_map, task_from_map, unpack
+from asyncrl.buffer.ledger import (
+    LeaseGoneError,
+    Ledger,
+    LedgerSettings,
+    Peeked,
+    PutResult,
+    Taken,
+    UnknownLeaseError,
+)
+from asyncrl.data.codec import decode_group, lease_to_map, pack, task_from_map, unpack
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
 from asyncrl.services import buffer_messages as messages
 from asyncrl.services.buffer_members import add_member_routes
@@ -47,12 +55,14 @@ class BufferService:
         self.stopping = asyncio.Event()
         self.leases: Waiters[Lease] = Waiters(self.stopping)
         self.takes: Waiters[Taken] = Waiters(self.stopping)
+        self.peeks: Waiters[Peeked] = Waiters(self.stopping)
         self._puts: list[tuple[Finished, asyncio.Future[PutResult]]] = []
 
     def changed(self) -> None:
         """Wake those who wait."""
         self.leases.pump()
         self.takes.pump()
+        self.peeks.pump()
 
     def put(self, finished: Finished) -> asyncio.Future[PutResult]:
         """Put a group together with the others that are ready when the event loop comes round."""
@@ -249,6 +259,19 @@ def _add_steps(app: FastAPI, service: BufferService) -> None:
         return groups_response(taken)
 
     add_hot_route(app, "/v1/take", take)
+
+    @app.post("/v1/peek", openapi_extra=documented(messages.Peek))
+    async def peek(request: Request) -> Response:
+        """Groups of the step's batch that are ready and not in `seen`, as msgpack; nothing is bound."""
+        body = await read(request, messages.Peek)
+
+        def attempt() -> Peeked | None:
+            peeked = ledger.peek(body.step, body.seen)
+            return peeked if peeked.groups or peeked.complete else None
+
+        peeked = await service.peeks.get(attempt, body.wait_s, request) or ledger.peek(body.step, body.seen)
+        content = pack({"groups": peeked.groups, "complete": peeked.complete})
+        return Response(content, media_type=messages.MSGPACK)
 
     @app.post("/v1/drop", openapi_extra=documented(messages.Drop))
     async def drop(request: Request) -> dict[str, int]:

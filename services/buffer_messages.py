@@ -81,6 +81,12 @@ class Take(Call):
     wait_s: WaitS
 
 
+class Peek(Call):
+    step: Whole
+    seen: list[Name] = Field(max_length=MAX_TASKS)
+    wait_s: WaitS
+
+
 class Drop(Call):
     step: Whole
     leases: list[Name] = Field(max_length=MAX_TASKS)

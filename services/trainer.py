@@ -47,6 +47,7 @@ class SyncFilePublisher:
         rank: int,
         wait_s: float = 0.0,
         joined: Callable[[], Sequence[str]] = lambda: (),
+        finish_requests: bool = False,
     ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="publisher", daemon=True)
@@ -56,7 +57,9 @@ class SyncFilePublisher:
         self._guests: dict[str, EngineClient] = {}
         self.joined = joined
         """Asks for the engines that have joined the job since it began."""
-        self.publisher = FilePublisher(directory, self._clients, wait_s=wait_s)
+        self.publisher = FilePublisher(
+            directory, self._clients, wait_s=wait_s, finish_requests=finish_requests
+        )
         self.rank = rank
 
     def publish(self, version: int, engine: TrainEngine) -> PublishReport:
@@ -116,7 +119,7 @@ def open_publisher(
     if config.engine.weight_transfer == "shared_file":
         return SyncFilePublisher(
             weights_dir, engines, token, engine.rank, config.engine.start_timeout_s,
-            lambda: joined_engines(source),
+            lambda: joined_engines(source), config.train.schedule == "asynchronous",
         )  # fmt: skip
     from asyncrl.weights.vllm_transport import DevicePublisher
 

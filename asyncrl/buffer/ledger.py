@@ -21,13 +21,21 @@ from asyncrl.buffer.counts import count
 from asyncrl.buffer.intake import Intake, PutResult
 from asyncrl.buffer.leases import LeaseGoneError, Leases, UnknownLeaseError
 from asyncrl.buffer.settings import LedgerSettings
-from asyncrl.buffer.steps import Steps, Taken
+from asyncrl.buffer.steps import Peeked, Steps, Taken
 from asyncrl.buffer.store import Store
 from asyncrl.data.codec import encode_task
 from asyncrl.errors import ConflictError, InputError
 from asyncrl.types import FailureClass, Group, Lease, Task
 
-__all__ = ["LeaseGoneError", "Ledger", "LedgerSettings", "PutResult", "Taken", "UnknownLeaseError"]
+__all__ = [
+    "LeaseGoneError",
+    "Ledger",
+    "LedgerSettings",
+    "Peeked",
+    "PutResult",
+    "Taken",
+    "UnknownLeaseError",
+]
 
 
 class Ledger:
@@ -200,6 +208,14 @@ class Ledger:
         """
         with self._store.transaction():
             return self._steps.take(step)
+
+    def peek(self, step: int, seen: Sequence[str]) -> Peeked:
+        """Return groups of the step's batch that are ready and not among the leases in `seen`; bind nothing.
+
+        Raises `ConflictError` when `step` is not the committed version.
+        """
+        with self._store.transaction():
+            return self._steps.peek(step, seen)
 
     def drop(self, step: int, leases: Sequence[str], reason: str) -> int:
         """Set groups of a taken batch aside as dropped, before its commit; return how many."""

@@ -21,6 +21,16 @@ class Taken:
     awaited: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """What a step's batch holds so far; nothing is bound."""
+
+    groups: list[bytes]
+    """Encoded groups that are ready and were not known to the caller."""
+    complete: bool
+    """True when `take` would give a batch now."""
+
+
 class Steps:
     """Binds groups to steps and counts steps. Every method runs inside a transaction of its caller."""
 
@@ -44,6 +54,27 @@ class Steps:
         # Sorting the bodies themselves would copy each of them.
         bound = self.store.rows("SELECT seq FROM tasks WHERE state = 'bound' ORDER BY lease_order")
         return Taken([self.store.row("SELECT body FROM bodies WHERE seq = ?", seq)[0] for (seq,) in bound])
+
+    def peek(self, step: int, seen: Sequence[str]) -> Peeked:
+        facts = self.store.facts()
+        if step != facts["version"]:
+            raise ConflictError(
+                f"step {step} cannot be looked at: the committed version is {facts['version']}"
+            )
+        known = set(seen)
+        if facts["taken"] == step:
+            fresh = self.store.rows("SELECT lease FROM tasks WHERE state = 'bound' ORDER BY lease_order")
+            complete = True
+        else:
+            last = bool(facts["closed"]) and not self._any_pending()
+            admitted = self._admitted()
+            choice = choose(admitted, step, self.settings.groups_per_step, last)
+            complete = bool(choice.groups) or (last and not admitted)
+            # Under a bound of 0 whatever is ready belongs to this step, chosen or not yet.
+            fresh = [(g.id,) for g in sorted(admitted, key=lambda g: g.order) if g.ready]
+        bodies = [self.store.row("SELECT body FROM bodies WHERE seq = ?", seq_of(lease))[0]
+                  for (lease,) in fresh if lease not in known]  # fmt: skip
+        return Peeked(bodies, complete)
 
     def _bind(self, leases: Sequence[str], step: int) -> None:
         least = step - self.settings.max_staleness

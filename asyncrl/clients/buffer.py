@@ -17,6 +17,8 @@ from asyncrl.types import FailureClass, Group, Lease, Task
 T = TypeVar("T")
 TASKS_PER_CALL = 10_000
 MAX_ERROR = 2000
+PIECE_S = 60.0
+"""Longest single wait of the synchronous client."""
 MARGIN_S = 30.0
 """How much longer than a server-side wait the client waits for the answer."""
 
@@ -92,6 +94,15 @@ class BufferClient:
         answer = await self._http.post("/v1/take", {"step": step, "wait_s": wait_s}, wait_s + MARGIN_S)
         self.awaited = tuple(answer["awaited"])
         return None if answer["groups"] is None else [decode_group(body) for body in answer["groups"]]
+
+    async def peek(self, step: int, seen: Sequence[str], wait_s: float) -> tuple[list[Group], bool]:
+        """Return groups of the step's batch that are ready and not in `seen`, and whether the batch is complete.
+
+        Nothing is bound. Waits up to `wait_s` for either.
+        """
+        body = {"step": step, "seen": list(seen), "wait_s": wait_s}
+        answer = await self._http.post("/v1/peek", body, wait_s + MARGIN_S)
+        return [decode_group(group) for group in answer["groups"]], answer["complete"]
 
     async def commit(self, version: int) -> None:
         """Account for a published version."""
@@ -172,11 +183,15 @@ class BufferClientSync:
         """See `BufferClient.take`; waits in pieces the server allows."""
         left_s = wait_s
         while True:
-            piece_s = min(left_s, 60.0)
+            piece_s = min(left_s, PIECE_S)
             groups = self._run(self._client.take(step, piece_s))
             left_s -= piece_s
             if groups is not None or left_s <= 0:
                 return groups
+
+    def peek(self, step: int, seen: Sequence[str], wait_s: float) -> tuple[list[Group], bool]:
+        """See `BufferClient.peek`; `wait_s` is at most what the server allows."""
+        return self._run(self._client.peek(step, seen, min(wait_s, PIECE_S)))
 
     def commit(self, version: int) -> None:
         self._run(self._client.commit(version))

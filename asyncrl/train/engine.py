@@ -121,17 +121,24 @@ class TrainEngine:
             optimizer.averaged_gradients[key] = optimizer.all_grad_tensors[key] = None
         optimizer.micro_step_id = INITIAL_MICRO_STEP_ID
 
-    def step(self, learning_rate: float) -> float:
-        """Apply the accumulated gradient; return its norm before clipping."""
+    def step(self, learning_rate: float, divide_by: float = 1.0) -> float:
+        """Apply the accumulated gradient, divided by `divide_by`; return its norm before clipping."""
         self._probe.zero_()
-        for group in self.engine.optimizer.param_groups:
+        optimizer = self.engine.optimizer
+        for group in optimizer.param_groups:
             group["lr"] = learning_rate
         if self.train_config.zero_stage == 0:
             grads = [p.grad for p in self.engine.module.parameters() if p.grad is not None]
+            for grad in grads:
+                grad.div_(divide_by)
             norm = float(torch.nn.utils.get_total_norm(grads))
             self.engine.step()
             return norm
+        if divide_by != 1.0:
+            # What DeepSpeed divides by is its loss scale, which multiplied no loss here.
+            optimizer.custom_loss_scaler, optimizer.external_loss_scale = True, divide_by
         self.engine.step()
+        optimizer.custom_loss_scaler, optimizer.external_loss_scale = False, None
         return float(self.engine.get_global_grad_norm())
 
     def all_reduce(self, tensor: Tensor, kind: str = "sum") -> None:

@@ -55,7 +55,7 @@ OnPoison = Callable[[dict[int, str]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class Step:
     """What the micro-batches of one step share."""
 
     engine: TrainEngine
@@ -105,7 +105,7 @@ def train_step(
             skipped="every trajectory was filtered out", metrics=objective.report(estimate.metrics)
         )
     log_ratio, rate, measured = _measure(batch, tensors, controls, learning_rate)
-    step = _Step(
+    step = Step(
         engine, objective, anchors, batch, tensors, estimate.advantages, settings, rate, controls.kl.coef,
         on_poison,
     )  # fmt: skip
@@ -157,22 +157,22 @@ def _reward_kl(objective: Objective, batch: StepBatch, tensors: StepTensors) -> 
     return {"reference_kl": float((kl * mask).sum() / mask.sum().clamp(min=1))}
 
 
-def _minibatch(step: _Step, rows: Sequence[int], parts: list[Metrics], poisoned: dict[int, str]) -> float:
+def _minibatch(step: Step, rows: Sequence[int], parts: list[Metrics], poisoned: dict[int, str]) -> float:
     """Take one optimizer step on `rows` less the groups that poison it; return the gradient norm, 0 without a step.
 
     What is poisoned is found out by trying each group alone, without a step.
     """
-    found, why = _accumulate(step, rows)
+    found, why = accumulate(step, rows)
     if why:
-        _discard(step)
+        discard(step)
         bad = _find_poison(step, rows) or {int(step.batch.group[row]): why for row in rows}
         poisoned.update(bad)
         step.on_poison(bad)
         rows = [row for row in rows if int(step.batch.group[row]) not in bad]
-        found, why = _accumulate(step, rows) if rows else ([], "")
+        found, why = accumulate(step, rows) if rows else ([], "")
         if why:
             # Each group is fine alone and all together are not.
-            _discard(step)
+            discard(step)
             bad = {int(step.batch.group[row]): why for row in rows}
             poisoned.update(bad)
             step.on_poison(bad)
@@ -180,24 +180,29 @@ def _minibatch(step: _Step, rows: Sequence[int], parts: list[Metrics], poisoned:
     if not rows:
         return 0.0
     parts += found
-    return _apply(step)
+    return apply(step)
 
 
-def _find_poison(step: _Step, rows: Sequence[int]) -> dict[int, str]:
+def _find_poison(step: Step, rows: Sequence[int]) -> dict[int, str]:
     """Return the groups whose own loss or gradient is not finite, with what is wrong. A collective."""
     found = {}
     for group in sorted({int(step.batch.group[row]) for row in rows}):
-        _, why = _accumulate(step, [row for row in rows if int(step.batch.group[row]) == group])
-        _discard(step)
+        _, why = accumulate(step, [row for row in rows if int(step.batch.group[row]) == group])
+        discard(step)
         if why:
             found[group] = why
     return found
 
 
-def _accumulate(step: _Step, rows: Sequence[int]) -> tuple[list[Metrics], str]:
-    """Accumulate the gradients of `rows`; return metrics, and what is not finite on any rank. A collective."""
+def accumulate(
+    step: Step, rows: Sequence[int], totals: Totals | None = None, last: bool = True
+) -> tuple[list[Metrics], str]:
+    """Accumulate the gradients of `rows`; return metrics, and what is not finite on any rank. A collective.
+
+    `totals` are those of the optimizer step, counted over `rows` where not given; `last` says that no more follow.
+    """
     engine, objective, batch = step.engine, step.objective, step.batch
-    totals = _totals(step, rows)
+    totals = totals or _totals(step, rows)
     statistics = _minibatch_statistics(step, rows)
     lengths = [batch.trajectories[row].num_tokens for row in rows]
     units = [int(batch.group[row]) for row in rows] if "pairs" in objective.needs else None
@@ -205,8 +210,8 @@ def _accumulate(step: _Step, rows: Sequence[int]) -> tuple[list[Metrics], str]:
     found: list[Metrics] = []
     why = ""
     for number, chosen in enumerate(plan):
-        last = number == len(plan) - 1
-        metrics, wrong = _micro_batch(step, [rows[i] for i in chosen], totals, statistics, last)
+        final = last and number == len(plan) - 1
+        metrics, wrong = micro_batch(step, [rows[i] for i in chosen], totals, statistics, final)
         found.append(metrics)
         why = why or wrong
     told = engine.any_text(why)
@@ -215,29 +220,29 @@ def _accumulate(step: _Step, rows: Sequence[int]) -> tuple[list[Metrics], str]:
     return found, told
 
 
-def _engines(step: _Step) -> list[TrainEngine]:
+def _engines(step: Step) -> list[TrainEngine]:
     critic = step.anchors.critic
     return [step.engine, *([critic.engine] if critic is not None and critic.engine is not None else [])]
 
 
-def _discard(step: _Step) -> None:
+def discard(step: Step) -> None:
     for engine in _engines(step):
         engine.discard()
 
 
-def _apply(step: _Step) -> float:
-    """Take the optimizer steps; return the largest gradient norm."""
+def apply(step: Step, divide_by: float = 1.0) -> float:
+    """Take the optimizer steps; return the largest gradient norm. The policy's gradient is divided by `divide_by`."""
     norms = [0.0]
     critic = step.anchors.critic
     if critic is not None and critic.engine is not None:
         norms.append(critic.engine.step(critic.config.learning_rate))
     if not step.critic_only or (critic is not None and critic.shared):
-        norms.append(step.engine.step(step.learning_rate))
+        norms.append(step.engine.step(step.learning_rate, divide_by))
     return max(norms)
 
 
-def _micro_batch(
-    step: _Step, rows: list[int], totals: Totals, statistics: dict[str, Tensor], last: bool
+def micro_batch(
+    step: Step, rows: list[int], totals: Totals, statistics: dict[str, Tensor], last: bool
 ) -> tuple[Metrics, str]:
     """Run forward and backward on this rank's rows; return metrics, and what is not finite.
 
@@ -268,7 +273,7 @@ def _micro_batch(
 
 
 def _losses(
-    step: _Step, inputs: LossInputs, values: Tensor | None, totals: Totals
+    step: Step, inputs: LossInputs, values: Tensor | None, totals: Totals
 ) -> tuple[Tensor, Tensor | None, Metrics]:
     """Return this micro-batch's policy loss, value loss and metrics. Raises `NonFiniteError`."""
     objective = step.objective
@@ -282,7 +287,7 @@ def _losses(
     return policy, value, found | metrics
 
 
-def _backward(step: _Step, policy: Tensor, value: Tensor | None, last: bool) -> None:
+def _backward(step: Step, policy: Tensor, value: Tensor | None, last: bool) -> None:
     critic = step.anchors.critic
     if critic is not None and critic.engine is not None and value is not None:
         critic.engine.backward(value, last)
@@ -292,7 +297,7 @@ def _backward(step: _Step, policy: Tensor, value: Tensor | None, last: bool) -> 
         step.engine.backward(policy, last)
 
 
-def _want(step: _Step) -> tuple[str, ...]:
+def _want(step: Step) -> tuple[str, ...]:
     """Return what the trained model must give beside log-probabilities."""
     want = []
     if step.objective.needs_entropy:
@@ -305,7 +310,7 @@ def _want(step: _Step) -> tuple[str, ...]:
 
 
 def _with_teacher_logits(
-    step: _Step, micro: Rows, outputs: dict[str, Tensor], inputs: LossInputs
+    step: Step, micro: Rows, outputs: dict[str, Tensor], inputs: LossInputs
 ) -> LossInputs:
     if "teacher_logits" not in step.objective.needs:
         return inputs
@@ -353,7 +358,7 @@ def split_minibatches(batch: StepBatch, rows: Sequence[int], count: int) -> list
     return [part for part in split if part]
 
 
-def _totals(step: _Step, rows: Sequence[int]) -> Totals:
+def _totals(step: Step, rows: Sequence[int]) -> Totals:
     """Count tokens and sequences of one optimizer step over all ranks, rejected ones left out if asked."""
     horizon = step.objective.horizon or step.settings.horizon
     mask = pad_rows(step.batch, rows).mask
@@ -363,7 +368,7 @@ def _totals(step: _Step, rows: Sequence[int]) -> Totals:
     return count_totals(mask, step.batch.group[list(rows)], horizon)
 
 
-def _minibatch_statistics(step: _Step, rows: Sequence[int]) -> dict[str, Tensor]:
+def _minibatch_statistics(step: Step, rows: Sequence[int]) -> dict[str, Tensor]:
     """Quantities of one optimizer step that must not depend on its cut into micro-batches (SAT's quantile)."""
     loss = step.objective.settings["loss"]
     if loss["name"] != "sat":

@@ -31,6 +31,7 @@ def check_supported(config: Any) -> dict[str, Any]:
         raise ConfigError("reference.refresh_every: a served reference cannot be refreshed; allowed: 0")
     if config.staleness_control.enabled:
         _check_staleness_control(config)
+    check_schedule(config, settings)
     if settings["advantage"].get("score") == "gradient" and config.train.zero_stage == 3:
         raise ConfigError("algo.advantage.score: 'gradient' needs train.zero_stage below 3, got 3")
     return settings
@@ -46,4 +47,51 @@ def _check_staleness_control(config: Any) -> None:
     if rule.low_ess >= rule.high_ess:
         raise ConfigError(
             f"staleness_control.low_ess: must be below high_ess={rule.high_ess:g}, got {rule.low_ess:g}"
+        )
+
+
+GROUP_LOCAL = (
+    *("grpo", "dr_grpo", "rloo", "opo", "passk", "maxrl", "mc_grpo", "reinforce", "remax", "mt_grpo"),
+    *("gigpo", "hgpo", "ui_s1"),
+)
+"""Advantages that read nothing beyond the row's own group."""
+WHOLE_BATCH_CORRECTIONS = ("m2po",)
+
+
+def check_schedule(config: Any, settings: dict[str, Any]) -> None:
+    """Refuse what a schedule cannot do. Raises `ConfigError`."""
+    schedule = config.train.schedule
+    if config.staleness_control.enabled and schedule not in ("asynchronous", "partial"):
+        raise ConfigError(
+            f"staleness_control.enabled: must be false under train.schedule={schedule!r}, whose bound is fixed"
+        )
+    if schedule == "asynchronous" and config.engine.weight_transfer != "shared_file":
+        raise ConfigError(
+            "engine.weight_transfer: must be 'shared_file' under train.schedule='asynchronous', got "
+            f"{config.engine.weight_transfer!r}"
+        )
+    if schedule != "periodic":
+        return
+    advantage, corrections = settings["advantage"], settings["corrections"]
+    whole = {
+        f"train.num_minibatches={config.train.num_minibatches}": config.train.num_minibatches > 1,
+        f"algo.advantage.name={advantage['name']!r}": advantage["name"] not in GROUP_LOCAL,
+        "algo.advantage.std='batch'": advantage.get("std") == "batch",
+        f"algo.normalize.name={settings['normalize']['name']!r}": settings["normalize"]["name"] != "none",
+        "algo.loss.name='sat'": settings["loss"]["name"] == "sat",
+        "algo.denominator='kept'": settings["denominator"] == "kept",
+        "algo.lr_scaling": bool(settings["lr_scaling"]["power"]),
+        "algo.kl.where='reward'": settings["kl"]["where"] == "reward",
+        "a critic": "values" in needed(settings),
+        **{
+            f"algo.corrections: {part['name']!r}": part["name"] in WHOLE_BATCH_CORRECTIONS
+            or bool(part.get("batch_normalize"))
+            for part in corrections
+        },
+    }
+    wrong = [name for name, reads in whole.items() if reads]
+    if wrong:
+        raise ConfigError(
+            f"train.schedule: 'periodic' trains on groups as they arrive, which {wrong[0]} does not allow since it "
+            "reads the whole batch; allowed: synchronous, one_step_off, asynchronous, partial"
         )

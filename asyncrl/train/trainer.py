@@ -29,8 +29,10 @@ from asyncrl.train.controls import make_controls
 from asyncrl.train.engine import TrainEngine
 from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.resume import Checkpointer
+from asyncrl.train.schedule import gather, settle
 from asyncrl.train.sft_phase import SftPhase
 from asyncrl.train.step import StepReport, StepSettings, train_step
+from asyncrl.train.stream import StreamedStep
 from asyncrl.train.trust import compare, refuted
 from asyncrl.types import Group
 from asyncrl.weights.publish import PublishReport
@@ -44,6 +46,8 @@ class BatchSource(Protocol):
     def take(self, step: int, wait_s: float) -> Sequence[Group] | None:
         """Groups bound to `step`; [] when the plan is exhausted; None when `wait_s` passed first."""
         ...
+
+    def peek(self, step: int, seen: Sequence[str], wait_s: float) -> tuple[Sequence[Group], bool]: ...
 
     def commit(self, version: int) -> None: ...
 
@@ -121,36 +125,74 @@ class Trainer:
         version = start
         self.anchors.before_run(self.engine, version)
         while version < self.config.train.num_steps:
+            streamed, streaming_s = self._stream(version)
             groups, wait_s = self._take(version)
             if not groups:
                 break
             if not self._trusted(version, groups):
+                if streamed is not None:
+                    streamed.abandon()
                 continue
-            self._one_step(version, groups, wait_s)
+            self._one_step(version, groups, wait_s + streaming_s, streamed)
             version += 1
         return version
 
-    def _one_step(self, version: int, groups: Sequence[Group], wait_s: float) -> None:
-        start = time.perf_counter()
-        batch = build_step_batch(groups, version, self.config.buffer.max_staleness)
-        report = train_step(
+    def _stream(self, version: int) -> tuple[StreamedStep | None, float]:
+        """Under the periodic schedule train on groups as they come; return the open step and the seconds waited."""
+        if self.config.train.schedule != "periodic":
+            return None, 0.0
+        streamed = StreamedStep(
+            self.engine, self.objective, self.anchors, self.settings, version, self._learning_rate(version),
+            self.controls.kl.coef,
+        )  # fmt: skip
+        return streamed, gather(streamed, self.source, self.config.buffer.wait_timeout_s)
+
+    def _trained(
+        self, version: int, batch: StepBatch, groups: Sequence[Group], streamed: StreamedStep | None
+    ) -> StepReport:
+        """Take the step that was streamed, or where that cannot be, the whole batch's."""
+        report = streamed.finish(groups) if streamed is not None else None
+        return report or train_step(
             self.engine, self.objective, self.anchors, batch, self.settings, self._learning_rate(version),
             self.controls, lambda found: self._set_aside(version, groups, found),
         )  # fmt: skip
+
+    def _one_step(
+        self, version: int, groups: Sequence[Group], wait_s: float, streamed: StreamedStep | None
+    ) -> None:
+        start = time.perf_counter()
+        batch = build_step_batch(groups, version, self.config.buffer.max_staleness)
+        streamed_s = streamed.busy_s if streamed is not None else 0.0
+        report = self._trained(version, batch, groups, streamed)
         report.metrics |= self.sft_phase.after_step(self.engine, batch, self.settings, version + 1)
         report.metrics |= self.anchors.after_step(self.engine, version + 1, report.metrics)
-        train_s = time.perf_counter() - start
+        train_s = time.perf_counter() - start + streamed_s
+        settle_s = self._settle()
+        start = time.perf_counter()
         published = self.publisher.publish(version + 1, self.engine)
         if self.engine.rank == 0:
             assert self.source is not None
             self.source.commit(version + 1)
         self._steer(report)
-        publish_s = time.perf_counter() - start - train_s
+        publish_s = time.perf_counter() - start
+        wait_s += settle_s
         self._account(batch, groups, report, published, wait_s, train_s, publish_s)
         report.metrics |= self._checkpoint(version + 1)
         if self.engine.rank == 0:
             metrics = self._metrics(batch, groups, report, published, wait_s, train_s, publish_s)
             self.on_step(version + 1, metrics, groups)
+
+    def _settle(self) -> float:
+        """Under the one-step-off schedule let what is being generated finish; return the seconds waited.
+
+        No episode then spans two versions. Raises `DeadlineError`.
+        """
+        start = time.perf_counter()
+        if self.config.train.schedule == "one_step_off" and self.engine.rank == 0:
+            assert self.source is not None
+            settle(self.source.stats, self.config.buffer.wait_timeout_s)
+        self.engine.barrier()
+        return time.perf_counter() - start
 
     def _trusted(self, version: int, groups: Sequence[Group]) -> bool:
         """False when groups of the batch were not sampled by the policy; the buffer has it back then.

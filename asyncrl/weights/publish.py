@@ -60,8 +60,11 @@ class FilePublisher:
         engines: Sequence[EngineControl],
         phase_timeout_s: float = 60.0,
         wait_s: float = 0.0,
+        finish_requests: bool = False,
     ) -> None:
         self.directory = Path(directory)
+        self.finish_requests = finish_requests
+        """Let running requests end under the old weights, instead of going on under the new ones."""
         self.engines = list(engines)
         self.phase_timeout_s = phase_timeout_s
         self.wait_s = wait_s
@@ -149,7 +152,8 @@ class FilePublisher:
     async def _on_each(
         self, engines: Sequence[EngineControl], path: str, file: WeightFile, report: PublishReport
     ) -> list[EngineControl]:
-        calls = [engine.request(path, file.to_json(), self.phase_timeout_s) for engine in engines]
+        body = file.to_json() | {"finish_requests": self.finish_requests}
+        calls = [engine.request(path, body, self.phase_timeout_s) for engine in engines]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         done = []
         for engine, answer in zip(engines, answers, strict=True):

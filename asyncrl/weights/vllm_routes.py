@@ -6,7 +6,8 @@ generation requests, bodies are msgpack with raw arrays, and answers stream back
 `POST /asyncrl/v1/generate`        {requests: [...]} -> frames, one per finished request
 `POST /asyncrl/v1/abort`           {ids: [...]}
 `POST /asyncrl/v1/weights/prepare` a `WeightFile` -> verified, nothing changed yet
-`POST /asyncrl/v1/weights/commit`  a `WeightFile` -> pause, load, set the version, resume
+`POST /asyncrl/v1/weights/commit`  a `WeightFile` -> pause, load, set the version, resume; with `finish_requests`
+                                   running requests end under the old weights first
 `GET  /asyncrl/v1/state`           {version, paused, running, waiting, kv_usage, kv_tokens}
 
 A frame is a 4-byte little-endian length and a msgpack map.
@@ -87,9 +88,9 @@ class Routes:
                 file = weight_file_from_json(await _read_body(receive))
                 await _reply(send, 200, {"verify_s": await asyncio.to_thread(verify_weights, file)})
             elif name == "weights/commit":
-                await _reply(
-                    send, 200, await self._commit(engine, weight_file_from_json(await _read_body(receive)))
-                )
+                body = await _read_body(receive)
+                mode = "wait" if body.get("finish_requests") else "keep"
+                await _reply(send, 200, await self._commit(engine, weight_file_from_json(body), mode))
             else:
                 await _reply(send, 404, {"error": f"no route {scope['path']}"})
         except PermissionError as error:
@@ -110,16 +111,19 @@ class Routes:
         version = parse_version(await engine.get_weight_version())
         return {"version": version, "paused": await engine.is_paused(), **_pressure(engine)}
 
-    async def _commit(self, engine: Any, file: WeightFile) -> dict[str, Any]:
-        """Swap the weights between two decoding steps; running requests freeze and go on."""
+    async def _commit(self, engine: Any, file: WeightFile, mode: str) -> dict[str, Any]:
+        """Swap the weights between two decoding steps.
+
+        Running requests freeze and go on with the new ones ("keep"), or finish first ("wait").
+        """
         async with self.committing:
             if self.position.repeats(file):
                 return {"version": file.version, "pause_s": 0.0}
-            return await self._load(engine, file)
+            return await self._load(engine, file, mode)
 
-    async def _load(self, engine: Any, file: WeightFile) -> dict[str, Any]:
+    async def _load(self, engine: Any, file: WeightFile, mode: str = "keep") -> dict[str, Any]:
         start = time.perf_counter()
-        await engine.pause_generation(mode="keep", clear_cache=True)
+        await engine.pause_generation(mode=mode, clear_cache=True)
         try:
             await engine.start_weight_update()
             request = WeightTransferUpdateRequest(update_info={"path": file.path})

@@ -1,4 +1,7 @@
-"""Training steps on fixed groups, in process or under torchrun: `-m tests.train.one_step MODEL OUT STAGE...`."""
+"""Training steps on fixed groups, in process or under torchrun: `-m tests.train.one_step MODEL OUT STAGE...`.
+
+A stage is 1, 2 or 3, or as in `1-streamed` for steps whose groups arrive one by one.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from asyncrl.train.engine import TrainEngine
 from asyncrl.train.models import load_anchors, load_trained
 from asyncrl.train.policy import load_policy
 from asyncrl.train.step import StepReport, StepSettings, train_step
+from asyncrl.train.stream import StreamedStep
 from asyncrl.types import Group
 from tests.train.factories import batch_of_groups
 
@@ -32,10 +36,10 @@ class RecordingEngine(TrainEngine):
 
     gradients: list[torch.Tensor]
 
-    def step(self, learning_rate: float) -> float:
+    def step(self, learning_rate: float, divide_by: float = 1.0) -> float:
         found = [p.grad.flatten().clone() for p in self.engine.module.parameters() if p.grad is not None]
-        self.gradients = [*getattr(self, "gradients", []), torch.cat(found)]
-        return super().step(learning_rate)
+        self.gradients = [*getattr(self, "gradients", []), torch.cat(found) / divide_by]
+        return super().step(learning_rate, divide_by)
 
 
 def make_engine(model: str, zero_stage: int = 0) -> TrainEngine:
@@ -55,6 +59,25 @@ def step_once(
     chosen = build_step_batch(batch_of_groups(), 0, 0) if batch is None else batch
     settings = StepSettings(1.0, micro_batch_tokens, num_minibatches, horizon=64.0)
     return train_step(engine, objective, Anchors(objective), chosen, settings, LEARNING_RATE)
+
+
+def make_stream(engine: TrainEngine, micro_batch_tokens: int = 10**6, **algo: Any) -> StreamedStep:
+    objective = build_objective(algo or {"preset": "decoupled_ppo"})
+    settings = StepSettings(1.0, micro_batch_tokens, 1, horizon=64.0)
+    return StreamedStep(engine, objective, Anchors(objective), settings, 0, LEARNING_RATE, objective.kl_coef)
+
+
+def stream_once(
+    engine: TrainEngine, micro_batch_tokens: int = 10**6, groups: list[Group] | None = None, **algo: Any
+) -> StepReport:
+    """Take the step of `step_once` on groups that arrive one by one, last first."""
+    chosen = batch_of_groups() if groups is None else groups
+    streamed = make_stream(engine, micro_batch_tokens, **algo)
+    for group in reversed(chosen):
+        streamed.add([group])
+    report = streamed.finish(chosen)
+    assert report is not None
+    return report
 
 
 class Learner:
@@ -114,12 +137,14 @@ def snapshot(engine: TrainEngine) -> dict[str, torch.Tensor]:
 
 
 def main(model: str, out: str, *zero_stages: str) -> None:
-    for stage in zero_stages:
+    for name in zero_stages:
+        stage, _, streamed = name.partition("-")
         engine = make_engine(model, int(stage))
-        reports = [step_once(engine, micro_batch_tokens=60).metrics for _ in range(2)]
-        save_policy(engine, Path(out) / f"checkpoint-{stage}", model)
+        take = stream_once if streamed else step_once
+        reports = [take(engine, micro_batch_tokens=60).metrics for _ in range(2)]
+        save_policy(engine, Path(out) / f"checkpoint-{name}", model)
         if engine.rank == 0:
-            (Path(out) / f"{stage}.json").write_text(json.dumps(reports))
+            (Path(out) / f"{name}.json").write_text(json.dumps(reports))
 
 
 if __name__ == "__main__":

@@ -121,19 +121,22 @@ def test_anchors_without_a_model_the_objective_needs_are_refused(algo, missing):
         Anchors(build_objective(algo))
 
 
+RANKED = ["1", "2", "3", "1-streamed", "2-streamed", "3-streamed"]
+
+
 @pytest.fixture(scope="module")
 def pair(tiny_model, tmp_path_factory):
     """What two ranks reported and saved after two steps, by ZeRO stage."""
     out = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "tests.train.one_step", tiny_model, str(out), "1", "2", "3"]
+    command += ["-m", "tests.train.one_step", tiny_model, str(out), *RANKED]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return out
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+@pytest.mark.parametrize("zero_stage", RANKED)
 def test_two_ranks_train_as_one(tiny_model, pair, zero_stage):
     alone = make_engine(tiny_model)
     reports = [step_once(alone, micro_batch_tokens=60).metrics for _ in range(2)]

@@ -7,6 +7,7 @@ from asyncrl.algo.objective import build_objective
 from asyncrl.config import parse_config
 from asyncrl.errors import DeadlineError, StaleError, UnavailableError
 from asyncrl.train.anchors import Anchors
+from asyncrl.train.schedule import settle
 from asyncrl.train.trainer import Trainer
 from asyncrl.weights.publish import PublishReport
 from tests.train.factories import group
@@ -22,6 +23,11 @@ class Scripted:
     def take(self, step, wait_s):
         self.calls.append(("take", step))
         return self.batches[step]
+
+    def peek(self, step, seen, wait_s):
+        self.calls.append(("peek", len(seen)))
+        left = [one for one in self.batches[step] if one.id not in seen]
+        return left[:1], len(left) <= 1
 
     def commit(self, version):
         self.calls.append(("commit", version))
@@ -45,13 +51,13 @@ def engine(tiny_model):
     return make_engine(tiny_model)
 
 
-def make_trainer(engine, script, num_steps=3, max_staleness=1, on_step=lambda *_: None):
+def make_trainer(engine, script, num_steps=3, max_staleness=1, on_step=lambda *_: None, schedule="partial"):
     config = parse_config(
         {
             "model": {"path": "m"},
             "env": {"name": "gridworld"},
             "trust": {"max_logp_error": 0},
-            "train": {"num_steps": num_steps, "learning_rate": 1e-3, "warmup_steps": 2},
+            "train": {"num_steps": num_steps, "learning_rate": 1e-3, "warmup_steps": 2, "schedule": schedule},
             "buffer": {"max_staleness": max_staleness, "wait_timeout_s": 5.0},
         }
     )
@@ -115,3 +121,55 @@ def test_a_version_that_no_engine_took_is_not_committed(engine):
         make_trainer(engine, script).run()
     assert ("commit", 1) in script.calls
     assert ("commit", 2) not in script.calls
+
+
+def test_the_periodic_schedule_trains_on_groups_as_they_come(tiny_model):
+    streamed, whole = make_engine(tiny_model), make_engine(tiny_model)
+    script = Scripted([groups_at(0), groups_at(1)])
+    trainer = make_trainer(streamed, script, 2, max_staleness=0, schedule="periodic")
+    assert trainer.run() == 2
+    assert script.calls == [
+        call
+        for k in range(2)
+        for call in (("peek", 0), ("peek", 1), ("take", k), ("publish", k + 1), ("commit", k + 1))
+    ]
+    make_trainer(whole, Scripted([groups_at(0), groups_at(1)]), 2, max_staleness=0).run()
+    for name, tensor in snapshot(whole).items():
+        torch.testing.assert_close(snapshot(streamed)[name], tensor, atol=1e-4, rtol=0)
+    assert trainer.totals.trained_tokens == 48
+
+
+def test_the_one_step_off_schedule_publishes_when_nothing_is_in_flight(engine):
+    class Busy(Scripted):
+        looks = 0
+
+        def stats(self):
+            self.looks += 1
+            self.calls.append(("look", self.looks))
+            left = max(0, 3 - self.looks)
+            return {
+                "in_flight": left,
+                "ready": 2 - left,
+                "bound": 2,
+                "slots": 4,
+                "plan_closed": False,
+                "pending": 9,
+            }
+
+    script = Busy([groups_at(0)])
+    make_trainer(engine, script, 1, schedule="one_step_off").run()
+    order = [name for name, _ in script.calls]
+    assert order == ["take", "look", "look", "look", "publish", "commit", "look"]
+
+
+def test_what_never_finishes_ends_the_wait_by_name():
+    stuck = {"in_flight": 2, "ready": 0, "bound": 2, "slots": 4, "plan_closed": False, "pending": 9}
+    with pytest.raises(DeadlineError, match="2 groups were still in flight"):
+        settle(lambda: stuck, 0.0)
+
+
+def test_free_slots_with_tasks_left_are_waited_for_and_without_are_not():
+    state = {"in_flight": 0, "ready": 1, "bound": 2, "slots": 4, "plan_closed": True, "pending": 1}
+    with pytest.raises(DeadlineError):
+        settle(lambda: state, 0.0)
+    assert settle(lambda: state | {"pending": 0}, 0.0) is None

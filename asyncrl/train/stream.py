@@ -1,0 +1,139 @@
+"""A step whose gradient is accumulated group by group while the rest of its batch is still being generated.
+
+What divides the loss (tokens, sequences or prompts of the whole batch) is known only when the last group is there.
+Groups are therefore accumulated with a divisor of one, and the gradient is divided before the optimizer's step: the
+same gradient as the whole batch's, for every aggregation in `asyncrl.algo.aggregate`, since each divides by one number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from asyncrl.algo.inputs import Totals, count_totals
+from asyncrl.algo.metrics import Metric, Metrics, merge, reduce_over_ranks
+from asyncrl.algo.objective import Objective
+from asyncrl.train.anchors import Anchors
+from asyncrl.train.batch import StepBatch, advantage_batch, build_step_batch, pad_rows
+from asyncrl.train.engine import TrainEngine
+from asyncrl.train.step import Step, StepReport, StepSettings, accumulate, apply, discard, micro_batch
+from asyncrl.types import Group
+
+
+@dataclass(slots=True)
+class StreamedStep:
+    """One step in the making. Every method is a collective: call it on every rank with the same groups."""
+
+    engine: TrainEngine
+    objective: Objective
+    anchors: Anchors
+    settings: StepSettings
+    version: int
+    learning_rate: float
+    kl_coef: float
+    seen: list[str] = field(default_factory=list)
+    """Leases of the groups that are in the gradient."""
+    busy_s: float = 0.0
+    _parts: list[Metrics] = field(default_factory=list)
+    _estimates: list[Metrics] = field(default_factory=list)
+    _totals: Totals = field(default_factory=lambda: Totals(0, 0, 0, 0.0, 0))
+    _last: Step | None = None
+    _wrong: str = ""
+
+    def add(self, groups: Sequence[Group]) -> None:
+        """Add the gradients of these groups."""
+        start = time.perf_counter()
+        self.seen += [group.id for group in groups]
+        batch = build_step_batch(groups, self.version, 0)
+        tensors = self.anchors.step_tensors(self.engine, batch, self.settings, 1)
+        estimate = self.objective.estimate(advantage_batch(batch, tensors.for_advantages()), self.kl_coef)
+        self._estimates.append(estimate.metrics)
+        rows = kept_rows(batch, estimate.keep)
+        if rows and not self._wrong:
+            step = Step(
+                self.engine, self.objective, self.anchors, batch, tensors, estimate.advantages, self.settings,
+                self.learning_rate, self.kl_coef, lambda found: None,
+            )  # fmt: skip
+            counted = count_totals(pad_rows(batch, rows).mask, batch.group[rows], self._horizon)
+            parts, self._wrong = accumulate(step, rows, undivided(counted), last=False)
+            self._parts += parts
+            self._totals = added(self._totals, counted)
+            self._last = step
+        self.busy_s += time.perf_counter() - start
+
+    def finish(self, groups: Sequence[Group]) -> StepReport | None:
+        """Take the optimizer's step on exactly `groups`.
+
+        None, with the gradient forgotten, when they are not those that were added, when nothing of them is trained or
+        when something was not finite: the whole batch is then to be trained as if nothing had been streamed.
+        """
+        start = time.perf_counter()
+        missing = [group for group in groups if group.id not in self.seen]
+        if missing:
+            self.add(missing)
+        step = self._last
+        if step is None or self._wrong or {group.id for group in groups} != set(self.seen):
+            self.abandon()
+            return None
+        # An empty micro-batch marks the end, so that DeepSpeed reduces over the ranks.
+        micro_batch(step, [], undivided(self._totals), {}, True)
+        divide_by = divisor(self.objective, self._totals, self._horizon)
+        norm = apply(step, divide_by)
+        merged = reduce_over_ranks(merge(self._parts), self.engine.all_reduce)
+        metrics = self.objective.report(divided(merged, divide_by) | merge(self._estimates))
+        metrics |= {"grad_norm": norm, "learning_rate": self.learning_rate}
+        self.busy_s += time.perf_counter() - start
+        return StepReport(metrics, int(self._totals.num_tokens), int(self._totals.num_rows))
+
+    def abandon(self) -> None:
+        """Forget the gradient."""
+        if self._last is not None:
+            discard(self._last)
+
+    @property
+    def _horizon(self) -> float:
+        return self.objective.horizon or self.settings.horizon
+
+
+def kept_rows(batch: StepBatch, keep: Tensor | None) -> list[int]:
+    """Return the rows that enter the loss."""
+    return [row for row in range(len(batch.trajectories)) if keep is None or bool(keep[row])]
+
+
+def undivided(totals: Totals) -> Totals:
+    """Totals whose counts over the step are one; a prompt's own tokens and the fixed length stay."""
+    return Totals(1.0, 1.0, 1.0, totals.horizon, 1.0, totals.prompt_tokens)
+
+
+def added(a: Totals, b: Totals) -> Totals:
+    """Add counts of different groups."""
+    return dataclasses.replace(
+        b,
+        num_tokens=a.num_tokens + b.num_tokens,
+        num_sequences=a.num_sequences + b.num_sequences,
+        num_prompts=a.num_prompts + b.num_prompts,
+        num_rows=a.num_rows + b.num_rows,
+    )
+
+
+def divisor(objective: Objective, totals: Totals, horizon: float) -> float:
+    """Return what the objective's aggregation divides by over the step, beside what it divides by in each sequence."""
+    one, group = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.long)
+    whole = dataclasses.replace(totals, horizon=horizon, prompt_tokens=one)
+    unit = undivided(whole)
+    return float(objective.aggregation(one, unit, group) / objective.aggregation(one, whole, group))
+
+
+def divided(metrics: Metrics, divide_by: float) -> Metrics:
+    """Divide the parts of the loss, which were summed undivided."""
+    return {
+        name: Metric(metric.total / divide_by, metric.count, metric.kind)
+        if name.startswith("loss/")
+        else metric
+        for name, metric in metrics.items()
+    }
