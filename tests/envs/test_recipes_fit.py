@@ -1,32 +1,59 @@
-"""The recipes of our environments: what their experts and random policies write fits into the lengths they set."""
+"""Recipes whose tiny model is made on the spot: what experts and random policies write fits into their limits."""
+
+import asyncio
+from pathlib import Path
 
 import pytest
 
 from asyncrl.config import load_config
 from asyncrl.env.registry import load_env
+from asyncrl.env.sandbox.jail.client import LauncherClient
+from asyncrl.envs.browser import chromium
+from asyncrl.errors import ConfigError
 from asyncrl.rollout.render import ChatRenderer
 from asyncrl.train.demonstrations import demonstrations, encode
 from asyncrl.train.sft import _texts
 from asyncrl.train.tiny_model import build_tokenizer
 
-SANDBOXED = [pytest.param(name, marks=pytest.mark.slow) for name in ("code", "math_tool")]
+RECIPES = Path(__file__).parents[2] / "recipes"
+SLOW = {"browser", "code", "math_tool", "minigrid", "repair", "search", "terminal"}
+"""Episodes that take tens of milliseconds or more: fewer of them are played."""
 
 
-@pytest.mark.parametrize("name", ["countdown", "office", "sql", "support", *SANDBOXED])
+def tiny_recipes():
+    """The recipes that start from a model of their own making, by the task their environment sets."""
+    for path in sorted(RECIPES.glob("*/recipe.toml")):
+        config = load_config(path)
+        if config.model.path == "sft" and config.env.name != "agent":
+            name = path.parent.name.removesuffix("_grpo")
+            yield pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left():
+    yield
+    chromium.stop_all()
+    asyncio.run(LauncherClient.close_shared())
+
+
+@pytest.mark.parametrize("name", list(tiny_recipes()))
 def test_a_tiny_models_recipe_has_room_for_its_episodes(name):
-    config = load_config(f"{name}_grpo", [])
-    assert (config.env.name, config.model.path) == (name, "sft")
-    count = 10 if name in ("code", "math_tool") else 60
-    demos = list(demonstrations(load_env(name), name, config.env.config, count, 0.5, 0))
+    config = load_config(RECIPES / f"{name}_grpo")
+    if name == "browser":
+        try:
+            chromium.find_chromium()
+        except ConfigError as error:
+            pytest.skip(str(error))
+    env, settings = config.env.name, config.env.config
+    demos = list(demonstrations(load_env(env), env, settings, 8 if name in SLOW else 60, 0.5, seed=0))
+    # As the warm start makes it, on fewer episodes.
     tokenizer = build_tokenizer(_texts(demos), config.sft.vocab_size, config.engine.max_model_len)
     renderer = ChatRenderer(tokenizer)
-    turns = [
-        len(renderer.assistant(message, demo.tools))
-        for demo in demos
-        for message in demo.messages
-        if message["role"] == "assistant"
-    ]
-    assert max(len(encode(renderer, demo)[0]) for demo in demos) <= config.engine.max_model_len
-    assert max(turns) <= config.rollout.max_tokens_per_turn
-    rewards = [demo.reward for demo in demos]
-    assert 0 < sum(rewards) / len(rewards) < 1
+    for demo in demos:
+        ids, mask = encode(renderer, demo)
+        turns = [len(renderer.assistant(m, demo.tools)) for m in demo.messages if m["role"] == "assistant"]
+        assert len(ids) <= config.engine.max_model_len
+        assert max(turns) <= config.rollout.max_tokens_per_turn
+        assert mask.sum() == sum(turns)
+    # The expert wins and the random policy does not always: there is something to imitate, and something to learn.
+    assert 0 < sum(demo.reward for demo in demos) / len(demos) < 1
