@@ -65,3 +65,22 @@ def test_derived_values_follow_from_the_others():
     config = parse_config(changed("buffer", max_staleness=2, groups_per_step=4))
     assert (config.slots, config.deterministic, config.max_tokens) == (12, False, 2048)
     assert parse_config(changed("buffer", max_staleness=0)).deterministic
+
+
+@pytest.mark.parametrize(
+    ("schedule", "bound"),
+    [("synchronous", 0), ("periodic", 0), ("one_step_off", 1), ("asynchronous", 1), ("partial", 1)],
+)
+def test_a_schedule_brings_its_staleness_bound(schedule, bound):
+    data = {"model": {"path": "m"}, "env": {"name": "gridworld"}, "train": {"schedule": schedule}}
+    assert parse_config(data).buffer.max_staleness == bound
+
+
+def test_a_staleness_bound_that_the_schedule_does_not_have_is_refused():
+    data = {"model": {"path": "m"}, "env": {"name": "e"}, "train": {"schedule": "periodic"}}
+    with pytest.raises(
+        ConfigError, match=r"buffer.max_staleness must be 0 under train.schedule='periodic'.*got 2"
+    ):
+        parse_config(data | {"buffer": {"max_staleness": 2}})
+    free = data | {"train": {"schedule": "asynchronous"}, "buffer": {"max_staleness": 4}}
+    assert parse_config(free).buffer.max_staleness == 4

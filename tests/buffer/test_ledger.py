@@ -210,6 +210,32 @@ def test_versions_move_one_at_a_time_and_only_after_a_batch():
         book.commit(2)
 
 
+def test_a_look_at_a_step_shows_what_is_ready_and_binds_nothing():
+    book = ledger(count=20, max_staleness=0)
+    first, second = lease(book), lease(book)
+    assert (book.peek(0, []).groups, book.peek(0, []).complete) == ([], False)
+    book.put(group(second))
+    seen = book.peek(0, [])
+    assert [decode_group(body).id for body in seen.groups] == [second.id]
+    assert not seen.complete
+    book.put(group(first))
+    rest = book.peek(0, [second.id])
+    assert [decode_group(body).id for body in rest.groups] == [first.id]
+    assert rest.complete
+    assert book.stats()["bound"] == 0
+    assert {decode_group(body).id for body in book.take(0).groups} == {first.id, second.id}
+    assert (book.peek(0, [first.id, second.id]).groups, book.peek(0, []).complete) == ([], True)
+
+
+def test_a_look_at_another_step_is_refused_and_at_an_exhausted_plan_is_complete():
+    book = ledger(count=0)
+    with pytest.raises(ConflictError, match="step 1 cannot be looked at: the committed version is 0"):
+        book.peek(1, [])
+    assert not book.peek(0, []).complete
+    book.close_plan()
+    assert book.peek(0, []).complete
+
+
 def test_a_step_waits_for_the_group_that_is_due():
     book = ledger(count=20)
     slow, *quick = [lease(book) for _ in range(4)]

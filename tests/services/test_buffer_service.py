@@ -29,6 +29,7 @@ CALLS = {
     "/v1/put": {},
     "/v1/put_many": {"groups": [b""]},
     "/v1/take": {"step": 0, "wait_s": 0},
+    "/v1/peek": {"step": 0, "seen": [], "wait_s": 0},
     "/v1/drop": {"step": 0, "leases": [], "reason": "r"},
     "/v1/commit": {"version": 1},
     "/v1/rollback": {"version": 0},

@@ -51,6 +51,16 @@ def recipe(algo, **sections):
             {"train": {"zero_stage": 3}},
             "needs train.zero_stage below 3",
         ),
+        (
+            {"preset": "grpo"},
+            {"train": {"schedule": "one_step_off"}, "staleness_control": {"enabled": True}},
+            "staleness_control.enabled: must be false under train.schedule='one_step_off'",
+        ),
+        (
+            {"preset": "grpo"},
+            {"train": {"schedule": "asynchronous"}, "engine": {"weight_transfer": "nccl"}},
+            "engine.weight_transfer: must be 'shared_file' under train.schedule='asynchronous', got 'nccl'",
+        ),
     ],
 )
 def test_what_a_recipe_lacks_is_named(algo, sections, message):
@@ -67,3 +77,26 @@ def test_every_preset_is_accepted(preset):
 def test_the_check_loads_no_torch():
     code = "import sys, asyncrl.train.supported; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("algo", "train", "named"),
+    [
+        ({"preset": "grpo"}, {"num_minibatches": 2}, "train.num_minibatches=2"),
+        ({"preset": "reinforce_pp"}, {}, "algo.advantage.name='reinforce_pp'"),
+        ({"preset": "grpo", "advantage": {"std": "batch"}}, {}, "algo.advantage.std='batch'"),
+        ({"preset": "grpo", "normalize": {"name": "tokens"}}, {}, "algo.normalize.name='tokens'"),
+        ({"preset": "sat"}, {}, "algo.loss.name='sat'"),
+        ({"preset": "grpo", "denominator": "kept"}, {}, "algo.denominator='kept'"),
+        ({"preset": "m2po"}, {}, "algo.corrections: 'm2po'"),
+        ({"preset": "grpo", "kl": {"where": "reward", "coef": 0.1}}, {}, "algo.kl.where='reward'"),
+    ],
+)
+def test_the_periodic_schedule_refuses_what_reads_the_whole_batch(algo, train, named):
+    with pytest.raises(ConfigError, match="'periodic' trains on groups as they arrive") as caught:
+        check_supported(recipe(algo, train={"schedule": "periodic", **train}))
+    assert named in str(caught.value)
+
+
+def test_the_periodic_schedule_takes_group_relative_objectives():
+    assert check_supported(recipe({"preset": "decoupled_ppo"}, train={"schedule": "periodic"}))
