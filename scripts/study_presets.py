@@ -27,8 +27,8 @@ COMMON = [
     "train.micro_batch_tokens=8192",
 ]
 RECIPES = {
-    "gridworld": ("gridworld_grpo", [*COMMON, "train.num_steps=20", "train.learning_rate=4e-4"]),
-    "calculator": ("calculator_grpo", [*COMMON, "train.num_steps=24", "train.learning_rate=5e-4"]),
+    "gridworld": ("gridworld_grpo", [*COMMON, "train.num_steps=14", "train.learning_rate=5e-4"]),
+    "calculator": ("calculator_grpo", [*COMMON, "train.num_steps=16", "train.learning_rate=5e-4"]),
 }
 HORIZON = {"gridworld": 64, "calculator": 80}
 PAGE = Path("docs/algorithms/results.md")
