@@ -250,6 +250,8 @@ class SftConfig(Section):
     episodes: int = Field(4000, ge=1)
     oracle_fraction: float = Field(0.35, ge=0, le=1)
     """Share of episodes played by the scripted expert; the rest are random, so there is something to learn."""
+    concurrency: int = Field(1, ge=1)
+    """Episodes played at once; those that wait for a sandbox take less time so."""
     steps: int = Field(400, ge=1)
     batch_size: int = Field(32, ge=1)
     learning_rate: float = Field(2e-3, gt=0)

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -30,25 +30,46 @@ class Demonstration:
 
 
 def demonstrations(
-    env_class: type[Env], env_name: str, config: dict[str, Any], count: int, oracle_fraction: float, seed: int
+    env_class: type[Env],
+    env_name: str,
+    config: dict[str, Any],
+    count: int,
+    oracle_fraction: float,
+    seed: int,
+    concurrency: int = 1,
 ) -> Iterator[Demonstration]:
-    """Play `count` train-split tasks: a share by the environment's oracle, the rest by its random policy.
+    """Play `count` train-split tasks, `concurrency` of them at once; yield them in the order of the tasks.
 
-    An episode with several agents gives a demonstration for each.
-    Deterministic by `seed`. Raises `ConfigError` when the environment has no scripted policies.
+    A share is played by the environment's oracle, the rest by its random policy. An episode with several agents
+    gives a demonstration for each. Deterministic by `seed` and `concurrency`. Raises `ConfigError` when the
+    environment has no scripted policies.
     """
-    rng = random.Random(seed)
+    # One generator for each place, so that what one episode draws does not depend on how fast the others go.
+    draws = [random.Random(seed), *(random.Random(f"{seed}/{place}") for place in range(1, concurrency))]
     tasks = islice(env_class.tasks("train", env_name, **config), count)
     with asyncio.Runner() as runner:
-        for task in tasks:
-            expert = rng.random() < oracle_fraction
-            try:
-                yield from runner.run(_play(env_class(task, **config), expert, rng))
-            except NotImplementedError:
-                kind = "oracle" if expert else "random_policy"
-                raise ConfigError(
-                    f"environment {env_name!r} has no {kind}, which a supervised start needs"
-                ) from None
+        while batch := list(islice(tasks, concurrency)):
+            envs = [env_class(task, **config) for task in batch]
+            plays = [
+                (env, rng.random() < oracle_fraction, rng) for env, rng in zip(envs, draws, strict=False)
+            ]
+            for demos in runner.run(_play_together(plays, env_name)):
+                yield from demos
+
+
+async def _play_together(
+    plays: Sequence[tuple[Env, bool, random.Random]], env_name: str
+) -> list[list[Demonstration]]:
+    async def one(env: Env, expert: bool, rng: random.Random) -> list[Demonstration]:
+        try:
+            return await _play(env, expert, rng)
+        except NotImplementedError:
+            kind = "oracle" if expert else "random_policy"
+            raise ConfigError(
+                f"environment {env_name!r} has no {kind}, which a supervised start needs"
+            ) from None
+
+    return await asyncio.gather(*(one(*play) for play in plays))
 
 
 async def _play(env: Env, expert: bool, rng: random.Random) -> list[Demonstration]:

@@ -40,11 +40,16 @@ def train_base_model(config: Config, folder: str | Path) -> Path:
     sft = config.sft
     torch.manual_seed(sft.seed)
     env_class = load_env(config.env.name)
-    episodes = list(
-        demonstrations(
-            env_class, config.env.name, config.env.config, sft.episodes, sft.oracle_fraction, sft.seed
-        )
+    played = demonstrations(
+        env_class,
+        config.env.name,
+        config.env.config,
+        sft.episodes,
+        sft.oracle_fraction,
+        sft.seed,
+        sft.concurrency,
     )
+    episodes = list(played)
     tokenizer = build_tokenizer(_texts(episodes), sft.vocab_size, config.engine.max_model_len)
     renderer = ChatRenderer(tokenizer)
     model = build_model(

@@ -1,10 +1,12 @@
 """Scripted episodes: what a supervised start sees is what a rollout will build."""
 
+import asyncio
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from asyncrl.env.protocol import Env, Step
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError
 from asyncrl.train.demonstrations import demonstrations, encode
@@ -30,6 +32,42 @@ def test_oracle_episodes_earn_one_and_every_assistant_turn_is_masked_in(env, ren
 def test_the_same_seed_plays_the_same_episodes():
     env = load_env("gridworld")
     first, second, other = (list(demonstrations(env, "gridworld", {}, 20, 0.5, seed)) for seed in (1, 1, 2))
+    assert first == second
+    assert first != other
+
+
+class Meeting(Env):
+    """An episode that ends when as many as are played at once are in it."""
+
+    inside = asyncio.Event()
+    waiting = 0
+
+    async def reset(self):
+        return [{"role": "user", "content": str(self.task.seed)}]
+
+    async def step(self, action):
+        Meeting.waiting += 1
+        if Meeting.waiting % 3 == 0:
+            Meeting.inside.set()
+        await asyncio.wait_for(Meeting.inside.wait(), 10)
+        return Step(reward=1.0, done=True)
+
+    def random_policy(self, messages, rng):
+        return {"role": "assistant", "content": str(rng.random())}
+
+
+def test_episodes_played_at_once_come_in_the_order_of_their_tasks():
+    demos = list(demonstrations(Meeting, "meeting", {}, 6, 0.0, 0, concurrency=3))
+    assert [d.messages[0]["content"] for d in demos] == ["0", "2", "4", "6", "8", "10"]
+    assert len({d.messages[1]["content"] for d in demos}) == 6
+
+
+def test_episodes_played_at_once_are_the_same_for_the_same_seed():
+    env = load_env("gridworld")
+    first, second, other = (
+        list(demonstrations(env, "gridworld", {}, 20, 0.5, seed, concurrency=8)) for seed in (1, 1, 2)
+    )
+    assert len(first) == 20
     assert first == second
     assert first != other
 
