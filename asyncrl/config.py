@@ -83,6 +83,11 @@ class Config(Section):
                 f"buffer.max_staleness must be {implied} under train.schedule={self.train.schedule!r} (it may be "
                 f"left out), got {self.buffer.max_staleness}"
             )
+        if self.judge.url and self.env.name == "agent":
+            raise ValueError(
+                "judge.url must be left out for env.name='agent', whose agent reports its own reward, got "
+                f"{self.judge.url!r}"
+            )
         if self.eval.every and not self.eval.tasks:
             raise ValueError(f"eval.tasks must be above 0 for eval.every={self.eval.every}")
         if self.rollout.max_tokens > self.engine.max_model_len:

@@ -27,6 +27,10 @@ def changed(section, **values):
             "max_tokens must be at most engine.max_model_len=2048, got 4096",
         ),
         (changed("sft", num_heads=8), "multiple of 32, .* got 128 / 8"),
+        (
+            {**MINIMAL, "env": {"name": "agent"}, "judge": {"url": "http://127.0.0.1:1"}},
+            "judge.url must be left out for env.name='agent', .* got 'http://127.0.0.1:1'",
+        ),
         ({**MINIMAL, "trian": {}}, "trian: unknown key; did you mean 'train'"),
     ],
 )
