@@ -253,18 +253,18 @@ def parse_rollouts(body: Any) -> dict[str, Any]:
     """Check the body of `POST /v1/rollouts`: {tasks, samples, temperature, seed}. Raises `InputError`."""
     if not isinstance(body, dict) or not isinstance(body.get("tasks"), list):
         raise InputError("body: must be a map with a list `tasks`")
-    unknown = set(body) - {"tasks", "samples", "temperature", "seed"}
+    unknown = [key for key in body if key not in ("tasks", "samples", "temperature", "seed")]
     if unknown:
-        raise InputError(f"{min(unknown)}: unknown key; allowed: tasks, samples, temperature, seed")
+        raise InputError(f"{unknown[0]!s:.64}: unknown key; allowed: tasks, samples, temperature, seed")
     samples, temperature, seed = body.get("samples", 1), body.get("temperature", 1.0), body.get("seed")
     if not 0 < len(body["tasks"]) <= MAX_TASKS_PER_CALL:
         raise InputError(f"tasks: must hold 1 to {MAX_TASKS_PER_CALL} tasks, got {len(body['tasks'])}")
-    if not isinstance(samples, int) or not 1 <= samples <= 1024:
-        raise InputError(f"samples: must be an integer from 1 to 1024, got {samples!r}")
-    if not isinstance(temperature, int | float) or not 0 <= temperature <= 100:
-        raise InputError(f"temperature: must be from 0 to 100, got {temperature!r}")
-    if seed is not None and not isinstance(seed, int):
-        raise InputError(f"seed: must be an integer or nil, got {seed!r}")
+    if type(samples) is not int or not 1 <= samples <= 1024:
+        raise InputError(f"samples: must be an integer from 1 to 1024, got {samples!r:.64}")
+    if type(temperature) not in (int, float) or not 0 <= temperature <= 100:
+        raise InputError(f"temperature: must be from 0 to 100, got {temperature!r:.64}")
+    if seed is not None and type(seed) is not int:
+        raise InputError(f"seed: must be an integer or nil, got {seed!r:.64}")
     return {
         "tasks": [task_from_map(task) for task in body["tasks"]],
         "samples": samples,

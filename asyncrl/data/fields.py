@@ -114,7 +114,7 @@ def check_json(value: Any, where: str, depth: int = 0) -> None:
     if value is None or kind is bool:
         return
     if kind is int or kind is float:
-        if not abs(value) <= (MAX_INT if kind is int else 1.8e308) or value != value:
+        if not (math.isfinite(value) if kind is float else abs(value) <= MAX_INT):
             raise InputError(f"{where} must be finite and at most 2**53 when whole")
     elif kind is str:
         if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):

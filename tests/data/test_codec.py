@@ -124,6 +124,7 @@ FIRST = ("trajectories", 0)
         (("extra",), 1, r"group has unknown fields: extra"),
         (("trajectories",), [], r"group.trajectories must hold 1 to"),
         (("task", "data"), {"x": math.nan}, r"group.task.data.x must be finite"),
+        (("task", "data"), {"x": [{"y": -math.inf}]}, r"group.task.data.x\[0\].y must be finite"),
         (("task", "data"), {"x": b"raw"}, r"group.task.data.x must be a JSON value, got bytes"),
         (("task", "seed"), 2**60, r"group.task.seed must lie in"),
         ((*FIRST, "task_id"), "other", r"task_id must be 't-1'"),
