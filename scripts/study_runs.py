@@ -41,7 +41,8 @@ class SharedEngine:
     """One engine that serves run after run of one environment."""
 
     def __init__(self, config: Config, folder: Path) -> None:
-        self.model = str(cached_base_model(config))
+        path = config.model.path
+        self.model = str(cached_base_model(config)) if path == "sft" else path
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(config.model_dump_json())

@@ -1,0 +1,207 @@
+"""The schedules beside each other on an agentic workload with heavy-tailed tool latency, in one run.
+
+    python scripts/bench_async.py [--repeats 3] [--steps 12] [--seed 0] [--only NAME,...] [--json OUT]
+
+Gridworld with its tiny base model; every move waits for a tool whose latency is log-normal (recorded seed). Each repeat
+trains once under every schedule of `train.schedule`, all on one engine, from the same weights, for as many steps. A
+schedule's rate is trained groups per hour of training; ratios are taken within a repeat. The JSON has
+
+    speedup_async_over_sync   trained groups per hour, partial over synchronous: median, min, max
+    bound_fraction            partial's rate over that of the busier of engine and trainer, each alone: median
+    schedules                 rate, success before and after, staleness, busy shares of every schedule
+
+The bound is measured in the same repeat: the trainer's seconds a group are those of the synchronous run, in which it
+had the machine to itself, and the engine's are those of generating groups of the same size without latency and without
+a trainer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from study_runs import AttachedRun, SharedEngine
+
+from asyncrl.config import Config, load_config
+from asyncrl.env.registry import load_env
+from asyncrl.launch.base_model import cached_base_model
+from asyncrl.launch.evaluate import evaluate
+from asyncrl.launch.folder import RunFolder
+from asyncrl.launch.processes import Family
+from asyncrl.train.supported import check_supported
+
+RECIPE = "gridworld_grpo"
+MEDIAN_S, SIGMA = 0.1, 1.2
+SCHEDULES = {
+    "synchronous": ["train.schedule=synchronous"],
+    "periodic": ["train.schedule=periodic"],
+    "one_step_off": ["train.schedule=one_step_off"],
+    "asynchronous": ["train.schedule=asynchronous", "buffer.max_staleness=4"],
+    "partial": ["train.schedule=partial", "buffer.max_staleness=4"],
+}
+COMMON = [
+    "env.name=scripts.slow_tools:SlowGridworld",
+    "rollout.group_size=8",
+    "buffer.groups_per_step=8",
+    "train.learning_rate=5e-4",
+    "eval.tasks=100",
+]
+ALONE_TASKS = 48
+
+
+def overrides(args: argparse.Namespace, schedule: str, repeat: int) -> list[str]:
+    latency = f"{{latency_median_s={MEDIAN_S}, latency_sigma={SIGMA}, latency_seed={args.seed + repeat}}}"
+    own = [f"env.config={latency}", f"run.seed={args.seed + repeat}", f"train.num_steps={args.steps}"]
+    return [*COMMON, *SCHEDULES[schedule], *own, f"model.path={base_model()}"]
+
+
+def base_model() -> str:
+    """The base model of the recipe: latency is no part of what it is trained on."""
+    return str(cached_base_model(load_config(RECIPE)))
+
+
+def train(shared: SharedEngine, config: Config) -> dict[str, Any]:
+    """Train once from the base weights; return what the table shows. Times in seconds."""
+    check_supported(config)
+    shared.reset()
+    with (
+        tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as folder,
+        RunFolder(Path(folder) / "run") as run,
+    ):
+        summary = AttachedRun(config, run, shared.child).run()
+        trainer = json.loads((run.path / "trainer.json").read_text())
+    groups, wall_s = summary["groups"]["trained"], summary["train_wall_s"]
+    return {
+        "groups": groups,
+        "wall_s": wall_s,
+        "groups_per_hour": 3600 * groups / wall_s,
+        "trainer_s_per_group": (trainer["busy_s"] + trainer["publish_s"]) / groups,
+        "busy": summary["busy"],
+        "staleness": {name: summary["staleness"][name] for name in ("mean", "max")},
+        "success_before": summary["eval_before"]["mean"],
+        "success_after": summary["eval_after"]["mean"],
+        "tokens": summary["tokens"],
+    }
+
+
+def engine_alone(shared: SharedEngine, config: Config) -> float:
+    """Seconds a group that the engine needs without latency, with all of its capacity used and nothing else running."""
+    plain = config.env.model_copy(update={"name": "gridworld", "config": {}})
+    config = config.model_copy(update={"env": plain})
+    load_env(config.env.name)
+    with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as name:
+        folder = Path(name)
+        (folder / "config.json").write_text(config.model_dump_json())
+        family = Family(folder)
+        try:
+            env = family.start("env", ["serve", "env", "--folder", name])
+            env_url = family.wait_ready(env, 60.0)
+            argv = ["serve", "rollout", "--folder", name, "--model", shared.model, "--env", env_url]
+            worker = family.start("rollout", [*argv, "--engines", shared.child.url])
+            url = family.wait_ready(worker, 60.0)
+            size = config.rollout.group_size
+            evaluate(url, config, config.env.name, 4, size)
+            start = time.perf_counter()
+            evaluate(url, config, config.env.name, ALONE_TASKS, size)
+            return (time.perf_counter() - start) / ALONE_TASKS
+        finally:
+            family.stop()
+
+
+def one_repeat(shared: SharedEngine, args: argparse.Namespace, repeat: int) -> dict[str, Any]:
+    """Train under every schedule and measure the engine alone, before and after training."""
+    names = args.only.split(",") if args.only else list(SCHEDULES)
+    found: dict[str, Any] = {}
+    shared.reset()
+    engine_s = [engine_alone(shared, load_config(RECIPE, overrides(args, names[0], repeat)))]
+    for name in names:
+        found[name] = train(shared, load_config(RECIPE, overrides(args, name, repeat)))
+        say(f"repeat {repeat} {name}: {json.dumps(found[name])}")
+    engine_s.append(engine_alone(shared, load_config(RECIPE, overrides(args, names[-1], repeat))))
+    return {"schedules": found, "engine_s_per_group": statistics.fmean(engine_s)}
+
+
+def summarize(repeats: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return medians and ranges over repeats; ratios within each."""
+    names = list(repeats[0]["schedules"])
+    rates = {name: [r["schedules"][name]["groups_per_hour"] for r in repeats] for name in names}
+    result: dict[str, Any] = {
+        "schedules": {
+            name: {
+                "groups_per_hour": spread(rates[name]),
+                **{
+                    key: spread([r["schedules"][name][key] for r in repeats])
+                    for key in ("success_before", "success_after", "wall_s")
+                },
+                "staleness_max": max(r["schedules"][name]["staleness"]["max"] for r in repeats),
+            }
+            for name in names
+        },
+    }
+    if "synchronous" in rates:
+        result["speedup_over_sync"] = {
+            name: spread([a / b for a, b in zip(rates[name], rates["synchronous"], strict=True)])
+            for name in names
+        }
+    if {"synchronous", "partial"} <= set(rates):
+        result["speedup_async_over_sync"] = result["speedup_over_sync"]["partial"]
+        bounds = [
+            3600 / max(r["engine_s_per_group"], r["schedules"]["synchronous"]["trainer_s_per_group"])
+            for r in repeats
+        ]
+        fractions = [rate / bound for rate, bound in zip(rates["partial"], bounds, strict=True)]
+        result["bound_groups_per_hour"] = spread(bounds)
+        result["bound_fraction"] = statistics.median(fractions)
+        result["bound_fraction_range"] = [min(fractions), max(fractions)]
+    return result
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help=f"schedules, separated by commas: {', '.join(SCHEDULES)}")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    repeats = []
+    with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as folder:
+        first = load_config(RECIPE, overrides(args, "partial", 0))
+        shared = SharedEngine(first, Path(folder))
+        try:
+            for repeat in range(args.repeats):
+                repeats.append(one_repeat(shared, args, repeat))
+        finally:
+            shared.stop()
+    result = {
+        "latency": {"distribution": "log-normal", "median_s": MEDIAN_S, "sigma": SIGMA, "seed": args.seed},
+        "cores": os.cpu_count(),
+        "load_before": os.getloadavg()[0],
+        "steps": args.steps,
+        "repeats": repeats,
+        **summarize(repeats),
+    }
+    print(json.dumps({k: v for k, v in result.items() if k != "repeats"}, indent=1))
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
