@@ -74,14 +74,7 @@ class ChatRenderer:
 
     def assistant(self, message: Message, tools: list[dict[str, Any]] | None = None) -> np.ndarray:
         """Return the ids a policy would sample to write `message`, stop token included. [L] int32."""
-        before = self._render([_USER], tools, generate=True)
-        full = self._render([_USER, message], tools, generate=False)
-        end = full.rindex(self.tokenizer.eos_token) + len(self.tokenizer.eos_token)
-        if not full.startswith(before):
-            raise ConfigError(
-                "the chat template writes more before an assistant turn than the generation prompt"
-            )
-        return self._encode(full[len(before) : end])
+        return self._encode(self._assistant_text(message, tools))
 
     def text(self, token_ids: np.ndarray) -> str:
         """Decode a sampled turn, without its stop token."""
@@ -111,14 +104,57 @@ class ChatRenderer:
             kept.startswith(fresh) if waiting else kept.rstrip("\n") == fresh.rstrip("\n")
         ):
             return True, 0
-        forks, expected, sampled = 0, "", iter(turns)
+        sampled = [self._text(turn) for turn in turns]
+        forks = self._forks_in_pieces(fresh or "", messages, num_opening, sampled, tools)
+        if forks is None:
+            forks = self._forks_in_prompts(messages, num_opening, sampled, tools)
+        return False, forks
+
+    def _forks_in_pieces(
+        self,
+        fresh: str,
+        messages: list[Message],
+        num_opening: int,
+        sampled: list[str],
+        tools: list[dict[str, Any]] | None,
+    ) -> int | None:
+        """Count the forks of a template that only appends, rendering each message once; None for any other.
+
+        Where the messages' own renderings, one after the other, begin the rendering `fresh` of all, each prompt is a
+        beginning of it too, and the next one forks exactly where a turn's rendering does not begin with its tokens.
+        """
+        whole, answered, differs = self._text(self.opening(messages[:num_opening], tools)), num_opening, []
+        for i in range(num_opening, len(messages)):
+            if messages[i]["role"] != "assistant":
+                continue
+            if i > answered:
+                whole += self._text(self.observation(messages[answered:i], tools))
+            try:
+                turn = self._assistant_text(messages[i], tools)
+            except (ConfigError, TemplateError):
+                return None
+            differs.append(not turn.startswith(sampled[len(differs)]))
+            whole, answered = whole + turn, i + 1
+            if not fresh.startswith(whole):
+                return None
+        return sum(differs[:-1])
+
+    def _forks_in_prompts(
+        self,
+        messages: list[Message],
+        num_opening: int,
+        sampled: list[str],
+        tools: list[dict[str, Any]] | None,
+    ) -> int:
+        """Count the forks of any template by rendering every prompt."""
+        forks, expected, following = 0, "", iter(sampled)
         for i, message in enumerate(messages):
             if i < num_opening or message["role"] != "assistant":
                 continue
             prompt = self._try_render(messages[:i], tools, generate=True)
             forks += prompt is None or not prompt.startswith(expected)
-            expected = (prompt or "") + self._text(next(sampled))
-        return False, forks
+            expected = (prompt or "") + next(following)
+        return forks
 
     def _remember(self, key: str, ids: np.ndarray) -> None:
         if len(self._cache) >= _CACHE_SIZE:
@@ -130,6 +166,16 @@ class ChatRenderer:
         return self.tokenizer.apply_chat_template(
             messages, tools=tools or None, add_generation_prompt=generate, tokenize=False
         )
+
+    def _assistant_text(self, message: Message, tools: list[dict[str, Any]] | None) -> str:
+        before = self._render([_USER], tools, generate=True)
+        full = self._render([_USER, message], tools, generate=False)
+        end = full.rindex(self.tokenizer.eos_token) + len(self.tokenizer.eos_token)
+        if not full.startswith(before):
+            raise ConfigError(
+                "the chat template writes more before an assistant turn than the generation prompt"
+            )
+        return full[len(before) : end]
 
     def _try_render(
         self, messages: list[Message], tools: list[dict[str, Any]] | None, generate: bool

@@ -116,6 +116,42 @@ def test_every_prefix_that_a_reasoning_template_rewrites_is_counted(reasoning, m
     assert reasoning.compare_history(ids, messages, 1, turns) == (forks == 0, forks)
 
 
+@pytest.mark.parametrize(
+    ("rewritten", "forks"), [([], 0), ([1], 1), ([0, 2], 2), ([3], 0), ([0, 1, 2, 3], 3)]
+)
+def test_turns_that_a_template_would_write_otherwise_fork_the_next_prompt(renderer, rewritten, forks):
+    messages = [ASKED, *[PLAIN, ASKED] * 3, PLAIN]
+    ids, turns = sampled_episode(renderer, messages, 1)
+    parsed = [dict(m) for m in messages]
+    for turn in rewritten:
+        parsed[1 + 2 * turn]["content"] = "north, I say"
+    assert renderer.compare_history(ids, parsed, 1, turns) == (not rewritten, forks)
+    said = [renderer.tokenizer.decode(turn.tolist()) for turn in turns]
+    assert renderer._forks_in_prompts(parsed, 1, said, None) == forks
+
+
+def test_the_history_of_a_template_that_appends_is_not_rendered_once_for_every_turn(renderer):
+    class Counting:
+        eos_token_id, eos_token = renderer.tokenizer.eos_token_id, renderer.tokenizer.eos_token
+        rendered = 0
+
+        def apply_chat_template(self, conversation, **options):
+            self.rendered += len(conversation)
+            return renderer.tokenizer.apply_chat_template(conversation, **options)
+
+        def __getattr__(self, name):
+            return getattr(renderer.tokenizer, name)
+
+    tokenizer = Counting()
+    counting = ChatRenderer(tokenizer)
+    messages = [ASKED, *[PLAIN, ASKED] * 50, PLAIN]
+    ids, turns = sampled_episode(counting, messages, 1)
+    parsed = [ASKED, {"role": "assistant", "content": "north, I say"}, *messages[2:]]
+    tokenizer.rendered = 0
+    assert counting.compare_history(ids, parsed, 1, turns) == (False, 1)
+    assert tokenizer.rendered < 3 * len(messages)
+
+
 def test_the_tokens_of_an_episode_keep_the_reasoning_that_the_template_would_drop(reasoning):
     messages = [ASKED, THOUGHT, ASKED, THOUGHT]
     ids, _ = sampled_episode(reasoning, messages, 1)
