@@ -92,6 +92,12 @@ class RolloutConfig(Section):
     """Groups one worker runs at once; 0 takes its share of the admission bound."""
     episode_timeout_s: float = Field(600.0, gt=0)
     lease_s: float = Field(120.0, gt=0)
+    branches: int = Field(0, ge=0)
+    """Episodes of a group that branch off a sibling, before a turn about which the policy was uncertain."""
+    hinted: int = Field(0, ge=0)
+    """Episodes of a group that are given the first turns of `task.data["hint"]`."""
+    hint_turns: int = Field(1, ge=1)
+    """Turns they are given at most."""
     max_attempts: int = Field(3, ge=1)
     """Leases a task may lose before it is set aside as failed."""
 
@@ -160,6 +166,29 @@ class JudgeConfig(Section):
     max_tokens: int = Field(512, ge=1)
     timeout_s: float = Field(60.0, gt=0)
     max_in_flight: int = Field(32, ge=1)
+
+
+class LoraConfig(Section):
+    """Low-rank adapters trained instead of all weights (arXiv 2106.09685, without dropout), see docs/lora.md."""
+
+    rank: int = Field(0, ge=0, le=512)
+    """0 trains all weights."""
+    alpha: int = Field(16, ge=1)
+    """The adapter's product is scaled by alpha / rank."""
+    target_modules: list[str] = Field(
+        ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], min_length=1
+    )
+    """Names of the linear layers that get an adapter."""
+    max_versions: int = Field(2, ge=1)
+    """Versions that an engine decodes at once; requests of a further one wait."""
+
+    @field_validator("target_modules")
+    @classmethod
+    def _inner_layers(cls, value: list[str]) -> list[str]:
+        wrong = sorted({"lm_head", "embed_tokens"} & set(value))
+        if wrong:
+            raise ValueError(f"must name layers inside the transformer blocks, not {wrong[0]!r}")
+        return value
 
 
 class TrustConfig(Section):

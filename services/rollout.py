@@ -98,9 +98,13 @@ class RolloutService:
             )
 
     def runner(
-        self, temperature: float, seed: int | None, env_config: dict[str, Any] | None = None
+        self,
+        temperature: float,
+        seed: int | None,
+        env_config: dict[str, Any] | None = None,
+        training: bool = False,
     ) -> EpisodeRunner | GroupRunner:
-        """Return a runner with the recipe's limits."""
+        """Return a runner with the recipe's limits; branches and hints only where it plays for training."""
         if self.agents is not None:
             return self.agents.runner(temperature, seed)
         rollout = self.config.rollout
@@ -111,13 +115,16 @@ class RolloutService:
             step_timeout_s=self.config.env.step_timeout_s,
             env_config=self.config.env.config if env_config is None else env_config,
             check_history=True,
+            branches=rollout.branches if training else 0,
+            hinted=rollout.hinted if training else 0,
+            hint_turns=rollout.hint_turns,
         )
         return EpisodeRunner(
             self.engines, self.envs, self.renderer, self.parse, settings, judging=self.judging
         )
 
     def _training_runner(self, seed: int | None) -> EpisodeRunner | GroupRunner:
-        runner = self.runner(self.config.rollout.temperature, seed)
+        runner = self.runner(self.config.rollout.temperature, seed, training=True)
         if "greedy" in needed(resolve_settings(self.config.algo)):
             baseline = self.runner(0.0, None)
             if not isinstance(runner, EpisodeRunner) or not isinstance(baseline, EpisodeRunner):

@@ -51,6 +51,8 @@ class AdvantageBatch:
     """Agent that produced each sequence (multi-agent)."""
     rollouts: list[str] | None = None
     """Rollout each sequence belongs to (multi-agent); by default every sequence is its own."""
+    branches: list[tuple[str, str, int]] | None = None
+    """Each sequence's name, that of the one it branches off ("" for none), and the turn before which it does."""
     truncated: Tensor | None = None
     """[B] bool, True where a limit ended the episode."""
     values: Tensor | None = None
@@ -88,7 +90,7 @@ class AdvantageBatch:
             _check_rows(name, getattr(self, name), rows)
         for name, x in self.components.items():
             _check_rows(f"components[{name!r}]", x, rows)
-        for name in ("turn_rewards", "observation_ids", "turn_matches", "agents", "rollouts"):
+        for name in ("turn_rewards", "observation_ids", "turn_matches", "agents", "rollouts", "branches"):
             x = getattr(self, name)
             if x is not None and len(x) != rows:
                 raise ValueError(f"{name} has {len(x)} rows, expected {rows}")

@@ -24,6 +24,7 @@ KNOWN = {
     "observations": "an observation id per turn",
     "matches": "whether each action agrees with a recorded one",
     "components": "named reward components",
+    "branches": "where each sequence branches off another",
     "agents": "the agent that produced each sequence",
     "greedy": "a greedy rollout per prompt",
     "baselines": "a per-prompt baseline tracker",

@@ -56,6 +56,7 @@ ADVANTAGES = {
     "remax": _A + "remax:remax",
     "rloo": _A + "rloo:rloo",
     "spo": _A + "spo:spo",
+    "tree": _A + "tree:tree",
     "ui_s1": _A + "ui_s1:ui_s1",
     "vcpo": _A + "vcpo:vcpo",
     "vtrace": _A + "vtrace:vtrace",

@@ -53,6 +53,12 @@ class TrajectoryBuilder:
         self._turns.append(Turn(start, self.num_tokens, 0.0, self._observation_id))
         self.cached_tokens += generated.cached_tokens
 
+    def add_given_turn(self, token_ids: np.ndarray) -> None:
+        """Append a turn that the policy did not take here: it is played, credited and never trained."""
+        start, observation_id = self.num_tokens, self._observation_id
+        self.add_context(token_ids, observation_id)
+        self._turns.append(Turn(start, self.num_tokens, 0.0, observation_id))
+
     def last_turn(self) -> np.ndarray:
         """Return the ids of the turn sampled last. [N] int32."""
         turn = self._turns[-1]

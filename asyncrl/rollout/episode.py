@@ -15,6 +15,7 @@ from asyncrl.errors import DeadlineError, EpisodeError, InfrastructureError, Inp
 from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.conversation import Conversation, Conversations
 from asyncrl.rollout.generate import GenerateRequest, Generator
+from asyncrl.rollout.guide import Guide
 from asyncrl.rollout.judge import Judging
 from asyncrl.rollout.render import ChatRenderer, Limits, sampling_seed
 from asyncrl.types import FailureClass, Message, Status, Task, Trajectory
@@ -48,6 +49,12 @@ class EpisodeSettings:
     """Run seed for repeatable sampling; None lets the engine draw."""
     step_timeout_s: float = 30.0
     env_config: dict[str, Any] | None = None
+    branches: int = 0
+    """Episodes of a group that branch off a sibling where the policy was least certain."""
+    hinted: int = 0
+    """Episodes of a group that begin with turns of `task.data["hint"]`."""
+    hint_turns: int = 1
+    """Turns they are given at most."""
     check_history: bool = False
     """Compare the tokens with fresh renderings of the conversation; note whether they agree and where they fork."""
 
@@ -79,16 +86,24 @@ class EpisodeRunner:
         return (await self.play(task, episode_index, episode_id, min_version))[0]
 
     async def play(
-        self, task: Task, episode_index: int, episode_id: str, min_version: int = 0
+        self,
+        task: Task,
+        episode_index: int,
+        episode_id: str,
+        min_version: int = 0,
+        guide: Guide | None = None,
     ) -> tuple[Trajectory, ...]:
         """Play one episode and have it judged. `episode_id` must be unique among running episodes.
 
         Returns the main agent's trajectory, and one for each further agent that has spoken, all with one
         `episode_index`. A failed episode gives one.
         min_version: the oldest policy version that may sample; engines with older weights are passed over.
+        guide: turns that are given, not sampled.
         """
         builder = TrajectoryBuilder(task, episode_index)
-        first, *others = await self._run(builder, episode_id, min_version)
+        first, *others = await self._run(builder, episode_id, min_version, guide)
+        if guide is not None:
+            first = replace(first, info={**first.info, **guide.info})
         if self.judging is None or first.failure is not None:
             return first, *others
         start = time.monotonic()
@@ -96,7 +111,7 @@ class EpisodeRunner:
         return replace(judged, timing={**judged.timing, "judge_s": time.monotonic() - start}), *others
 
     async def _run(
-        self, builder: TrajectoryBuilder, episode_id: str, min_version: int
+        self, builder: TrajectoryBuilder, episode_id: str, min_version: int, guide: Guide | None
     ) -> tuple[Trajectory, ...]:
         """Play the episode; its session is closed when this returns."""
         task = builder.task
@@ -107,7 +122,7 @@ class EpisodeRunner:
         except EpisodeError as error:
             return (builder.finish(Status.FAILED, error.failure, str(error)),)
         try:
-            return await self._play(builder, session, episode_id, min_version)
+            return await self._play(builder, session, episode_id, min_version, guide)
         except EpisodeError as error:
             return (builder.finish(Status.FAILED, error.failure, str(error)),)
         except (InputError, DeadlineError) as error:
@@ -117,17 +132,27 @@ class EpisodeRunner:
             await self._close(session)
 
     async def _play(
-        self, builder: TrajectoryBuilder, session: Session, episode_id: str, min_version: int
+        self,
+        builder: TrajectoryBuilder,
+        session: Session,
+        episode_id: str,
+        min_version: int,
+        guide: Guide | None,
     ) -> tuple[Trajectory, ...]:
         limits, check = self.settings.limits, self.settings.check_history
         max_turns = min(limits.max_turns or session.max_turns, session.max_turns)
         talks = Conversations(Conversation(builder, self.renderer, session.messages, session.tools))
+        given = guide.turns if guide is not None else ()
         for turn in range(max_turns):
             room = limits.max_tokens - talks.current.builder.num_tokens
             if room < 1:
                 return talks.finish(Status.TRUNCATED, "max_tokens", check)
             most = min(room, limits.max_tokens_per_turn)
-            if await self._sample(talks.current.builder, episode_id, turn, most, min_version):
+            if turn < len(given):
+                talks.current.builder.add_given_turn(given[turn])
+            elif await self._sample(
+                talks.current.builder, episode_id, turn, most, min_version, guide.session if guide else ""
+            ):
                 return talks.finish(Status.TRUNCATED, "max_tokens_per_turn", check)
             step = await self._step(talks, session, turn)
             if step.truncated and step.done:
@@ -138,9 +163,18 @@ class EpisodeRunner:
         return talks.finish(Status.TRUNCATED, "max_turns", check)
 
     async def _sample(
-        self, builder: TrajectoryBuilder, episode_id: str, turn: int, max_tokens: int, min_version: int
+        self,
+        builder: TrajectoryBuilder,
+        episode_id: str,
+        turn: int,
+        max_tokens: int,
+        min_version: int,
+        session: str,
     ) -> bool:
-        """Sample one turn; True when it was cut by `max_tokens` before it ended."""
+        """Sample one turn; True when it was cut by `max_tokens` before it ended.
+
+        session: whose prefix the engine may hold; "" for the episode's own.
+        """
         seed = self.settings.seed
         start = time.monotonic()
         generated = await self.generator.generate(
@@ -153,7 +187,7 @@ class EpisodeRunner:
                 if seed is None
                 else sampling_seed(seed, builder.task.id, builder.episode_index, turn),
                 stop_token_ids=self.renderer.stop_token_ids,
-                session=episode_id,
+                session=session or episode_id,
                 min_version=min_version,
             )
         )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.episode import EpisodeRunner
+from asyncrl.rollout.guide import Guide, branch, choose_forks, hint
 from asyncrl.types import GREEDY_REWARD, FailureClass, Group, Lease, Status, Trajectory
 
 MAX_ATTEMPTS = {FailureClass.INFRASTRUCTURE: 3, FailureClass.ENVIRONMENT: 2}
@@ -34,17 +35,23 @@ async def run_group(
     """
     if isinstance(runner, GroupRunner):
         return await runner.run_group(lease, worker, episode_timeout_s)
+    settings = runner.settings
+    branches = min(settings.branches, lease.group_size - 1)
+    whole = range(lease.group_size - branches)
+    guides: list[Guide | None] = [
+        _hint(runner, lease) if index < settings.hinted else None for index in whole
+    ]
     episodes = [
-        _run_episode(runner, lease, index, f"{worker}-{lease.id}-{index}", episode_timeout_s)
-        for index in range(lease.group_size)
+        _run_episode(runner, lease, index, _name(worker, lease, index), episode_timeout_s, guides[index])
+        for index in whole
     ]
     if runner.baseline is not None:
         name = f"{worker}-{lease.id}-greedy"
         episodes.append(_run_episode(runner.baseline, lease, lease.group_size, name, episode_timeout_s))
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(episode) for episode in episodes]
-    played = [task.result() for task in tasks]
+    played = await _all(episodes)
     greedy = played.pop()[0] if runner.baseline is not None else None
+    if branches:
+        played += await _branches(runner, lease, worker, episode_timeout_s, played)
     branching = any(len(episode) > 1 for episode in played)
     trajectories = number_branches(played) if branching else [episode[0] for episode in played]
     if greedy is not None:
@@ -56,6 +63,46 @@ async def run_group(
         trajectories=tuple(trajectories),
         worker=worker,
     )
+
+
+async def _branches(
+    runner: EpisodeRunner,
+    lease: Lease,
+    worker: str,
+    episode_timeout_s: float,
+    played: Sequence[Sequence[Trajectory]],
+) -> list[tuple[Trajectory, ...]]:
+    """Play the group's remaining episodes as branches of those played; as whole ones where there are too few forks."""
+    missing = range(len(played), lease.group_size)
+    parents = [episode[0] for episode in played if len(episode) == 1]
+    guides: list[Guide | None] = []
+    for fork in choose_forks(parents, len(missing)):
+        parent = parents[fork.parent]
+        session = f"{_name(worker, lease, parent.episode_index)}-{parent.info.get('attempts', 1)}"
+        guides.append(branch(parent, fork, session))
+    guides += [None] * (len(missing) - len(guides))
+    return await _all(
+        [
+            _run_episode(runner, lease, index, _name(worker, lease, index), episode_timeout_s, guide)
+            for index, guide in zip(missing, guides, strict=True)
+        ]
+    )
+
+
+async def _all(
+    episodes: Sequence[Coroutine[Any, Any, tuple[Trajectory, ...]]],
+) -> list[tuple[Trajectory, ...]]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(episode) for episode in episodes]
+    return [task.result() for task in tasks]
+
+
+def _hint(runner: EpisodeRunner, lease: Lease) -> Guide | None:
+    return hint(lease.task, runner.settings.hint_turns, runner.renderer.assistant)
+
+
+def _name(worker: str, lease: Lease, index: int) -> str:
+    return f"{worker}-{lease.id}-{index}"
 
 
 def number_branches(episodes: Sequence[Sequence[Trajectory]]) -> list[Trajectory]:
@@ -90,13 +137,18 @@ def _note_greedy(trajectories: list[Trajectory], greedy: Trajectory) -> list[Tra
 
 
 async def _run_episode(
-    runner: EpisodeRunner, lease: Lease, index: int, episode_id: str, timeout_s: float
+    runner: EpisodeRunner,
+    lease: Lease,
+    index: int,
+    episode_id: str,
+    timeout_s: float,
+    guide: Guide | None = None,
 ) -> tuple[Trajectory, ...]:
     played: tuple[Trajectory, ...]
     for attempt in itertools.count(1):
         try:
             async with asyncio.timeout(timeout_s):
-                played = await runner.play(lease.task, index, f"{episode_id}-{attempt}", lease.version)
+                played = await runner.play(lease.task, index, f"{episode_id}-{attempt}", lease.version, guide)
         except TimeoutError:
             played = (_timed_out(lease, index, timeout_s),)
         failure = played[0].failure

@@ -124,6 +124,7 @@ def advantage_batch(batch: StepBatch, token_tensors: dict[str, Any] | None = Non
         turn_matches=_matches(batch),
         rollouts=_rollouts(batch),
         greedy_rewards=_greedy_rewards(batch),
+        branches=[_branch(t) for t in batch.trajectories],
         behavior_logp=rows.behavior_logp,
         **(token_tensors or {}),
     )
@@ -141,6 +142,13 @@ def _rollouts(batch: StepBatch) -> list[str] | None:
     if not any("rollout" in t.info for t in batch.trajectories):
         return None
     return [f"{t.task_id}/{t.info.get('rollout', t.episode_index)}" for t in batch.trajectories]
+
+
+def _branch(t: Trajectory) -> tuple[str, str, int]:
+    """Return the trajectory's name, its parent's and the turn at which it branches off."""
+    parent = t.info.get("branch_of")
+    above = "" if parent is None else f"{t.task_id}/{parent}"
+    return f"{t.task_id}/{t.episode_index}", above, int(t.info.get("branch_turn", 0))
 
 
 def _greedy_rewards(batch: StepBatch) -> Tensor | None:

@@ -32,6 +32,7 @@ def check_supported(config: Any) -> dict[str, Any]:
     if config.staleness_control.enabled:
         _check_staleness_control(config)
     check_schedule(config, settings)
+    check_group_tricks(config, words)
     if settings["advantage"].get("score") == "gradient" and config.train.zero_stage == 3:
         raise ConfigError("algo.advantage.score: 'gradient' needs train.zero_stage below 3, got 3")
     return settings
@@ -50,9 +51,24 @@ def _check_staleness_control(config: Any) -> None:
         )
 
 
+def check_group_tricks(config: Any, words: frozenset[str]) -> None:
+    """Refuse branches and hints that a group cannot hold. Raises `ConfigError`."""
+    rollout = config.rollout
+    for name in ("branches", "hinted"):
+        count = getattr(rollout, name)
+        if count >= rollout.group_size and count:
+            raise ConfigError(
+                f"rollout.{name}: must be below rollout.group_size={rollout.group_size}, got {count}"
+            )
+        if count and config.env.name == "agent":
+            raise ConfigError(f"rollout.{name}: must be 0 with env.name='agent', which plays its own turns")
+    if "branches" in words and not rollout.branches:
+        raise ConfigError("rollout.branches: must be above 0 for algo.advantage.name='tree', got 0")
+
+
 GROUP_LOCAL = (
     *("grpo", "dr_grpo", "rloo", "opo", "passk", "maxrl", "mc_grpo", "reinforce", "remax", "mt_grpo"),
-    *("gigpo", "hgpo", "ui_s1"),
+    *("gigpo", "hgpo", "ui_s1", "tree"),
 )
 """Advantages that read nothing beyond the row's own group."""
 WHOLE_BATCH_CORRECTIONS = ("m2po",)

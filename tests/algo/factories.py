@@ -79,6 +79,10 @@ def advantage_batch(seed: int, groups: int = 3, size: int = 4, width: int = 8, *
             "answer": torch.rand(rows, generator=g, dtype=torch.float64),
         },
         "agents": [("planner", "solver")[row % 2] for row in range(rows)],
+        "branches": [
+            (f"r{row}", f"r{row - 1}" if row % size in (1, 2) else "", int(row % size == 1))
+            for row in range(rows)
+        ],
         "rollouts": [f"rollout-{row // 2}" for row in range(rows)],
         "truncated": torch.arange(rows) % 3 == 0,
         "values": torch.randn(rows, width, generator=g, dtype=torch.float64),

@@ -37,6 +37,7 @@ GROUP_CENTRED: dict[str, list[dict[str, Any]]] = {
     "opo": [{}],
     "passk": [{}],
     "rloo": [{}],
+    "tree": [{}],
     "ui_s1": [{}],
     "vcpo": [{"score": score} for score in ("length", "logit", "gradient")],
 }

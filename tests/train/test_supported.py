@@ -14,7 +14,7 @@ TEACHER = {"path": "teacher"}
 
 
 def recipe(algo, **sections):
-    return parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}, "algo": algo, **sections})
+    return parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}, "algo": algo} | sections)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,21 @@ def recipe(algo, **sections):
             {"preset": "grpo"},
             {"train": {"schedule": "one_step_off"}, "staleness_control": {"enabled": True}},
             "staleness_control.enabled: must be false under train.schedule='one_step_off'",
+        ),
+        (
+            {"preset": "grpo"},
+            {"rollout": {"branches": 8}},
+            "rollout.branches: must be below rollout.group_size=8, got 8",
+        ),
+        (
+            {"preset": "grpo"},
+            {"rollout": {"hinted": 1}, "env": {"name": "agent"}},
+            "rollout.hinted: must be 0 with env.name='agent'",
+        ),
+        (
+            {"preset": "grpo", "advantage": {"name": "tree"}},
+            {},
+            "rollout.branches: must be above 0 for algo.advantage.name='tree', got 0",
         ),
         (
             {"preset": "grpo"},

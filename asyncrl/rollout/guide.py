@@ -1,0 +1,78 @@
+"""Episodes that begin with turns somebody else took: branches of a sibling, and hints.
+
+The given turns are played in the environment like sampled ones, and are context to the policy: no token of them is
+trained again. Each token of a tree of branches is therefore trained once, in the trajectory that sampled it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from asyncrl.types import Message, Status, Task, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """The first turns of an episode."""
+
+    turns: tuple[np.ndarray, ...]
+    """Token ids of each turn, [N] int32, with the token that ends it."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """Goes into the trajectory's `info`."""
+    session: str = ""
+    """Session whose prefix the engine may still hold; "" for the episode's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Where a branch leaves its parent: before the parent's turn `turn`."""
+
+    parent: int
+    """Place of the parent among the episodes."""
+    turn: int
+
+
+def choose_forks(trajectories: Sequence[Trajectory], count: int) -> list[Fork]:
+    """Return up to `count` forks before the turns about which the policy was least certain, most uncertain first.
+
+    Uncertainty is a turn's mean negative log-probability, an unbiased estimate of the policy's entropy there. The
+    first turn is no fork: a branch from it would be an episode of its own. Failed episodes have no forks.
+    Source: branching where entropy is high, as in TreeRL (arXiv 2506.11902).
+    """
+    candidates = []
+    for place, t in enumerate(trajectories):
+        if t.status is Status.FAILED or not t.usable:
+            continue
+        for number, turn in enumerate(t.turns[1:], 1):
+            mask = t.loss_mask[turn.start : turn.end]
+            if mask.any():
+                surprise = -float(t.behavior_logprobs[turn.start : turn.end][mask].mean())
+                candidates.append((-surprise, place, number))
+    return [Fork(place, number) for _, place, number in sorted(candidates)[:count]]
+
+
+def branch(parent: Trajectory, fork: Fork, session: str) -> Guide:
+    """Return the guide of an episode that repeats `parent` up to the fork. `session` is the parent's."""
+    turns = tuple(parent.token_ids[turn.start : turn.end] for turn in parent.turns[: fork.turn])
+    info = {"branch_of": parent.episode_index, "branch_turn": fork.turn}
+    return Guide(turns, info, session)
+
+
+def hint(task: Task, most: int, encode: Callable[[Message], np.ndarray]) -> Guide | None:
+    """Return the guide of an episode that is shown the first turns of `task.data["hint"]`, at most `most`.
+
+    The hint is a list of what an expert would write, turn by turn: text, or messages with tool calls. `encode` gives
+    the ids of an assistant message. None for a task without a hint.
+    """
+    turns = task.data.get("hint")
+    if not isinstance(turns, list) or not turns:
+        return None
+    messages: list[Message] = [
+        turn if isinstance(turn, dict) else {"role": "assistant", "content": str(turn)}
+        for turn in turns[:most]
+    ]
+    return Guide(tuple(encode(message) for message in messages), {"hint_turns": len(messages)})
