@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -29,6 +30,8 @@ LOOPBACK = "127.0.0.1"
 MAX_PORT_TRIES = 3
 MIN_BATCHED_TOKENS = 8192
 PORT_WAIT_S = 5.0
+MAX_PARENT_CHARS = 55
+"""A socket's path has at most 107 characters, of which vLLM and the folder's name take 50."""
 STOP_GRACE_S = 2.0
 """vLLM often does not end on SIGTERM, and holds nothing that a kill would lose."""
 
@@ -95,8 +98,10 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
     return command + list(options.extra_args)
 
 
-def build_env(options: EngineOptions, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the vLLM server's environment."""
+def build_env(
+    options: EngineOptions, sockets: str = "", base: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Return the vLLM server's environment. `sockets` is the folder where its processes meet."""
     env = dict(base)
     env.update(
         VLLM_SERVER_DEV_MODE="1",
@@ -107,6 +112,8 @@ def build_env(options: EngineOptions, base: Mapping[str, str] = os.environ) -> d
         ASYNCRL_WEIGHTS_DIR=options.weights_dir,
     )
     env.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    if sockets:
+        env["VLLM_RPC_BASE_PATH"] = sockets
     if options.threads:
         env.update(OMP_NUM_THREADS=str(options.threads), VLLM_CPU_OMP_THREADS_BIND="nobind")
     if Path(options.model).is_dir():
@@ -130,12 +137,17 @@ def serve_engine(options: EngineOptions, port: int = 0, ready_file: str | None =
     Raises `ConfigError` (model or port), `DeadlineError` (not up in time), `UnavailableError` (it died).
     """
     _check_model(options.model)
+    with _socket_folder(options.weights_dir) as sockets:
+        return _serve(options, port, ready_file, sockets)
+
+
+def _serve(options: EngineOptions, port: int, ready_file: str | None, sockets: str) -> int:
     tries = 1 if port else MAX_PORT_TRIES
     for attempt in range(tries):
         chosen = port or free_port()
         _check_port(chosen)
         child = subprocess.Popen(
-            build_command(options, chosen), env=build_env(options), preexec_fn=die_with_parent
+            build_command(options, chosen), env=build_env(options, sockets), preexec_fn=die_with_parent
         )
         stop_with(child)
         try:
@@ -153,6 +165,15 @@ def serve_engine(options: EngineOptions, port: int = 0, ready_file: str | None =
             _write_ready(Path(ready_file), url, child.pid)
         return child.wait()
     raise UnavailableError(f"engine: no free port in {tries} tries")
+
+
+def _socket_folder(weights_dir: str) -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for vLLM's sockets, which it leaves behind. In a run it lies beside the weights, so that it goes
+    with them when this process is killed."""
+    beside = len(weights_dir) <= MAX_PARENT_CHARS and Path(weights_dir).is_dir()
+    return tempfile.TemporaryDirectory(
+        prefix="rpc-", dir=weights_dir if weights_dir and beside else None, ignore_cleanup_errors=True
+    )
 
 
 def stop_with(child: subprocess.Popen[bytes]) -> None:

@@ -1,6 +1,8 @@
 """What is left when an engine is killed: nothing."""
 
+import tempfile
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -33,6 +35,22 @@ def test_an_engine_that_is_killed_takes_all_its_processes_along(tiny_model, tmp_
         assert not left, [p.name() for p in left]
     finally:
         family.stop()
+
+
+def test_an_engine_that_is_stopped_leaves_no_socket_and_no_file(tiny_model, tmp_path):
+    engine = {"max_model_len": 256, "max_num_seqs": 8, "threads": 1}
+    config = parse_config({"model": {"path": tiny_model}, "env": {"name": "gridworld"}, "engine": engine})
+    (tmp_path / "config.json").write_text(config.model_dump_json())
+    temporary = Path(tempfile.mkdtemp(prefix="asyncrl-"))  # short: it is part of sockets' paths
+    family = Family(tmp_path)
+    argv = ["serve", "engine", "--folder", str(tmp_path), "--model", tiny_model]
+    try:
+        child = family.start("engine", argv, {"TMPDIR": str(temporary)})
+        family.wait_ready(child, 180)
+        assert [path for path in temporary.rglob("*") if path.is_socket()]
+    finally:
+        family.stop()
+    temporary.rmdir()
 
 
 def alive(process):
