@@ -194,11 +194,11 @@ def run_peer(command: str, seconds: float) -> list[dict[str, Any]]:
 
 def show(results: list[dict[str, Any]]) -> None:
     print(
-        f"{'system':<20}{'size':>7}{'batch':>6}{'items/s':>10}{'MB/s':>8}{'put/s':>9}{'get/s':>9}", flush=True
+        f"{'system':<23}{'size':>7}{'batch':>6}{'items/s':>10}{'MB/s':>8}{'put/s':>9}{'get/s':>9}", flush=True
     )
     for r in results:
         print(
-            f"{r['system']:<20}{r['size']:>7}{r['batch']:>6}{r['items_per_s']:>10.0f}{r['mb_per_s']:>8.1f}"
+            f"{r['system']:<23}{r['size']:>7}{r['batch']:>6}{r['items_per_s']:>10.0f}{r['mb_per_s']:>8.1f}"
             f"{r['put_per_s']:>9.0f}{r['get_per_s']:>9.0f}"
         )
 

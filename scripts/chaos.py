@@ -2,13 +2,14 @@
 
     python scripts/chaos.py --kills 10 --seed 0 [--json OUT] [key=value ...]
 
-A run of a recipe trains on the CPU while a random process (buffer, environments, engine and its children, rollout
-worker, trainer rank) gets SIGKILL or SIGSTOP, and connections between two roles are cut or slowed by a proxy. Then:
+A run of a recipe trains on the CPU while a random process (buffer, environment service and its workers, engine and
+its children, rollout worker, trainer and its ranks) gets SIGKILL or SIGSTOP, and connections between two roles are cut
+or slowed by a proxy. `engine.count=2 env.processes=2 train.ranks=2` has several of each. Then:
 
     every planned task is trained in exactly one step of the history, or dropped or failed with a reason
     no trained token is older than the staleness bound
     held-out success is within noise of an undisturbed run of the same seed (skipped with --no-baseline)
-    no process, weight folder or partial file is left
+    no process, lease, session, semaphore, segment of shared memory, weight folder or temporary file is left
 
 Exit code 0 when all of it holds.
 """
@@ -25,14 +26,13 @@ import sqlite3
 import statistics
 import sys
 import tempfile
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow.parquet as pq
 from chaos_faults import Monkey, Network
+from chaos_leftovers import SharedMemory, files_left, processes_left, sessions_left
 
 from asyncrl.config import load_config
 from asyncrl.launch.folder import RunFolder
@@ -46,6 +46,7 @@ OVERRIDES = (
     "rollout.group_size=8",
     "rollout.workers=2",
     "rollout.lease_s=20",
+    "env.lease_s=20",
     "train.checkpoint_every=2",
     "run.silence_timeout_s=12",
 )
@@ -68,6 +69,8 @@ class ChaosRun(TrainRun):
         super().__init__(*args)
         self.kills, self.seed = kills, seed
         self.monkey: Monkey
+        self.shared_memory = SharedMemory()
+        self.sessions_left = -1
 
     def make_roles(self, model: str) -> Roles:
         roles = ChaosRoles(self.config, self.folder.path, model, self.weights_dir)
@@ -76,16 +79,20 @@ class ChaosRun(TrainRun):
         return roles
 
     def run(self) -> dict[str, Any]:
+        self.shared_memory.start()
         try:
             return super().run()
         finally:
             self.monkey.rest()
             self.monkey.network.close()
+            self.shared_memory.close()
 
     async def _train(self, client: Any, tasks: Any) -> None:
         self.monkey.start()
         await super()._train(client, tasks)
         await asyncio.to_thread(self.monkey.rest)
+        wait_s = 2 * self.config.env.lease_s
+        self.sessions_left = await sessions_left(self.roles.env.url, self.roles.token, wait_s)
 
 
 def main() -> int:
@@ -130,13 +137,26 @@ def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     if not args.no_baseline and config.eval.tasks:
         with RunFolder(folder / "undisturbed") as run_folder:
             baseline = TrainRun(config, run_folder).run()["eval_after"]
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    os.environ["TMPDIR"] = str(temporary)
     with RunFolder(folder / "disturbed") as run_folder:
         run = ChaosRun(config, run_folder, kills=args.kills, seed=args.seed)
         summary = run.run()
-    checks = check(run, summary, baseline)
+    kills = [fault for fault in run.monkey.faults if fault.kind in ("SIGKILL", "SIGSTOP")]
+    left = {
+        "processes": processes_left(run.folder.path),
+        "shared_memory": run.shared_memory.left(),
+        "files": files_left(run.folder.path, run.weights_dir, temporary),
+        "sessions": run.sessions_left,
+    }
+    checks = check(run, summary, baseline) | {f"no {name} left": not found for name, found in left.items()}
     return {
-        "kills": len([f for f in run.monkey.faults if f.kind in ("SIGKILL", "SIGSTOP")]),
-        "kills_by_role": dict(collections.Counter(f.role for f in run.monkey.faults)),
+        "kills": len(kills),
+        "kills_by_kind": dict(collections.Counter(fault.kind for fault in kills)),
+        "kills_by_role": dict(collections.Counter(fault.role for fault in kills)),
+        "network_faults": len(run.monkey.faults) - len(kills),
+        "left": left,
         "seed": args.seed,
         "steps": summary["steps"],
         "train_wall_s": round(summary["train_wall_s"], 1),
@@ -144,7 +164,7 @@ def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "tasks": states(run.folder.path),
         "staleness": summary["staleness"]["max"],
         "restarts": summary["restarts"],
-        "recovery_s": recoveries(run.folder.path),
+        "recovery_s": recoveries(run.folder.path, run.monkey.replaced_s),
         "eval_after": summary["eval_after"],
         "eval_after_undisturbed": baseline,
         "faults": [asdict(fault) for fault in run.monkey.faults],
@@ -175,8 +195,6 @@ def check(run: ChaosRun, summary: dict[str, Any], baseline: dict[str, Any] | Non
         "no token is too old": max(lags, default=0) <= config.buffer.max_staleness,
         "versions follow each other": [m["step"] for m in read_metrics(path)]
         == list(range(1, summary["steps"] + 1)),
-        "no process is left": not leftovers(path),
-        "no file is left": not run.weights_dir.exists() and not list(path.rglob("*.partial*")),
     }
     if baseline is not None:
         after = summary["eval_after"]
@@ -191,9 +209,11 @@ def states(path: Path) -> dict[str, int]:
     return dict(sqlite3.connect(path / "ledger.sqlite").execute(query).fetchall())
 
 
-def recoveries(path: Path) -> dict[str, dict[str, float]]:
-    """Return how long each role was away, in seconds, by the launcher's record."""
+def recoveries(path: Path, workers_s: list[float]) -> dict[str, dict[str, float]]:
+    """Return how long each role was away, in seconds, by the launcher's record and that of environment workers."""
     away: dict[str, list[float]] = collections.defaultdict(list)
+    if workers_s:
+        away["env worker"] = workers_s
     record = path / "restarts.jsonl"
     for line in record.read_text().splitlines() if record.exists() else ():
         event = json.loads(line)
@@ -202,20 +222,6 @@ def recoveries(path: Path) -> dict[str, dict[str, float]]:
         role: {"count": len(s), "median": round(statistics.median(s), 2), "max": max(s)}
         for role, s in away.items()
     }
-
-
-def leftovers(path: Path) -> list[int]:
-    """Return processes that name the run folder, after a moment in which they may end."""
-    deadline = time.monotonic() + 10
-    while True:
-        found = []
-        for process in psutil.process_iter(["cmdline", "status"]):
-            named = any(str(path) in part for part in process.info["cmdline"] or ())
-            if named and process.pid != os.getpid() and process.info["status"] != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-        if not found or time.monotonic() > deadline:
-            return found
-        time.sleep(0.2)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import signal
 import threading
 import time
+import urllib.request
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -23,6 +25,8 @@ STOP_SHARE = 0.25
 DOUBLE_SHARE = 0.2
 """Part of the faults that follow the one before at once."""
 CHUNK = 65536
+REPLACE_S = 90.0
+"""Deadline for an environment worker to be replaced."""
 
 
 @dataclass(slots=True)
@@ -119,6 +123,20 @@ class Network:
                 await writer.drain()
 
 
+INNER = ("vllm", "env worker", "trainer rank")
+"""Victims that are descendants of a process the launcher has started."""
+
+
+def victims(roles: Roles) -> list[str]:
+    """Return the kinds of processes a run has. With several ranks, "trainer" is what starts them."""
+    found = ["buffer", "env", "engine", "vllm", "rollout", "trainer"]
+    if roles.config.env.processes:
+        found.append("env worker")
+    if roles.config.train.ranks > 1:
+        found.append("trainer rank")
+    return found
+
+
 class Monkey(threading.Thread):
     """Makes `kills` process faults and some network faults, each after the run has moved on by a step or two."""
 
@@ -127,6 +145,9 @@ class Monkey(threading.Thread):
         self.roles, self.network, self.kills = roles, network, kills
         self.random = random.Random(seed)
         self.faults: list[Fault] = []
+        self.replaced_s: list[float] = []
+        """How long environment workers were away. The launcher's record does not have them."""
+        self._victims = victims(roles)
         self._closed = threading.Event()
         self._deck: list[str] = []
         self._timers: list[threading.Timer] = []
@@ -164,7 +185,7 @@ class Monkey(threading.Thread):
     def _strike(self) -> int:
         """Kill or stop one process; return 1, or 0 when it was just not there."""
         if not self._deck:
-            self._deck = ["buffer", "env", "engine", "vllm", "rollout", "trainer"]
+            self._deck = list(self._victims)
             self.random.shuffle(self._deck)
         role = self._deck.pop()
         processes = self._processes(role)
@@ -186,6 +207,9 @@ class Monkey(threading.Thread):
             else:
                 process.send_signal(signal.SIGKILL)
                 self._note(role, "SIGKILL")
+                if role == "env worker":
+                    watch = threading.Thread(target=self._await_replacement, args=(process.pid,), daemon=True)
+                    watch.start()
             return 1
         return 0
 
@@ -193,22 +217,39 @@ class Monkey(threading.Thread):
         with contextlib.suppress(psutil.Error):
             process.resume()
 
+    def _await_replacement(self, pid: int) -> None:
+        """Measure until the environment service has all its workers again, and this one is not among them."""
+        start = time.monotonic()
+        wanted, url = self.roles.config.env.processes, f"{self.roles.env.url}/v1/status"
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {self.roles.token}"})
+        while not self._closed.wait(0.2) and time.monotonic() - start < REPLACE_S:
+            with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5) as reply:
+                pids = [worker["pid"] for worker in json.loads(reply.read())["workers"]]
+                if len(pids) >= wanted and pid not in pids:
+                    self.replaced_s.append(round(time.monotonic() - start, 3))
+                    return
+
     def _processes(self, role: str) -> list[psutil.Process]:
+        """Return the living processes of a kind of victim."""
         roles = self.roles
         children = {
             "buffer": [roles.buffer],
             "env": [roles.env],
+            "env worker": [roles.env],
             "engine": roles.engines,
             "vllm": roles.engines,
             "rollout": roles.workers,
             "trainer": [roles.trainer],
+            "trainer rank": [roles.trainer],
         }[role]
         found: list[psutil.Process] = []
         for child in children:
             with contextlib.suppress(psutil.Error):
                 parent = psutil.Process(child.process.pid)
-                below = [p for p in parent.children(recursive=True) if not _is_helper(p)]
-                found += below if role == "vllm" else [parent, *(below if role in ("env", "trainer") else [])]
+                if role in INNER:
+                    found += [p for p in parent.children(recursive=True) if not _is_helper(p)]
+                else:
+                    found.append(parent)
         return [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
     def _disturb_network(self) -> None:
