@@ -87,7 +87,7 @@ async def sessions_left(url: str, token: str, wait_s: float) -> int:
     """Return how many sessions an environment service holds after a time in which forgotten ones may expire; -1 when it
     does not answer."""
     deadline = time.monotonic() + wait_s
-    client, held = HttpClient(url, token), -1
+    client, held = HttpClient(url, token, retry_s=0.0), -1
     try:
         while held and time.monotonic() < deadline:
             with contextlib.suppress(AsyncRLError):

@@ -105,9 +105,9 @@ def main() -> None:
     plan = json.loads(sys.argv[1])
     results = []
     with tempfile.TemporaryDirectory(prefix="tq-") as folder:
-        # It asks for a processor for each of its actors, more than a small machine has.
+        # One for each of its three actors, more than a small machine has.
         ray.init(
-            num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level="ERROR", _temp_dir=folder
+            num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR", _temp_dir=folder
         )
         try:
             tq.init()
