@@ -23,6 +23,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from asyncrl.algo.settings import needed, resolve_settings
 from asyncrl.clients.buffer import BufferClient
+from asyncrl.clients.concurrency import Concurrency
 from asyncrl.clients.engine import EngineClient
 from asyncrl.clients.env import EnvClient
 from asyncrl.clients.judge import JudgeClient
@@ -95,6 +96,7 @@ class RolloutService:
                 groups_in_flight=config.groups_in_flight,
                 lease_s=config.rollout.lease_s,
                 episode_timeout_s=config.rollout.episode_timeout_s,
+                limit=Concurrency(self.router.loads, config.groups_in_flight).limit,
             )
 
     def runner(
@@ -196,6 +198,7 @@ class RolloutService:
             "name": self.name,
             "mode": "leasing",
             "running": [lease.task.id for lease in self.loop.running.values()],
+            "groups_limit": self.loop.limit(),
             "engine_busy_s": engine_busy_s,
             "engine_requests_in_flight": sum(e.in_flight for e in self.router.engines),
             **counters,
@@ -220,6 +223,11 @@ class _Metrics:
         yield episodes
         yield GaugeMetricFamily(
             "asyncrl_rollout_running_groups", "leases held", value=len(status.get("running", ()))
+        )
+        yield GaugeMetricFamily(
+            "asyncrl_rollout_groups_limit",
+            "groups that may run at once, by the room in the engines",
+            value=status.get("groups_limit", 0),
         )
 
 

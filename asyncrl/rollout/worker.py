@@ -14,6 +14,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,6 +24,9 @@ from asyncrl.rollout.group import GroupRunner, run_group
 from asyncrl.types import Group, Lease
 
 log = logging.getLogger("asyncrl.rollout")
+
+LIMIT_POLL_S = 0.25
+"""How often a slot above the limit looks again."""
 
 
 class LeaseSource(Protocol):
@@ -78,8 +82,13 @@ class RolloutLoop:
         lease_s: float,
         episode_timeout_s: float,
         poll_s: float = 5.0,
+        limit: Callable[[], int] | None = None,
     ) -> None:
         self.name = name
+        self.limit = limit or (lambda: groups_in_flight)
+        """Groups that may run now, at most `groups_in_flight`."""
+        self._busy = 0
+        """Slots that run a group or ask for one."""
         self.buffer = buffer
         self.runner = runner
         self.groups_in_flight = groups_in_flight
@@ -107,20 +116,33 @@ class RolloutLoop:
 
     async def _slot(self) -> None:
         while not self._draining.is_set():
-            try:
-                lease = await self.buffer.lease(self.name, self.poll_s)
-            except (UnavailableError, TimeoutError, OSError) as error:
-                log.warning("no lease: %s", error)
-                await self._pause(1.0)
+            if self._busy >= self.limit():
+                await self._pause(LIMIT_POLL_S)
                 continue
-            except ConflictError as error:
-                # Quarantined. Ending the process would only have it started again.
-                log.error("no more leases: %s", error)
-                self.refused = str(error)
-                await self._draining.wait()
-                return
-            if lease is not None:
-                await self._work(lease)
+            self._busy += 1
+            try:
+                if not await self._lease_and_work():
+                    return
+            finally:
+                self._busy -= 1
+
+    async def _lease_and_work(self) -> bool:
+        """Run one group if there is one; False when this worker will get none any more."""
+        try:
+            lease = await self.buffer.lease(self.name, self.poll_s)
+        except (UnavailableError, TimeoutError, OSError) as error:
+            log.warning("no lease: %s", error)
+            await self._pause(1.0)
+            return True
+        except ConflictError as error:
+            # Quarantined. Ending the process would only have it started again.
+            log.error("no more leases: %s", error)
+            self.refused = str(error)
+            await self._draining.wait()
+            return False
+        if lease is not None:
+            await self._work(lease)
+        return True
 
     async def _work(self, lease: Lease) -> None:
         self.running[lease.id] = lease

@@ -139,6 +139,27 @@ def test_every_task_is_leased_put_and_trained_once_within_the_bound(renderer):
     assert not loop.running
 
 
+def test_no_more_groups_run_than_the_limit_of_the_moment_allows(renderer):
+    async def scenario():
+        ledger, engine, _, loop = setup(renderer, tasks=4, slots=4)
+        limit = [1]
+        loop.limit = lambda: limit[0]
+        engine.gate.clear()
+        running = asyncio.ensure_future(loop.run())
+        await until(lambda: len(loop.running) == 1)
+        await asyncio.sleep(0.4)
+        seen = [len(loop.running)]
+        limit[0] = 3
+        await until(lambda: len(loop.running) == 3)
+        await asyncio.sleep(0.4)
+        seen.append(len(loop.running))
+        engine.gate.set()
+        await finish(loop, running)
+        return seen, ledger.stats()["in_flight"]
+
+    assert asyncio.run(scenario()) == ([1, 3], 0)
+
+
 def test_draining_puts_what_runs_and_leases_nothing_more(renderer):
     async def scenario():
         ledger, engine, _, loop = setup(renderer, tasks=8, slots=2)
