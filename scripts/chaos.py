@@ -1,6 +1,6 @@
 """Kill, stop and cut off the processes of a real training run at random, and check that nothing was lost.
 
-    python scripts/chaos.py --kills 10 --seed 0 [--json OUT] [key=value ...]
+    python scripts/chaos.py --kills 10 --seed 0 [--minutes M] [--json OUT] [key=value ...]
 
 A run of a recipe trains on the CPU while a random process (buffer, environment service and its workers, engine and
 its children, rollout worker, trainer and its ranks) gets SIGKILL or SIGSTOP, and connections between two roles are cut
@@ -65,9 +65,9 @@ class ChaosRoles(Roles):
 class ChaosRun(TrainRun):
     """A run with a monkey beside it."""
 
-    def __init__(self, *args: Any, kills: int, seed: int) -> None:
+    def __init__(self, *args: Any, kills: int, seed: int, minutes: float) -> None:
         super().__init__(*args)
-        self.kills, self.seed = kills, seed
+        self.kills, self.seed, self.minutes = kills, seed, minutes
         self.monkey: Monkey
         self.shared_memory = SharedMemory()
         self.sessions_left = -1
@@ -75,7 +75,7 @@ class ChaosRun(TrainRun):
     def make_roles(self, model: str) -> Roles:
         roles = ChaosRoles(self.config, self.folder.path, model, self.weights_dir)
         roles.network = Network()
-        self.monkey = Monkey(roles, roles.network, self.kills, self.seed)
+        self.monkey = Monkey(roles, roles.network, self.kills, self.seed, 60 * self.minutes)
         return roles
 
     def run(self) -> dict[str, Any]:
@@ -119,6 +119,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--kills", type=int, default=10, help="processes killed or stopped")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="make no more faults after this time, however few"
+    )
     parser.add_argument("--json", help="file for the report")
     parser.add_argument("--recipe", default="gridworld_grpo")
     parser.add_argument("--no-baseline", action="store_true", help="skip the undisturbed run")
@@ -141,7 +144,7 @@ def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     temporary.mkdir()
     os.environ["TMPDIR"] = str(temporary)
     with RunFolder(folder / "disturbed") as run_folder:
-        run = ChaosRun(config, run_folder, kills=args.kills, seed=args.seed)
+        run = ChaosRun(config, run_folder, kills=args.kills, seed=args.seed, minutes=args.minutes)
         summary = run.run()
     kills = [fault for fault in run.monkey.faults if fault.kind in ("SIGKILL", "SIGSTOP")]
     left = {
@@ -188,7 +191,8 @@ def check(run: ChaosRun, summary: dict[str, Any], baseline: dict[str, Any] | Non
             sampled = [v for v, m in zip(row["versions"], row["loss_mask"], strict=True) if m]
             lags += [row["step"] - 1 - v for v in sampled]
     found = {
-        "every fault was made": len([f for f in run.monkey.faults if f.kind.startswith("SIG")]) == run.kills,
+        "every fault was made": run.monkey.out_of_time
+        or len([f for f in run.monkey.faults if f.kind.startswith("SIG")]) == run.kills,
         "every task has ended": all(state in ("trained", "dropped", "failed") for _, state, _, _ in planned),
         "every loss has a reason": all(why for _, state, _, why in planned if state in ("dropped", "failed")),
         "every task was trained in one step": {t: {s} for t, s in trained.items()} == dict(seen),

@@ -138,11 +138,15 @@ def victims(roles: Roles) -> list[str]:
 
 
 class Monkey(threading.Thread):
-    """Makes `kills` process faults and some network faults, each after the run has moved on by a step or two."""
+    """Makes `kills` process faults and some network faults, each after the run has moved on by a step or two, for at
+    most `seconds`."""
 
-    def __init__(self, roles: Roles, network: Network, kills: int, seed: int) -> None:
+    def __init__(
+        self, roles: Roles, network: Network, kills: int, seed: int, seconds: float = float("inf")
+    ) -> None:
         super().__init__(name="monkey", daemon=True)
-        self.roles, self.network, self.kills = roles, network, kills
+        self.roles, self.network, self.kills, self.seconds = roles, network, kills, seconds
+        self.out_of_time = False
         self.random = random.Random(seed)
         self.faults: list[Fault] = []
         self.replaced_s: list[float] = []
@@ -168,7 +172,8 @@ class Monkey(threading.Thread):
             if self.random.random() >= DOUBLE_SHARE:
                 seen = self._wait_beyond(seen)
                 self._closed.wait(self.random.uniform(0, 3))
-            if self._closed.is_set():
+            self.out_of_time = time.monotonic() - self._begun > self.seconds
+            if self._closed.is_set() or self.out_of_time:
                 return
             if self.random.random() < NETWORK_SHARE:
                 self._disturb_network()
