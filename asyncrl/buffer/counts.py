@@ -9,16 +9,24 @@ from asyncrl.buffer.staleness import capacity
 from asyncrl.buffer.store import Store
 
 STATES = ("pending", "leased", "ready", "bound", "trained", "dropped", "failed")
+FINISHED = ("ready", "bound", "trained", "dropped")
 
 
 def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
-    """Return the run's counts. `offered_reward_mean` is over usable episodes, dropped groups included."""
+    """Return the run's counts.
+
+    `offered_reward_mean` and `offered_tokens_mean` (sampled tokens of an episode) are over the usable episodes of all
+    finished groups, dropped ones included; `trained_tokens_mean` is over those in batches. Far apart, the two lengths
+    say that what is trained is not what was generated.
+    """
     # The plus sign keeps SQLite from walking the index and fetching each row by itself.
     rows = store.rows(
         "SELECT state, COUNT(*), SUM(usable), SUM(reward_sum), SUM(tokens) FROM tasks GROUP BY +state"
     )
     numbers = dict.fromkeys(STATES, 0) | {row[0]: row[1] for row in rows}
     usable, reward, tokens = (sum(row[i] for row in rows) for i in (2, 3, 4))
+    offered = _length([row for row in rows if row[0] in FINISHED])
+    trained = _length([row for row in rows if row[0] in ("bound", "trained")])
     held = numbers["leased"] + numbers["ready"] + numbers["bound"]
     bound = store.fact("bound")
     slots = capacity(bound, settings.groups_per_step)
@@ -40,8 +48,16 @@ def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
         "failed_by_class": _by(store, "failure", "failed"),
         "quarantined": [worker for (worker,) in store.rows("SELECT worker FROM quarantine ORDER BY worker")],
         "offered_reward_mean": reward / usable if usable else None,
+        "offered_tokens_mean": offered,
+        "trained_tokens_mean": trained,
         "tokens_generated": tokens,
     }
+
+
+def _length(rows: list[tuple[Any, ...]]) -> float | None:
+    """Mean sampled tokens of a usable episode."""
+    usable = sum(row[2] for row in rows)
+    return sum(row[4] for row in rows) / usable if usable else None
 
 
 def _by(store: Store, column: str, state: str) -> dict[str, int]:

@@ -123,7 +123,8 @@ class ChatRenderer:
         Where the messages' own renderings, one after the other, begin the rendering `fresh` of all, each prompt is a
         beginning of it too, and the next one forks exactly where a turn's rendering does not begin with its tokens.
         """
-        whole, answered, differs = self._text(self.opening(messages[:num_opening], tools)), num_opening, []
+        whole, answered = self._text(self.opening(messages[:num_opening], tools)), num_opening
+        differs: list[bool] = []
         for i in range(num_opening, len(messages)):
             if messages[i]["role"] != "assistant":
                 continue

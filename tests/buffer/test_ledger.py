@@ -202,6 +202,18 @@ def test_a_step_keeps_its_batch_until_it_is_committed():
         book.take(0)
 
 
+def test_lengths_are_told_of_what_was_offered_and_of_what_was_trained():
+    book = ledger(count=20)
+    assert book.stats()["offered_tokens_mean"] is None
+    for versions in ((0,), (0, 0, 0)):
+        book.put(group(lease(book), versions))
+    book.put(group(lease(book), (0,) * 8, rewards=(1.0, 1.0)))
+    stats = book.stats()
+    assert (stats["dropped"], stats["offered_tokens_mean"], stats["trained_tokens_mean"]) == (1, 4.0, None)
+    book.take(0)
+    assert (book.stats()["offered_tokens_mean"], book.stats()["trained_tokens_mean"]) == (4.0, 2.0)
+
+
 def test_versions_move_one_at_a_time_and_only_after_a_batch():
     book = ledger()
     with pytest.raises(ConflictError, match="no batch was taken for step 0"):
