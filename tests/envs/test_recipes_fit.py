@@ -21,10 +21,10 @@ SLOW = {"browser", "code", "math_tool", "minigrid", "repair", "search", "termina
 
 
 def tiny_recipes():
-    """The recipes that start from a model of their own making, by the task their environment sets."""
+    """The recipes that start from a model of their own making."""
     for path in sorted(RECIPES.glob("*/recipe.toml")):
         config = load_config(path)
-        if config.model.path == "sft" and config.env.name != "agent":
+        if config.model.path == "sft":
             name = path.parent.name.removesuffix("_grpo")
             yield pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
 
