@@ -23,6 +23,7 @@ from asyncrl.config_sections import (
     EnvConfig,
     EvalConfig,
     JudgeConfig,
+    LoraConfig,
     ModelConfig,
     ReferenceConfig,
     RolloutConfig,
@@ -37,7 +38,7 @@ from asyncrl.config_sections import (
 )
 from asyncrl.errors import ConfigError
 
-FIXED_SECTIONS = ("run", "model", "env", "algo")
+FIXED_SECTIONS = ("run", "model", "env", "algo", "lora")
 """What makes a run the run it is; the rest may change when it is resumed."""
 
 
@@ -53,6 +54,7 @@ class Config(Section):
     algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "decoupled_ppo"})
     """The objective; its keys are those of `asyncrl.algo.settings`, which checks them."""
     train: TrainConfig = TrainConfig()
+    lora: LoraConfig = LoraConfig()
     trust: TrustConfig = TrustConfig()
     judge: JudgeConfig = JudgeConfig()
     critic: CriticConfig = CriticConfig()
@@ -87,6 +89,11 @@ class Config(Section):
             raise ValueError(
                 "judge.url must be left out for env.name='agent', whose agent reports its own reward, got "
                 f"{self.judge.url!r}"
+            )
+        if self.lora.rank and self.engine.weight_transfer != "shared_file":
+            raise ValueError(
+                "engine.weight_transfer must be 'shared_file' where lora.rank is above 0, got "
+                f"{self.engine.weight_transfer!r}"
             )
         if self.eval.every and not self.eval.tasks:
             raise ValueError(f"eval.tasks must be above 0 for eval.every={self.eval.every}")

@@ -23,8 +23,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from asyncrl.config_sections import LoraConfig
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
 from asyncrl.parent import die_with_parent
+from asyncrl.weights.adapter import buffer_rank
 
 LOOPBACK = "127.0.0.1"
 MAX_PORT_TRIES = 3
@@ -57,6 +59,8 @@ class EngineOptions:
     extra_args: Sequence[str] = field(default_factory=tuple)
     weights_dir: str = ""
     """Where a run's weights travel: the engine catches up with the newest before it serves."""
+    lora: LoraConfig | None = None
+    """Where given, what travels are adapters."""
 
 
 def on_cpu() -> bool:
@@ -86,6 +90,12 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
         *("--enable-scale-out", "--no-enable-log-requests", "--disable-uvicorn-access-log"),
     ]
+    if options.lora is not None:
+        command += ["--enable-lora", "--max-lora-rank", str(buffer_rank(options.lora.rank))]
+        command += ["--max-loras", str(options.lora.max_versions)]
+        # The newest stays loaded beside those in use, and for a moment the one before it.
+        command += ["--max-cpu-loras", str(options.lora.max_versions + 2)]
+        command += ["--lora-target-modules", *options.lora.target_modules]
     if on_cpu():
         # A prompt prefilled in pieces makes vLLM rewind the generator of a seeded request, which CPU generators
         # cannot do: the engine would die. Whole prefills need a budget of at least one context.
@@ -110,6 +120,7 @@ def build_env(
         VLLM_CPU_KVCACHE_SPACE=str(options.kv_cache_gib),
         ASYNCRL_BASE_VERSION=str(options.base_version),
         ASYNCRL_WEIGHTS_DIR=options.weights_dir,
+        ASYNCRL_LORA="" if options.lora is None else options.lora.model_dump_json(),
     )
     env.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     if sockets:

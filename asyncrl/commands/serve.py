@@ -172,6 +172,8 @@ def _engine(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> i
         start_timeout_s=engine.start_timeout_s,
         extra_args=tuple(engine.extra_args),
         weights_dir=str(args.weights_dir or ""),
+        # Without a run to send adapters the model is served as it is, as for an evaluation.
+        lora=config.lora if config.lora.rank and args.weights_dir else None,
     )
     return serve_engine(options, args.port, args.ready_file)
 

@@ -18,7 +18,7 @@ from asyncrl.algo.objective import Objective
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.errors import ConfigError
 from asyncrl.train.batch import StepBatch, pad_rows
-from asyncrl.train.copies import AveragedPolicy, Frozen, Snapshots
+from asyncrl.train.copies import AveragedPolicy, BasePolicy, Frozen, Snapshots
 from asyncrl.train.critic import Critic
 from asyncrl.train.engine import TrainEngine
 from asyncrl.train.needs import Needs
@@ -69,7 +69,7 @@ class Anchors:
     """The models besides the policy, each present when the objective needs it."""
 
     objective: Objective
-    reference: Frozen | EngineScorer | None = None
+    reference: Frozen | BasePolicy | EngineScorer | None = None
     teacher: Frozen | EngineScorer | None = None
     average: AveragedPolicy | None = None
     snapshots: Snapshots | None = None
@@ -169,7 +169,7 @@ class Anchors:
         return result
 
     def _frozen_logp(
-        self, model: Frozen | EngineScorer, engine: TrainEngine, batch: StepBatch, settings: Any
+        self, model: Frozen | BasePolicy | EngineScorer, engine: TrainEngine, batch: StepBatch, settings: Any
     ) -> Tensor:
         if isinstance(model, EngineScorer):
             shape = (len(batch.trajectories), max(batch.lengths))

@@ -1,14 +1,21 @@
-"""Policy checkpoints in Hugging Face format, which `transformers` and vLLM load."""
+"""Policy checkpoints in Hugging Face format, which `transformers` and vLLM load.
+
+A policy with an adapter is written with the adapter merged into its weights, and the adapter in peft's format beside
+them in `adapter/`.
+"""
 
 from __future__ import annotations
 
 import shutil
+from itertools import chain
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
 from asyncrl.train.engine import TrainEngine
+from asyncrl.train.lora import write_adapter
+from asyncrl.weights.adapter import PREFIX
 
 COPIED = (
     "tokenizer.json",
@@ -41,10 +48,11 @@ def save_policy(engine: TrainEngine, folder: Path, base_model: str) -> Path:
 def gather_policy(engine: TrainEngine, copy: bool = False) -> dict[str, torch.Tensor]:
     """Return the weights by checkpoint name on rank 0's CPU, tied ones once; nothing on other ranks. A collective.
 
-    copy: own the memory, so that training may go on while the tensors are written.
+    copy: own the memory, so that training may go on while the tensors are written. Of a policy with an adapter there
+    are the merged weights and the adapter's own, under peft's names.
     """
     tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in engine.weights():
+    for name, tensor in chain(engine.merged() if engine.has_adapter else (), engine.weights()):
         if engine.rank == 0:
             tensors[name] = tensor.to("cpu", copy=copy).contiguous()
     return tensors
@@ -55,8 +63,13 @@ def write_policy(
 ) -> None:
     """Write gathered weights, configuration and tokenizer into a new folder. For rank 0, in any thread."""
     folder.mkdir(parents=True)
-    engine.engine.module.model.config.save_pretrained(folder)
-    save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    model = engine.engine.module.model
+    model.config.save_pretrained(folder)
+    adapter = {name: tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
+    whole = {name: tensor for name, tensor in tensors.items() if name not in adapter}
+    save_file(whole, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    if adapter:
+        write_adapter(model, adapter, folder / "adapter", base_model)
     _copy_tokenizer(base_model, folder)
 
 

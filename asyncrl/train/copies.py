@@ -13,6 +13,7 @@ from torch import Tensor
 from asyncrl.algo.proximal.ewma import beta_from_staleness, should_reset, update_ewma
 from asyncrl.errors import ConfigError
 from asyncrl.train.engine import TrainEngine
+from asyncrl.train.lora import adapter_off, published
 from asyncrl.train.policy import PolicyModel
 
 
@@ -58,6 +59,20 @@ class Frozen:
             self.model.load_state_dict(state["weights"])
 
 
+class BasePolicy:
+    """The trained policy with its adapter off: a reference that needs no copy. Used as `Frozen` is."""
+
+    def outputs(
+        self, engine: TrainEngine, token_ids: Tensor, mask: Tensor, temperature: float, want: tuple[str, ...]
+    ) -> dict[str, Tensor]:
+        """Return what `PolicyModel.forward` does, of the base model. Without gradient; a collective under ZeRO-3."""
+        with torch.no_grad(), adapter_off(engine.engine.module.model):
+            return engine.outputs(token_ids, mask, temperature, want)
+
+    def rest(self) -> None:
+        """Nothing of its own is on the device."""
+
+
 class AveragedPolicy:
     """The exponentially weighted average of past policies that PPO-EWMA is anchored to.
 
@@ -83,7 +98,8 @@ class AveragedPolicy:
             beta = 0.0
             self.resets += 1
         current = (tensor.to(engine.device) for _, tensor in engine.weights())
-        self.total_weight = update_ewma(self.model.model.parameters(), current, beta, self.total_weight)
+        averaged = (parameter for _, parameter in published(self.model.model))
+        self.total_weight = update_ewma(averaged, current, beta, self.total_weight)
         return {"ewma/beta": beta, "ewma/reset": float(reset), "ewma/resets": float(self.resets)}
 
     def state_dict(self) -> dict[str, Any]:
@@ -120,7 +136,7 @@ class Snapshots:
                 f"algo.proximal.name: 'snapshot' needs the weights of version {version}; kept: "
                 f"{', '.join(map(str, sorted(self.versions))) or 'none'}"
             )
-        for parameter, tensor in zip(self.model.model.parameters(), self.versions[version], strict=True):
+        for (_, parameter), tensor in zip(published(self.model.model), self.versions[version], strict=True):
             parameter.copy_(tensor)
         return self.model
 
@@ -134,5 +150,5 @@ class Snapshots:
 @torch.no_grad()
 def copy_weights(model: PolicyModel, engine: TrainEngine) -> None:
     """Make `model` equal to the trained policy. A collective under ZeRO-3."""
-    for parameter, (_, tensor) in zip(model.model.parameters(), engine.weights(), strict=True):
+    for (_, parameter), (_, tensor) in zip(published(model.model), engine.weights(), strict=True):
         parameter.copy_(tensor.to(parameter.device))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import deepspeed
@@ -15,6 +15,7 @@ from deepspeed.runtime.zero.stage_1_and_2 import INITIAL_MICRO_STEP_ID
 from torch import Tensor, nn
 
 from asyncrl.config import TrainConfig
+from asyncrl.train.lora import has_adapter, merged, published
 
 logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 # DeepSpeed would compile its shared-memory all-reduce for CPUs behind a lock file, which a killed process leaves
@@ -171,12 +172,28 @@ class TrainEngine:
         if self.num_ranks > 1:
             dist.barrier()
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield `(name, tensor)` of the whole model, names as in its checkpoint. Call on every rank.
+    @property
+    def has_adapter(self) -> bool:
+        """True when only an adapter is trained (`asyncrl.train.lora`)."""
+        return has_adapter(self.engine.module.model)
 
-        Under ZeRO-3 parameters are gathered one at a time, so no rank holds more than one whole tensor extra.
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield `(name, tensor)` of what a version consists of. Call on every rank.
+
+        That is the whole model, names as in its checkpoint, or its adapter, names as peft's. Under ZeRO-3 parameters
+        are gathered one at a time, so no rank holds more than one whole tensor extra.
         """
         gather = self.train_config.zero_stage == 3
-        for name, parameter in self.engine.module.model.named_parameters():
-            with deepspeed.zero.GatheredParameters([parameter]) if gather else nullcontext():
+        for name, parameter in published(self.engine.module.model):
+            with self._gathered([parameter]):
                 yield name, parameter.detach().clone() if gather else parameter.detach()
+
+    def merged(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the whole model with its adapter added to the weights. Call on every rank."""
+        return merged(self.engine.module.model, self._gathered)
+
+    def _gathered(self, parameters: list[nn.Parameter]) -> AbstractContextManager[Any]:
+        """Make parameters whole while it is open."""
+        if self.train_config.zero_stage == 3:
+            return deepspeed.zero.GatheredParameters(parameters)
+        return nullcontext()

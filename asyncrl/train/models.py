@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
 from asyncrl.train.anchors import Anchors
-from asyncrl.train.copies import AveragedPolicy, Frozen, Snapshots
+from asyncrl.train.copies import AveragedPolicy, BasePolicy, Frozen, Snapshots
 from asyncrl.train.critic import make_critic
 from asyncrl.train.engine import TrainEngine
 from asyncrl.train.policy import PolicyModel, load_frozen, load_policy
@@ -15,7 +15,9 @@ from asyncrl.train.scoring import EngineScorer
 def load_trained(config: Config, objective: Objective, model: str) -> PolicyModel:
     """Load the policy, with a value head when a critic shares its trunk."""
     shared = objective.needs_values and config.critic.trunk == "shared"
-    return load_policy(model, config.model.dtype, config.train.gradient_checkpointing, value_head=shared)
+    return load_policy(
+        model, config.model.dtype, config.train.gradient_checkpointing, shared, config.lora, config.run.seed
+    )
 
 
 def load_anchors(config: Config, objective: Objective, engine: TrainEngine, model: str) -> Anchors:
@@ -24,10 +26,10 @@ def load_anchors(config: Config, objective: Objective, engine: TrainEngine, mode
     average = snapshots = None
     if form == "ewma":
         settings = objective.settings["proximal"]
-        copy = load_frozen(model, dtype).to(engine.device)
+        copy = _copy(config, model).to(engine.device)
         average = AveragedPolicy(copy, settings.get("beta"), settings.get("reset_below", 0.9))
     elif form == "snapshot":
-        snapshots = Snapshots(load_frozen(model, dtype).to(engine.device), config.buffer.max_staleness)
+        snapshots = Snapshots(_copy(config, model).to(engine.device), config.buffer.max_staleness)
     return Anchors(
         objective,
         reference=_reference(config, model) if objective.needs_reference else None,
@@ -45,9 +47,16 @@ def _teacher(config: Config) -> Frozen | EngineScorer:
     return Frozen(load_frozen(teacher.path, config.model.dtype), teacher.offload)
 
 
-def _reference(config: Config, model: str) -> Frozen | EngineScorer:
+def _copy(config: Config, model: str) -> PolicyModel:
+    """Load a copy that can take over the policy's weights; it starts as the policy does."""
+    return load_frozen(model, config.model.dtype, config.lora, config.run.seed)
+
+
+def _reference(config: Config, model: str) -> Frozen | BasePolicy | EngineScorer:
     reference = config.reference
     if reference.url:
         return EngineScorer(reference.url)
-    copy = load_frozen(reference.path or model, config.model.dtype)
+    if config.lora.rank and not reference.path and not reference.refresh_every:
+        return BasePolicy()
+    copy = load_frozen(reference.path, config.model.dtype) if reference.path else _copy(config, model)
     return Frozen(copy, reference.offload, reference.refresh_every)

@@ -7,6 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from asyncrl.config import LoraConfig
+from asyncrl.train.lora import add_adapter
+
+FULL = LoraConfig()
+"""No adapter: all weights are trained."""
 CHUNK_TOKENS = 8192
 """Sampled positions whose logits are held at once."""
 WANTED = ("entropy", "sum_pi_squared", "logits", "values", "detached_values")
@@ -112,15 +117,23 @@ def _scatter(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def load_policy(
-    path: str, dtype: str, gradient_checkpointing: bool = False, value_head: bool = False
+    path: str,
+    dtype: str,
+    gradient_checkpointing: bool = False,
+    value_head: bool = False,
+    lora: LoraConfig = FULL,
+    seed: int = 0,
 ) -> PolicyModel:
-    """Load a causal LM from a folder or hub name."""
-    return PolicyModel(_load(path, dtype, gradient_checkpointing), value_head)
+    """Load a causal LM from a folder or hub name; with a rank in `lora` only an adapter of it is trained."""
+    model = _load(path, dtype, gradient_checkpointing)
+    if lora.rank:
+        add_adapter(model, lora, seed)
+    return PolicyModel(model, value_head)
 
 
-def load_frozen(path: str, dtype: str) -> PolicyModel:
+def load_frozen(path: str, dtype: str, lora: LoraConfig = FULL, seed: int = 0) -> PolicyModel:
     """Load a causal LM that is only read: a reference, a teacher, an averaged policy."""
-    return PolicyModel(_load(path, dtype)).eval().requires_grad_(False)
+    return load_policy(path, dtype, lora=lora, seed=seed).eval().requires_grad_(False)
 
 
 def load_critic(path: str, dtype: str, gradient_checkpointing: bool = False) -> CriticModel:

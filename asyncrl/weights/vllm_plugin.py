@@ -2,7 +2,7 @@
 
 It adds the weight-transfer backend `shared_file` and, on CPU, keeps linear layers on the live weight:
 vLLM would otherwise repack weights into oneDNN handles at load, which an update leaves stale, so outputs
-would match neither the old nor the new model.
+would match neither the old nor the new model. It also replaces the CPU backend's application of LoRA adapters.
 
 In servers that asyncrl starts, every process also ends with the one that started it: vLLM's engine process would
 otherwise outlive a server that was killed, with its memory.
@@ -15,6 +15,7 @@ import os
 from asyncrl.parent import die_with_parent
 
 BACKEND = "shared_file"
+PUNICA = "asyncrl.weights.vllm_punica.GroupedPunica"
 STARTED_BY_US = "ASYNCRL_BASE_VERSION"
 """Environment variable that `asyncrl serve engine` sets."""
 
@@ -30,6 +31,7 @@ def register() -> None:
         from vllm import _custom_ops
 
         _custom_ops._supports_onednn = False
+        setattr(current_platform, "get_punica_wrapper", lambda: PUNICA)  # noqa: B010 - mypy forbids to assign it
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(
             BACKEND, "asyncrl.weights.vllm_backend", "SharedFileEngine"

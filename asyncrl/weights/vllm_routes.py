@@ -3,11 +3,13 @@
 They exist because the request path is what bounds short agent turns: one HTTP request carries many
 generation requests, bodies are msgpack with raw arrays, and answers stream back as each one finishes.
 
-`POST /asyncrl/v1/generate`        {requests: [...]} -> frames, one per finished request
+`POST /asyncrl/v1/generate`        {requests: [...]} -> frames, one per finished request; with adapters a request
+                                   may name the `version` to be served by
 `POST /asyncrl/v1/abort`           {ids: [...]}
 `POST /asyncrl/v1/weights/prepare` a `WeightFile` -> verified, nothing changed yet
 `POST /asyncrl/v1/weights/commit`  a `WeightFile` -> pause, load, set the version, resume; with `finish_requests`
-                                   running requests end under the old weights first
+                                   running requests end under the old weights first; an adapter is loaded beside
+                                   those in use
 `GET  /asyncrl/v1/state`           {version, paused, running, waiting, kv_usage, kv_tokens}
 
 A frame is a 4-byte little-endian length and a msgpack map.
@@ -32,14 +34,17 @@ from vllm.inputs import TokensPrompt
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
 
+from asyncrl.config_sections import LoraConfig
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
 from asyncrl.weights.files import WeightFile, verify_weights
 from asyncrl.weights.position import Position, weight_file_from_json
+from asyncrl.weights.vllm_adapters import Adapters
 
 log = logging.getLogger("asyncrl.weights")
 
 PREFIX = "/asyncrl/v1/"
 MAX_BODY_BYTES = 64 * 1024 * 1024
+TOKEN_BYTES = 4
 _GAUGES = {
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
@@ -65,7 +70,11 @@ class Routes:
         self.app = app
         self.token = os.environ.get("ASYNCRL_TOKEN", "")
         self.committing = asyncio.Lock()
-        self.position = Position(os.environ.get("ASYNCRL_WEIGHTS_DIR", ""), base_version())
+        folder, lora = os.environ.get("ASYNCRL_WEIGHTS_DIR", ""), os.environ.get("ASYNCRL_LORA", "")
+        self.position = Position(folder, base_version())
+        self.adapters: Adapters | None = None
+        if lora:
+            self.adapters = Adapters(LoraConfig.model_validate_json(lora), folder, base_version())
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
@@ -108,8 +117,14 @@ class Routes:
             raise PermissionError("missing or wrong bearer token")
 
     async def _state(self, engine: Any) -> dict[str, Any]:
-        version = parse_version(await engine.get_weight_version())
+        version = await self._version(engine)
         return {"version": version, "paused": await engine.is_paused(), **_pressure(engine)}
+
+    async def _version(self, engine: Any) -> int:
+        """Return the newest version served. Transports of vLLM's own move it without asking here."""
+        if self.adapters is not None:
+            return self.position.version
+        return parse_version(await engine.get_weight_version())
 
     async def _commit(self, engine: Any, file: WeightFile, mode: str) -> dict[str, Any]:
         """Swap the weights between two decoding steps.
@@ -122,6 +137,10 @@ class Routes:
             return await self._load(engine, file, mode)
 
     async def _load(self, engine: Any, file: WeightFile, mode: str = "keep") -> dict[str, Any]:
+        if self.adapters is not None:
+            busy_s = await self.adapters.load(engine, file)
+            self.position.moved(file)
+            return {"version": file.version, "pause_s": busy_s}
         start = time.perf_counter()
         await engine.pause_generation(mode=mode, clear_cache=True)
         try:
@@ -156,8 +175,7 @@ class Routes:
         least = int(request.get("min_version", 0))
         if least <= self.position.version:
             return ""
-        # Transports of vLLM's own move the version without asking here.
-        version = parse_version(await engine.get_weight_version())
+        version = await self._version(engine)
         if least <= version:
             return ""
         return f"the engine serves version {version}, the group was admitted at version {least}"
@@ -165,13 +183,13 @@ class Routes:
     async def _generate(self, engine: Any, body: dict[str, Any], receive: Any, send: Any) -> None:
         """Answer each request as it finishes; a client that leaves takes its running requests with it."""
         requests = body["requests"]
-        parsed = [(_request_id(r), _prompt(r), _sampling(r), _adapter(r)) for r in requests]
+        parsed = [(_request_id(r), _prompt(r), _sampling(r)) for r in requests]
         refusals = [await self._refusal(engine, r) for r in requests]
         headers = [(b"content-type", b"application/x-msgpack-frames")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         tasks = {
-            asyncio.ensure_future(_refuse(one[0], why) if why else _run(engine, *one))
-            for one, why in zip(parsed, refusals, strict=True)
+            asyncio.ensure_future(_refuse(one[0], why) if why else self._answer(engine, one, request))
+            for one, why, request in zip(parsed, refusals, requests, strict=True)
         }
         gone = asyncio.ensure_future(receive())
         try:
@@ -187,6 +205,21 @@ class Routes:
             for task in tasks:
                 task.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _answer(
+        self, engine: Any, parsed: tuple[str, Any, Any], request: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Generate one request, with adapters under the version it is tagged with: the newest unless it says so."""
+        if self.adapters is None:
+            return await _run(engine, *parsed)
+        try:
+            with self.adapters.serve(request.get("version")) as (version, adapter):
+                answer = await _run(engine, *parsed, adapter)
+        except InputError as error:
+            return {"id": parsed[0], "error": f"ValueError: {error}"}
+        if "error" not in answer:
+            answer["spans"] = [[version, 0, len(answer["token_ids"]) // TOKEN_BYTES]]
+        return answer
 
 
 def _pressure(engine: Any) -> dict[str, Any]:
@@ -209,7 +242,9 @@ async def _refuse(request_id: str, why: str) -> dict[str, Any]:
     return {"id": request_id, "error": why}
 
 
-async def _run(engine: Any, request_id: str, prompt: Any, sampling: Any, adapter: Any) -> dict[str, Any]:
+async def _run(
+    engine: Any, request_id: str, prompt: Any, sampling: Any, adapter: LoRARequest | None = None
+) -> dict[str, Any]:
     """Generate one request; an engine error becomes the answer of this request alone."""
     final = None
     try:
@@ -259,13 +294,6 @@ def _sampling(request: dict[str, Any]) -> SamplingParams:
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
-
-
-def _adapter(request: dict[str, Any]) -> LoRARequest | None:
-    adapter = request.get("adapter")
-    if not adapter:
-        return None
-    return LoRARequest(lora_name=adapter["name"], lora_int_id=int(adapter["id"]), lora_path=adapter["path"])
 
 
 async def _read_body(receive: Any) -> dict[str, Any]:

@@ -1,0 +1,109 @@
+"""The adapters an engine serves: the newest version's, and those of older versions that running requests still use.
+
+A request keeps the adapter it began with, so a commit interrupts nothing: vLLM decodes requests of several adapters in
+one batch. Each commit unloads the older adapters that no request uses any more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm.lora.request import LoRARequest
+
+from asyncrl.config_sections import LoraConfig
+from asyncrl.errors import InputError
+from asyncrl.weights.adapter import TENSORS, write_adapter_config
+from asyncrl.weights.files import WeightFile
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    version: int
+    request: LoRARequest | None
+    """None for the base model, which needs no adapter."""
+    users: int = 0
+
+
+class Adapters:
+    """Loads, hands out and forgets adapters of one engine.
+
+    folder: where the engine keeps its own links to the files, since a publisher removes those of older versions.
+    """
+
+    def __init__(self, lora: LoraConfig, folder: str, base_version: int) -> None:
+        self.lora = lora
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        # What a killed engine leaves goes with the run's folder of weights.
+        self._folder = tempfile.TemporaryDirectory(prefix="adapters-", dir=folder)
+        self._ids = itertools.count(1)
+        self.newest = _Held(base_version, None)
+        self._held = [self.newest]
+
+    @property
+    def versions(self) -> list[int]:
+        """Versions that can be served, oldest first."""
+        return [held.version for held in self._held]
+
+    async def load(self, engine: Any, file: WeightFile) -> float:
+        """Make `file` the newest adapter; return the seconds the engine was busy with it.
+
+        Raises `InputError` when vLLM does not take it; what was served before is served on.
+        """
+        number = next(self._ids)
+        place = Path(self._folder.name) / str(number)
+        place.mkdir()
+        try:
+            os.link(file.path, place / TENSORS)
+        except OSError:
+            shutil.copyfile(file.path, place / TENSORS)
+        write_adapter_config(place, self.lora, base_model="policy")
+        # vLLM finds cached prefixes by the adapter's name, and a trainer may publish a version twice.
+        request = LoRARequest(f"version-{file.version}-{number}", number, str(place))
+        gone = [held for held in self._held if not held.users and held is not self.newest]
+        self._held = [held for held in self._held if held not in gone]
+        start = time.perf_counter()
+        try:
+            await engine.add_lora(request)
+        except Exception as error:
+            shutil.rmtree(place, ignore_errors=True)
+            raise InputError(f"adapter of version {file.version}: vLLM refuses it: {error}") from error
+        finally:
+            # Only now: vLLM may have scheduled one step more for a request whose answer has been given.
+            await self._unload(engine, gone)
+        busy_s = time.perf_counter() - start
+        self.newest = _Held(file.version, request)
+        self._held.append(self.newest)
+        return busy_s
+
+    @contextmanager
+    def serve(self, version: int | None) -> Iterator[tuple[int, LoRARequest | None]]:
+        """Hold the adapter of `version` (None: the newest) for one request. Raises `InputError` naming those held."""
+        held = self._find(version)
+        held.users += 1
+        try:
+            yield held.version, held.request
+        finally:
+            held.users -= 1
+
+    def _find(self, version: int | None) -> _Held:
+        if version is None:
+            return self.newest
+        for held in reversed(self._held):
+            if held.version == version:
+                return held
+        raise InputError(f"version: this engine holds {self.versions}, got {version}")
+
+    async def _unload(self, engine: Any, gone: list[_Held]) -> None:
+        for held in gone:
+            if held.request is not None:
+                await engine.remove_lora(held.request.lora_int_id)
+                shutil.rmtree(held.request.lora_path, ignore_errors=True)
