@@ -28,7 +28,7 @@ COMMON = [
 ]
 RECIPES = {
     "gridworld": ("gridworld_grpo", [*COMMON, "train.num_steps=14", "train.learning_rate=5e-4"]),
-    "calculator": ("calculator_grpo", [*COMMON, "train.num_steps=16", "train.learning_rate=5e-4"]),
+    "calculator": ("calculator_grpo", [*COMMON, "train.num_steps=12", "train.learning_rate=3e-4"]),
 }
 HORIZON = {"gridworld": 64, "calculator": 80}
 PAGE = Path("docs/algorithms/results.md")
