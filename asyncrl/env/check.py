@@ -21,6 +21,7 @@ from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Env
 from asyncrl.env.registry import load_env
 from asyncrl.env.scripted import Episode, blunder, play, to_action
+from asyncrl.errors import EpisodeError
 from asyncrl.types import Task
 
 __all__ = ["Finding", "check_env", "to_action"]
@@ -47,11 +48,16 @@ class Finding:
 
 
 def check_env(name: str, config: dict[str, Any] | None = None, num_tasks: int = TASKS) -> list[Finding]:
-    """Run every check on up to `num_tasks` tasks of an environment; `config` is passed to it."""
+    """Run every check on up to `num_tasks` tasks of an environment; `config` is passed to it.
+
+    An episode that fails ends the checks: it is the last finding then. Raises `ConfigError` for wrong settings.
+    """
     config = config or {}
     with asyncio.Runner() as runner:
         try:
             return runner.run(_check(name, config, num_tasks))
+        except EpisodeError as error:
+            return [Finding("episodes can be played", False, f"{type(error).__name__}: {error}")]
         finally:
             runner.run(end_launcher())
 

@@ -28,6 +28,9 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 ARGUMENTS = ["--renderer-process-limit=4", "--disable-background-networking", "--disable-dev-shm-usage"]
 START_TIMEOUT_S = 60.0
 ACTION_TIMEOUT_MS = 5000.0
+"""Of a click or an input; one that takes longer is answered as the agent's mistake."""
+PAGE_TIMEOUT_MS = 20_000.0
+"""Of loading and reading a page: only a machine that is too busy takes so long."""
 CALL_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 IDLE_S = 30.0
@@ -81,8 +84,8 @@ class Tab:
             await self._host.call(self._close())
 
     async def _snapshot(self) -> str:
-        await self._page.wait_for_load_state("load", timeout=ACTION_TIMEOUT_MS)
-        tree = await self._page.locator("body").aria_snapshot(mode="ai", timeout=ACTION_TIMEOUT_MS)
+        await self._page.wait_for_load_state("load", timeout=PAGE_TIMEOUT_MS)
+        tree = await self._page.locator("body").aria_snapshot(mode="ai", timeout=PAGE_TIMEOUT_MS)
         found = re.search(r"\[ref=(\w*?)e\d+\]", tree)
         self._frame = found.group(1) if found else ""
         return re.sub(r" \[(cursor=pointer|active)\]", "", tree).replace(f"[ref={self._frame}e", "[ref=e")
@@ -102,7 +105,7 @@ class Tab:
 
     async def _goto(self, page: str) -> str:
         try:
-            await self._page.goto(f"{self._host.url}/{self._key}/{page}", timeout=ACTION_TIMEOUT_MS)
+            await self._page.goto(f"{self._host.url}/{self._key}/{page}", timeout=PAGE_TIMEOUT_MS)
         except self._host.errors as error:
             self._host.check_alive(error)
             raise ValueError(f"{page[:80]!r} cannot be opened: {_first_line(error)}") from error

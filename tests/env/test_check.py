@@ -66,6 +66,13 @@ class Telltale(Env):
         return ("swordfish",)
 
 
+class Broken(Telltale):
+    """Raises in every step."""
+
+    def step(self, action):
+        raise RuntimeError("the server is on fire")
+
+
 class Clumsy(Telltale):
     """Takes every call for its own tool's, says nothing in a way, and keeps a file open each time."""
 
@@ -123,6 +130,14 @@ def test_unanswered_mistakes_malformed_messages_and_leaks_are_found():
     assert "+6 descriptors" in findings["sessions leave nothing behind"].seen
     failed = {name for name, f in findings.items() if not f.ok}
     assert {"mistakes are answered", "messages are well formed", "sessions leave nothing behind"} <= failed
+
+
+def test_an_environment_whose_episodes_fail_is_told_and_the_next_one_checked(capsys):
+    assert main(["env", "check", f"{HERE}:Broken", "gridworld", "--tasks", "2"]) == 1
+    broken, _, gridworld = capsys.readouterr().out.partition("\ngridworld\n")
+    assert "FAILED  episodes can be played: EnvironmentFailure:" in broken
+    assert "the server is on fire" in broken
+    assert "oracle scores: mean reward 1.000" in gridworld
 
 
 def test_nonsense_holds_every_kind_of_mistake_with_every_tool():
