@@ -9,7 +9,9 @@ without HTTP, checks or bookkeeping.
 
 --peer COMMAND measures another system in the same run, from its own virtual environment. The command gets one more
 argument, {"sizes": {name: bytes}, "batches": [...], "seconds": ...} as JSON, and prints as its last line a JSON
-list of {"system", "size", "batch", "items_per_s", "mb_per_s", "put_per_s", "get_per_s"}.
+list of {"system", "size", "batch", "items_per_s", "median_items_per_s", "mb_per_s", "put_per_s", "get_per_s"}.
+
+"median" is the rate by the median call, which other work on the machine disturbs less than the mean.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ class Timer:
         return answer
 
     def result(self, name: str, size: str, batch: int, num_bytes: int) -> dict[str, Any]:
-        """Items per second from the mean, and the median of one call in milliseconds."""
+        """Items per second from the mean and from the median, and the median of one call in milliseconds."""
+        middle_s = sum(statistics.median(self.phases[phase]) for phase in ("put", "get")) / batch
         mean_s = {phase: statistics.fmean(times) / batch for phase, times in self.phases.items()}
         both_s = mean_s["put"] + mean_s["get"]
         return {
@@ -79,6 +82,7 @@ class Timer:
             "batch": batch,
             "calls": len(self.phases["put"]),
             "items_per_s": 1 / both_s,
+            "median_items_per_s": 1 / middle_s,
             "mb_per_s": num_bytes / both_s / 1e6,
             **{f"{phase}_per_s": 1 / seconds for phase, seconds in mean_s.items()},
             **{f"{phase}_median_ms": statistics.median(times) * 1e3 for phase, times in self.phases.items()},
@@ -193,13 +197,15 @@ def run_peer(command: str, seconds: float) -> list[dict[str, Any]]:
 
 
 def show(results: list[dict[str, Any]]) -> None:
-    print(
-        f"{'system':<23}{'size':>7}{'batch':>6}{'items/s':>10}{'MB/s':>8}{'put/s':>9}{'get/s':>9}", flush=True
-    )
+    heads = (("items/s", 10), ("median", 10), ("MB/s", 8), ("put/s", 9), ("get/s", 9))
+    print(f"{'system':<23}{'size':>7}{'batch':>6}" + "".join(f"{head:>{width}}" for head, width in heads))
     for r in results:
+        rates = (r["items_per_s"], r["median_items_per_s"], r["mb_per_s"], r["put_per_s"], r["get_per_s"])
         print(
-            f"{r['system']:<23}{r['size']:>7}{r['batch']:>6}{r['items_per_s']:>10.0f}{r['mb_per_s']:>8.1f}"
-            f"{r['put_per_s']:>9.0f}{r['get_per_s']:>9.0f}"
+            f"{r['system']:<23}{r['size']:>7}{r['batch']:>6}"
+            + "".join(
+                f"{rate:>{width}.{int(rate < 100)}f}" for rate, (_, width) in zip(rates, heads, strict=True)
+            )
         )
 
 
