@@ -1,0 +1,56 @@
+"""A real run that trains an adapter: the engine's log-probabilities are the trainer's, also after the launcher was
+killed and the run goes on."""
+
+import subprocess
+import time
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from asyncrl.train.checkpoint import latest_checkpoint
+from asyncrl.train.progress import read_metrics
+from tests.test_end_to_end import RECIPE, environment, processes_of
+from tests.test_reliability import STARTED, check_trained_once, command, start, wait_for_step
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def workplace(tmp_path):
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    yield tmp_path
+    for process in STARTED:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(60)
+
+
+def test_an_adapter_is_trained_served_and_saved_and_goes_on_after_a_kill(workplace):
+    run = workplace / "runs" / "adapter"
+    process = start(workplace, run.name, "lora.rank=4", "lora.alpha=8")
+    wait_for_step(run, 5, process)
+    process.kill()
+    process.wait(30)
+    deadline = time.monotonic() + 30
+    while processes_of(run) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    done = subprocess.run(
+        command(workplace, "--resume", str(run)),
+        env=environment(workplace), capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    check_trained_once(run)
+    assert max(record["trust/error"] for record in read_metrics(run)) < 1e-4
+    checkpoint = latest_checkpoint(run)
+    merged = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    base = next((workplace / "cache" / "base_models").iterdir())
+    adapted = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), checkpoint / "adapter"
+    )
+    ids = torch.arange(10, 40)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(adapted(ids).logits, merged(ids).logits, atol=1e-4, rtol=0)
+        with adapted.disable_adapter():
+            assert (adapted(ids).logits - merged(ids).logits).abs().max() > 1e-3
