@@ -10,8 +10,9 @@ import time
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from asyncrl.data.fields import check_json
 from asyncrl.errors import UnavailableError
 from asyncrl.services.buffer_messages import Call, documented, read
 
@@ -30,6 +31,13 @@ class Describe(Call):
     weights_dir: Annotated[str, Field(max_length=4096)]
     engines: list[Url] = Field(max_length=MAX_MEMBERS)
     envs: list[Url] = Field(max_length=MAX_MEMBERS)
+
+    @field_validator("config")
+    @classmethod
+    def _answerable(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """Refuse what the answer to those who join could not carry."""
+        check_json(value, "config")
+        return value
 
 
 class Join(Call):
