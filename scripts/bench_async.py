@@ -75,7 +75,7 @@ def train(shared: SharedEngine, config: Config) -> dict[str, Any]:
         tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as folder,
         RunFolder(Path(folder) / "run") as run,
     ):
-        summary = AttachedRun(config, run, shared.child).run()
+        summary = AttachedRun(config, run, shared).run()
         trainer = json.loads((run.path / "trainer.json").read_text())
     groups, wall_s = summary["groups"]["trained"], summary["train_wall_s"]
     return {

@@ -57,7 +57,7 @@ def ours(shared: SharedEngine, seed: int, slow: bool) -> list[list[float]]:
         tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as folder,
         RunFolder(Path(folder) / "run") as run,
     ):
-        AttachedRun(config, run, shared.child).run()
+        AttachedRun(config, run, shared).run()
         steps = read_metrics(run.path)
     first = steps[0]
     start = first["time"] - first["time/wait_s"] - first["time/train_s"] - first["time/publish_s"]

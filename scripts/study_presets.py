@@ -24,7 +24,7 @@ COMMON = [
     "buffer.groups_per_step=8",
     "eval.tasks=200",
     "engine.max_num_seqs=128",
-    "train.micro_batch_tokens=8192",
+    "train.micro_batch_tokens=4096",
 ]
 RECIPES = {
     "gridworld": ("gridworld_grpo", [*COMMON, "train.num_steps=14", "train.learning_rate=5e-4"]),

@@ -25,6 +25,7 @@ from asyncrl.clients.engine import EngineClient
 from asyncrl.config import Config, load_config
 from asyncrl.errors import AsyncRLError
 from asyncrl.launch.base_model import cached_base_model
+from asyncrl.launch.evaluate import EvalResult
 from asyncrl.launch.folder import RunFolder
 from asyncrl.launch.processes import Child, Family
 from asyncrl.launch.roles import Roles
@@ -51,6 +52,8 @@ class SharedEngine:
             "engine", ["serve", "engine", "--folder", str(folder), "--model", self.model]
         )
         self.family.wait_ready(self.child, config.engine.start_timeout_s)
+        self.before: EvalResult | None = None
+        """The base model's evaluation, which is seeded and therefore the same in every run."""
 
     def reset(self) -> None:
         """Give the engine the base model's weights as version 0."""
@@ -83,14 +86,19 @@ class AttachedRoles(Roles):
 class AttachedRun(TrainRun):
     """A run on a shared engine."""
 
-    def __init__(self, config: Config, folder: RunFolder, engine: Child) -> None:
+    def __init__(self, config: Config, folder: RunFolder, shared: SharedEngine) -> None:
         super().__init__(config, folder)
-        self.engine = engine
+        self.shared = shared
 
     def make_roles(self, model: str) -> Roles:
         roles = AttachedRoles(self.config, self.folder.path, model, self.weights_dir)
-        roles.shared = self.engine
+        roles.shared = self.shared.child
         return roles
+
+    async def _evaluated_before(self) -> EvalResult | None:
+        if self.shared.before is None:
+            self.shared.before = await super()._evaluated_before()
+        return self.shared.before
 
 
 class Study:
@@ -126,7 +134,7 @@ class Study:
                 check_supported(config)
                 shared.reset()
                 with RunFolder(path) as run_folder:
-                    summary = AttachedRun(config, run_folder, shared.child).run()
+                    summary = AttachedRun(config, run_folder, shared).run()
                 record = {"key": key} | measure(path, summary)
                 if self.keep is not None:
                     shutil.copytree(path / "checkpoints", self.keep, dirs_exist_ok=True)
