@@ -52,8 +52,8 @@ class SharedEngine:
             "engine", ["serve", "engine", "--folder", str(folder), "--model", self.model]
         )
         self.family.wait_ready(self.child, config.engine.start_timeout_s)
-        self.before: EvalResult | None = None
-        """The base model's evaluation, which is seeded and therefore the same in every run."""
+        self.before: dict[int, EvalResult | None] = {}
+        """The base model's evaluation by the run's seed, which makes it the same in every run."""
 
     def reset(self) -> None:
         """Give the engine the base model's weights as version 0."""
@@ -96,9 +96,10 @@ class AttachedRun(TrainRun):
         return roles
 
     async def _evaluated_before(self) -> EvalResult | None:
-        if self.shared.before is None:
-            self.shared.before = await super()._evaluated_before()
-        return self.shared.before
+        seed, known = self.config.run.seed, self.shared.before
+        if seed not in known:
+            known[seed] = await super()._evaluated_before()
+        return known[seed]
 
 
 class Study:
