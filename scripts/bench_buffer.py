@@ -1,6 +1,6 @@
 """Trajectories through the buffer service over HTTP, beside bare SQLite, in one run.
 
-    python scripts/bench_buffer.py [--seconds 4] [--json OUT] [--peer COMMAND]
+    python scripts/bench_buffer.py [--seconds 4] [--rounds 1] [--json OUT] [--peer COMMAND]
 
 One client puts and takes trajectories of 1 kB, 32 kB and 1 MB, one at a time and in batches of 32. "put" and "get"
 are timed apart and together; leases and commits, which every real run also pays, are timed as "lease" and
@@ -11,7 +11,8 @@ without HTTP, checks or bookkeeping.
 argument, {"sizes": {name: bytes}, "batches": [...], "seconds": ...} as JSON, and prints as its last line a JSON
 list of {"system", "size", "batch", "items_per_s", "median_items_per_s", "mb_per_s", "put_per_s", "get_per_s"}.
 
-"median" is the rate by the median call, which other work on the machine disturbs less than the mean.
+"median" is the rate by the median call, which other work on the machine disturbs less than the mean. With --rounds all
+systems take turns, and each figure is the median over the rounds.
 """
 
 from __future__ import annotations
@@ -209,25 +210,38 @@ def show(results: list[dict[str, Any]]) -> None:
         )
 
 
+def run_all(seconds: float, peer: str | None) -> list[dict[str, Any]]:
+    """Measure every system once."""
+    results = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for batch in BATCHES:
+            results += run_service(folder, batch, seconds)
+            for size, num_bytes in SIZES.items():
+                timer = bench_sqlite(folder, num_bytes, batch, seconds)
+                results.append(timer.result("bare SQLite", size, batch, num_bytes))
+    return results + (run_peer(peer, seconds) if peer else [])
+
+
+def middle(rounds: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Each figure's median over the rounds."""
+    return [
+        {k: statistics.median(r[k] for r in same) if type(v) is float else v for k, v in same[0].items()}
+        for same in zip(*rounds, strict=True)
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=4.0, help="time for each figure")
+    parser.add_argument("--rounds", type=int, default=1, help="how often everything is measured")
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--peer", metavar="COMMAND", help="benchmark of another system, see above")
     args = parser.parse_args()
     keep_freed_memory()  # as every service does
-    results = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for batch in BATCHES:
-            results += run_service(folder, batch, args.seconds)
-            for size, num_bytes in SIZES.items():
-                timer = bench_sqlite(folder, num_bytes, batch, args.seconds)
-                results.append(timer.result("bare SQLite", size, batch, num_bytes))
-    if args.peer:
-        results += run_peer(args.peer, args.seconds)
+    results = middle([run_all(args.seconds, args.peer) for _ in range(args.rounds)])
     show(results)
     if args.json:
         machine = {
