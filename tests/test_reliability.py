@@ -174,7 +174,7 @@ def test_ten_kills_at_random_lose_nothing(workplace):
     done = subprocess.run(
         [
             *(sys.executable, str(script), "--kills", "10", "--seed", "0", "--json", str(report)),
-            *("--recipe", str(workplace / "recipe.toml"), "eval.tasks=50"),
+            *("--recipe", str(workplace / "recipe.toml"), "eval.tasks=50", "env.processes=2"),
         ],
         env=environment(workplace), capture_output=True, text=True, timeout=1700, check=False,
     )  # fmt: skip
