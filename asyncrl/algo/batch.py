@@ -15,6 +15,7 @@ from torch import Tensor
 
 from asyncrl.algo.metrics import Metrics
 from asyncrl.algo.ops import at_least_float32
+from asyncrl.errors import ConfigError
 
 TOKEN_FIELDS = (
     "values",
@@ -25,6 +26,10 @@ TOKEN_FIELDS = (
     "sum_pi_squared",
     "token_penalty",
 )
+
+
+class MissingInputError(ConfigError, ValueError):
+    """The estimator reads what this run has not: another environment or estimator is needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +112,13 @@ class AdvantageBatch:
             object.__setattr__(self, name, torch.where(self.mask, at_least_float32(x), 0.0))
 
     def need(self, name: str) -> Any:
-        """The field `name`; ValueError that names it when it was not given."""
+        """The field `name`; `MissingInputError` that names it when it was not given."""
         x = getattr(self, name)
         if x is None:
-            raise ValueError(f"this advantage estimator needs AdvantageBatch.{name}, which is None")
+            raise MissingInputError(
+                f"algo.advantage: this estimator needs AdvantageBatch.{name}, which is None: neither the environment "
+                "nor the run gives it"
+            )
         return x
 
     @property

@@ -63,13 +63,16 @@ class Calculator(Env):
     def step(self, action: Action) -> Step:
         """Answer tool calls; a turn without any is the final answer."""
         if action.parse_errors:
-            return self._go_on(["bad call"] * len(action.parse_errors), malformed=1.0)
+            return self._go_on(["bad call"] * len(action.parse_errors), matches=False, malformed=1.0)
         if action.tool_calls:
-            return self._go_on([self._call(call) for call in action.tool_calls])
+            results = [self._call(call) for call in action.tool_calls]
+            first = self.needs_tool and self.calls == 0
+            return self._go_on(results, matches=first and results == [str(self.answer)])
         correct = action.content.strip() == str(self.answer)
         used_well = (self.calls > 0) == self.needs_tool
         components = {"answer": float(correct), "tool_choice": float(used_well)}
-        return Step(reward=float(correct), done=True, success=correct, components=components)
+        matches = correct and used_well
+        return Step(reward=float(correct), done=True, success=correct, components=components, matches=matches)
 
     def oracle(self, messages: list[Message]) -> Message:
         question = next(m["content"] for m in messages if m["role"] == "user")
@@ -91,12 +94,13 @@ class Calculator(Env):
             return _tool_message(a, rng.choice(list(OPERATIONS)), b)
         return {"role": "assistant", "content": rng.choice(numbers)}
 
-    def _go_on(self, results: list[str], malformed: float = 0.0) -> Step:
+    def _go_on(self, results: list[str], matches: bool, malformed: float = 0.0) -> Step:
         self.calls += 1
+        components = {"malformed": malformed}
         if self.calls >= self.max_turns:
-            return Step(done=True, success=False, components={"malformed": malformed})
+            return Step(done=True, success=False, components=components, matches=matches)
         messages = [{"role": "tool", "name": "calc", "content": result} for result in results]
-        return Step(messages, components={"malformed": malformed})
+        return Step(messages, components=components, matches=matches)
 
     def _call(self, call: ToolCall) -> str:
         a, b, operation = call.arguments.get("a"), call.arguments.get("b"), call.arguments.get("op")

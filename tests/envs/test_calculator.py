@@ -53,6 +53,22 @@ def test_a_needless_call_is_noted_in_the_components():
     assert (step.reward, step.components["tool_choice"]) == (1.0, 0.0)
 
 
+def test_turns_match_the_experts_call_and_then_its_answer():
+    right, wrong = call(a=41, op="*", b=37), call(a=41, op="+", b=37)
+    asked = [make_asking("41 * 37", 1517, True) for _ in range(4)]
+    assert [
+        env.step(action).matches for env, action in zip(asked, (right, wrong, Action("1517")), strict=False)
+    ] == [
+        True,
+        False,
+        False,
+    ]
+    assert (asked[0].step(right).matches, asked[1].step(Action("1517")).matches) == (False, True)
+    said = [make_asking("say 5", 5, False) for _ in range(2)]
+    assert (said[0].step(Action("5")).matches, said[1].step(call(a=1, op="+", b=4)).matches) == (True, False)
+    assert asked[3].step(Action("", (), ("no JSON",))).matches is False
+
+
 def test_malformed_calls_become_observations_and_never_raise():
     for action in (
         Action("", (), ("malformed tool call: no JSON",)),
