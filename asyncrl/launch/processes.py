@@ -22,6 +22,7 @@ from asyncrl.errors import DeadlineError, UnavailableError
 from asyncrl.parent import die_with_parent
 
 STOP_GRACE_S = 15.0
+KILL_WAIT_S = 30.0
 
 
 @dataclass(slots=True)
@@ -100,7 +101,7 @@ class Family:
         members = _members(child)
         _kill_group(child)
         _kill_members(members)
-        child.process.wait(5)
+        child.process.wait(KILL_WAIT_S)
 
     def wait_ready(self, child: Child, timeout_s: float) -> str:
         """Return the child's address once it serves. Raises `UnavailableError` or `DeadlineError`."""
@@ -135,7 +136,9 @@ class Family:
                 child.process.wait(max(0.1, deadline - time.monotonic()))
             _kill_group(child)
             _kill_members(members[child.name])
-            child.process.wait(5)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                # Killed already; a busy machine may take a while to end it, and the others are to be stopped too.
+                child.process.wait(KILL_WAIT_S)
             self.children = [c for c in self.children if c is not child]
 
 
