@@ -38,7 +38,7 @@ def test_config_prints_every_setting_with_overrides_applied(capsys):
     assert code == 0
     assert resolved["train"]["num_steps"] == 7
     assert set(resolved) == {
-        "run", "model", "env", "engine", "rollout", "buffer", "algo", "train", "trust", "judge", "critic",
+        "run", "model", "env", "engine", "rollout", "buffer", "algo", "train", "trust", "judge", "critic", "lora",
         "reference", "teacher", "staleness_control", "sft_phase", "eval", "sft",
     }  # fmt: skip
     assert resolved["algo"]["loss"]["name"] == "ppo_clip"
