@@ -26,7 +26,7 @@ def tiny_recipes():
         config = load_config(path)
         if config.model.path == "sft":
             name = path.parent.name.removesuffix("_grpo")
-            yield pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
+            yield pytest.param(path, name, id=name, marks=pytest.mark.slow if name in SLOW else ())
 
 
 @pytest.fixture(autouse=True)
@@ -36,9 +36,9 @@ def _nothing_left():
     asyncio.run(LauncherClient.close_shared())
 
 
-@pytest.mark.parametrize("name", list(tiny_recipes()))
-def test_a_tiny_models_recipe_has_room_for_its_episodes(name):
-    config = load_config(RECIPES / f"{name}_grpo")
+@pytest.mark.parametrize(("path", "name"), list(tiny_recipes()))
+def test_a_tiny_models_recipe_has_room_for_its_episodes(path, name):
+    config = load_config(path)
     if name == "browser":
         try:
             chromium.find_chromium()
