@@ -40,7 +40,7 @@ from asyncrl.launch.roles import Roles
 from asyncrl.launch.train import TrainRun
 from asyncrl.train.progress import read_metrics
 
-STEPS_PER_FAULT = 2
+STEPS_PER_FAULT = 3
 OVERRIDES = (
     "buffer.groups_per_step=4",
     "rollout.group_size=8",

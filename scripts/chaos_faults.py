@@ -24,6 +24,8 @@ STOP_SHARE = 0.25
 """Part of the kills that are SIGSTOP."""
 DOUBLE_SHARE = 0.2
 """Part of the faults that follow the one before at once."""
+HURRIED_STEPS = 2
+"""With no more steps than this for each kill that is to come, a kill follows its step at once."""
 CHUNK = 65536
 REPLACE_S = 90.0
 """Deadline for an environment worker to be replaced."""
@@ -171,7 +173,9 @@ class Monkey(threading.Thread):
         while left and not self._closed.is_set():
             if self.random.random() >= DOUBLE_SHARE:
                 seen = self._wait_beyond(seen)
-                self._closed.wait(self.random.uniform(0, 3))
+                pause_s = self.random.uniform(0, 3)
+                if self.roles.config.train.num_steps - seen > HURRIED_STEPS * left:
+                    self._closed.wait(pause_s)
             self.out_of_time = time.monotonic() - self._begun > self.seconds
             if self._closed.is_set() or self.out_of_time:
                 return

@@ -21,11 +21,12 @@ ENDING_S = 10.0
 
 
 class SharedMemory(threading.Thread):
-    """Remembers which semaphores and segments the descendants of this process had mapped, by inode: a semaphore is
-    mapped under another name than it has."""
+    """Remembers which semaphores and segments a process (this one) and its descendants had mapped, by inode: a
+    semaphore is mapped under another name than it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, ancestor: psutil.Process | None = None) -> None:
         super().__init__(name="shared memory", daemon=True)
+        self._ancestor = ancestor or psutil.Process()
         self._seen: set[int] = set()
         self._closed = threading.Event()
 
@@ -35,7 +36,7 @@ class SharedMemory(threading.Thread):
 
     def look(self) -> None:
         """Remember what is mapped now."""
-        for process in psutil.Process().children(recursive=True):
+        for process in (self._ancestor, *self._ancestor.children(recursive=True)):
             with contextlib.suppress(OSError):
                 for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
                     # addresses, permissions, offset, device, inode, path

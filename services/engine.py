@@ -111,7 +111,8 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
 def build_env(
     options: EngineOptions, sockets: str = "", base: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the vLLM server's environment. `sockets` is the folder where its processes meet."""
+    """Return the vLLM server's environment. `sockets` is the folder where its processes meet, their only temporary
+    one."""
     env = dict(base)
     env.update(
         VLLM_SERVER_DEV_MODE="1",
@@ -124,12 +125,19 @@ def build_env(
     )
     env.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     if sockets:
-        env["VLLM_RPC_BASE_PATH"] = sockets
+        # vLLM leaves sockets and the file through which its ranks find each other; what torch compiles is to stay.
+        env.setdefault("TORCHINDUCTOR_CACHE_DIR", compile_cache())
+        env.update(VLLM_RPC_BASE_PATH=sockets, TMPDIR=sockets)
     if options.threads:
         env.update(OMP_NUM_THREADS=str(options.threads), VLLM_CPU_OMP_THREADS_BIND="nobind")
     if Path(options.model).is_dir():
         env["HF_HUB_OFFLINE"] = "1"
     return env
+
+
+def compile_cache() -> str:
+    """Return where torch keeps compiled code when it is not told."""
+    return str(Path(tempfile.gettempdir()) / f"torchinductor_{os.getuid()}")
 
 
 def free_port() -> int:

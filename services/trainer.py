@@ -23,7 +23,7 @@ from asyncrl.config import Config
 from asyncrl.data.table import TrajectoryTable
 from asyncrl.errors import AsyncRLError
 from asyncrl.train.anchors import Anchors
-from asyncrl.train.engine import TrainEngine
+from asyncrl.train.engine import TrainEngine, leave_distributed
 from asyncrl.train.models import load_anchors, load_trained
 from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.progress import MetricsLog
@@ -213,5 +213,6 @@ def run_trainer(
     publisher.close()
     if source is not None:
         source.close()
+    leave_distributed()
     heartbeat.close()
     return 0

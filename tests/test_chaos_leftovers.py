@@ -23,7 +23,7 @@ def leftovers(monkeypatch):
     spec = importlib.util.spec_from_file_location("chaos_leftovers_script", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "ENDING_S", 1.0)
+    monkeypatch.setattr(module, "ENDING_S", 5.0)
     return module
 
 
@@ -41,7 +41,7 @@ def holder():
 
 def test_a_semaphore_that_nobody_is_left_to_remove_is_found(leftovers, holder):
     process, trackers = holder
-    watch = leftovers.SharedMemory()
+    watch = leftovers.SharedMemory(psutil.Process(process.pid))
     watch.look()
     for one in (*trackers, process):
         one.kill()
@@ -56,7 +56,7 @@ def test_a_semaphore_that_nobody_is_left_to_remove_is_found(leftovers, holder):
 
 def test_a_semaphore_that_its_tracker_removes_is_not_left(leftovers, holder):
     process, _ = holder
-    watch = leftovers.SharedMemory()
+    watch = leftovers.SharedMemory(psutil.Process(process.pid))
     watch.look()
     process.kill()
     process.wait(10)

@@ -36,6 +36,14 @@ def init_distributed() -> None:
     deepspeed.init_distributed(dist_backend=backend, verbose=False)
 
 
+def leave_distributed() -> None:
+    """Leave the process group, together with all other ranks: one that ends while another still has its connections
+    open may be aborted by its own communication threads. Does nothing outside a group."""
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
 def deepspeed_config(train: TrainConfig, dtype: str) -> dict[str, Any]:
     """Return DeepSpeed's configuration for a training section."""
     return {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.train.batch import build_step_batch
+from asyncrl.train.engine import leave_distributed
 from tests.train.factories import batch_of_groups
 from tests.train.one_step import Learner
 
@@ -44,6 +45,7 @@ def main(model: str, out: str) -> None:
         found[preset], rank = run(model, preset)
     if rank == 0:
         Path(out).write_text(json.dumps(found))
+    leave_distributed()
 
 
 if __name__ == "__main__":
