@@ -38,6 +38,7 @@ from asyncrl.config import load_config
 from asyncrl.launch.folder import RunFolder
 from asyncrl.launch.roles import Roles
 from asyncrl.launch.train import TrainRun
+from asyncrl.services.engine import compile_cache
 from asyncrl.train.progress import read_metrics
 
 STEPS_PER_FAULT = 3
@@ -48,9 +49,10 @@ OVERRIDES = (
     "rollout.lease_s=20",
     "env.lease_s=20",
     "train.checkpoint_every=2",
+    "train.learning_rate=1e-4",
     "run.silence_timeout_s=12",
 )
-"""Small steps and short waits, so that many faults fit into a few minutes."""
+"""Small steps and short waits, so that many faults fit into a few minutes; a learning rate for many small steps."""
 
 
 class ChaosRoles(Roles):
@@ -142,6 +144,7 @@ def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
             baseline = TrainRun(config, run_folder).run()["eval_after"]
     temporary = folder / "tmp"
     temporary.mkdir()
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", compile_cache())  # what torch compiles is meant to stay
     os.environ["TMPDIR"] = str(temporary)
     with RunFolder(folder / "disturbed") as run_folder:
         run = ChaosRun(config, run_folder, kills=args.kills, seed=args.seed, minutes=args.minutes)

@@ -1,6 +1,5 @@
 """Whom the chaos script kills: every kind of process that a run of this configuration has."""
 
-import importlib.util
 import subprocess
 import sys
 import time
@@ -11,8 +10,8 @@ import psutil
 import pytest
 
 from asyncrl.config import parse_config
+from tests.scripts import load_script
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "chaos_faults.py"
 PARENT = """
 import subprocess, sys, time
 children = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) for _ in range(2)]
@@ -23,11 +22,7 @@ time.sleep(60)
 
 @pytest.fixture(scope="module")
 def faults():
-    spec = importlib.util.spec_from_file_location("chaos_faults_script", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("chaos_faults")
 
 
 @pytest.fixture

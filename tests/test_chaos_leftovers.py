@@ -1,15 +1,14 @@
 """What the chaos script looks for after a run: each kind of leftover is found, and nothing else is."""
 
 import asyncio
-import importlib.util
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "chaos_leftovers.py"
+from tests.scripts import load_script
+
 HOLDER = """
 import multiprocessing, time
 lock = multiprocessing.get_context("spawn").Lock()
@@ -20,9 +19,7 @@ time.sleep(60)
 
 @pytest.fixture
 def leftovers(monkeypatch):
-    spec = importlib.util.spec_from_file_location("chaos_leftovers_script", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script("chaos_leftovers")
     monkeypatch.setattr(module, "ENDING_S", 5.0)
     return module
 

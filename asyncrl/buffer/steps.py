@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from asyncrl.buffer.leases import seq_of
 from asyncrl.buffer.settings import LedgerSettings
-from asyncrl.buffer.staleness import Admitted, choose
+from asyncrl.buffer.staleness import Admitted, Choice, choose
 from asyncrl.buffer.store import Store
 from asyncrl.errors import ConflictError, StaleError
 
@@ -43,17 +43,13 @@ class Steps:
         if step != facts["version"]:
             raise ConflictError(f"step {step} cannot be taken: the committed version is {facts['version']}")
         if facts["taken"] != step:
-            last = bool(facts["closed"]) and not self._any_pending()
-            admitted = self._admitted()
-            if last and not admitted:
+            _, choice, exhausted = self._outlook(step, bool(facts["closed"]))
+            if exhausted:
                 return Taken([])
-            choice = choose(admitted, step, self.settings.groups_per_step, last)
             if not choice.groups:
                 return Taken(None, choice.awaited)
             self._bind(choice.groups, step)
-        # Sorting the bodies themselves would copy each of them.
-        bound = self.store.rows("SELECT seq FROM tasks WHERE state = 'bound' ORDER BY lease_order")
-        return Taken([self.store.row("SELECT body FROM bodies WHERE seq = ?", seq)[0] for (seq,) in bound])
+        return Taken(self._bodies(self._bound()))
 
     def peek(self, step: int, seen: Sequence[str]) -> Peeked:
         facts = self.store.facts()
@@ -63,18 +59,28 @@ class Steps:
             )
         known = set(seen)
         if facts["taken"] == step:
-            fresh = self.store.rows("SELECT lease FROM tasks WHERE state = 'bound' ORDER BY lease_order")
-            complete = True
+            leases, complete = self._bound(), True
         else:
-            last = bool(facts["closed"]) and not self._any_pending()
-            admitted = self._admitted()
-            choice = choose(admitted, step, self.settings.groups_per_step, last)
-            complete = bool(choice.groups) or (last and not admitted)
+            admitted, choice, exhausted = self._outlook(step, bool(facts["closed"]))
+            complete = bool(choice.groups) or exhausted
             # Under a bound of 0 whatever is ready belongs to this step, chosen or not yet.
-            fresh = [(g.id,) for g in sorted(admitted, key=lambda g: g.order) if g.ready]
-        bodies = [self.store.row("SELECT body FROM bodies WHERE seq = ?", seq_of(lease))[0]
-                  for (lease,) in fresh if lease not in known]  # fmt: skip
-        return Peeked(bodies, complete)
+            leases = [g.id for g in sorted(admitted, key=lambda g: g.order) if g.ready]
+        return Peeked(self._bodies([lease for lease in leases if lease not in known]), complete)
+
+    def _outlook(self, step: int, closed: bool) -> tuple[list[Admitted], Choice, bool]:
+        """Return what is admitted, what of it `step` would train, and whether there is nothing left to train."""
+        last = closed and not self._any_pending()
+        admitted = self._admitted()
+        return admitted, choose(admitted, step, self.settings.groups_per_step, last), last and not admitted
+
+    def _bound(self) -> list[str]:
+        found = self.store.rows("SELECT lease FROM tasks WHERE state = 'bound' ORDER BY lease_order")
+        return [lease for (lease,) in found]
+
+    def _bodies(self, leases: Sequence[str]) -> list[bytes]:
+        # One by one: a join that sorts would copy each body.
+        query = "SELECT body FROM bodies WHERE seq = ?"
+        return [self.store.row(query, seq_of(lease))[0] for lease in leases]
 
     def _bind(self, leases: Sequence[str], step: int) -> None:
         least = step - self.settings.max_staleness

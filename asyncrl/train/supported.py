@@ -7,6 +7,13 @@ from typing import Any
 from asyncrl.algo.settings import needed, resolve_settings
 from asyncrl.errors import ConfigError
 
+GROUP_LOCAL = (
+    *("grpo", "dr_grpo", "rloo", "opo", "passk", "maxrl", "mc_grpo", "reinforce", "remax", "mt_grpo"),
+    *("gigpo", "hgpo", "ui_s1", "tree"),
+)
+"""Advantages that read nothing beyond the row's own group."""
+WHOLE_BATCH_CORRECTIONS = ("m2po",)
+
 
 def check_supported(config: Any) -> dict[str, Any]:
     """Return the resolved `algo` section of a `Config`.
@@ -64,14 +71,6 @@ def check_group_tricks(config: Any, words: frozenset[str]) -> None:
             raise ConfigError(f"rollout.{name}: must be 0 with env.name='agent', which plays its own turns")
     if "branches" in words and not rollout.branches:
         raise ConfigError("rollout.branches: must be above 0 for algo.advantage.name='tree', got 0")
-
-
-GROUP_LOCAL = (
-    *("grpo", "dr_grpo", "rloo", "opo", "passk", "maxrl", "mc_grpo", "reinforce", "remax", "mt_grpo"),
-    *("gigpo", "hgpo", "ui_s1", "tree"),
-)
-"""Advantages that read nothing beyond the row's own group."""
-WHOLE_BATCH_CORRECTIONS = ("m2po",)
 
 
 def check_schedule(config: Any, settings: dict[str, Any]) -> None:

@@ -187,8 +187,10 @@ class Trainer:
 
         No episode then spans two versions. Raises `DeadlineError`.
         """
+        if self.config.train.schedule != "one_step_off":
+            return 0.0
         start = time.perf_counter()
-        if self.config.train.schedule == "one_step_off" and self.engine.rank == 0:
+        if self.engine.rank == 0:
             assert self.source is not None
             settle(self.source.stats, self.config.buffer.wait_timeout_s)
         self.engine.barrier()

@@ -1,12 +1,9 @@
 """The client of environment services, against real services in this process."""
 
 import asyncio
-import json
 import os
 import socket
 import sys
-import threading
-import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,31 +14,19 @@ from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
 from asyncrl.services.env import create_env_app
-from asyncrl.services.http import serve
 from asyncrl.types import Task
+from tests.app_thread import AppThread
 
 sys.path.append(str(Path(__file__).parent.parent / "env"))
 
 
-class Served:
+class Served(AppThread):
     """A service on a thread of this process, whose host the test may look at."""
 
     def __init__(self, folder, token="", **options):
         folder.mkdir(exist_ok=True)
         self.host = EnvHost(**options)
-        self.app = create_env_app(self.host, token)
-        ready = folder / "ready.json"
-        self.thread = threading.Thread(target=serve, args=(self.app,), kwargs={"ready_file": ready})
-        self.thread.start()
-        while not ready.exists():
-            assert self.thread.is_alive()
-            time.sleep(0.01)
-        self.url = json.loads(ready.read_text())["url"]
-
-    def close(self):
-        self.app.state.request_exit()
-        self.thread.join(30)
-        assert not self.thread.is_alive()
+        super().__init__(create_env_app(self.host, token), folder)
 
 
 @pytest.fixture

@@ -1,20 +1,17 @@
 """An engine that starts while a run goes on has the run's weights before its first answer, and never goes back."""
 
-import asyncio
-
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from asyncrl.clients.engine import EngineClient
 from asyncrl.config import parse_config
 from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.launch.processes import Family
 from asyncrl.rollout.generate import GenerateRequest
 from asyncrl.weights.files import write_weights
 from asyncrl.weights.position import write_committed
-from tests.services.test_engine import TOLERANCE, load, token_logp
+from tests.services.test_engine import TOLERANCE, load, token_logp, with_client
 
 pytestmark = pytest.mark.slow
 START_S = 300.0
@@ -35,17 +32,6 @@ def late(tiny_model, tmp_path_factory):
         yield family.wait_ready(family.start("engine", ["serve", "engine", *argv]), START_S), model, folder
     finally:
         family.stop()
-
-
-def with_client(url, scenario):
-    async def run():
-        client = EngineClient(url)
-        try:
-            return await scenario(client)
-        finally:
-            await client.close()
-
-    return asyncio.run(run())
 
 
 def test_its_first_answer_comes_from_the_committed_weights(late, tiny_model):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from asyncrl.clients.engine import EngineClient, _encode, decode_generated
+from asyncrl.clients.engine import _encode, decode_generated
 from asyncrl.config import parse_config
 from asyncrl.errors import InputError
 from asyncrl.launch.processes import Family
@@ -19,7 +19,7 @@ from asyncrl.train.lora import published
 from asyncrl.train.policy import load_policy
 from asyncrl.weights.files import write_weights
 from asyncrl.weights.position import write_committed
-from tests.services.test_engine import TOLERANCE
+from tests.services.test_engine import TOLERANCE, with_client
 
 pytestmark = pytest.mark.slow
 START_S = 500.0
@@ -108,17 +108,6 @@ async def tagged(url, request, version):
     async with aiohttp.ClientSession(url) as http, http.post("/asyncrl/v1/generate", data=body) as response:
         (size,) = struct.unpack("<I", await response.content.readexactly(4))
         return msgpack.unpackb(await response.content.readexactly(size))
-
-
-def with_client(url, scenario):
-    async def run():
-        client = EngineClient(url)
-        try:
-            return await scenario(client)
-        finally:
-            await client.close()
-
-    return asyncio.run(run())
 
 
 def test_an_engine_that_starts_late_has_the_committed_adapter_before_its_first_answer(serving, policies):

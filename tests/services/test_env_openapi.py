@@ -1,8 +1,5 @@
 """A walk along the environment service's OpenAPI document: odd requests by the hundred, none of which breaks it."""
 
-import json
-import threading
-import time
 from collections import Counter
 
 import pytest
@@ -19,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
 
 from asyncrl.env.host import EnvHost
 from asyncrl.services.env import create_env_app
-from asyncrl.services.http import serve
+from tests.app_thread import AppThread
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 REQUESTS = 100
@@ -37,17 +34,10 @@ WALK = settings(
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    ready = tmp_path_factory.mktemp("env") / "ready.json"
     host = EnvHost(max_sessions=10)
-    app = create_env_app(host)
-    thread = threading.Thread(target=serve, args=(app,), kwargs={"ready_file": ready})
-    thread.start()
-    while not ready.exists():
-        assert thread.is_alive()
-        time.sleep(0.01)
-    yield json.loads(ready.read_text())["url"], host
-    app.state.request_exit()
-    thread.join(30)
+    service = AppThread(create_env_app(host), tmp_path_factory.mktemp("env"))
+    yield service.url, host
+    service.close()
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ import pytest
 
 from asyncrl.errors import ConfigError, ConflictError, InputError, StaleError, UnavailableError
 from asyncrl.services.http import create_app, serve
+from tests.app_thread import AppThread
 
 
 class Teapot(ConflictError):
@@ -50,34 +51,17 @@ def make_app(token=""):
     return app
 
 
-class Served:
-    """An app served from a thread, until `close`."""
-
-    def __init__(self, app, tmp_path):
-        ready = tmp_path / "ready.json"
-        self.app = app
-        self.thread = threading.Thread(target=serve, args=(app,), kwargs={"ready_file": ready})
-        self.thread.start()
-        deadline = time.monotonic() + 20
-        while not ready.exists():
-            assert time.monotonic() < deadline
-            assert self.thread.is_alive()
-            time.sleep(0.01)
-        self.address = urlsplit(json.loads(ready.read_text())["url"]).netloc
+class Served(AppThread):
+    """An app served from a thread, with requests to it."""
 
     def request(self, method, path, body=None, headers=None):
-        connection = http.client.HTTPConnection(self.address, timeout=10)
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=10)
         try:
             connection.request(method, path, body, headers or {})
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read())
         finally:
             connection.close()
-
-    def close(self):
-        self.app.state.request_exit()
-        self.thread.join(20)
-        assert not self.thread.is_alive()
 
 
 @pytest.fixture
@@ -161,6 +145,7 @@ def test_sigterm_ends_waiting_requests_and_the_exit_code_is_0(tmp_path):
     script = """
         import sys
         from asyncrl.services.http import create_app, serve
+from tests.app_thread import AppThread
         app = create_app("test")
         @app.post("/wait")
         async def wait() -> str:

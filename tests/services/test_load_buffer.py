@@ -1,15 +1,15 @@
 """The load script of the buffer on a small scale: a healthy service passes, and each kind of loss is found."""
 
 import copy
-import importlib.util
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "load_buffer.py"
+from tests.scripts import SCRIPTS, load_script
+
+SCRIPT = SCRIPTS / "load_buffer.py"
 SEEN = {
     "planned": 4,
     "trained": {"a": [0], "b": [1]},
@@ -28,11 +28,7 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def judge():
-    spec = importlib.util.spec_from_file_location("load_buffer_script", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module.judge
+    return load_script("load_buffer").judge
 
 
 @pytest.mark.slow

@@ -1,16 +1,16 @@
 """The load script on a small scale: a healthy service passes, and each kind of leak is found."""
 
 import copy
-import importlib.util
 import json
 import subprocess
 import sys
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "load_env.py"
+from tests.scripts import SCRIPTS, load_script
+
+SCRIPT = SCRIPTS / "load_env.py"
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +23,7 @@ def outcome(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def judge():
-    spec = importlib.util.spec_from_file_location("load_env_script", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module.judge
+    return load_script("load_env").judge
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@
 import http.client
 import json
 import random
-import threading
-import time
 from collections import Counter
 from urllib.parse import urlsplit
 
@@ -15,9 +13,9 @@ from asyncrl.config import parse_config
 from asyncrl.data.codec import decode_group, task_to_map
 from asyncrl.env.host import EnvHost
 from asyncrl.services.env import create_env_app
-from asyncrl.services.http import serve
 from asyncrl.services.rollout import MAX_BODY_BYTES, RolloutService, create_rollout_app
 from asyncrl.types import Task
+from tests.app_thread import AppThread
 
 REQUESTS = 3000
 TASK = task_to_map(Task("a", "gridworld", 3))
@@ -75,25 +73,6 @@ def malformed(rng):
     return msgpack.packb(body)
 
 
-class Served:
-    """An app in a thread, until `close`."""
-
-    def __init__(self, app, folder, name):
-        self.app, ready = app, folder / f"{name}.json"
-        self.thread = threading.Thread(target=serve, args=(app,), kwargs={"ready_file": ready})
-        self.thread.start()
-        deadline = time.monotonic() + 30
-        while not ready.exists():
-            assert self.thread.is_alive() and time.monotonic() < deadline
-            time.sleep(0.01)
-        self.url = json.loads(ready.read_text())["url"]
-
-    def close(self):
-        self.app.state.request_exit()
-        self.thread.join(30)
-        assert not self.thread.is_alive()
-
-
 @pytest.fixture
 def call(tiny_model, tmp_path):
     """A worker with a real environment service, whose engine cannot be reached: no refused request needs one."""
@@ -104,9 +83,9 @@ def call(tiny_model, tmp_path):
             "engine": {"max_model_len": 256, "start_timeout_s": 0.1},
         }
     )
-    env = Served(create_env_app(EnvHost()), tmp_path, "env")
+    env = AppThread(create_env_app(EnvHost()), tmp_path, "env")
     service = RolloutService(config, tiny_model, ["http://127.0.0.1:9"], [env.url], "", "", "worker")
-    worker = Served(create_rollout_app(service, ""), tmp_path, "worker")
+    worker = AppThread(create_rollout_app(service, ""), tmp_path, "worker")
     connection = http.client.HTTPConnection(urlsplit(worker.url).netloc, timeout=60)
 
     def request(path, body=None, method="POST", headers=None):
