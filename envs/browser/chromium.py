@@ -28,9 +28,12 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 ARGUMENTS = ["--renderer-process-limit=4", "--disable-background-networking", "--disable-dev-shm-usage"]
 START_TIMEOUT_S = 60.0
 ACTION_TIMEOUT_MS = 5000.0
-"""Of a click or an input; one that takes longer is answered as the agent's mistake."""
+"""Of a click or an input on an element that takes it; without such an element, the agent's mistake is known by then."""
 PAGE_TIMEOUT_MS = 20_000.0
 """Of loading and reading a page: only a machine that is too busy takes so long."""
+OFFERS = (
+    "(element, wanted) => [...(element.options || [])].some(o => o.value === wanted || o.label === wanted)"
+)
 CALL_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 IDLE_S = 30.0
@@ -98,10 +101,22 @@ class Tab:
             if not await element.count():
                 raise ValueError(f"there is no element {ref}")
             await getattr(element, action)(*arguments, timeout=ACTION_TIMEOUT_MS)
+        except self._host.late as error:
+            self._host.check_alive(error)
+            if await self._takes(element, action, *arguments):
+                raise InfrastructureError(f"browser: {ref} did not answer: {_first_line(error)}") from error
+            raise ValueError(f"{ref} cannot be used so: {_first_line(error)}") from error
         except self._host.errors as error:
             self._host.check_alive(error)
             raise ValueError(f"{ref} cannot be used so: {_first_line(error)}") from error
         return await self._snapshot()
+
+    async def _takes(self, element: Any, action: str, *arguments: str) -> bool:
+        """True when an element could have taken the action: playwright waits, and waits in vain, for one that
+        cannot."""
+        if not await element.is_visible() or not await element.is_enabled():
+            return False
+        return action != "select_option" or await element.evaluate(OFFERS, arguments[0])
 
     async def _goto(self, page: str) -> str:
         try:
@@ -125,6 +140,8 @@ class Host:
     url = ""
     errors: type[Exception]
     """What playwright raises."""
+    late: type[Exception]
+    """What it raises after a deadline."""
 
     def __init__(self, executable: str) -> None:
         self.executable = executable
@@ -239,9 +256,9 @@ class Host:
             raise
 
     async def _start(self) -> None:
-        from playwright.async_api import Error, async_playwright
+        from playwright.async_api import Error, TimeoutError, async_playwright
 
-        self.errors = Error
+        self.errors, self.late = Error, TimeoutError
         app = web.Application()
         app.router.add_route("*", "/{key}/{page}", self._serve)
         self._runner = web.AppRunner(app, access_log=None)

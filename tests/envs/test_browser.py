@@ -339,6 +339,46 @@ def test_a_browser_that_dies_is_infrastructure_and_the_next_session_gets_another
 
 
 @real
+def test_a_browser_that_is_too_slow_is_infrastructure_and_not_the_agents_mistake(monkeypatch):
+    monkeypatch.setattr(chromium, "ACTION_TIMEOUT_MS", 300.0)
+    busy = "const start = Date.now(); while (Date.now() - start < 1000);"
+
+    async def whole():
+        await env.reset()
+        try:
+            await env.host.call(env.tab._page.set_content(f'<button onmousemove="{busy}">Buy</button>'))
+            await env.step(call("click", ref=find(await env.tab.snapshot(), "button", "Buy")))
+        finally:
+            await env.close()
+
+    env = make(level=1)
+    with pytest.raises(InfrastructureError, match=r"did not answer: .*Timeout 300ms exceeded"):
+        asyncio.run(whole())
+
+
+@real
+@pytest.mark.parametrize(("option", "taken"), [("xl", True), ("no such size", False)])
+def test_an_element_takes_what_it_offers(option, taken):
+    async def whole():
+        await env.reset()
+        page = env.tab._page
+        await env.host.call(
+            page.set_content(
+                "<select><option value=xl>Extra large</option></select><button disabled>No</button>"
+            )
+        )
+        choice, button, tab = page.locator("select"), page.locator("button"), env.tab
+        try:
+            return [await env.host.call(tab._takes(choice, "select_option", option)),
+                    await env.host.call(tab._takes(button, "click"))]  # fmt: skip
+        finally:
+            await env.close()
+
+    env = make(level=1)
+    assert asyncio.run(whole()) == [taken, False]
+
+
+@real
 def test_the_browser_ends_when_nobody_has_used_it_for_a_while(monkeypatch):
     monkeypatch.setattr(chromium, "IDLE_S", 0.2)
     env = make(level=1)
