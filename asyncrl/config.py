@@ -85,6 +85,15 @@ class Config(Section):
                 f"buffer.max_staleness must be {implied} under train.schedule={self.train.schedule!r} (it may be "
                 f"left out), got {self.buffer.max_staleness}"
             )
+        for name, given in (
+            ("token_budget", self.buffer.token_budget > 0),
+            ("recycle", not self.buffer.recycle),
+        ):
+            if given and self.train.schedule not in ("asynchronous", "partial"):
+                raise ValueError(
+                    f"buffer.{name} must be left out under train.schedule={self.train.schedule!r}, which trains "
+                    "whole batches of one version"
+                )
         if self.judge.url and self.env.name == "agent":
             raise ValueError(
                 "judge.url must be left out for env.name='agent', whose agent reports its own reward, got "
@@ -116,8 +125,10 @@ class Config(Section):
 
     @property
     def slots(self) -> int:
-        """Groups admitted and not yet trained at any time: `(max_staleness + 1) * groups_per_step`."""
-        return (self.buffer.max_staleness + 1) * self.buffer.groups_per_step
+        """Groups admitted and not yet trained at any time, see `asyncrl.buffer.staleness.capacity`."""
+        groups, beyond = self.buffer.groups_per_step, self.buffer.over_provision
+        bound = self.buffer.max_staleness * groups
+        return groups + (bound if beyond is None else min(bound, beyond))
 
     @property
     def groups_in_flight(self) -> int:

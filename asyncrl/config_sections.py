@@ -111,6 +111,12 @@ class BufferConfig(Section):
     """Drop groups whose episodes all earned the same: they carry no gradient."""
     wait_timeout_s: float = Field(600.0, gt=0)
     """How long the trainer waits for a batch before it ends the run."""
+    over_provision: int | None = Field(None, ge=0)
+    """Groups in flight beyond one step's, at most what the bound allows, which is the default."""
+    recycle: bool = True
+    """Unfinished groups go on after a step; false begins them anew, which favours short ones: for comparison only."""
+    token_budget: int = Field(0, ge=0)
+    """Sampled tokens with which a step is complete before it has all its groups; 0 for none."""
 
 
 class TrainConfig(Section):

@@ -370,13 +370,17 @@ def serve_buffer(
     max_attempts: int = 3,
     drop_no_signal: bool = True,
     max_tokens: int = 2**24,
+    over_provision: int | None = None,
+    recycle: bool = True,
+    token_budget: int = 0,
     base_version: int = 0,
     tls_cert: str | None = None,
     tls_key: str | None = None,
 ) -> None:
     """Run a buffer until it is told to stop. See `LedgerSettings` for the bounds, `serve` for the address."""
     settings = LedgerSettings(
-        groups_per_step, max_staleness, group_size, lease_s, max_attempts, drop_no_signal, max_tokens
-    )
+        groups_per_step, max_staleness, group_size, lease_s, max_attempts, drop_no_signal, max_tokens,
+        over_provision, recycle, token_budget,
+    )  # fmt: skip
     app = create_buffer_app(Ledger(ledger, settings, base_version), token)
     serve(app, host, port, ready_file, tls_cert, tls_key)

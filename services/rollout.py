@@ -45,6 +45,8 @@ from asyncrl.types import Lease, Task
 MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_TASKS_PER_CALL = 4096
 MEMBERS_EVERY_S = 3.0
+RESTART_LOOK_S = 0.5
+"""How often a worker looks whether its groups are to be begun anew."""
 JUDGE_KEY = "ASYNCRL_JUDGE_KEY"
 """Environment variable with the bearer key of `judge.url`."""
 _COUNTERS = (
@@ -97,6 +99,9 @@ class RolloutService:
                 lease_s=config.rollout.lease_s,
                 episode_timeout_s=config.rollout.episode_timeout_s,
                 limit=Concurrency(self.router.loads, config.groups_in_flight).limit,
+                renew_every_s=0.0
+                if config.buffer.recycle
+                else min(config.rollout.lease_s / 3, RESTART_LOOK_S),
             )
 
     def runner(

@@ -88,3 +88,22 @@ def test_a_staleness_bound_that_the_schedule_does_not_have_is_refused():
         parse_config(data | {"buffer": {"max_staleness": 2}})
     free = data | {"train": {"schedule": "asynchronous"}, "buffer": {"max_staleness": 4}}
     assert parse_config(free).buffer.max_staleness == 4
+
+
+@pytest.mark.parametrize("section", [{"token_budget": 100}, {"recycle": False}])
+@pytest.mark.parametrize("schedule", ["synchronous", "periodic", "one_step_off"])
+def test_steps_of_one_version_are_whole_batches(schedule, section):
+    data = {"model": {"path": "m"}, "env": {"name": "e"}, "buffer": section}
+    with pytest.raises(
+        ConfigError, match=rf"buffer.{next(iter(section))} must be left out under .*{schedule}"
+    ):
+        parse_config(data | {"train": {"schedule": schedule}})
+    assert parse_config(data).buffer.max_staleness == 1
+
+
+def test_over_provisioning_limits_what_is_in_flight():
+    data = {"model": {"path": "m"}, "env": {"name": "e"}, "rollout": {"workers": 2}}
+    buffer = {"groups_per_step": 8, "max_staleness": 2}
+    assert parse_config(data | {"buffer": buffer}).slots == 24
+    config = parse_config(data | {"buffer": buffer | {"over_provision": 4}})
+    assert (config.slots, config.groups_in_flight) == (12, 6)

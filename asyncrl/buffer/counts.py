@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from asyncrl.buffer.settings import LedgerSettings
-from asyncrl.buffer.staleness import capacity
 from asyncrl.buffer.store import Store
 
 STATES = ("pending", "leased", "ready", "bound", "trained", "dropped", "failed")
@@ -29,7 +28,7 @@ def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
     trained = _length([row for row in rows if row[0] in ("bound", "trained")])
     held = numbers["leased"] + numbers["ready"] + numbers["bound"]
     bound = store.fact("bound")
-    slots = capacity(bound, settings.groups_per_step)
+    slots = settings.slots(bound)
     in_flight = numbers.pop("leased")
     due = store.row("SELECT MIN(deadline) FROM tasks WHERE state IN ('leased', 'ready', 'bound')")[0]
     return {
@@ -38,6 +37,7 @@ def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
         "in_flight": in_flight,
         "admitted": store.fact("leases"),
         "expired": store.fact("expired"),
+        "restarted": store.fact("restarted"),
         "slots": slots,
         "staleness_bound": bound,
         "fill": held / slots,

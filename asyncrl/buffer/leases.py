@@ -6,7 +6,7 @@ import secrets
 from typing import Any
 
 from asyncrl.buffer.settings import LedgerSettings
-from asyncrl.buffer.staleness import capacity, deadline
+from asyncrl.buffer.staleness import deadline
 from asyncrl.buffer.store import Store
 from asyncrl.data.codec import decode_task
 from asyncrl.errors import ConflictError, InputError
@@ -83,7 +83,7 @@ class Leases:
 
     def free_slots(self) -> int:
         held = self.store.row(f"SELECT COUNT(*) FROM tasks WHERE state IN {HOLDING}")[0]
-        return capacity(self.store.fact("bound"), self.settings.groups_per_step) - held
+        return self.settings.slots(self.store.fact("bound")) - held
 
     def find(self, lease: str, columns: str) -> tuple[Any, ...]:
         """Return `columns` of the task whose newest lease this is.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from asyncrl.buffer.staleness import capacity
 from asyncrl.errors import ConfigError
 
 
@@ -20,6 +21,12 @@ class LedgerSettings:
     """Leases a task may lose before it is set aside as failed."""
     drop_no_signal: bool = True
     max_tokens: int = 2**24
+    over_provision: int | None = None
+    """Groups admitted beyond one step's; None for as many as the staleness bound allows."""
+    recycle: bool = True
+    """Whether groups that are unfinished at a commit go on; otherwise their tasks are begun anew."""
+    token_budget: int = 0
+    """Sampled tokens with which a step is complete before it has `groups_per_step` groups; 0 for none."""
 
     def __post_init__(self) -> None:
         least = {
@@ -28,9 +35,16 @@ class LedgerSettings:
             "group_size": 1,
             "max_attempts": 1,
             "max_tokens": 1,
+            "token_budget": 0,
         }
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise ConfigError(f"{name} must be at least {low}, got {getattr(self, name)}")
+        if self.over_provision is not None and self.over_provision < 0:
+            raise ConfigError(f"over_provision must be at least 0, got {self.over_provision}")
         if not self.lease_s > 0:
             raise ConfigError(f"lease_s must be above 0 seconds, got {self.lease_s}")
+
+    def slots(self, bound: int) -> int:
+        """Return how many groups may be admitted and untrained under a staleness bound."""
+        return capacity(bound, self.groups_per_step, self.over_provision)

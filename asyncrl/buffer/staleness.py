@@ -3,7 +3,9 @@
 S is `max_staleness`, P is groups per step. A group admitted at version v must be trained in the step that
 starts at version v + S at the latest: then no token is older than S versions when it is trained.
 
-Admission: at most (S + 1) * P groups are admitted and not yet trained. Consumption at version k: ready groups
+Admission: at most (S + 1) * P groups are admitted and not yet trained, or P and a stated number more where that is
+less (over-provisioning as in APRIL, arXiv 2509.18521: what is unfinished when a step has its batch goes on in the
+next). Consumption at version k: ready groups
 may go ahead of unfinished ones only while every deadline stays feasible. With n_d groups left due at d,
 
     for every j > k:   sum over d <= j of n_d   <=   (j - k) * P
@@ -11,6 +13,9 @@ may go ahead of unfinished ones only while every deadline stays feasible. With n
 because steps k+1 .. j train (j - k) * P groups. Choosing ready groups by earliest deadline keeps the left
 side as small as it can be for every j at once, so if that choice fails, every choice does, and the step must
 wait.
+
+With a token budget (C3PO++, arXiv 2510.18855) a step is complete as soon as its groups have that many sampled tokens,
+though they are fewer than P; it takes P all the same where fewer would leave a deadline infeasible.
 """
 
 from __future__ import annotations
@@ -29,6 +34,8 @@ class Admitted:
     order: int
     """Position in the order of leases."""
     ready: bool
+    tokens: int = 0
+    """Tokens sampled for it, once it is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +47,10 @@ class Choice:
     """Unfinished groups of which at least one must finish first; empty when `groups` is decided."""
 
 
-def capacity(max_staleness: int, groups_per_step: int) -> int:
-    """Return how many groups may be admitted and untrained at once."""
-    return (max_staleness + 1) * groups_per_step
+def capacity(max_staleness: int, groups_per_step: int, over_provision: int | None = None) -> int:
+    """Return how many groups may be admitted and untrained at once; `over_provision` of them beyond one step's."""
+    bound = (max_staleness + 1) * groups_per_step
+    return bound if over_provision is None else min(bound, groups_per_step + over_provision)
 
 
 def deadline(version: int, max_staleness: int) -> int:
@@ -63,21 +71,36 @@ def first_infeasible(deadlines: Sequence[int], version: int, groups_per_step: in
     return None
 
 
-def choose(groups: Sequence[Admitted], version: int, groups_per_step: int, last: bool = False) -> Choice:
+def choose(
+    groups: Sequence[Admitted], version: int, groups_per_step: int, last: bool = False, token_budget: int = 0
+) -> Choice:
     """Choose the step that starts at `version`.
 
-    `last` says that no further group will be admitted, so a short batch may be the plan's last one.
-    Ties in deadline go to the older lease.
+    `last` says that no further group will be admitted, so a short batch may be the plan's last one. A `token_budget`
+    of 0 is none. Ties in deadline go to the older lease.
     """
     by_deadline = sorted(groups, key=lambda g: (g.deadline, g.order))
     ready = [g for g in by_deadline if g.ready]
     unfinished = [g for g in by_deadline if not g.ready]
-    if len(ready) < groups_per_step and (unfinished or not last):
+    reached = _reaching(ready[:groups_per_step], token_budget)
+    if not reached and len(ready) < groups_per_step and (unfinished or not last):
         return Choice(awaited=tuple(g.id for g in unfinished))
-    chosen = ready[:groups_per_step]
-    taken = {g.id for g in chosen}
-    left = [g for g in by_deadline if g.id not in taken]
-    due = first_infeasible([g.deadline for g in left], version, groups_per_step)
-    if due is not None:
-        return Choice(awaited=tuple(g.id for g in unfinished if g.deadline <= due))
-    return Choice(groups=tuple(g.id for g in chosen))
+    due = None
+    for count in range(reached or groups_per_step, groups_per_step + 1):
+        chosen = ready[:count]
+        taken = {g.id for g in chosen}
+        left = [g.deadline for g in by_deadline if g.id not in taken]
+        due = first_infeasible(left, version, groups_per_step)
+        if due is None:
+            return Choice(groups=tuple(g.id for g in chosen))
+    return Choice(awaited=tuple(g.id for g in unfinished if due is not None and g.deadline <= due))
+
+
+def _reaching(groups: Sequence[Admitted], token_budget: int) -> int:
+    """Return how many of the first groups have `token_budget` tokens together, 0 when all of them have fewer."""
+    total = 0
+    for count, group in enumerate(groups, 1):
+        total += group.tokens
+        if token_budget and total >= token_budget:
+            return count
+    return 0

@@ -71,7 +71,8 @@ class Steps:
         """Return what is admitted, what of it `step` would train, and whether there is nothing left to train."""
         last = closed and not self._any_pending()
         admitted = self._admitted()
-        return admitted, choose(admitted, step, self.settings.groups_per_step, last), last and not admitted
+        choice = choose(admitted, step, self.settings.groups_per_step, last, self.settings.token_budget)
+        return admitted, choice, last and not admitted
 
     def _bound(self) -> list[str]:
         found = self.store.rows("SELECT lease FROM tasks WHERE state = 'bound' ORDER BY lease_order")
@@ -140,7 +141,13 @@ class Steps:
         self.store.execute("DELETE FROM bodies WHERE seq IN (SELECT seq FROM tasks WHERE state = 'bound')")
         self.store.execute("UPDATE tasks SET state = 'trained' WHERE state = 'bound'")
         self.store.set_fact("version", version)
+        if not self.settings.recycle:
+            self._begin_anew()
         return True
+
+    def _begin_anew(self) -> None:
+        begun = self.store.execute("UPDATE tasks SET state = 'pending' WHERE state = 'leased'").rowcount
+        self.store.set_fact("restarted", self.store.fact("restarted") + begun)
 
     def rollback_to(self, version: int) -> int:
         """Return how many tasks wait again."""
@@ -172,9 +179,10 @@ class Steps:
 
     def _admitted(self) -> list[Admitted]:
         rows = self.store.rows(
-            "SELECT lease, deadline, lease_order, state FROM tasks WHERE state IN ('leased', 'ready')"
+            "SELECT lease, deadline, lease_order, state = 'ready', tokens FROM tasks "
+            "WHERE state IN ('leased', 'ready')"
         )
-        return [Admitted(lease, due, order, state == "ready") for lease, due, order, state in rows]
+        return [Admitted(lease, due, order, bool(ready), tokens) for lease, due, order, ready, tokens in rows]
 
     def _any_pending(self) -> bool:
         return self.store.row("SELECT 1 FROM tasks WHERE state = 'pending' LIMIT 1") is not None

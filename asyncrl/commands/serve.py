@@ -119,6 +119,9 @@ def _buffer(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> i
         max_attempts=config.rollout.max_attempts,
         drop_no_signal=config.buffer.drop_no_signal,
         max_tokens=config.max_tokens,
+        over_provision=config.buffer.over_provision,
+        recycle=config.buffer.recycle,
+        token_budget=config.buffer.token_budget,
         base_version=args.base_version,
         **address,
     )

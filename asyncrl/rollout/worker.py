@@ -2,7 +2,7 @@
 
     buffer --lease--> slot 1..n --episodes--> engine, environments
        ^                 |
-       +------put--------+            renewals every third of a lease keep the slot
+       +------put--------+            renewals, by default every third of a lease, keep the slot
 
 A slot waits for the buffer (long poll), never for another slot. A lost lease cancels its group: the buffer
 has given the task to somebody else. The loop ends when the buffer says the plan is done, or on `drain`.
@@ -83,6 +83,7 @@ class RolloutLoop:
         episode_timeout_s: float,
         poll_s: float = 5.0,
         limit: Callable[[], int] | None = None,
+        renew_every_s: float = 0.0,
     ) -> None:
         self.name = name
         self.limit = limit or (lambda: groups_in_flight)
@@ -95,6 +96,7 @@ class RolloutLoop:
         self.lease_s = lease_s
         self.episode_timeout_s = episode_timeout_s
         self.poll_s = poll_s
+        self.renew_every_s = renew_every_s or lease_s / 3
         self.counters = WorkerCounters()
         self.running: dict[str, Lease] = {}
         self.refused = ""
@@ -169,7 +171,7 @@ class RolloutLoop:
     async def _keep(self, lease: Lease) -> None:
         """Renew until cancelled; ends by raising when the lease is gone."""
         while True:
-            await asyncio.sleep(self.lease_s / 3)
+            await asyncio.sleep(self.renew_every_s)
             try:
                 await self.buffer.renew(lease.id)
             except (UnavailableError, TimeoutError, OSError) as error:

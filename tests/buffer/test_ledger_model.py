@@ -31,11 +31,20 @@ class Crash(Exception):
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    @initialize(staleness=st.integers(0, 3), per_step=st.integers(1, 3))
-    def open(self, staleness, per_step):
+    @initialize(
+        staleness=st.integers(0, 3),
+        per_step=st.integers(1, 3),
+        beyond=st.sampled_from([None, None, 0, 1, 2, 20]),
+        recycle=st.booleans(),
+        token_budget=st.sampled_from([0, 0, 1, 10, 1000]),
+    )
+    def open(self, staleness, per_step, beyond, recycle, token_budget):
         self.root = Path(tempfile.mkdtemp())
         self.generation = 0
-        self.settings = LedgerSettings(per_step, staleness, 2, LEASE_S, MAX_ATTEMPTS)
+        self.settings = LedgerSettings(
+            per_step, staleness, 2, LEASE_S, MAX_ATTEMPTS,
+            over_provision=beyond, recycle=recycle, token_budget=token_budget,
+        )  # fmt: skip
         self.now = 0.0
         self.path = self.root / "ledger-0.sqlite"
         self.book = Ledger(self.path, self.settings, now=0.0)
@@ -113,7 +122,11 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(crash=crashes, call=st.integers(0, 2**30))
     def lease(self, crash, call):
         held = sum(s in ("leased", "ready", "bound") for s in self.state.values())
-        room = held < (self.settings.max_staleness + 1) * self.settings.groups_per_step
+        most, beyond = (
+            self.settings.max_staleness * self.settings.groups_per_step,
+            self.settings.over_provision,
+        )
+        room = held < self.settings.groups_per_step + (most if beyond is None else min(most, beyond))
         pending = [t for t in sorted(self.state, key=lambda t: int(t[1:])) if self.state[t] == "pending"]
         name = f"{call}-{len(self.old_leases)}"
         found = self.call(lambda book: book.lease("w", self.now, name), crash)
@@ -198,7 +211,10 @@ class LedgerMachine(RuleBasedStateMachine):
         if self.batch is not None:
             assert names == self.batch, "a step keeps its batch"
             return
-        assert len(names) == self.settings.groups_per_step
+        if len(names) != self.settings.groups_per_step:
+            sampled = [sum(t.num_sampled for t in one.trajectories) for one in batch]
+            assert 0 < len(names) < self.settings.groups_per_step
+            assert sum(sampled) >= self.settings.token_budget > 0
         for one in batch:
             assert self.state[one.task.id] == "ready"
             assert one.id == self.leases[one.task.id].id
@@ -216,6 +232,10 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.trained.append((self.version, name))
         self.version += 1
         self.batch = None
+        for name in [name for name, state in self.state.items() if state == "leased"]:
+            if not self.settings.recycle:
+                self.state[name] = "pending"
+                self.expiry.pop(self.leases[name].id)
 
     @precondition(lambda self: self.version > 0)
     @rule(data=st.data(), crash=crashes)

@@ -26,8 +26,8 @@ def test_feasibility_is_the_written_condition(deadlines, version, groups_per_ste
     assert (first_infeasible(deadlines, version, groups_per_step) is None) == found
 
 
-groups_at = st.lists(st.tuples(st.integers(3, 7), st.booleans()), max_size=7).map(
-    lambda pairs: [Admitted(f"g{i}", due, i, ready) for i, (due, ready) in enumerate(pairs)]
+groups_at = st.lists(st.tuples(st.integers(3, 7), st.booleans(), st.integers(0, 9)), max_size=7).map(
+    lambda found: [Admitted(f"g{i}", due, i, ready, n) for i, (due, ready, n) in enumerate(found)]
 )
 
 
@@ -46,6 +46,39 @@ def test_a_step_is_chosen_whenever_any_choice_keeps_every_deadline(groups, group
         assert tuple(by_id[i] for i in choice.groups) in [
             tuple(sorted(p, key=lambda g: (g.deadline, g.order))) for p in possible
         ]
+
+
+@given(groups_at, st.integers(1, 3), st.integers(1, 20))
+def test_a_token_budget_takes_the_fewest_groups_that_reach_it_and_keep_every_deadline(
+    groups, groups_per_step, budget
+):
+    choice = choose(groups, 3, groups_per_step, token_budget=budget)
+    ready = sorted((g for g in groups if g.ready), key=lambda g: (g.deadline, g.order))[:groups_per_step]
+    by_id = {g.id: g for g in groups}
+    chosen = [by_id[name] for name in choice.groups]
+    assert chosen == ready[: len(chosen)]
+    kept = [g.deadline for g in groups if g not in chosen]
+    fewer = [g.deadline for g in groups if g not in chosen[:-1]]
+    if chosen:
+        assert feasible_by_counting(kept, 3, groups_per_step)
+        if len(chosen) < groups_per_step:
+            assert sum(g.tokens for g in chosen) >= budget > sum(g.tokens for g in chosen[:-1])
+        elif sum(g.tokens for g in chosen[:-1]) >= budget:
+            assert not feasible_by_counting(fewer, 3, groups_per_step)
+    elif sum(g.tokens for g in ready) >= budget:
+        left = [g.deadline for g in groups if g not in ready]
+        assert not feasible_by_counting(left, 3, groups_per_step)
+
+
+def test_a_token_budget_ends_a_step_early_and_waits_for_nobody():
+    groups = [Admitted("a", 5, 0, True, 60), Admitted("b", 5, 1, True, 50), Admitted("c", 5, 2, False)]
+    assert choose(groups, 3, 3, token_budget=100).groups == ("a", "b")
+    assert choose(groups, 3, 3, token_budget=111).awaited == ("c",)
+    assert choose(groups, 3, 3).awaited == ("c",)
+
+
+def test_groups_beyond_a_step_are_limited_to_what_the_bound_allows():
+    assert [capacity(2, 4, beyond) for beyond in (None, 0, 3, 8, 99)] == [12, 4, 7, 12, 12]
 
 
 def test_the_designs_example_waits_for_the_group_that_would_miss_its_deadline():
@@ -72,15 +105,16 @@ def test_only_the_last_step_may_be_short():
 class Schedule:
     """Admission and consumption as the ledger does them, with groups that finish, fail and are dropped at will."""
 
-    def __init__(self, max_staleness, groups_per_step):
+    def __init__(self, max_staleness, groups_per_step, over_provision=None, token_budget=0):
         self.S, self.P = max_staleness, groups_per_step
+        self.beyond, self.budget = over_provision, token_budget
         self.version = 0
         self.count = 0
         self.open = {}
         self.trained_lags = []
 
     def admit(self):
-        while len(self.open) < capacity(self.S, self.P):
+        while len(self.open) < capacity(self.S, self.P, self.beyond):
             due = deadline(self.version, self.S)
             self.open[self.count] = Admitted(str(self.count), due, self.count, False)
             self.count += 1
@@ -91,13 +125,13 @@ class Schedule:
             return
         group = unfinished[pick % len(unfinished)]
         if what == "done":
-            self.open[group.order] = Admitted(group.id, group.deadline, group.order, True)
+            self.open[group.order] = Admitted(group.id, group.deadline, group.order, True, pick)
         else:
             del self.open[group.order]
             self.admit()
 
     def step(self):
-        choice = choose(list(self.open.values()), self.version, self.P)
+        choice = choose(list(self.open.values()), self.version, self.P, token_budget=self.budget)
         for name in choice.groups:
             group = self.open.pop(int(name))
             self.trained_lags.append(self.version - (group.deadline - self.S))
@@ -111,12 +145,14 @@ class Schedule:
 @given(
     st.integers(0, 4),
     st.integers(1, 4),
+    st.sampled_from([None, 0, 1, 5]),
+    st.sampled_from([0, 1, 30, 80]),
     st.lists(
         st.tuples(st.integers(0, 40), st.sampled_from(["done", "done", "done", "lost", "step"])), max_size=150
     ),
 )
-def test_no_schedule_is_stale_or_stuck(max_staleness, groups_per_step, events):
-    schedule = Schedule(max_staleness, groups_per_step)
+def test_no_schedule_is_stale_or_stuck(max_staleness, groups_per_step, beyond, budget, events):
+    schedule = Schedule(max_staleness, groups_per_step, beyond, budget)
     schedule.admit()
     for pick, what in events:
         if what == "step":

@@ -85,8 +85,9 @@ class Engine:
         )
 
 
-def setup(renderer, tasks, outages=(), lease_s=60.0, slots=4):
-    ledger = Ledger(":memory:", LedgerSettings(2, 1, 2, lease_s=lease_s, drop_no_signal=False))
+def setup(renderer, tasks, outages=(), lease_s=60.0, slots=4, recycle=True):
+    bounds = LedgerSettings(2, 1, 2, lease_s=lease_s, drop_no_signal=False, recycle=recycle)
+    ledger = Ledger(":memory:", bounds)
     ledger.add_tasks([Task(f"t{i}", f"{__name__}:OneTurn", i) for i in range(tasks)])
     engine = Engine(renderer, ledger)
     settings = EpisodeSettings(Limits(0, 16, 200))
@@ -208,6 +209,31 @@ def test_a_lost_lease_cancels_its_group_and_the_task_is_run_again(renderer):
     attempt, counters = asyncio.run(scenario())
     assert attempt == 2
     assert (counters.groups, counters.leases_lost) == (1, 1)
+
+
+@pytest.mark.parametrize(("recycle", "begun"), [(True, [0]), (False, [0, 1])])
+def test_a_group_that_a_commit_finds_unfinished_goes_on_or_is_begun_anew(renderer, recycle, begun):
+    async def scenario():
+        ledger, engine, _, loop = setup(renderer, tasks=2, slots=1, recycle=recycle)
+        loop.renew_every_s = 0.02
+        versions = []
+        running = asyncio.ensure_future(loop.run())
+        await until(lambda: ledger.stats()["ready"] == 2)
+        engine.gate.clear()
+        ledger.add_tasks([Task("slow", f"{__name__}:OneTurn", 2)])
+        await until(lambda: loop.running)
+        versions.append(next(iter(loop.running.values())).version)
+        assert len(ledger.take(0).groups) == 2
+        ledger.commit(1)
+        if not recycle:
+            await until(lambda: any(lease.version == 1 for lease in loop.running.values()))
+            versions.append(1)
+        engine.gate.set()
+        await until(lambda: ledger.stats()["ready"] == 1)
+        await finish(loop, running)
+        return versions, loop.counters.leases_lost, ledger.stats()["restarted"]
+
+    assert asyncio.run(scenario()) == (begun, len(begun) - 1, len(begun) - 1)
 
 
 def test_a_lease_is_renewed_as_long_as_its_group_runs(renderer):
