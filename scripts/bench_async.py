@@ -45,7 +45,9 @@ SCHEDULES = {
     "one_step_off": ["train.schedule=one_step_off"],
     "asynchronous": ["train.schedule=asynchronous", "buffer.max_staleness=4"],
     "partial": ["train.schedule=partial", "buffer.max_staleness=4"],
+    "partial_beginning_anew": ["train.schedule=partial", "buffer.max_staleness=4", "buffer.recycle=false"],
 }
+"""The last one is partial without recycling: what is unfinished at a commit is thrown away."""
 COMMON = [
     "env.name=scripts.slow_tools:SlowGridworld",
     "rollout.group_size=8",
