@@ -94,6 +94,13 @@ class Config(Section):
                     f"buffer.{name} must be left out under train.schedule={self.train.schedule!r}, which trains "
                     "whole batches of one version"
                 )
+        most = self.buffer.max_staleness * self.buffer.groups_per_step
+        if self.buffer.token_budget and self.slots == most + self.buffer.groups_per_step:
+            raise ValueError(
+                f"buffer.over_provision must be below max_staleness * groups_per_step = {most} for a token_budget: "
+                "with as many groups in flight as the bound admits every step must be a full one, got "
+                f"{self.buffer.over_provision}"
+            )
         if self.judge.url and self.env.name == "agent":
             raise ValueError(
                 "judge.url must be left out for env.name='agent', whose agent reports its own reward, got "

@@ -116,7 +116,7 @@ class BufferConfig(Section):
     recycle: bool = True
     """Unfinished groups go on after a step; false begins them anew, which favours short ones: for comparison only."""
     token_budget: int = Field(0, ge=0)
-    """Sampled tokens with which a step is complete before it has all its groups; 0 for none."""
+    """Sampled tokens with which a step is complete before it has all its groups; 0 for none. Needs `over_provision`."""
 
 
 class TrainConfig(Section):

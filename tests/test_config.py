@@ -98,7 +98,16 @@ def test_steps_of_one_version_are_whole_batches(schedule, section):
         ConfigError, match=rf"buffer.{next(iter(section))} must be left out under .*{schedule}"
     ):
         parse_config(data | {"train": {"schedule": schedule}})
-    assert parse_config(data).buffer.max_staleness == 1
+    assert parse_config(data | {"buffer": section | {"over_provision": 15}}).buffer.max_staleness == 1
+
+
+def test_a_token_budget_needs_fewer_groups_in_flight_than_the_bound_admits():
+    data = {"model": {"path": "m"}, "env": {"name": "e"}}
+    for beyond in ({}, {"over_provision": 16}):
+        with pytest.raises(
+            ConfigError, match=r"buffer.over_provision must be below .* = 16 for a token_budget"
+        ):
+            parse_config(data | {"buffer": {"token_budget": 100} | beyond})
 
 
 def test_over_provisioning_limits_what_is_in_flight():
