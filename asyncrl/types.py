@@ -112,7 +112,7 @@ class Trajectory:
 
     @property
     def num_sampled(self) -> int:
-        return int(self.loss_mask.sum())
+        return int(np.count_nonzero(self.loss_mask))
 
     @property
     def usable(self) -> bool:
