@@ -124,6 +124,10 @@ def build_env(
         ASYNCRL_LORA="" if options.lora is None else options.lora.model_dump_json(),
     )
     env.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    if on_cpu():
+        # The model runs eagerly here. What is left to compile, parts of the sampler, costs the first request ten
+        # seconds and each new batch size some more, and is no faster then.
+        env.setdefault("TORCHDYNAMO_DISABLE", "1")
     if sockets:
         # vLLM leaves sockets and the file through which its ranks find each other; what torch compiles is to stay.
         env.setdefault("TORCHINDUCTOR_CACHE_DIR", compile_cache())
