@@ -37,6 +37,10 @@ from asyncrl.launch.folder import RunFolder
 from asyncrl.launch.processes import Family
 from asyncrl.train.supported import check_supported
 
+ROOT = str(Path(__file__).parents[1])
+# The environment lies in this folder: it is imported here and by the processes of the runs.
+sys.path.append(ROOT)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH", "")]))
 RECIPE = "gridworld_grpo"
 MEDIAN_S, SIGMA = 0.1, 1.2
 SCHEDULES = {
