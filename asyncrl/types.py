@@ -156,3 +156,5 @@ class Lease:
     attempt: int
     """1 for the first lease of the task, counted up when a lease is lost."""
     expires_in_s: float
+    order: int = 0
+    """Place in the order of leases. Older leases are due earlier, and engines serve them first."""

@@ -88,6 +88,7 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         *("--weight-transfer-config", json.dumps({"backend": options.weight_transfer})),
         *("--middleware", "asyncrl.weights.vllm_routes.Routes"),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
+        *("--scheduling-policy", "priority"),
         *("--enable-scale-out", "--no-enable-log-requests", "--disable-uvicorn-access-log"),
     ]
     if options.lora is not None:

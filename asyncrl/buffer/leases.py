@@ -49,16 +49,16 @@ class Leases:
         if not request:
             return None
         row = self.store.row(
-            "SELECT seq, body, lease, version, deadline, attempts FROM tasks "
+            "SELECT seq, body, lease, version, deadline, attempts, lease_order FROM tasks "
             "WHERE state = 'leased' AND request = ? AND worker = ?",
             request, worker,
         )  # fmt: skip
         if row is None:
             return None
-        seq, body, lease, version, due, attempts = row
+        seq, body, lease, version, due, attempts, order = row
         s = self.settings
         self.store.execute("UPDATE tasks SET expires = ? WHERE seq = ?", (now + s.lease_s, seq))
-        return Lease(lease, decode_task(body), version, due, s.group_size, attempts + 1, s.lease_s)
+        return Lease(lease, decode_task(body), version, due, s.group_size, attempts + 1, s.lease_s, order)
 
     def _grant_next(self, worker: str, request: str, now: float) -> Lease | None:
         s = self.settings
@@ -79,7 +79,7 @@ class Leases:
             "version = ?, deadline = ?, expires = ?, step = NULL WHERE seq = ?",
             (lease, order, request, worker, version, due, now + s.lease_s, seq),
         )
-        return Lease(lease, decode_task(body), version, due, s.group_size, attempts + 1, s.lease_s)
+        return Lease(lease, decode_task(body), version, due, s.group_size, attempts + 1, s.lease_s, order)
 
     def free_slots(self) -> int:
         held = self.store.row(f"SELECT COUNT(*) FROM tasks WHERE state IN {HOLDING}")[0]

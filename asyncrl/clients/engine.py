@@ -169,6 +169,7 @@ def _encode(request: GenerateRequest) -> dict[str, Any]:
         "seed": request.seed,
         "stop_token_ids": list(request.stop_token_ids),
         "min_version": request.min_version,
+        "order": request.order,
     }
 
 

@@ -107,6 +107,7 @@ def lease_to_map(lease: Lease) -> dict[str, Any]:
         "group_size": lease.group_size,
         "attempt": lease.attempt,
         "expires_in_s": lease.expires_in_s,
+        "order": lease.order,
     }
 
 
@@ -121,6 +122,7 @@ def lease_from_map(raw: Any, where: str = "lease") -> Lease:
         group_size=fields.integer("group_size", low=1, high=MAX_GROUP_SIZE),
         attempt=fields.integer("attempt", low=1),
         expires_in_s=fields.number("expires_in_s", low=0.0),
+        order=fields.integer("order", low=0),
     )
     fields.close()
     return lease

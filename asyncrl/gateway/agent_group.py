@@ -137,6 +137,7 @@ class AgentRunner:
             max_calls=settings.max_calls,
             seed=None if seed is None else sampling_seed(seed, lease.task.id, index, 0),
             min_version=lease.version,
+            order=lease.order,
         )
         episode = await self.host.open(spec)
         report: Report | None = None

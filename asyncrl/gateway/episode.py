@@ -41,6 +41,8 @@ class EpisodeSpec(BaseModel):
     """Makes sampling repeatable: each call's seed follows from this, the task, the episode and its context."""
     min_version: int = Field(0, ge=0)
     """Oldest policy version that may sample."""
+    order: int = Field(0, ge=0)
+    """Place among the requests that wait for an engine, lower ones first."""
 
 
 def parse_spec(raw: Any) -> EpisodeSpec:

@@ -197,6 +197,7 @@ class Sampler:
             stop_token_ids=self.renderer.stop_token_ids,
             session=prepared.session,
             min_version=episode.spec.min_version,
+            order=episode.spec.order,
         )
         # In a task of its own, so that ending the episode ends the wait without cancelling the HTTP handler.
         task = asyncio.ensure_future(self.engines.generate(request))

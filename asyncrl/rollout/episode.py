@@ -59,6 +59,16 @@ class EpisodeSettings:
     """Compare the tokens with fresh renderings of the conversation; note whether they agree and where they fork."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    """What the requests of one episode share."""
+
+    episode_id: str
+    min_version: int
+    guide: Guide | None
+    order: int
+
+
 class EpisodeRunner:
     """Runs episodes against a generator and an environment opener."""
 
@@ -92,6 +102,7 @@ class EpisodeRunner:
         episode_id: str,
         min_version: int = 0,
         guide: Guide | None = None,
+        order: int = 0,
     ) -> tuple[Trajectory, ...]:
         """Play one episode and have it judged. `episode_id` must be unique among running episodes.
 
@@ -99,9 +110,10 @@ class EpisodeRunner:
         `episode_index`. A failed episode gives one.
         min_version: the oldest policy version that may sample; engines with older weights are passed over.
         guide: turns that are given, not sampled.
+        order: place among the requests that wait for an engine, lower ones first.
         """
         builder = TrajectoryBuilder(task, episode_index)
-        first, *others = await self._run(builder, episode_id, min_version, guide)
+        first, *others = await self._run(builder, _Turns(episode_id, min_version, guide, order))
         if guide is not None:
             first = replace(first, info={**first.info, **guide.info})
         if self.judging is None or first.failure is not None:
@@ -110,9 +122,7 @@ class EpisodeRunner:
         judged = await self.judging.apply(first, task, builder.conversation)
         return replace(judged, timing={**judged.timing, "judge_s": time.monotonic() - start}), *others
 
-    async def _run(
-        self, builder: TrajectoryBuilder, episode_id: str, min_version: int, guide: Guide | None
-    ) -> tuple[Trajectory, ...]:
+    async def _run(self, builder: TrajectoryBuilder, turns: _Turns) -> tuple[Trajectory, ...]:
         """Play the episode; its session is closed when this returns."""
         task = builder.task
         try:
@@ -122,7 +132,7 @@ class EpisodeRunner:
         except EpisodeError as error:
             return (builder.finish(Status.FAILED, error.failure, str(error)),)
         try:
-            return await self._play(builder, session, episode_id, min_version, guide)
+            return await self._play(builder, session, turns)
         except EpisodeError as error:
             return (builder.finish(Status.FAILED, error.failure, str(error)),)
         except (InputError, DeadlineError) as error:
@@ -135,14 +145,12 @@ class EpisodeRunner:
         self,
         builder: TrajectoryBuilder,
         session: Session,
-        episode_id: str,
-        min_version: int,
-        guide: Guide | None,
+        turns: _Turns,
     ) -> tuple[Trajectory, ...]:
         limits, check = self.settings.limits, self.settings.check_history
         max_turns = min(limits.max_turns or session.max_turns, session.max_turns)
         talks = Conversations(Conversation(builder, self.renderer, session.messages, session.tools))
-        given = guide.turns if guide is not None else ()
+        given = turns.guide.turns if turns.guide is not None else ()
         for turn in range(max_turns):
             room = limits.max_tokens - talks.current.builder.num_tokens
             if room < 1:
@@ -150,9 +158,7 @@ class EpisodeRunner:
             most = min(room, limits.max_tokens_per_turn)
             if turn < len(given):
                 talks.current.builder.add_given_turn(given[turn])
-            elif await self._sample(
-                talks.current.builder, episode_id, turn, most, min_version, guide.session if guide else ""
-            ):
+            elif await self._sample(talks.current.builder, turns, turn, most):
                 return talks.finish(Status.TRUNCATED, "max_tokens_per_turn", check)
             step = await self._step(talks, session, turn)
             if step.truncated and step.done:
@@ -165,21 +171,16 @@ class EpisodeRunner:
     async def _sample(
         self,
         builder: TrajectoryBuilder,
-        episode_id: str,
+        turns: _Turns,
         turn: int,
         max_tokens: int,
-        min_version: int,
-        session: str,
     ) -> bool:
-        """Sample one turn; True when it was cut by `max_tokens` before it ended.
-
-        session: whose prefix the engine may hold; "" for the episode's own.
-        """
+        """Sample one turn; True when it was cut by `max_tokens` before it ended."""
         seed = self.settings.seed
         start = time.monotonic()
         generated = await self.generator.generate(
             GenerateRequest(
-                id=f"{episode_id}-{turn}",
+                id=f"{turns.episode_id}-{turn}",
                 token_ids=builder.token_ids(),
                 max_tokens=max_tokens,
                 temperature=self.settings.temperature,
@@ -187,8 +188,9 @@ class EpisodeRunner:
                 if seed is None
                 else sampling_seed(seed, builder.task.id, builder.episode_index, turn),
                 stop_token_ids=self.renderer.stop_token_ids,
-                session=session or episode_id,
-                min_version=min_version,
+                session=(turns.guide.session if turns.guide is not None else "") or turns.episode_id,
+                min_version=turns.min_version,
+                order=turns.order,
             )
         )
         builder.engine_s += time.monotonic() - start

@@ -148,7 +148,9 @@ async def _run_episode(
     for attempt in itertools.count(1):
         try:
             async with asyncio.timeout(timeout_s):
-                played = await runner.play(lease.task, index, f"{episode_id}-{attempt}", lease.version, guide)
+                played = await runner.play(
+                    lease.task, index, f"{episode_id}-{attempt}", lease.version, guide, lease.order
+                )
         except TimeoutError:
             played = (_timed_out(lease, index, timeout_s),)
         failure = played[0].failure

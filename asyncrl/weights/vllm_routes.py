@@ -211,10 +211,10 @@ class Routes:
     ) -> dict[str, Any]:
         """Generate one request, with adapters under the version it is tagged with: the newest unless it says so."""
         if self.adapters is None:
-            return await _run(engine, *parsed)
+            return await _run(engine, request, *parsed)
         try:
             with self.adapters.serve(request.get("version")) as (version, adapter):
-                answer = await _run(engine, *parsed, adapter)
+                answer = await _run(engine, request, *parsed, adapter)
         except InputError as error:
             return {"id": parsed[0], "error": f"ValueError: {error}"}
         if "error" not in answer:
@@ -243,12 +243,19 @@ async def _refuse(request_id: str, why: str) -> dict[str, Any]:
 
 
 async def _run(
-    engine: Any, request_id: str, prompt: Any, sampling: Any, adapter: LoRARequest | None = None
+    engine: Any,
+    request: dict[str, Any],
+    request_id: str,
+    prompt: Any,
+    sampling: Any,
+    adapter: LoRARequest | None = None,
 ) -> dict[str, Any]:
     """Generate one request; an engine error becomes the answer of this request alone."""
-    final = None
+    final, order = None, int(request.get("order", 0))
     try:
-        async for output in engine.generate(prompt, sampling, request_id, lora_request=adapter):
+        async for output in engine.generate(
+            prompt, sampling, request_id, lora_request=adapter, priority=order
+        ):
             final = output
     except (ValueError, RuntimeError) as error:
         return {"id": request_id, "error": f"{type(error).__name__}: {error}"}
