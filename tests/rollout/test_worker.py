@@ -73,10 +73,12 @@ class Engine:
     def __init__(self, renderer, ledger):
         self.ids = renderer.assistant({"role": "assistant", "content": "north"})
         self.ledger, self.gate, self.started = ledger, asyncio.Event(), 0
+        self.orders = []
         self.gate.set()
 
     async def generate(self, request):
         self.started += 1
+        self.orders.append(request.order)
         version = self.ledger.version
         await self.gate.wait()
         count = len(self.ids)
@@ -121,7 +123,7 @@ async def finish(loop, running):
 
 def test_every_task_is_leased_put_and_trained_once_within_the_bound(renderer):
     async def scenario():
-        ledger, _, _, loop = setup(renderer, tasks=8)
+        ledger, engine, _, loop = setup(renderer, tasks=8)
         running = asyncio.ensure_future(loop.run())
         trained = []
         for step in range(4):
@@ -131,9 +133,10 @@ def test_every_task_is_leased_put_and_trained_once_within_the_bound(renderer):
                 trained.append(body)
             ledger.commit(step + 1)
         await finish(loop, running)
-        return ledger.stats(), loop, len(trained)
+        return ledger.stats(), loop, len(trained), sorted(engine.orders)
 
-    stats, loop, trained = asyncio.run(scenario())
+    stats, loop, trained, orders = asyncio.run(scenario())
+    assert orders == [order for order in range(1, 9) for _ in range(2)], "older leases have lower orders"
     assert (stats["trained"], trained, loop.counters.groups) == (8, 8, 8)
     assert loop.counters.episodes == {"finished": 16}
     assert loop.counters.turns == 16

@@ -125,6 +125,27 @@ def test_a_seeded_request_repeats_whatever_else_is_running(engine_url, published
     assert all(tokens == alone for tokens in together)
 
 
+def test_requests_of_older_leases_overtake_when_there_are_more_than_run_at_once(engine_url, published):
+    prompt = contexts(1, 30, published[0].config.vocab_size, seed=4)[0]
+
+    async def scenario(client):
+        finished = []
+
+        async def ask(number, order):
+            await client.generate(GenerateRequest(f"order-{order}-{number}", prompt, 60, order=order))
+            finished.append(order)
+
+        young = [asyncio.create_task(ask(number, 9)) for number in range(192)]
+        await asyncio.sleep(0.2)
+        await asyncio.gather(*young, *(ask(number, 3) for number in range(8)))
+        return finished
+
+    finished = with_client(engine_url, scenario)
+    assert finished.count(3) == 8
+    # Behind all others they would end last; 64 run at once.
+    assert 199 - finished[::-1].index(3) < 150
+
+
 def test_a_corrupted_weight_file_is_refused_and_the_weights_stay(engine_url, published, tiny_model):
     old, _, file, _ = published
 
