@@ -127,7 +127,7 @@ def test_an_address_open_to_others_needs_a_token():
 
 
 def test_a_port_in_use_is_named(open_service):
-    port = int(open_service.address.split(":")[1])
+    port = urlsplit(open_service.url).port
     with pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1:{port}: Address already in use"):
         serve(make_app(), port=port)
 
@@ -145,7 +145,6 @@ def test_sigterm_ends_waiting_requests_and_the_exit_code_is_0(tmp_path):
     script = """
         import sys
         from asyncrl.services.http import create_app, serve
-from tests.app_thread import AppThread
         app = create_app("test")
         @app.post("/wait")
         async def wait() -> str:
