@@ -20,6 +20,8 @@ from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.rollout.generate import Generated, GenerateRequest
 
 MAX_REQUESTS_PER_CALL = 64
+RETRY_PAUSE_S = 0.2
+"""Before the second attempt; each further one waits this much longer."""
 
 
 @dataclass(slots=True)
@@ -51,7 +53,10 @@ class EngineClient:
         return self._busy_s + (time.monotonic() - self._busy_since if self.in_flight else 0.0)
 
     async def close(self) -> None:
-        """Cancel what is running and close connections."""
+        """Cancel what is running or queued and close connections."""
+        for pending in self._waiting:
+            pending.answer.cancel()
+        self._waiting = []
         for call in list(self._calls):
             call.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
@@ -92,10 +97,27 @@ class EngineClient:
             call.add_done_callback(self._calls.discard)
 
     async def _call(self, batch: list[_Pending]) -> None:
+        """Have a batch answered. Cancelled at whatever point, it leaves nobody waiting for an answer."""
         left = {p.request.id: p for p in batch}
-        reason = "the engine closed the stream early"
         try:
-            body = msgpack.packb({"requests": [_encode(p.request) for p in batch]})
+            if reason := await self._exchange(left):
+                await self._retry(list(left.values()), reason)
+        except InputError as error:
+            for pending in left.values():
+                _fail(pending, InputError(f"engine {self.url}: {error}"))
+        except asyncio.CancelledError:
+            for pending in left.values():
+                pending.answer.cancel()
+            raise
+        except Exception as error:
+            # A bug is its callers' crash, not their wait until the time is over.
+            for pending in left.values():
+                _fail(pending, error)
+
+    async def _exchange(self, left: dict[str, _Pending]) -> str:
+        """Send what is left and deliver the answers; return why some did not come, "" when all did."""
+        try:
+            body = msgpack.packb({"requests": [_encode(p.request) for p in left.values()]})
             async with self._session().post("/asyncrl/v1/generate", data=body) as response:
                 if response.status == 503:
                     raise ConnectionError(await _error_text(response))
@@ -104,27 +126,27 @@ class EngineClient:
                 while left:
                     (size,) = struct.unpack("<I", await response.content.readexactly(4))
                     _deliver(left, msgpack.unpackb(await response.content.readexactly(size)))
-        except asyncio.CancelledError:
-            for pending in left.values():
-                pending.answer.cancel()
-            raise
-        except InputError as error:
-            for pending in left.values():
-                _fail(pending, InputError(f"engine {self.url}: {error}"))
-            return
-        except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError) as error:
-            reason = f"{type(error).__name__}: {error}"
-        for pending in left.values():
-            await self._retry(pending, reason)
+        except asyncio.IncompleteReadError:
+            return "the engine closed the stream early"
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
 
-    async def _retry(self, pending: _Pending, reason: str) -> None:
-        pending.attempts += 1
-        if pending.attempts >= self.max_attempts:
-            _fail(pending, InfrastructureError(f"engine {self.url}: {reason} ({pending.attempts} attempts)"))
-            return
-        await asyncio.sleep(0.2 * pending.attempts)
-        if not pending.answer.done():
-            self._enqueue(pending)
+    async def _retry(self, unanswered: list[_Pending], reason: str) -> None:
+        """Queue them again after a pause, together; those that had all their attempts fail."""
+        again = []
+        for pending in unanswered:
+            pending.attempts += 1
+            if pending.attempts < self.max_attempts:
+                again.append(pending)
+            else:
+                failure = f"engine {self.url}: {reason} ({pending.attempts} attempts)"
+                _fail(pending, InfrastructureError(failure))
+        if again:
+            await asyncio.sleep(RETRY_PAUSE_S * max(pending.attempts for pending in again))
+        for pending in again:
+            if not pending.answer.done():
+                self._enqueue(pending)
 
     def _session(self) -> aiohttp.ClientSession:
         if self._http is None:

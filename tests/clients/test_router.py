@@ -21,12 +21,13 @@ class Engine:
     """Answers `/asyncrl/v1` with one token; `gate` holds answers back, `broken` drops connections."""
 
     def __init__(self):
-        self.seen, self.aborted = [], []
+        self.seen, self.aborted, self.calls = [], [], 0
         self.version, self.waiting, self.kv_usage, self.broken, self.refuses = 0, 0, 0.0, False, False
         self.gate = asyncio.Event()
         self.gate.set()
 
     async def generate(self, request):
+        self.calls += 1
         if self.broken:
             request.transport.abort()
             return web.Response()
@@ -61,8 +62,8 @@ class Engine:
 
 
 @asynccontextmanager
-async def cluster(count):
-    """`count` engines on sockets and a router over them."""
+async def cluster(count, max_attempts=1):
+    """`count` engines on sockets and a router over them, which asks each so often."""
     engines, runners, urls = [], [], []
     for _ in range(count):
         engine, app = Engine(), web.Application()
@@ -80,7 +81,7 @@ async def cluster(count):
         engines.append(engine)
         runners.append(runner)
         urls.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
-    router = EngineRouter([EngineClient(url, max_attempts=1) for url in urls])
+    router = EngineRouter([EngineClient(url, max_attempts=max_attempts) for url in urls])
     try:
         async with asyncio.timeout(DEADLINE_S):
             yield router, dict(zip(urls, engines, strict=True)), dict(zip(urls, runners, strict=True))
@@ -244,6 +245,38 @@ def test_what_a_leaving_engine_runs_goes_to_another():
 
     answer, seen = asyncio.run(scenario())
     assert (answer.token_ids.tolist(), seen) == ([1], ["a"])
+
+
+def test_what_waits_to_be_asked_again_when_its_engine_leaves_goes_to_another():
+    async def scenario():
+        async with cluster(2, max_attempts=9) as (router, engines, _):
+            for engine in engines.values():
+                engine.broken = True
+            call = asyncio.ensure_future(router.generate(request("a", session="s")))
+            while not (home := [url for url, e in engines.items() if e.calls == 2]):
+                await asyncio.sleep(0.005)
+            await asyncio.sleep(0.05)
+            (other,) = set(engines) - set(home)
+            engines[other].broken = False
+            await router.leave(home[0])
+            return (await call).token_ids.tolist(), engines[other].seen
+
+    assert asyncio.run(scenario()) == ([1], ["a"])
+
+
+def test_what_a_dropped_connection_carried_is_asked_again_in_one_call():
+    async def scenario():
+        async with cluster(1, max_attempts=2) as (router, engines, _):
+            (engine,) = engines.values()
+            engine.broken = True
+            calls = [asyncio.ensure_future(router.generate(request(f"{i}"))) for i in range(20)]
+            while not engine.calls:
+                await asyncio.sleep(0.005)
+            engine.broken = False
+            await asyncio.gather(*calls)
+            return engine.calls, sorted(engine.seen, key=int)
+
+    assert asyncio.run(scenario()) == (2, [f"{i}" for i in range(20)])
 
 
 def test_engines_join_and_leave_while_it_runs():
