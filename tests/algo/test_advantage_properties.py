@@ -15,7 +15,7 @@ from asyncrl.algo.registry import ADVANTAGES, resolve
 from tests.algo.factories import advantage_batch
 
 seeds = st.integers(0, 2**31 - 1)
-few = settings(max_examples=10, deadline=None, derandomize=True)
+few = settings(max_examples=10)
 
 GROUP_CENTRED: dict[str, list[dict[str, Any]]] = {
     "dr_grpo": [{}],

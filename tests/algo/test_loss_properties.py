@@ -13,7 +13,7 @@ from tests.algo.factories import loss_fields
 
 REQUIRED = {"opsm": {"delta": 0.0}}
 seeds = st.integers(0, 2**31 - 1)
-few = settings(max_examples=15, deadline=None, derandomize=True)
+few = settings(max_examples=15)
 
 
 def run_loss(name: str, fields: dict) -> tuple[torch.Tensor, torch.Tensor]:

@@ -290,8 +290,6 @@ class LedgerMachine(RuleBasedStateMachine):
 LedgerMachine.TestCase.settings = settings(
     max_examples=50,
     stateful_step_count=50,
-    deadline=None,
-    derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
 TestLedgerModel = LedgerMachine.TestCase

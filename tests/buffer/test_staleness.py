@@ -57,17 +57,15 @@ def test_a_token_budget_takes_the_fewest_groups_that_reach_it_and_keep_every_dea
     by_id = {g.id: g for g in groups}
     chosen = [by_id[name] for name in choice.groups]
     assert chosen == ready[: len(chosen)]
-    kept = [g.deadline for g in groups if g not in chosen]
-    fewer = [g.deadline for g in groups if g not in chosen[:-1]]
-    if chosen:
-        assert feasible_by_counting(kept, 3, groups_per_step)
-        if len(chosen) < groups_per_step:
-            assert sum(g.tokens for g in chosen) >= budget > sum(g.tokens for g in chosen[:-1])
-        elif sum(g.tokens for g in chosen[:-1]) >= budget:
-            assert not feasible_by_counting(fewer, 3, groups_per_step)
-    elif sum(g.tokens for g in ready) >= budget:
-        left = [g.deadline for g in groups if g not in ready]
-        assert not feasible_by_counting(left, 3, groups_per_step)
+
+    def complete(count):
+        """Whether the first `count` of the ready groups could be the step: enough, and nobody else comes too late."""
+        enough = count == groups_per_step or sum(g.tokens for g in ready[:count]) >= budget
+        kept = [g.deadline for g in groups if g not in ready[:count]]
+        return enough and feasible_by_counting(kept, 3, groups_per_step)
+
+    fewest = next((count for count in range(1, len(ready) + 1) if complete(count)), 0)
+    assert len(chosen) == fewest
 
 
 def test_a_token_budget_ends_a_step_early_and_waits_for_nobody():

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.clients.placement import LONG_PROMPT_TOKENS, EngineLoad, Health, hash_order, place
@@ -128,7 +128,6 @@ engine_loads = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(engine_loads, st.binary(max_size=8), st.integers(0, 5000), st.data())
 def test_every_engine_is_tried_once_healthiest_first_and_the_choice_is_repeatable(engines, key, tokens, data):
     home = data.draw(st.sampled_from(["", *(e.url for e in engines)]))
@@ -139,7 +138,6 @@ def test_every_engine_is_tried_once_healthiest_first_and_the_choice_is_repeatabl
     assert order == place(key, tokens, engines[::-1], home)
 
 
-@settings(deadline=None)
 @given(st.lists(st.text("abcdef", min_size=1), min_size=2, unique=True), st.binary(max_size=8))
 def test_taking_an_engine_away_leaves_the_order_of_the_others(urls, key):
     order = hash_order(key, urls)

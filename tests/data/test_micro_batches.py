@@ -9,7 +9,7 @@ from asyncrl.data.micro_batches import plan_micro_batches
 lengths = st.lists(st.integers(1, 200), min_size=1, max_size=60)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(lengths, st.integers(1, 1000), st.integers(1, 5))
 def test_every_row_appears_once_within_the_budget_and_ranks_agree_on_the_count(lengths, budget, ranks):
     plans = plan_micro_batches(lengths, budget, ranks)
@@ -20,7 +20,7 @@ def test_every_row_appears_once_within_the_budget_and_ranks_agree_on_the_count(l
         assert len(rows) * max(lengths[row] for row in rows) <= budget
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(lengths, st.integers(2, 5))
 def test_ranks_differ_by_at_most_one_row_and_the_longest_row(lengths, ranks):
     plans = plan_micro_batches(lengths, 10**6, ranks)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.errors import InputError
@@ -41,7 +41,6 @@ def trees(draw):
     return tree
 
 
-@settings(deadline=None)
 @given(trees(), st.integers(-2, 2))
 def test_every_sampled_token_is_trained_exactly_once_in_its_own_context(tree, reward):
     trajectories, drifted = export_tree(tree, "t", 0, Verdict(reward=float(reward)), {})
@@ -108,7 +107,6 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(
     json_values
     | st.lists(st.fixed_dictionaries({"role": st.text(max_size=9)}, optional={"content": json_values}))
@@ -121,7 +119,6 @@ def test_arbitrary_messages_are_read_or_refused_never_worse(raw):
     assert len(conversation.key()) == 16
 
 
-@settings(deadline=None)
 @given(st.text("abST", max_size=20), st.lists(st.text("abST", min_size=1, max_size=3), max_size=3))
 def test_a_turn_is_cut_after_the_first_token_that_completes_a_stop_string(text, stop):
     def decode(ids):
@@ -139,7 +136,6 @@ def test_a_turn_is_cut_after_the_first_token_that_completes_a_stop_string(text, 
         assert kept == text
 
 
-@settings(deadline=None)
 @given(st.text("abST", max_size=20), st.lists(st.text("abST", min_size=1, max_size=3), max_size=3), st.data())
 def test_shown_text_is_never_taken_back(text, stop, data):
     """Whatever comes next, what is settled stays before the first stop string."""

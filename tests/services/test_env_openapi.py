@@ -24,9 +24,7 @@ REQUESTS = 100
 ENVS = ["gridworld", "calculator", "textgame", "countdown", "no such thing", "json:loads", "..os:", "a:b:c"]
 WALK = settings(
     max_examples=REQUESTS,
-    derandomize=True,
     database=None,
-    deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
