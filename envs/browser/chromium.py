@@ -101,13 +101,10 @@ class Tab:
             if not await element.count():
                 raise ValueError(f"there is no element {ref}")
             await getattr(element, action)(*arguments, timeout=ACTION_TIMEOUT_MS)
-        except self._host.late as error:
-            self._host.check_alive(error)
-            if await self._takes(element, action, *arguments):
-                raise InfrastructureError(f"browser: {ref} did not answer: {_first_line(error)}") from error
-            raise ValueError(f"{ref} cannot be used so: {_first_line(error)}") from error
         except self._host.errors as error:
             self._host.check_alive(error)
+            if isinstance(error, self._host.late) and await self._takes(element, action, *arguments):
+                raise InfrastructureError(f"browser: {ref} did not answer: {_first_line(error)}") from error
             raise ValueError(f"{ref} cannot be used so: {_first_line(error)}") from error
         return await self._snapshot()
 
