@@ -198,9 +198,8 @@ def _encode(request: GenerateRequest) -> dict[str, Any]:
 def _deliver(left: dict[str, _Pending], message: dict[str, Any]) -> None:
     pending = left.pop(message["id"])
     if "error" in message:
-        # vLLM raises ValueError for a request it cannot serve; another engine could not either.
-        refused = str(message["error"]).startswith("ValueError")
-        _fail(pending, (InputError if refused else InfrastructureError)(message["error"]))
+        # What one engine refuses another could not serve either.
+        _fail(pending, (InputError if message["refused"] else InfrastructureError)(message["error"]))
     elif not pending.answer.done():
         pending.answer.set_result(decode_generated(message))
 

@@ -17,6 +17,7 @@ import json
 import math
 import re
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import aiohttp
@@ -80,6 +81,7 @@ class JudgeClient:
             task.add_done_callback(self._tasks.discard)
 
     async def _send(self, batch: list[tuple[str, JudgeRequest]]) -> None:
+        scores: Sequence[float | Exception]
         try:
             async with self._limit:
                 scores = await self._ask([request for _, request in batch])
@@ -89,9 +91,12 @@ class JudgeClient:
             for key, _ in batch:
                 self._asked.pop(key).cancel()
             raise
+        except Exception as error:
+            # A bug is its callers' crash, not their wait until the time is over.
+            scores = [error] * len(batch)
         for (key, _), score in zip(batch, scores, strict=True):
             answer = self._asked.pop(key)
-            if isinstance(score, JudgeError):
+            if isinstance(score, Exception):
                 answer.set_exception(score)
                 continue
             self.judged += 1

@@ -23,6 +23,7 @@ import logging
 import os
 import struct
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import msgpack
@@ -30,6 +31,7 @@ import numpy as np
 from prometheus_client import REGISTRY
 from vllm import SamplingParams
 from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+from vllm.exceptions import VLLMClientError
 from vllm.inputs import TokensPrompt
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
@@ -170,27 +172,22 @@ class Routes:
         except InputError as error:
             raise UnavailableError(f"the engine could not catch up yet: {error}") from error
 
-    async def _refusal(self, engine: Any, request: dict[str, Any]) -> str:
-        """Say why a request must go to an engine with newer weights; "" when it need not."""
-        least = int(request.get("min_version", 0))
+    async def _check_version(self, engine: Any, least: int) -> None:
+        """Raise `UnavailableError` when a request must go to an engine with newer weights."""
         if least <= self.position.version:
-            return ""
+            return
         version = await self._version(engine)
-        if least <= version:
-            return ""
-        return f"the engine serves version {version}, the group was admitted at version {least}"
+        if least > version:
+            raise UnavailableError(
+                f"the engine serves version {version}, the group was admitted at version {least}"
+            )
 
     async def _generate(self, engine: Any, body: dict[str, Any], receive: Any, send: Any) -> None:
         """Answer each request as it finishes; a client that leaves takes its running requests with it."""
-        requests = body["requests"]
-        parsed = [(_request_id(r), _prompt(r), _sampling(r)) for r in requests]
-        refusals = [await self._refusal(engine, r) for r in requests]
+        requests = {str(r["id"]): r for r in body["requests"]}
         headers = [(b"content-type", b"application/x-msgpack-frames")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        tasks = {
-            asyncio.ensure_future(_refuse(one[0], why) if why else self._answer(engine, one, request))
-            for one, why, request in zip(parsed, refusals, requests, strict=True)
-        }
+        tasks = {asyncio.ensure_future(self._answer(engine, *one)) for one in requests.items()}
         gone = asyncio.ensure_future(receive())
         try:
             while tasks:
@@ -206,20 +203,26 @@ class Routes:
                 task.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _answer(
-        self, engine: Any, parsed: tuple[str, Any, Any], request: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Generate one request, with adapters under the version it is tagged with: the newest unless it says so."""
-        if self.adapters is None:
-            return await _run(engine, request, *parsed)
+    async def _answer(self, engine: Any, request_id: str, request: dict[str, Any]) -> dict[str, Any]:
+        """Answer one request. What fails it fails it alone; `refused` says that no engine could serve it."""
         try:
-            with self.adapters.serve(request.get("version")) as (version, adapter):
-                answer = await _run(engine, request, *parsed, adapter)
-        except InputError as error:
-            return {"id": parsed[0], "error": f"ValueError: {error}"}
-        if "error" not in answer:
-            answer["spans"] = [[version, 0, len(answer["token_ids"]) // TOKEN_BYTES]]
-        return answer
+            return {"id": request_id, **await self._sample(engine, request_id, request)}
+        except (InputError, VLLMClientError, ValueError) as error:
+            return {"id": request_id, "refused": True, "error": f"{type(error).__name__}: {error}"}
+        except Exception as error:
+            if not isinstance(error, UnavailableError):
+                log.exception("request %s", request_id)
+            return {"id": request_id, "refused": False, "error": f"{type(error).__name__}: {error}"}
+
+    async def _sample(self, engine: Any, request_id: str, request: dict[str, Any]) -> dict[str, Any]:
+        """Generate one request, with adapters under the version it is tagged with: the newest unless it says so."""
+        parsed = _parse(request)
+        await self._check_version(engine, parsed.min_version)
+        if self.adapters is None:
+            return await _run(engine, request_id, parsed)
+        with self.adapters.serve(request.get("version")) as (version, adapter):
+            answer = await _run(engine, request_id, parsed, adapter)
+        return answer | {"spans": [[version, 0, len(answer["token_ids"]) // TOKEN_BYTES]]}
 
 
 def _pressure(engine: Any) -> dict[str, Any]:
@@ -238,69 +241,62 @@ def _pressure(engine: Any) -> dict[str, Any]:
     }
 
 
-async def _refuse(request_id: str, why: str) -> dict[str, Any]:
-    return {"id": request_id, "error": why}
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    prompt: TokensPrompt
+    sampling: SamplingParams
+    min_version: int
+    order: int
+    """Requests with a lower one go first."""
+
+
+def _parse(request: dict[str, Any]) -> _Parsed:
+    """Read one request. Raises `InputError`."""
+    try:
+        token_ids = np.frombuffer(request["token_ids"], dtype="<i4").tolist()
+        if not token_ids:
+            raise InputError("token_ids: must not be empty")
+        sampling = SamplingParams(
+            max_tokens=int(request["max_tokens"]),
+            temperature=float(request.get("temperature", 1.0)),
+            top_p=float(request.get("top_p", 1.0)),
+            top_k=int(request.get("top_k", 0)),
+            seed=request.get("seed"),
+            stop_token_ids=list(request.get("stop_token_ids", ())),
+            logprobs=0,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        min_version, order = int(request.get("min_version", 0)), int(request.get("order", 0))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"request: {type(error).__name__}: {error}") from error
+    return _Parsed(TokensPrompt(prompt_token_ids=token_ids), sampling, min_version, order)
 
 
 async def _run(
-    engine: Any,
-    request: dict[str, Any],
-    request_id: str,
-    prompt: Any,
-    sampling: Any,
-    adapter: LoRARequest | None = None,
+    engine: Any, request_id: str, parsed: _Parsed, adapter: LoRARequest | None = None
 ) -> dict[str, Any]:
-    """Generate one request; an engine error becomes the answer of this request alone."""
-    final, order = None, int(request.get("order", 0))
-    try:
-        async for output in engine.generate(
-            prompt, sampling, request_id, lora_request=adapter, priority=order
-        ):
-            final = output
-    except (ValueError, RuntimeError) as error:
-        return {"id": request_id, "error": f"{type(error).__name__}: {error}"}
+    """Generate one request. Raises what the engine raises."""
+    final = None
+    async for output in engine.generate(
+        parsed.prompt, parsed.sampling, request_id, lora_request=adapter, priority=parsed.order
+    ):
+        final = output
     if final is None or not final.finished:
-        return {"id": request_id, "error": "the engine ended the request without an output"}
+        raise UnavailableError("the engine ended the request without an output")
     out = final.outputs[0]
     token_ids = np.asarray(out.token_ids, dtype="<i4")
     logprobs = np.fromiter(
         (step[token].logprob for step, token in zip(out.logprobs or (), out.token_ids, strict=True)),
         dtype="<f4",
     )
-    spans = [[parse_version(s.version), s.start, s.end] for s in out.weight_versions or ()]
     return {
-        "id": request_id,
         "token_ids": token_ids.tobytes(),
         "logprobs": logprobs.tobytes(),
-        "spans": spans,
+        "spans": [[parse_version(s.version), s.start, s.end] for s in out.weight_versions or ()],
         "finish_reason": out.finish_reason,
         "cached_tokens": final.num_cached_tokens or 0,
     }
-
-
-def _request_id(request: dict[str, Any]) -> str:
-    return str(request["id"])
-
-
-def _prompt(request: dict[str, Any]) -> TokensPrompt:
-    token_ids = np.frombuffer(request["token_ids"], dtype="<i4").tolist()
-    if not token_ids:
-        raise InputError("token_ids: must not be empty")
-    return TokensPrompt(prompt_token_ids=token_ids)
-
-
-def _sampling(request: dict[str, Any]) -> SamplingParams:
-    return SamplingParams(
-        max_tokens=int(request["max_tokens"]),
-        temperature=float(request.get("temperature", 1.0)),
-        top_p=float(request.get("top_p", 1.0)),
-        top_k=int(request.get("top_k", 0)),
-        seed=request.get("seed"),
-        stop_token_ids=list(request.get("stop_token_ids", ())),
-        logprobs=0,
-        detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-    )
 
 
 async def _read_body(receive: Any) -> dict[str, Any]:

@@ -37,7 +37,9 @@ class Engine:
             self.seen.append(one["id"])
             await self.gate.wait()
             message = (
-                {"id": one["id"], "error": "ValueError: too long"} if self.refuses else self.answer(one["id"])
+                {"id": one["id"], "refused": True, "error": "too long"}
+                if self.refuses
+                else self.answer(one["id"])
             )
             body = msgpack.packb(message)
             await response.write(struct.pack("<I", len(body)) + body)

@@ -179,7 +179,7 @@ def test_malformed_bodies_are_refused_and_the_engine_lives(engine_url, body):
     assert asyncio.run(scenario()) == (400, 200)
 
 
-def test_a_prompt_beyond_the_context_fails_alone(engine_url, published):
+def test_a_request_the_engine_cannot_serve_fails_alone(engine_url, published):
     vocab_size = published[0].config.vocab_size
 
     async def scenario(client):
@@ -187,12 +187,16 @@ def test_a_prompt_beyond_the_context_fails_alone(engine_url, published):
         calls = [
             client.generate(GenerateRequest("long", long, 5)),
             client.generate(GenerateRequest("short", short, 5)),
+            client.generate(GenerateRequest("negative", short, -1)),
         ]
         return await asyncio.gather(*calls, return_exceptions=True)
 
-    too_long, fine = with_client(engine_url, scenario)
-    assert isinstance(too_long, Exception)
+    too_long, fine, negative = with_client(engine_url, scenario)
     assert len(fine.token_ids) > 0
+    assert isinstance(too_long, InputError)
+    assert "maximum context length is 256 tokens" in str(too_long)
+    assert isinstance(negative, InputError)
+    assert "max_tokens must be at least 1" in str(negative)
 
 
 def test_a_request_without_an_answer_in_time_fails_and_frees_the_engine(engine_url, published):
