@@ -1,7 +1,11 @@
-"""Trajectories as Parquet, one file a step, readable with `datasets.load_dataset("parquet", ...)`."""
+"""Trajectories as Parquet, one file a step, readable with `datasets.load_dataset("parquet", ...)`.
+
+Column `info` is `Trajectory.info` as JSON.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +38,7 @@ SCHEMA = pa.schema(
         ("behavior_logprobs", pa.list_(pa.float32())),
         ("versions", pa.list_(pa.int32())),
         ("wall_s", pa.float32()),
+        ("info", pa.string()),
     ]
 )
 
@@ -78,4 +83,5 @@ def _row(step: int, group: Group, t: Any) -> dict[str, Any]:
         "behavior_logprobs": t.behavior_logprobs,
         "versions": t.versions,
         "wall_s": t.timing.get("wall_s"),
+        "info": json.dumps(t.info),
     }

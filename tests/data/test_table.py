@@ -1,6 +1,7 @@
 """Trajectories in Parquet come back whole."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,7 +13,10 @@ from tests.train.factories import group, trajectory
 
 def test_every_field_of_a_trajectory_comes_back(tmp_path):
     first = dataclasses.replace(
-        trajectory("t", 0, reward=0.5, version=3), components={"goal": 1.0}, success=True
+        trajectory("t", 0, reward=0.5, version=3),
+        components={"goal": 1.0},
+        success=True,
+        info={"agent": "helper"},
     )
     failed = dataclasses.replace(trajectory("t", 1, failure=FailureClass.ENVIRONMENT), error="it broke")
     whole = dataclasses.replace(group("t", [0.0, 0.0], version=3), trajectories=(first, failed))
@@ -21,6 +25,7 @@ def test_every_field_of_a_trajectory_comes_back(tmp_path):
     assert path.name == "step-000004.parquet"
     assert (one["step"], one["task"], one["group"], one["worker"]) == (4, "t", "g-t", "w")
     assert (one["status"], one["failure"], one["reward"], one["success"]) == ("finished", None, 0.5, True)
+    assert json.loads(one["info"]) == {"agent": "helper"}
     assert one["components"] == [{"name": "goal", "value": 1.0}]
     assert (other["status"], other["failure"], other["error"]) == (Status.FAILED, "environment", "it broke")
     for name in ("token_ids", "loss_mask", "behavior_logprobs", "versions"):
