@@ -25,6 +25,7 @@ from asyncrl.config_sections import (
     JudgeConfig,
     LoraConfig,
     ModelConfig,
+    PolicyConfig,
     ReferenceConfig,
     RolloutConfig,
     RunConfig,
@@ -38,7 +39,7 @@ from asyncrl.config_sections import (
 )
 from asyncrl.errors import ConfigError
 
-FIXED_SECTIONS = ("run", "model", "env", "algo", "lora")
+FIXED_SECTIONS = ("run", "model", "env", "algo", "lora", "policies")
 """What makes a run the run it is; the rest may change when it is resumed."""
 
 
@@ -64,6 +65,8 @@ class Config(Section):
     sft_phase: SftPhaseConfig = SftPhaseConfig()
     eval: EvalConfig = EvalConfig()
     sft: SftConfig = SftConfig()
+    policies: dict[str, PolicyConfig] = Field(default_factory=dict)
+    """Further policies by name, each with agents of its own to play; see docs/policies.md."""
 
     @model_validator(mode="before")
     @classmethod
@@ -124,6 +127,44 @@ class Config(Section):
                 f"got {self.env.num_tasks}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _policies_fit(self) -> Config:
+        if not self.policies:
+            return self
+        for key, wrong, why in (
+            ("env.name", self.env.name == "agent", "an agent behind the gateway is played by one policy"),
+            ("rollout.branches", self.rollout.branches > 0, "branches follow one policy"),
+            ("rollout.hinted", self.rollout.hinted > 0, "hints are for one policy"),
+            ("eval.every", self.eval.every > 0, "an evaluation in flight loads one policy"),
+        ):
+            if wrong:
+                raise ValueError(f"{key} must be left out where there are policies: {why}")
+        players: dict[str, str] = {}
+        for name, policy in self.policies.items():
+            for agent in policy.agents:
+                if agent in players:
+                    raise ValueError(
+                        f"policies.{name}.agents: {agent!r} is played by policies.{players[agent]} already"
+                    )
+                players[agent] = name
+            try:
+                self.policy(name)
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+        return self
+
+    def policy(self, name: str) -> Config:
+        """Return the configuration of a further policy: this one with that policy's changes. Raises `ConfigError`.
+
+        Keys of its sections replace this configuration's; `algo` is replaced as a whole.
+        """
+        data = self.model_dump(mode="json") | {"policies": {}}
+        data["eval"]["tasks"] = 0
+        for section, changes in self.policies[name].model_dump(mode="json", exclude={"agents"}).items():
+            if changes:
+                data[section] = changes if section == "algo" else data[section] | changes
+        return parse_config(data, f"policies.{name}", strict=False)
 
     @property
     def max_tokens(self) -> int:
@@ -243,6 +284,8 @@ def _explain(problem: Any) -> str:
 
 def _fields_at(parents: Sequence[Any]) -> list[str]:
     section: Any = Config
+    if parents[:1] == ["policies"]:
+        section, parents = PolicyConfig, parents[2:]
     for parent in parents:
         section = section.model_fields[str(parent)].annotation
     return list(section.model_fields)

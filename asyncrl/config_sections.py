@@ -301,3 +301,20 @@ class SftConfig(Section):
                 f"CPU, got {self.hidden_size} / {self.num_heads}"
             )
         return self
+
+
+class PolicyConfig(Section):
+    """A further policy: the agents it plays, and where its training differs from the main policy's."""
+
+    agents: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
+    """Names the environment gives them, without what follows a "/"."""
+    model: dict[str, Any] = Field(default_factory=dict)
+    """As the other sections: keys of the recipe's section of this name, and their values for this policy."""
+    engine: dict[str, Any] = Field(default_factory=dict)
+    buffer: dict[str, Any] = Field(default_factory=dict)
+    algo: dict[str, Any] = Field(default_factory=dict)
+    """The whole objective, unlike the other sections."""
+    train: dict[str, Any] = Field(default_factory=dict)
+    lora: dict[str, Any] = Field(default_factory=dict)
+    critic: dict[str, Any] = Field(default_factory=dict)
+    reference: dict[str, Any] = Field(default_factory=dict)

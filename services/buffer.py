@@ -146,13 +146,13 @@ def _add_planning(app: FastAPI, service: BufferService) -> None:
         service.changed()
         return {"added": added}
 
-    @app.post("/v1/plan/close", openapi_extra=documented(messages.Empty))
-    async def close_plan(request: Request) -> dict[str, bool]:
+    @app.post("/v1/plan/close", openapi_extra=documented(messages.ClosePlan))
+    async def close_plan(request: Request) -> dict[str, int]:
         """Say that no more tasks come."""
-        await read(request, messages.Empty)
-        ledger.close_plan()
+        body = await read(request, messages.ClosePlan)
+        abandoned = ledger.close_plan(body.abandon)
         service.changed()
-        return {"closed": True}
+        return {"abandoned": abandoned}
 
     @app.post("/v1/pause", openapi_extra=documented(messages.Pause))
     async def pause(request: Request) -> dict[str, bool]:

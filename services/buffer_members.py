@@ -31,6 +31,8 @@ class Describe(Call):
     weights_dir: Annotated[str, Field(max_length=4096)]
     engines: list[Url] = Field(max_length=MAX_MEMBERS)
     envs: list[Url] = Field(max_length=MAX_MEMBERS)
+    policies: list[Annotated[str, Field(max_length=4096)]] = Field(default_factory=list, max_length=64)
+    """Further policies, as `asyncrl serve rollout --policy` takes them."""
 
     @field_validator("config")
     @classmethod

@@ -35,6 +35,12 @@ class Empty(Call):
     pass
 
 
+class ClosePlan(Call):
+    """With `abandon` the tasks that wait are dropped."""
+
+    abandon: bool = False
+
+
 class AddTasks(Call):
     """Tasks are `{"id", "env", "seed", "split", "data"}`."""
 

@@ -1,6 +1,6 @@
 """The rollout worker process: runs leased groups, and given tasks on request.
 
-    asyncrl serve rollout --config runs/NAME/config.json --buffer URL --engines URL --env URL
+    asyncrl serve rollout --folder runs/NAME --buffer URL --engines URL --env URL
 
 `POST /v1/rollouts` runs tasks and returns their trajectories; it needs no buffer. `GET /healthz`,
 `GET /v1/status` and `GET /metrics` say how the worker is doing.
@@ -13,7 +13,7 @@ import dataclasses
 import os
 import socket
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -32,6 +32,7 @@ from asyncrl.clients.router import EngineRouter
 from asyncrl.config import Config
 from asyncrl.data.codec import encode_group, pack, task_from_map, unpack
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
+from asyncrl.rollout.cast import CastGenerator, CastRunner, Player, with_generator
 from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
 from asyncrl.rollout.group import GroupRunner, run_group
 from asyncrl.rollout.judge import Judging
@@ -60,6 +61,20 @@ _COUNTERS = (
 )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlayerAddresses:
+    """Where a further policy's buffer and engines are; no buffer where nothing is trained."""
+
+    engines: Sequence[str]
+    buffer: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _OfPlayer:
+    router: EngineRouter
+    buffer: BufferClient | None
+
+
 class RolloutService:
     """Holds a worker's clients and its loop."""
 
@@ -72,17 +87,19 @@ class RolloutService:
         buffer: str,
         token: str,
         name: str,
+        players: Mapping[str, PlayerAddresses] | None = None,
     ) -> None:
         self.config = config
         self.name = name
         self._token = token
-        self._joined: set[str] = set()
+        self._joined: dict[str, set[str]] = {}
         self.router = EngineRouter([EngineClient(url, token) for url in engines])
         self.engines = PatientGenerator(self.router, config.engine.start_timeout_s)
         self.envs = EnvClient(list(envs), token)
         self.renderer = load_renderer(model)
         self.parse = load_parser(config.model.tool_format)
         self.buffer = BufferClient(buffer, token) if buffer else None
+        self.players = self._players(players or {})
         self.judge = JudgeClient(config.judge, os.environ.get(JUDGE_KEY, "")) if config.judge.url else None
         self.judging = Judging(self.judge, config.judge.mode, config.judge.weight) if self.judge else None
         self.agents: Agents | None = None
@@ -103,6 +120,33 @@ class RolloutService:
                 if config.buffer.recycle
                 else min(config.rollout.lease_s / 3, RESTART_LOOK_S),
             )
+
+    def _players(self, addresses: Mapping[str, PlayerAddresses]) -> dict[str, _OfPlayer]:
+        """Return the further policies. Raises `ConfigError` unless the recipe's are all there."""
+        if set(addresses) != set(self.config.policies):
+            raise ConfigError(
+                f"the recipe's policies are {sorted(self.config.policies)}, given were {sorted(addresses)}"
+            )
+        return {
+            name: _OfPlayer(
+                EngineRouter([EngineClient(url, self._token) for url in where.engines]),
+                BufferClient(where.buffer, self._token) if where.buffer else None,
+            )
+            for name, where in addresses.items()
+        }
+
+    def cast(self) -> list[Player]:
+        """Return the further policies as episodes see them."""
+        wait_s = self.config.engine.start_timeout_s
+        return [
+            Player(
+                name,
+                frozenset(self.config.policies[name].agents),
+                PatientGenerator(player.router, wait_s),
+                player.buffer,
+            )
+            for name, player in self.players.items()
+        ]
 
     def runner(
         self,
@@ -137,35 +181,49 @@ class RolloutService:
             if not isinstance(runner, EpisodeRunner) or not isinstance(baseline, EpisodeRunner):
                 raise ConfigError("algo: an objective with a greedy baseline cannot be trained with an agent")
             runner.baseline = baseline
+        if self.players:
+            if not isinstance(runner, EpisodeRunner) or runner.baseline is not None:
+                raise ConfigError("policies: must be left out where the objective has a greedy baseline")
+            return CastRunner(runner, self.cast(), self.config.rollout.lease_s / 3)
         return runner
 
     async def follow_members(self) -> None:
         """Use engines and environments that join the job, and let those go that leave it. For ever."""
         assert self.buffer is not None
         while True:
-            try:
-                job = await self.buffer.job()
-            except AsyncRLError:
-                # A buffer alone, of which no launcher has said what it is for.
-                job = {"joined": {"engine": [], "env": []}}
-            engines, envs = set(job["joined"]["engine"]), set(job["joined"]["env"])
-            for url in engines - self._joined:
-                self.router.join(EngineClient(url, self._token))
-            for url in envs - self._joined:
-                self.envs.join(url)
-            for url in self._joined - engines - envs:
-                if url in self.envs.urls:
-                    self.envs.leave(url)
-                else:
-                    await self.router.leave(url)
-            self._joined = engines | envs
+            await self._follow("", self.buffer, self.router)
+            for name, player in self.players.items():
+                if player.buffer is not None:
+                    await self._follow(name, player.buffer, player.router)
             await asyncio.sleep(MEMBERS_EVERY_S)
+
+    async def _follow(self, name: str, buffer: BufferClient, router: EngineRouter) -> None:
+        """Look once who takes part in a policy's job, "" being the main policy's."""
+        try:
+            job = await buffer.job()
+        except AsyncRLError:
+            # A buffer alone, of which no launcher has said what it is for.
+            job = {"joined": {"engine": [], "env": []}}
+        engines, envs = set(job["joined"]["engine"]), set(job["joined"]["env"])
+        joined = self._joined.get(name, set())
+        for url in engines - joined:
+            router.join(EngineClient(url, self._token))
+        for url in envs - joined:
+            self.envs.join(url)
+        for url in joined - engines - envs:
+            if url in self.envs.urls:
+                self.envs.leave(url)
+            else:
+                await router.leave(url)
+        self._joined[name] = engines | envs
 
     async def run_tasks(
         self, tasks: Sequence[Task], samples: int, temperature: float, seed: int | None
     ) -> list[bytes]:
         """Run `samples` episodes of each task at once; return encoded groups in task order."""
         runner = self.runner(temperature, seed)
+        if self.players and isinstance(runner, EpisodeRunner):
+            runner = with_generator(runner, CastGenerator(self.engines, self.cast()))
         limit = asyncio.Semaphore(
             max(1, self.config.engine.max_num_seqs * len(self.router.engines) // samples)
         )
@@ -187,10 +245,22 @@ class RolloutService:
         if self.agents is not None:
             await self.agents.close()
         await asyncio.gather(self.router.close(), self.envs.close())
+        for player in self.players.values():
+            await player.router.close()
+            if player.buffer is not None:
+                await player.buffer.close()
         if self.judge is not None:
             await self.judge.close()
         if self.buffer is not None:
             await self.buffer.close()
+
+    async def run(self) -> None:
+        """Lease and play until drained."""
+        assert self.loop is not None
+        for player in self.players.values():
+            if player.buffer is not None:
+                await player.buffer.reclaim(self.name)
+        await self.loop.run()
 
     def status(self) -> dict[str, Any]:
         """Return what `/v1/status` shows."""
@@ -247,7 +317,7 @@ def create_rollout_app(service: RolloutService, token: str) -> FastAPI:
 
     background: dict[str, Background] = {}
     if service.loop is not None:
-        background = {"lease loop": service.loop.run, "members": service.follow_members}
+        background = {"lease loop": service.run, "members": service.follow_members}
     app = create_app("asyncrl rollout worker", token, MAX_BODY_BYTES, background=background, lifespan=clients)
     registry = CollectorRegistry()
     registry.register(_Metrics(service))
@@ -304,8 +374,9 @@ def serve_rollout(
     token: str = "",
     ready_file: str | None = None,
     name: str = "",
+    players: Mapping[str, PlayerAddresses] | None = None,
 ) -> None:
     """Run a rollout worker until it is told to stop."""
     name = name or f"{socket.gethostname()}-{os.getpid()}"
-    service = RolloutService(config, model, engines, envs, buffer, token, name)
+    service = RolloutService(config, model, engines, envs, buffer, token, name, players)
     serve(create_rollout_app(service, token), host=host, port=port, ready_file=ready_file)

@@ -94,10 +94,18 @@ class Ledger:
                 [(t.id, encode_task(t)) for t in tasks],
             )
 
-    def close_plan(self) -> None:
-        """Say that no more tasks come, so that the last batch may be short."""
+    def close_plan(self, abandon: bool = False) -> int:
+        """Say that no more tasks come, so that the last batch may be short.
+
+        With `abandon` nobody is to begin the tasks that wait, either: they are dropped. Return how many.
+        """
         with self._store.transaction():
             self._store.set_fact("closed", 1)
+            if not abandon:
+                return 0
+            return self._store.execute(
+                "UPDATE tasks SET state = 'dropped', reason = 'abandoned' WHERE state = 'pending'"
+            ).rowcount
 
     def pause(self, paused: bool) -> None:
         """Grant no leases until called with False. Leases held go on."""

@@ -54,9 +54,9 @@ class BufferClient:
             added += (await self._http.post("/v1/tasks", {"tasks": chunk}))["added"]
         return added
 
-    async def close_plan(self) -> None:
-        """Say that no more tasks come."""
-        await self._http.post("/v1/plan/close")
+    async def close_plan(self, abandon: bool = False) -> int:
+        """Say that no more tasks come; with `abandon` drop those that wait, and return how many."""
+        return (await self._http.post("/v1/plan/close", {"abandon": abandon}))["abandoned"]
 
     async def lease(self, worker: str, wait_s: float) -> Lease | None:
         """Lease a group; None when nothing could be leased within `wait_s`."""

@@ -24,6 +24,8 @@ def run(args: argparse.Namespace) -> int:
     config = load_config(args.recipe, args.overrides)
     resolved = config.model_dump(mode="json")
     resolved["algo"] = resolve_settings(config.algo)
+    for name in config.policies:
+        resolve_settings(config.policy(name).algo)
     load_env(config.env.name)
     print(json.dumps(resolved, indent=2))
     return 0

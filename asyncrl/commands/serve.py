@@ -42,6 +42,13 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--name", default="", help="name of this worker in the ledger (rollout)")
     parser.add_argument(
+        "--policy",
+        action="append",
+        default=[],
+        metavar="NAME=URL,...",
+        help="a further policy of the recipe: addresses of its buffer and its engines (rollout)",
+    )
+    parser.add_argument(
         "--join",
         default="",
         metavar="URL",
@@ -67,6 +74,7 @@ def _joined(args: argparse.Namespace, token: str) -> int:
     job = fetch_job(args.join, token)
     args.model, args.buffer = args.model or job.model, args.join
     args.engines, args.env = job.engines, job.envs
+    args.policy = args.policy or job.policies
     args.weights_dir = args.weights_dir or Path(job.weights_dir)
     if args.role == "rollout":
         return _serve(args, job.config, token)
@@ -182,8 +190,15 @@ def _engine(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> i
 
 
 def _rollout(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
-    from asyncrl.services.rollout import serve_rollout
+    from asyncrl.services.rollout import PlayerAddresses, serve_rollout
 
+    players = {}
+    for policy in args.policy:
+        name, _, urls = policy.partition("=")
+        buffer, _, engines = urls.partition(",")
+        if not engines:
+            raise ConfigError(f"--policy {policy}: must look like NAME=BUFFER_URL,ENGINE_URL,...")
+        players[name] = PlayerAddresses(engines.split(","), buffer)
     serve_rollout(
         config,
         _need(args.model, "--model", "rollout"),
@@ -191,6 +206,7 @@ def _rollout(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> 
         _need(args.env, "--env", "rollout"),
         buffer=args.buffer,
         name=args.name,
+        players=players,
         **address,
     )
     return 0

@@ -44,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
 
     signal.signal(signal.SIGTERM, _interrupt)
     config, path = _chosen(args)
-    check_supported(config)
+    for one in (config, *(config.policy(name) for name in config.policies)):
+        check_supported(one)
     with RunFolder(path) as folder:
         print(f"run folder: {path}", file=sys.stderr)
         training = TrainRun(config, folder, resume=args.resume is not None)

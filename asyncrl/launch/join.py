@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ class Job:
     weights_dir: str
     engines: list[str]
     envs: list[str]
+    policies: list[str] = field(default_factory=list)
+    """Further policies, as `asyncrl serve rollout --policy` takes them."""
 
 
 def fetch_job(buffer: str, token: str) -> Job:

@@ -16,60 +16,60 @@ from asyncrl.train.progress import read_metrics
 SERVICE_TIMEOUT_S = 60.0
 
 
-class Roles:
-    """Starts buffer, environments and engines together, workers and trainer when those serve."""
+class PolicyRoles:
+    """The processes that one policy has for itself: buffer, engines and trainer.
 
-    def __init__(self, config: Config, folder: Path, model: str, weights_dir: Path) -> None:
+    prefix: what the names of its processes begin with.
+    """
+
+    def __init__(
+        self, config: Config, folder: Path, model: str, weights_dir: Path, family: Family, prefix: str = ""
+    ) -> None:
         self.config = config
         self.folder = folder
         self.model = model
         self.weights_dir = weights_dir
+        self.family = family
+        self.prefix = prefix
         self.token = os.environ.get("ASYNCRL_TOKEN", "")
-        self.family = Family(folder)
-        self.supervisor = Supervisor(
-            self.family,
-            folder / "restarts.jsonl",
-            config.run.silence_timeout_s,
-            lambda: check_model(folder, model),
-        )
         self.engines: list[Child] = []
-        self.workers: list[Child] = []
         self.buffer: Child
-        self.env: Child
         self.trainer: Child
 
-    def start(self) -> None:
-        """Start everything and have it watched. Raises `UnavailableError`, `DeadlineError`, `ConfigError`."""
-        config, family = self.config, self.family
+    def start_services(self) -> None:
+        """Start buffer and engines; `wait_services` waits until they serve. Raises `ConfigError`."""
         check_model(self.folder, self.model)
         remember_model(self.folder, self.model)
-        self.buffer = family.start("buffer", ["serve", "buffer", *self._folder()])
-        self.env = family.start("env", ["serve", "env", *self._folder()])
+        self.buffer = self.family.start(f"{self.prefix}buffer", ["serve", "buffer", *self._folder()])
         self.engines = self._start_engines()
-        for child in (self.buffer, self.env):
-            family.wait_ready(child, SERVICE_TIMEOUT_S)
-        for child in self.engines:
-            family.wait_ready(child, config.engine.start_timeout_s)
-        self.workers = [
-            family.start(f"rollout-{i}", self._worker_argv(f"rollout-{i}"))
-            for i in range(config.rollout.workers)
-        ]
-        trainer_signs = self._trainer_signs()
-        trainer_signs.forget()
-        self.trainer = family.start("trainer", self._trainer_argv(), ready=False)
-        for child in self.workers:
-            family.wait_ready(child, SERVICE_TIMEOUT_S)
-        self._watch(trainer_signs)
 
-    def _start_engines(self) -> list[Child]:
-        return [
-            self.family.start(f"engine-{i}", ["serve", "engine", *self._engine_argv()])
-            for i in range(self.config.engine.count)
-        ]
+    def wait_services(self) -> None:
+        """Raises `UnavailableError`, `DeadlineError`."""
+        self.family.wait_ready(self.buffer, SERVICE_TIMEOUT_S)
+        for child in self.engines:
+            self.family.wait_ready(child, self.config.engine.start_timeout_s)
+
+    def start_trainer(self) -> None:
+        """Start the trainer, which loads its model while others are waited for."""
+        self._signs = self._trainer_signs()
+        self._signs.forget()
+        self.trainer = self.family.start(f"{self.prefix}trainer", self._trainer_argv(), ready=False)
+
+    def watch(self, supervisor: Supervisor) -> None:
+        """Have them watched."""
+        supervisor.watch(self.buffer, HttpSigns(self.buffer, "/healthz"), SERVICE_TIMEOUT_S)
+        start_s = self.config.engine.start_timeout_s
+        for child in self.engines:
+            supervisor.watch(child, HttpSigns(child, "/asyncrl/v1/state", self.token), start_s)
+        supervisor.watch(self.trainer, self._signs, start_s, ends=True, serving=False)
 
     def trainer_ready(self) -> bool:
         """True once the trainer has loaded its model."""
         return (self.folder / "endpoints" / "trainer-0.ready").exists()
+
+    def route(self, caller: str, callee: Child) -> str:
+        """Return the address under which `caller` reaches `callee`."""
+        return callee.url
 
     def job(self) -> dict[str, Any]:
         """Return what processes must know that want to join."""
@@ -78,21 +78,15 @@ class Roles:
             "model": str(Path(self.model).resolve()) if Path(self.model).exists() else self.model,
             "weights_dir": str(self.weights_dir),
             "engines": [engine.url for engine in self.engines],
-            "envs": [self.env.url],
+            "envs": [],
+            "policies": [],
         }
 
-    def route(self, caller: str, callee: Child) -> str:
-        """Return the address under which `caller` reaches `callee`."""
-        return callee.url
-
-    def _watch(self, trainer_signs: FileSigns) -> None:
-        watch = self.supervisor.watch
-        for child in (self.buffer, self.env, *self.workers):
-            watch(child, HttpSigns(child, "/healthz"), SERVICE_TIMEOUT_S)
-        start_s = self.config.engine.start_timeout_s
-        for child in self.engines:
-            watch(child, HttpSigns(child, "/asyncrl/v1/state", self.token), start_s)
-        watch(self.trainer, trainer_signs, start_s, ends=True, serving=False)
+    def _start_engines(self) -> list[Child]:
+        return [
+            self.family.start(f"{self.prefix}engine-{i}", ["serve", "engine", *self._engine_argv()])
+            for i in range(self.config.engine.count)
+        ]
 
     def _trainer_signs(self) -> FileSigns:
         endpoints = self.folder / "endpoints"
@@ -108,16 +102,75 @@ class Roles:
     def _engine_argv(self) -> list[str]:
         return [*self._folder(), "--model", self.model, "--weights-dir", str(self.weights_dir)]
 
-    def _worker_argv(self, name: str) -> list[str]:
-        return [
-            *("serve", "rollout", *self._folder(), "--model", self.model, "--name", name),
-            *("--buffer", self.route("rollout", self.buffer), "--env", self.route("rollout", self.env)),
-            *("--engines", *(self.route("rollout", engine) for engine in self.engines)),
-        ]
-
     def _trainer_argv(self) -> list[str]:
         return [
             *("serve", "trainer", *self._folder(), "--model", self.model),
             *("--buffer", self.route("trainer", self.buffer), "--weights-dir", str(self.weights_dir)),
             *("--engines", *(self.route("trainer", engine) for engine in self.engines)),
+        ]
+
+
+class Roles(PolicyRoles):
+    """All processes: those of the main policy, of further ones, and those they share (environments, workers).
+
+    Starts buffers, environments and engines together, workers and trainers when those serve.
+    """
+
+    def __init__(self, config: Config, folder: Path, model: str, weights_dir: Path) -> None:
+        super().__init__(config, folder, model, weights_dir, Family(folder))
+        self.supervisor = Supervisor(
+            self.family, folder / "restarts.jsonl", config.run.silence_timeout_s, self._check_models
+        )
+        self.policies: dict[str, PolicyRoles] = {}
+        """Further policies by name."""
+        self.workers: list[Child] = []
+        self.env: Child
+
+    def add_policy(self, name: str, config: Config, folder: Path, model: str) -> None:
+        """Have the processes of a further policy started, too. Call before `start`."""
+        weights_dir = self.weights_dir / f"policy-{name}"
+        self.policies[name] = PolicyRoles(config, folder, model, weights_dir, self.family, f"{name}-")
+
+    def start(self) -> None:
+        """Start everything and have it watched. Raises `UnavailableError`, `DeadlineError`, `ConfigError`."""
+        family, policies = self.family, [self, *self.policies.values()]
+        for policy in policies:
+            policy.start_services()
+        self.env = family.start("env", ["serve", "env", *self._folder()])
+        family.wait_ready(self.env, SERVICE_TIMEOUT_S)
+        for policy in policies:
+            policy.wait_services()
+        self.workers = [
+            family.start(f"rollout-{i}", self._worker_argv(f"rollout-{i}"))
+            for i in range(self.config.rollout.workers)
+        ]
+        for policy in policies:
+            policy.start_trainer()
+        for child in self.workers:
+            family.wait_ready(child, SERVICE_TIMEOUT_S)
+        for child in (self.env, *self.workers):
+            self.supervisor.watch(child, HttpSigns(child, "/healthz"), SERVICE_TIMEOUT_S)
+        for policy in policies:
+            policy.watch(self.supervisor)
+
+    def job(self) -> dict[str, Any]:
+        return super().job() | {"envs": [self.env.url], "policies": self._policy_addresses()}
+
+    def _check_models(self) -> None:
+        for policy in (self, *self.policies.values()):
+            check_model(policy.folder, policy.model)
+
+    def _policy_addresses(self) -> list[str]:
+        """Return where further policies are, as `asyncrl serve rollout --policy` takes it."""
+        return [
+            f"{name}={','.join(self.route('rollout', child) for child in (policy.buffer, *policy.engines))}"
+            for name, policy in self.policies.items()
+        ]
+
+    def _worker_argv(self, name: str) -> list[str]:
+        policies = [word for where in self._policy_addresses() for word in ("--policy", where)]
+        return [
+            *("serve", "rollout", *self._folder(), "--model", self.model, "--name", name, *policies),
+            *("--buffer", self.route("rollout", self.buffer), "--env", self.route("rollout", self.env)),
+            *("--engines", *(self.route("rollout", engine) for engine in self.engines)),
         ]

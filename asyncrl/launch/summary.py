@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from asyncrl.train.progress import read_metrics
 
 if TYPE_CHECKING:
     from asyncrl.launch.evaluate import EvalResult
+    from asyncrl.launch.roles import PolicyRoles
     from asyncrl.launch.train import TrainRun
 
 
 def build_summary(run: TrainRun, stats: dict[str, Any], wall_s: float) -> dict[str, Any]:
     """Collect the run's results. Times in seconds; staleness in versions, its histogram in tokens."""
     totals = run.folder.read_json("trainer.json")
-    lags = {int(lag): count for lag, count in totals["lags"].items()}
-    tokens = max(1, sum(lags.values()))
-    pauses = totals["pauses_s"]
-    steps = read_metrics(run.folder.path)
     return {
         "eval_before": eval_block(run.eval_before),
         "eval_after": eval_block(run.eval_after),
         "evals": run.evals.results,
-        "steps": totals["steps"],
         "wall_s": wall_s,
         "train_wall_s": run.train_wall_s,
-        "max_staleness": run.config.buffer.max_staleness,
+        **_training_block(run.roles, stats),
+        "busy": {
+            "engine": run.engine_busy,
+            "trainer": (totals["busy_s"] + totals["publish_s"]) / max(run.train_wall_s, 1e-9),
+        },
+        "restarts": run.roles.supervisor.restarts(),
+        "seed": run.config.run.seed,
+        "policies": {
+            name: _training_block(roles, run.policy_stats[name]) for name, roles in run.roles.policies.items()
+        },
+    }
+
+
+def _training_block(roles: PolicyRoles, stats: dict[str, Any]) -> dict[str, Any]:
+    """Return what one policy's trainer did."""
+    totals = json.loads((roles.folder / "trainer.json").read_text())
+    lags = {int(lag): count for lag, count in totals["lags"].items()}
+    tokens = max(1, sum(lags.values()))
+    pauses = totals["pauses_s"]
+    steps = read_metrics(roles.folder)
+    return {
+        "steps": totals["steps"],
+        "max_staleness": roles.config.buffer.max_staleness,
         "staleness": {
             "max": max(lags, default=0),
             "mean": sum(lag * count for lag, count in lags.items()) / tokens,
@@ -39,14 +58,8 @@ def build_summary(run: TrainRun, stats: dict[str, Any], wall_s: float) -> dict[s
         },
         "tokens": {"generated": stats.get("tokens_generated", 0), "trained": totals["trained_tokens"]},
         "sync_pause_s": {"mean": sum(pauses) / max(1, len(pauses)), "max": max(pauses, default=0.0)},
-        "busy": {
-            "engine": run.engine_busy,
-            "trainer": (totals["busy_s"] + totals["publish_s"]) / max(run.train_wall_s, 1e-9),
-        },
-        "restarts": run.roles.supervisor.restarts(),
         "final_reward": steps[-1]["reward/mean"] if steps else None,
         "checkpoint": f"checkpoints/step-{totals['version']:06d}",
-        "seed": run.config.run.seed,
     }
 
 

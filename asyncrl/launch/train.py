@@ -2,7 +2,8 @@
 
 buffer, environments, engines start together; workers and trainer when those serve; evaluation before
 tasks are planned -> workers lease -> the trainer steps and publishes -> the trainer ends
-evaluation after on the final weights -> plot, summary -> everything stops in reverse order
+further policies' trainers end, too -> evaluation after on the final weights -> plot, summary
+everything stops in reverse order
 
 All the while dead processes are started again (`launch.supervise`). A run whose launcher died goes on with
 `asyncrl train --resume runs/NAME`.
@@ -29,7 +30,8 @@ from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.folder import RunFolder
 from asyncrl.launch.inflight import EvalsBeside
-from asyncrl.launch.roles import Roles
+from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_folder
+from asyncrl.launch.roles import PolicyRoles, Roles
 from asyncrl.launch.summary import build_summary
 from asyncrl.launch.tasks import TaskPlan, plan_tasks
 from asyncrl.train.progress import ProgressLine, plot_rewards, read_metrics
@@ -50,6 +52,9 @@ class TrainRun:
         self.eval_before: EvalResult | None = None
         self.eval_after: EvalResult | None = None
         self.evals: EvalsBeside
+        self.policies: dict[str, PolicyPlan] = {}
+        self.policy_stats: dict[str, dict[str, Any]] = {}
+        """Last counts of the further policies' buffers."""
         self.train_wall_s = 0.0
         self.engine_busy = 0.0
 
@@ -58,11 +63,13 @@ class TrainRun:
         start = time.monotonic()
         tasks = plan_tasks(self.config)
         self.folder.write_json("config.json", self.config.model_dump(mode="json"))
-        self.roles = self.make_roles(self._base_model())
+        self.roles = self.make_roles(base_model(self.config))
+        self._add_policies()
         self.evals = EvalsBeside(self.config, self.folder.path, self.roles.family)
         try:
             self._clear_weights()
-            self.weights_dir.mkdir(parents=True)
+            for roles in (self.roles, *self.roles.policies.values()):
+                roles.weights_dir.mkdir(parents=True, exist_ok=True)
             say("starting buffer, environments and engine(s); the first answer takes about 20 s")
             self.roles.start()
             stats = asyncio.run(self.roles.supervisor.beside(self._phases(tasks)))
@@ -73,36 +80,39 @@ class TrainRun:
         self.folder.write_json("summary.json", summary)
         before = self.eval_before.mean if self.eval_before else None
         plot_rewards(self.folder.path, before, self.eval_after.mean if self.eval_after else None)
+        for policy in self.roles.policies.values():
+            plot_rewards(policy.folder, None, None)
         return summary
 
     def make_roles(self, model: str) -> Roles:
         """Return what starts the processes."""
         return Roles(self.config, self.folder.path, model, self.weights_dir)
 
-    def _base_model(self) -> str:
-        """Return the model to start from; "sft" means the tiny base model, trained once and cached."""
-        path = self.config.model.path
-        if path != "sft":
-            local = Path(path)
-            if (local.is_absolute() or path.startswith(".") or local.exists()) and not (
-                local / "config.json"
-            ).exists():
-                raise ConfigError(
-                    f"model.path: {path!r} has no config.json; give a Hugging Face folder or a hub name"
-                )
-            return path
-        return str(cached_base_model(self.config))
+    def _add_policies(self) -> None:
+        for name in self.config.policies:
+            config = self.config.policy(name)
+            model = base_model(config)
+            check_same_tokenizer(self.roles.model, model, name)
+            self.roles.add_policy(name, config, policy_folder(self.folder.path, name, config), model)
 
     async def _phases(self, tasks: TaskPlan) -> dict[str, Any]:
         """Evaluate, train, evaluate; return the buffer's last counts."""
         self.eval_before = await self._evaluated_before()
-        await self._wait_for_trainer()
+        for roles in (self.roles, *self.roles.policies.values()):
+            await self._wait_for_trainer(roles)
         client = BufferClient(self.roles.buffer.url, self.roles.token)
+        self.policies = {
+            name: PolicyPlan(roles, self.roles.supervisor) for name, roles in self.roles.policies.items()
+        }
         try:
             await self._train(client, tasks)
             stats = await client.status()
+            for name, plan in self.policies.items():
+                self.policy_stats[name] = await plan.finish()
         finally:
             await client.close()
+            for plan in self.policies.values():
+                await plan.close()
         show_eval(await self.evals.finish(self.config.engine.start_timeout_s))
         self.eval_after = await self._evaluate("after")
         return stats
@@ -128,14 +138,14 @@ class TrainRun:
         say(f"held-out {when} training: {describe(result)}")
         return result
 
-    async def _wait_for_trainer(self) -> None:
+    async def _wait_for_trainer(self, roles: PolicyRoles) -> None:
         timeout_s = self.config.engine.start_timeout_s
         deadline = time.monotonic() + timeout_s
-        while not self.roles.trainer_ready():
+        while not roles.trainer_ready():
             if time.monotonic() > deadline:
-                trainer = self.roles.trainer
+                trainer = roles.trainer
                 raise DeadlineError(
-                    f"the trainer did not start within {timeout_s:g} s; see {trainer.log}\n{trainer.tail()}"
+                    f"{trainer.name} did not start within {timeout_s:g} s; see {trainer.log}\n{trainer.tail()}"
                 )
             await asyncio.sleep(TICK_S)
 
@@ -148,9 +158,13 @@ class TrainRun:
             done = self.roles.supervisor.done(self.roles.trainer)
             if not done:
                 await tasks.feed(client)
+                for plan in self.policies.values():
+                    await plan.tick()
                 if time.monotonic() - described > DESCRIBE_EVERY_S:
                     # Again and again, since a buffer that started anew has forgotten it.
                     await client.describe(self.roles.job())
+                    for plan in self.policies.values():
+                        await plan.describe()
                     described = time.monotonic()
             for record in read_metrics(self.folder.path):
                 if record["time"] > shown:
@@ -177,6 +191,21 @@ class TrainRun:
 
     def _clear_weights(self) -> None:
         shutil.rmtree(self.weights_dir, ignore_errors=True)
+
+
+def base_model(config: Config) -> str:
+    """Return the model to start from; "sft" means the tiny base model, trained once and cached."""
+    path = config.model.path
+    if path == "sft":
+        return str(cached_base_model(config))
+    local = Path(path)
+    if (local.is_absolute() or path.startswith(".") or local.exists()) and not (
+        local / "config.json"
+    ).exists():
+        raise ConfigError(
+            f"model.path: {path!r} has no config.json; give a Hugging Face folder or a hub name"
+        )
+    return path
 
 
 def describe(result: EvalResult) -> str:

@@ -59,6 +59,15 @@ class TrajectoryBuilder:
         self.add_context(token_ids, observation_id)
         self._turns.append(Turn(start, self.num_tokens, 0.0, observation_id))
 
+    def drop_context(self) -> None:
+        """Take back the context after the last turn, which nobody answered; the opening stays."""
+        if not self._turns or self._turns[-1].end == self.num_tokens:
+            return
+        self.num_tokens = self._turns[-1].end
+        self._ids = [self.token_ids()[: self.num_tokens]]
+        self._logprobs = [np.concatenate(self._logprobs)[: self.num_tokens]]
+        self._versions = [np.concatenate(self._versions)[: self.num_tokens]]
+
     def last_turn(self) -> np.ndarray:
         """Return the ids of the turn sampled last. [N] int32."""
         turn = self._turns[-1]

@@ -33,6 +33,12 @@ class Conversation:
         self.builder.add_context(self.renderer.observation(messages, self.tools), observation_id)
         self.messages += messages
 
+    def unhear(self) -> None:
+        """Take back what answered the last turn and nobody read: with it the trajectory would be too long to train."""
+        self.builder.drop_context()
+        while len(self.messages) > self.num_opening and self.messages[-1]["role"] != "assistant":
+            self.messages.pop()
+
     def say(self, action: Action) -> None:
         """Append the turn sampled last, as the message it was parsed to."""
         self.messages.append(_assistant_message(action))
@@ -54,6 +60,8 @@ class Conversations:
 
     def __init__(self, main: Conversation) -> None:
         self.current = main
+        self.agent = MAIN_AGENT
+        """Who takes the next turn."""
         self._by_agent = {MAIN_AGENT: main}
 
     def turn_to(self, step: Step, task: Task, episode_index: int) -> None:
@@ -63,12 +71,12 @@ class Conversations:
         """
         if step.agent is None or step.agent in self._by_agent:
             if step.agent is not None:
-                self.current = self._by_agent[step.agent]
+                self.agent, self.current = step.agent, self._by_agent[step.agent]
             self.current.hear(step.messages, step.observation_id)
             return
         builder = TrajectoryBuilder(task, episode_index)
         self.current = Conversation(builder, self.current.renderer, step.messages, step.tools or [])
-        self._by_agent[step.agent] = self.current
+        self.agent, self._by_agent[step.agent] = step.agent, self.current
 
     def credit(self, step: Step) -> None:
         """Credit the turn just taken, and the last turns of other agents that the step names.
@@ -98,9 +106,14 @@ class Conversations:
             builder.success = self._by_agent[MAIN_AGENT].builder.success
             info = conversation.history() if check_history else {}
             if agent != MAIN_AGENT:
-                info["agent"] = agent.partition("/")[0]
+                info["agent"] = agent_of(agent)
             found.append(builder.finish(status, error=error, info=info))
         return tuple(found)
+
+
+def agent_of(name: str) -> str:
+    """Return whose invocation it is: the part of the name before "/"."""
+    return name.partition("/")[0]
 
 
 def _assistant_message(action: Action) -> Message:

@@ -154,11 +154,12 @@ class EpisodeRunner:
         for turn in range(max_turns):
             room = limits.max_tokens - talks.current.builder.num_tokens
             if room < 1:
+                talks.current.unhear()
                 return talks.finish(Status.TRUNCATED, "max_tokens", check)
             most = min(room, limits.max_tokens_per_turn)
             if turn < len(given):
                 talks.current.builder.add_given_turn(given[turn])
-            elif await self._sample(talks.current.builder, turns, turn, most):
+            elif await self._sample(talks, turns, turn, most):
                 return talks.finish(Status.TRUNCATED, "max_tokens_per_turn", check)
             step = await self._step(talks, session, turn)
             if step.truncated and step.done:
@@ -166,17 +167,19 @@ class EpisodeRunner:
             if step.done:
                 return talks.finish(Status.FINISHED, "", check)
             talks.turn_to(step, builder.task, builder.episode_index)
+        if talks.current.builder.num_tokens > limits.max_tokens:
+            talks.current.unhear()
         return talks.finish(Status.TRUNCATED, "max_turns", check)
 
     async def _sample(
         self,
-        builder: TrajectoryBuilder,
+        talks: Conversations,
         turns: _Turns,
         turn: int,
         max_tokens: int,
     ) -> bool:
         """Sample one turn; True when it was cut by `max_tokens` before it ended."""
-        seed = self.settings.seed
+        builder, seed = talks.current.builder, self.settings.seed
         start = time.monotonic()
         generated = await self.generator.generate(
             GenerateRequest(
@@ -190,6 +193,7 @@ class EpisodeRunner:
                 stop_token_ids=self.renderer.stop_token_ids,
                 session=(turns.guide.session if turns.guide is not None else "") or turns.episode_id,
                 min_version=turns.min_version,
+                agent=talks.agent,
                 order=turns.order,
             )
         )

@@ -25,6 +25,8 @@ class GenerateRequest:
     """Requests of one session share a prefix and go to one engine."""
     min_version: int = 0
     """Engines that serve older weights must refuse."""
+    agent: str = ""
+    """Who takes the turn; "" is the main agent."""
     order: int = 0
     """Requests of lower order are scheduled first when there are more than an engine runs at once."""
 

@@ -55,6 +55,19 @@ def test_why_no_lease_tells_the_cases_apart():
     assert (book.why_no_lease(), book.finished) == ("finished", True)
 
 
+def test_an_abandoned_plan_drops_what_waits_and_keeps_what_has_begun():
+    book = ledger(count=5)
+    begun = lease(book)
+    assert book.close_plan(abandon=True) == 4
+    assert book.stats()["dropped_by_reason"] == {"abandoned": 4}
+    assert book.why_no_lease() == "no tasks"
+    assert book.take(0).groups is None
+    book.release(begun.id)
+    assert book.close_plan(abandon=True) == 1
+    assert book.take(0).groups == []
+    assert book.finished
+
+
 def test_a_repeated_lease_call_gets_the_same_lease():
     book = ledger()
     first = lease(book, request="call-1")

@@ -39,7 +39,7 @@ def test_config_prints_every_setting_with_overrides_applied(capsys):
     assert resolved["train"]["num_steps"] == 7
     assert set(resolved) == {
         "run", "model", "env", "engine", "rollout", "buffer", "algo", "train", "trust", "judge", "critic", "lora",
-        "reference", "teacher", "staleness_control", "sft_phase", "eval", "sft",
+        "reference", "teacher", "staleness_control", "sft_phase", "eval", "sft", "policies",
     }  # fmt: skip
     assert resolved["algo"]["loss"]["name"] == "ppo_clip"
 
@@ -47,6 +47,11 @@ def test_config_prints_every_setting_with_overrides_applied(capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
+        (["config", "team_policies", "policies.keepers.algo.preset=grpoo"], "grpoo"),
+        (
+            ["serve", "rollout", "--model", "m", "--engines", "u", "--env", "u", "--policy", "a=u"],
+            "--policy a=u: must look",
+        ),
         (
             ["config", "gridworld_grpo", "train.num_stepz=1"],
             "train.num_stepz: unknown key; did you mean 'num_steps'?",

@@ -97,7 +97,19 @@ def test_an_episode_beyond_the_context_is_truncated_and_never_longer(renderer):
     trajectory = play(make_runner(renderer, Scripted(renderer), max_tokens=40))
     assert trajectory.status is Status.TRUNCATED
     assert trajectory.error in ("max_tokens", "max_tokens_per_turn")
-    assert trajectory.num_tokens <= 40 + 20
+    assert trajectory.num_tokens <= 40
+
+
+@pytest.mark.parametrize("max_turns", [0, 2])
+def test_an_observation_beyond_the_limit_that_nobody_read_is_left_out(renderer, max_turns):
+    """Otherwise the trajectory, and with it its whole group, would be too long to train."""
+    whole = play(make_runner(renderer, Scripted(renderer), max_turns=3))
+    limit = whole.turns[1].end + 1
+    cut = play(make_runner(renderer, Scripted(renderer), max_tokens=limit, max_turns=max_turns))
+    assert (cut.status, cut.error) == (Status.TRUNCATED, "max_turns" if max_turns else "max_tokens")
+    assert cut.token_ids.tolist() == whole.token_ids[: cut.turns[1].end].tolist()
+    assert len(cut.token_ids) == len(cut.loss_mask) == len(cut.behavior_logprobs) == len(cut.versions)
+    assert cut.info["history_matches"]
 
 
 def test_a_turn_cut_by_its_own_limit_truncates_the_episode(renderer):

@@ -1,0 +1,94 @@
+"""Further policies of a run: their folders, the slots their buffers hand out, and the end of their training."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from asyncrl.clients.buffer import BufferClient
+from asyncrl.config import Config
+from asyncrl.errors import ConfigError
+from asyncrl.launch.folder import RunFolder
+from asyncrl.launch.roles import PolicyRoles
+from asyncrl.launch.supervise import Supervisor
+from asyncrl.launch.tasks import FEED_FACTOR, TaskPlan
+from asyncrl.types import Task
+
+TICK_S = 0.25
+TOKENIZER_FILES = ("tokenizer.json", "chat_template.jinja")
+
+
+def policy_folder(run: Path, name: str, config: Config) -> Path:
+    """Make the folder of a policy, which tools open as they open a run's, and return it."""
+    path = run / "policies" / name
+    try:
+        (path / "endpoints").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"run folder {path}: cannot be written: {error.strerror}") from error
+    RunFolder(path).write_json("config.json", config.model_dump(mode="json"))
+    return path
+
+
+def check_same_tokenizer(main: str, model: str, name: str) -> None:
+    """Raise `ConfigError` when a policy's model is known to read other tokens than the main policy's."""
+    if model == main or not (Path(main).is_dir() and Path(model).is_dir()):
+        return
+    for file in TOKENIZER_FILES:
+        texts = [
+            path.read_bytes() if path.exists() else b"" for path in (Path(main) / file, Path(model) / file)
+        ]
+        if texts[0] != texts[1]:
+            raise ConfigError(
+                f"policies.{name}.model.path: {model!r} has another {file} than {main!r}; the policies of a run "
+                "share one tokenizer and chat template"
+            )
+
+
+def slots(env: str) -> Iterator[Task]:
+    """Yield what a further policy's buffer leases: the right to have one group's turns trained."""
+    for number in itertools.count():
+        yield Task(id=f"slot-{number:08d}", env=env)
+
+
+class PolicyPlan:
+    """Keeps a further policy's buffer in slots until its trainer or the run has ended."""
+
+    def __init__(self, roles: PolicyRoles, supervisor: Supervisor) -> None:
+        self.roles = roles
+        self.supervisor = supervisor
+        config = roles.config
+        self._client = BufferClient(roles.buffer.url, roles.token)
+        self._plan = TaskPlan(slots(config.env.name), 0, FEED_FACTOR * config.buffer.groups_per_step)
+
+    @property
+    def done(self) -> bool:
+        """True when its training has ended."""
+        return self.supervisor.done(self.roles.trainer)
+
+    async def tick(self) -> None:
+        """Plan slots; none any more when its training has ended, so that groups are played without it."""
+        if self.done:
+            await self._client.close_plan(abandon=True)
+        else:
+            await self._plan.feed(self._client)
+
+    async def describe(self) -> None:
+        """Say what the job is, for engines that join it."""
+        await self._client.describe(self.roles.job())
+
+    async def finish(self) -> dict[str, Any]:
+        """Let its trainer end with what is there, and return the buffer's last counts.
+
+        A trainer that does not end is the supervisor's affair.
+        """
+        while not self.done:
+            # Again and again: the slot of a group that is lost waits again.
+            await self._client.close_plan(abandon=True)
+            await asyncio.sleep(TICK_S)
+        return await self._client.status()
+
+    async def close(self) -> None:
+        await self._client.close()
