@@ -7,10 +7,13 @@ from itertools import islice
 
 import pytest
 
+from asyncrl.config import load_config
 from asyncrl.env.protocol import Action
 from asyncrl.env.registry import load_env
 from asyncrl.envs.mix.env import Mix, read_parts
 from asyncrl.errors import ConfigError
+from asyncrl.launch.tasks import plan_tasks
+from tests.scripts import SCRIPTS, load_script
 
 PARTS = {
     "gridworld": {"weight": 2},
@@ -107,3 +110,11 @@ def test_the_splits_share_nothing():
 def test_parts_that_are_wrong_are_named(parts, words):
     with pytest.raises(ConfigError, match=words):
         next(Mix.tasks("train", "mix", parts=parts))
+
+
+def test_the_share_benchmark_knows_the_part_of_a_planned_task(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    monkeypatch.setenv("PYTHONPATH", "")
+    planned = list(islice(plan_tasks(load_config("mixed_grpo"))._tasks, 20))
+    part_of = load_script("bench_mix").part_of
+    assert [part_of(task.id) for task in planned] == [task.data["part"] for task in planned]
