@@ -176,7 +176,7 @@ class Config(Section):
         """Groups admitted and not yet trained at any time, see `asyncrl.buffer.staleness.capacity`."""
         groups, beyond = self.buffer.groups_per_step, self.buffer.over_provision
         bound = self.buffer.max_staleness * groups
-        return groups + (bound if beyond is None else min(bound, beyond))
+        return groups + (min(bound, beyond) if isinstance(beyond, int) else bound)
 
     @property
     def groups_in_flight(self) -> int:

@@ -111,12 +111,20 @@ class BufferConfig(Section):
     """Drop groups whose episodes all earned the same: they carry no gradient."""
     wait_timeout_s: float = Field(600.0, gt=0)
     """How long the trainer waits for a batch before it ends the run."""
-    over_provision: int | None = Field(None, ge=0)
-    """Groups in flight beyond one step's, at most what the bound allows, which is the default."""
+    over_provision: int | Literal["auto"] | None = None
+    """Groups in flight beyond one step's, at most what the bound allows, which is the default; "auto" follows what the
+    trainer waits for and what waits for it."""
     recycle: bool = True
     """Unfinished groups go on after a step; false begins them anew, which favours short ones: for comparison only."""
     token_budget: int = Field(0, ge=0)
     """Sampled tokens with which a step is complete before it has all its groups; 0 for none. Needs `over_provision`."""
+
+    @field_validator("over_provision", mode="before")
+    @classmethod
+    def _number_or_auto(cls, value: Any) -> Any:
+        if value in (None, "auto") or (type(value) is int and value >= 0):
+            return value
+        raise ValueError('must be a whole number from 0 on, or "auto"')
 
 
 class TrainConfig(Section):

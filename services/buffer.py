@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -370,7 +370,7 @@ def serve_buffer(
     max_attempts: int = 3,
     drop_no_signal: bool = True,
     max_tokens: int = 2**24,
-    over_provision: int | None = None,
+    over_provision: int | Literal["auto"] | None = None,
     recycle: bool = True,
     token_budget: int = 0,
     base_version: int = 0,

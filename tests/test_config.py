@@ -110,9 +110,19 @@ def test_a_token_budget_needs_fewer_groups_in_flight_than_the_bound_admits():
             parse_config(data | {"buffer": {"token_budget": 100} | beyond})
 
 
+@pytest.mark.parametrize("value", ["soon", -1, True, 0.5])
+def test_groups_beyond_a_step_are_a_number_or_auto(value):
+    data = {"model": {"path": "m"}, "env": {"name": "e"}, "buffer": {"over_provision": value}}
+    with pytest.raises(
+        ConfigError, match=r"buffer.over_provision: must be a whole number from 0 on, or \"auto\""
+    ):
+        parse_config(data)
+
+
 def test_over_provisioning_limits_what_is_in_flight():
     data = {"model": {"path": "m"}, "env": {"name": "e"}, "rollout": {"workers": 2}}
     buffer = {"groups_per_step": 8, "max_staleness": 2}
     assert parse_config(data | {"buffer": buffer}).slots == 24
     config = parse_config(data | {"buffer": buffer | {"over_provision": 4}})
     assert (config.slots, config.groups_in_flight) == (12, 6)
+    assert parse_config(data | {"buffer": buffer | {"over_provision": "auto"}}).slots == 24

@@ -28,7 +28,7 @@ def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
     trained = _length([row for row in rows if row[0] in ("bound", "trained")])
     held = numbers["leased"] + numbers["ready"] + numbers["bound"]
     bound = store.fact("bound")
-    slots = settings.slots(bound)
+    slots = settings.slots(bound, store.fact("beyond"))
     in_flight = numbers.pop("leased")
     due = store.row("SELECT MIN(deadline) FROM tasks WHERE state IN ('leased', 'ready', 'bound')")[0]
     return {

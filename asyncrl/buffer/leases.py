@@ -83,7 +83,8 @@ class Leases:
 
     def free_slots(self) -> int:
         held = self.store.row(f"SELECT COUNT(*) FROM tasks WHERE state IN {HOLDING}")[0]
-        return self.settings.slots(self.store.fact("bound")) - held
+        facts = self.store.facts()
+        return self.settings.slots(facts["bound"], facts["beyond"]) - held
 
     def find(self, lease: str, columns: str) -> tuple[Any, ...]:
         """Return `columns` of the task whose newest lease this is.

@@ -269,11 +269,12 @@ class Ledger:
         )
         if before and before != bounds:
             self._steps.replan()
-            self._store.set_fact("bound", self.settings.max_staleness)
         for name, value in bounds.items():
             self._store.set_fact(name, value)
-        if not before:
+        if before != bounds:
             self._store.set_fact("bound", self.settings.max_staleness)
+            # In force for "auto" until the first batch has been taken.
+            self._store.set_fact("beyond", self.settings.groups_per_step)
 
 
 def _or_clock(now: float | None) -> float:

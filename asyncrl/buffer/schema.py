@@ -65,7 +65,8 @@ def open_database(path: str | Path, base_version: int) -> sqlite3.Connection:
             db.execute(f"PRAGMA {name}={value}")
         db.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
         first = {"schema": SCHEMA_VERSION, "version": base_version, "taken": -1, "closed": 0, "paused": 0}
-        for name, value in (first | {"leases": 0, "expired": 0, "restarted": 0}).items():
+        counted = {"leases": 0, "expired": 0, "restarted": 0, "beyond": 0, "waited": -1}
+        for name, value in (first | counted).items():
             db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
         found = db.execute("SELECT value FROM facts WHERE name = 'schema'").fetchone()[0]
     except sqlite3.Error as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from asyncrl.buffer.staleness import capacity
 from asyncrl.errors import ConfigError
@@ -21,8 +22,9 @@ class LedgerSettings:
     """Leases a task may lose before it is set aside as failed."""
     drop_no_signal: bool = True
     max_tokens: int = 2**24
-    over_provision: int | None = None
-    """Groups admitted beyond one step's; None for as many as the staleness bound allows."""
+    over_provision: int | Literal["auto"] | None = None
+    """Groups admitted beyond one step's; None for as many as the staleness bound allows, "auto" for as many as the
+    trainer needs in order not to wait (`staleness.next_beyond`)."""
     recycle: bool = True
     """Whether groups that are unfinished at a commit go on; otherwise their tasks are begun anew."""
     token_budget: int = 0
@@ -40,11 +42,15 @@ class LedgerSettings:
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise ConfigError(f"{name} must be at least {low}, got {getattr(self, name)}")
-        if self.over_provision is not None and self.over_provision < 0:
+        if isinstance(self.over_provision, int) and self.over_provision < 0:
             raise ConfigError(f"over_provision must be at least 0, got {self.over_provision}")
         if not self.lease_s > 0:
             raise ConfigError(f"lease_s must be above 0 seconds, got {self.lease_s}")
 
-    def slots(self, bound: int) -> int:
-        """Return how many groups may be admitted and untrained under a staleness bound."""
-        return capacity(bound, self.groups_per_step, self.over_provision)
+    def slots(self, bound: int, beyond: int) -> int:
+        """Return how many groups may be admitted and untrained under a staleness bound.
+
+        beyond: the number in force for "auto".
+        """
+        fixed = self.over_provision
+        return capacity(bound, self.groups_per_step, beyond if fixed == "auto" else fixed)

@@ -53,6 +53,19 @@ def capacity(max_staleness: int, groups_per_step: int, over_provision: int | Non
     return bound if over_provision is None else min(bound, groups_per_step + over_provision)
 
 
+def next_beyond(beyond: int, most: int, groups_per_step: int, waited: bool, left: int) -> int:
+    """Return how many groups are to be admitted beyond one step's after a batch was taken, from 0 to `most`.
+
+    beyond: how many were. waited: whether the trainer had to wait for the batch. left: groups that were ready and not
+    in it. Groups that wait for the trainer only grow old, so the number falls while more than half a batch is left,
+    and rises while the trainer waits; by a quarter of a batch each.
+    """
+    by = max(1, groups_per_step // 4)
+    if waited:
+        return min(most, beyond + by)
+    return max(0, beyond - by) if left > groups_per_step // 2 else min(most, beyond)
+
+
 def deadline(version: int, max_staleness: int) -> int:
     """Return the last version whose step may train a group admitted at `version`."""
     return version + max_staleness

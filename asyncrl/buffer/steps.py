@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from asyncrl.buffer.leases import seq_of
 from asyncrl.buffer.settings import LedgerSettings
-from asyncrl.buffer.staleness import Admitted, Choice, choose
+from asyncrl.buffer.staleness import Admitted, Choice, choose, next_beyond
 from asyncrl.buffer.store import Store
 from asyncrl.errors import ConflictError, StaleError
 
@@ -47,8 +47,11 @@ class Steps:
             if exhausted:
                 return Taken([])
             if not choice.groups:
+                if facts["waited"] != step:
+                    self.store.set_fact("waited", step)
                 return Taken(None, choice.awaited)
             self._bind(choice.groups, step)
+            self._adapt(waited=facts["waited"] == step)
         return Taken(self._bodies(self._bound()))
 
     def peek(self, step: int, seen: Sequence[str]) -> Peeked:
@@ -95,6 +98,16 @@ class Steps:
                 )
             self.store.execute("UPDATE tasks SET state = 'bound', step = ? WHERE seq = ?", (step, seq))
         self.store.set_fact("taken", step)
+
+    def _adapt(self, waited: bool) -> None:
+        """Admit more or fewer groups beyond a step's from now on, where that is the ledger's to decide."""
+        s = self.settings
+        if s.over_provision != "auto":
+            return
+        left = self.store.row("SELECT COUNT(*) FROM tasks WHERE state = 'ready'")[0]
+        most = s.max_staleness * s.groups_per_step
+        beyond = next_beyond(self.store.fact("beyond"), most, s.groups_per_step, waited, left)
+        self.store.set_fact("beyond", beyond)
 
     def drop(self, step: int, leases: Sequence[str], reason: str) -> int:
         """Set groups of the batch aside: they count as dropped, not as trained."""

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.buffer.staleness import Admitted, capacity, choose, deadline, feasible, first_infeasible
+from asyncrl.buffer.staleness import (
+    Admitted,
+    capacity,
+    choose,
+    deadline,
+    feasible,
+    first_infeasible,
+    next_beyond,
+)
 
 
 def feasible_by_counting(deadlines, version, groups_per_step):
@@ -77,6 +85,24 @@ def test_a_token_budget_ends_a_step_early_and_waits_for_nobody():
 
 def test_groups_beyond_a_step_are_limited_to_what_the_bound_allows():
     assert [capacity(2, 4, beyond) for beyond in (None, 0, 3, 8, 99)] == [12, 4, 7, 12, 12]
+
+
+@pytest.mark.parametrize(
+    ("beyond", "waited", "left", "then"),
+    [
+        (8, True, 0, 10),
+        (8, True, 20, 10),
+        (15, True, 0, 16),
+        (8, False, 4, 8),
+        (8, False, 5, 6),
+        (1, False, 20, 0),
+        (20, False, 0, 16),
+    ],
+)
+def test_groups_beyond_a_step_follow_what_the_trainer_waits_for_and_what_waits_for_it(
+    beyond, waited, left, then
+):
+    assert next_beyond(beyond, 16, 8, waited, left) == then
 
 
 def test_the_designs_example_waits_for_the_group_that_would_miss_its_deadline():
