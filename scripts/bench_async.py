@@ -43,15 +43,19 @@ sys.path.append(ROOT)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH", "")]))
 RECIPE = "gridworld_grpo"
 MEDIAN_S, SIGMA = 0.1, 1.2
+AS_NEEDED = "buffer.over_provision='auto'"
 SCHEDULES = {
     "synchronous": ["train.schedule=synchronous"],
     "periodic": ["train.schedule=periodic"],
     "one_step_off": ["train.schedule=one_step_off"],
     "asynchronous": ["train.schedule=asynchronous", "buffer.max_staleness=4"],
     "partial": ["train.schedule=partial", "buffer.max_staleness=4"],
+    "asynchronous_as_needed": ["train.schedule=asynchronous", "buffer.max_staleness=4", AS_NEEDED],
+    "partial_as_needed": ["train.schedule=partial", "buffer.max_staleness=4", AS_NEEDED],
     "partial_beginning_anew": ["train.schedule=partial", "buffer.max_staleness=4", "buffer.recycle=false"],
 }
-"""The last one is partial without recycling: what is unfinished at a commit is thrown away."""
+"""`as_needed` lets the buffer admit no more groups than the trainer needs in order not to wait; the last one is partial
+without recycling: what is unfinished at a commit is thrown away."""
 COMMON = [
     "env.name=scripts.slow_tools:SlowGridworld",
     "rollout.group_size=8",

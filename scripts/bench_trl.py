@@ -35,7 +35,12 @@ PEER_TIMEOUT_S = 900.0
 
 def overrides(seed: int, slow: bool) -> list[str]:
     latency = f"{{latency_median_s={MEDIAN_S}, latency_sigma={SIGMA}, latency_seed={seed}}}"
-    tools = ["env.name=scripts.slow_tools:SlowGridworld", f"env.config={latency}", "buffer.max_staleness=2"]
+    tools = [
+        "env.name=scripts.slow_tools:SlowGridworld",
+        f"env.config={latency}",
+        "buffer.max_staleness=4",
+        "buffer.over_provision='auto'",
+    ]
     return [
         f"model.path={base_model()}",
         f"run.seed={seed}",
