@@ -19,8 +19,11 @@ from pathlib import Path
 import psutil
 
 from asyncrl.errors import DeadlineError, UnavailableError
-from asyncrl.parent import die_with_parent
+from asyncrl.parent import die_with_parent, step_back
 
+BEHIND_TRAINER = 5
+"""How nice generation is where it shares CPU cores with the trainer. A trainer that has a batch is what the run waits
+for; an engine that waits meanwhile decodes more requests at once, each for less."""
 STOP_GRACE_S = 15.0
 KILL_WAIT_S = 30.0
 
@@ -36,6 +39,7 @@ class Child:
     url: str = ""
     command: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    nice: int = 0
 
     def alive(self) -> bool:
         return self.process.poll() is None
@@ -75,16 +79,25 @@ class Family:
             path.mkdir(parents=True, exist_ok=True)
 
     def start(
-        self, name: str, argv: Sequence[str], env: dict[str, str] | None = None, ready: bool = True
+        self,
+        name: str,
+        argv: Sequence[str],
+        env: dict[str, str] | None = None,
+        ready: bool = True,
+        nice: int = 0,
     ) -> Child:
-        """Start `python -m asyncrl ARGV`; with `ready` it is told where to report its address."""
+        """Start `python -m asyncrl ARGV`; with `ready` it is told where to report its address.
+
+        nice: by how much it lets others have the CPU first.
+        """
         command = [sys.executable, "-m", "asyncrl", *argv]
         ready_file = self.ready / f"{name}.json" if ready else None
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
             command += ["--ready-file", str(ready_file)]
         log = self.logs / f"{name}.log"
-        child = Child(name, spawn(command, log, env or {}), log, ready_file, "", command, env or {})
+        process = spawn(command, log, env or {}, nice)
+        child = Child(name, process, log, ready_file, "", command, env or {}, nice)
         self.children.append(child)
         return child
 
@@ -94,7 +107,7 @@ class Family:
         if child.ready_file is not None:
             child.ready_file.unlink(missing_ok=True)
         port = ["--port", child.url.rpartition(":")[2]] if child.url else []
-        child.process = spawn([*child.command, *port], child.log, child.env)
+        child.process = spawn([*child.command, *port], child.log, child.env, child.nice)
 
     def kill(self, child: Child) -> None:
         """End a child and all it started, at once."""
@@ -142,8 +155,16 @@ class Family:
             self.children = [c for c in self.children if c is not child]
 
 
-def spawn(command: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def spawn(
+    command: Sequence[str], log: Path, env: Mapping[str, str], nice: int = 0
+) -> subprocess.Popen[bytes]:
     """Start a command in a session of its own, its output appended to `log`; it dies with this thread."""
+
+    def before() -> None:
+        die_with_parent()
+        if nice:
+            step_back(nice)
+
     with open(log, "ab") as sink:
         return subprocess.Popen(
             command,
@@ -152,7 +173,7 @@ def spawn(command: Sequence[str], log: Path, env: Mapping[str, str]) -> subproce
             stderr=subprocess.STDOUT,
             env={**os.environ, **env},
             start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=before,
         )
 
 

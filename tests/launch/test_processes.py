@@ -6,12 +6,14 @@ import subprocess
 import sys
 import time
 import urllib.request
+from pathlib import Path
 
 import psutil
 import pytest
 
 from asyncrl.errors import DeadlineError, UnavailableError
 from asyncrl.launch.processes import Family
+from asyncrl.parent import AUTOGROUP
 
 START_S = 60.0
 
@@ -43,6 +45,17 @@ def test_a_child_reports_its_address_serves_and_stops(family):
     assert family.children == []
     with pytest.raises(OSError):
         urllib.request.urlopen(f"{url}/healthz", timeout=10)
+
+
+def test_a_child_that_lets_others_go_first_does_so_again_after_a_restart(family):
+    folder = str(family.logs.parent)
+    child = family.start("buffer", ["serve", "buffer", "--folder", folder], nice=3)
+    family.wait_ready(child, START_S)
+    family.restart(child)
+    family.wait_ready(child, START_S)
+    assert psutil.Process(child.process.pid).nice() == psutil.Process().nice() + 3
+    if Path(AUTOGROUP).exists():
+        assert Path(f"/proc/{child.process.pid}/autogroup").read_text().endswith("nice 3\n")
 
 
 def test_a_port_in_use_is_named_with_the_end_of_the_log(family):
@@ -86,6 +99,7 @@ ORPHAN = """
 import os, sys
 from pathlib import Path
 from asyncrl.launch.processes import Family
+from asyncrl.parent import AUTOGROUP
 family = Family(Path(sys.argv[1]))
 child = family.start("buffer", ["serve", "buffer", "--folder", sys.argv[1]])
 family.wait_ready(child, 60)
