@@ -166,6 +166,18 @@ class Config(Section):
                 data[section] = changes if section == "algo" else data[section] | changes
         return parse_config(data, f"policies.{name}", strict=False)
 
+    def shares_engines(self, name: str) -> bool:
+        """True when a further policy is served by the main policy's engines: both train adapters of one base model,
+        and it was given no engines of its own."""
+        policy = self.policy(name)
+        adapters = self.lora.rank > 0 and policy.lora.rank > 0
+        return adapters and not self.policies[name].engine and policy.model == self.model
+
+    @property
+    def guests(self) -> dict[str, LoraConfig]:
+        """What the further policies train that the main policy's engines serve, too."""
+        return {name: self.policy(name).lora for name in self.policies if self.shares_engines(name)}
+
     @property
     def max_tokens(self) -> int:
         """Tokens a trajectory may have."""

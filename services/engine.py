@@ -61,6 +61,13 @@ class EngineOptions:
     """Where a run's weights travel: the engine catches up with the newest before it serves."""
     lora: LoraConfig | None = None
     """Where given, what travels are adapters."""
+    policies: Mapping[str, LoraConfig] = field(default_factory=dict)
+    """Further policies whose adapters it serves, at `/policies/NAME`; only beside `lora`."""
+
+    @property
+    def adapters(self) -> list[LoraConfig]:
+        """What each of the policies it serves trains; empty where that is all weights."""
+        return [] if self.lora is None else [self.lora, *self.policies.values()]
 
 
 def on_cpu() -> bool:
@@ -91,12 +98,14 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         *("--scheduling-policy", "priority"),
         *("--enable-scale-out", "--no-enable-log-requests", "--disable-uvicorn-access-log"),
     ]
-    if options.lora is not None:
-        command += ["--enable-lora", "--max-lora-rank", str(buffer_rank(options.lora.rank))]
-        command += ["--max-loras", str(options.lora.max_versions)]
-        # The newest stays loaded beside those in use, and for a moment the one before it.
-        command += ["--max-cpu-loras", str(options.lora.max_versions + 2)]
-        command += ["--lora-target-modules", *options.lora.target_modules]
+    if adapters := options.adapters:
+        slots = sum(lora.max_versions for lora in adapters)
+        command += ["--enable-lora", "--max-lora-rank", str(max(buffer_rank(lora.rank) for lora in adapters))]
+        command += ["--max-loras", str(slots)]
+        # The newest of each policy stays loaded beside those in use, and for a moment the one before it.
+        command += ["--max-cpu-loras", str(slots + 2 * len(adapters))]
+        modules = dict.fromkeys(module for lora in adapters for module in lora.target_modules)
+        command += ["--lora-target-modules", *modules]
     if on_cpu():
         # A prompt prefilled in pieces makes vLLM rewind the generator of a seeded request, which CPU generators
         # cannot do: the engine would die. Whole prefills need a budget of at least one context.
@@ -123,6 +132,7 @@ def build_env(
         ASYNCRL_BASE_VERSION=str(options.base_version),
         ASYNCRL_WEIGHTS_DIR=options.weights_dir,
         ASYNCRL_LORA="" if options.lora is None else options.lora.model_dump_json(),
+        ASYNCRL_POLICIES=json.dumps({name: lora.model_dump() for name, lora in options.policies.items()}),
     )
     env.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     if on_cpu():

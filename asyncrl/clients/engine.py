@@ -32,7 +32,10 @@ class _Pending:
 
 
 class EngineClient:
-    """Implements `rollout.generate.Generator` over one engine's `/asyncrl/v1` routes."""
+    """Implements `rollout.generate.Generator` over one engine's `/asyncrl/v1` routes.
+
+    url: the engine's, or that of one of the policies it serves, `ENGINE/policies/NAME`.
+    """
 
     def __init__(self, url: str, token: str = "", timeout_s: float = 600.0, max_attempts: int = 3) -> None:
         self.url = url.rstrip("/")
@@ -118,7 +121,7 @@ class EngineClient:
         """Send what is left and deliver the answers; return why some did not come, "" when all did."""
         try:
             body = msgpack.packb({"requests": [_encode(p.request) for p in left.values()]})
-            async with self._session().post("/asyncrl/v1/generate", data=body) as response:
+            async with self._session().post(f"{self.url}/asyncrl/v1/generate", data=body) as response:
                 if response.status == 503:
                     raise ConnectionError(await _error_text(response))
                 if response.status != 200:
@@ -151,7 +154,6 @@ class EngineClient:
     def _session(self) -> aiohttp.ClientSession:
         if self._http is None:
             self._http = aiohttp.ClientSession(
-                self.url,
                 headers=self._headers,
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
                 timeout=aiohttp.ClientTimeout(total=None, connect=30.0, sock_read=self.timeout_s),
@@ -167,7 +169,7 @@ class EngineClient:
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
             async with self._session().request(
-                method, f"/asyncrl/v1/{path}", data=data, timeout=timeout
+                method, f"{self.url}/asyncrl/v1/{path}", data=data, timeout=timeout
             ) as response:
                 if response.status != 200:
                     raise InputError(f"engine {self.url}: {path}: {await _error_text(response)}")

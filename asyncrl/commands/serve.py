@@ -80,12 +80,19 @@ def _joined(args: argparse.Namespace, token: str) -> int:
         return _serve(args, job.config, token)
     with tempfile.TemporaryDirectory(prefix="asyncrl-join-") as folder:
         args.ready_file = args.ready_file or str(Path(folder) / "ready.json")
-        member = Membership(args.join, token, args.role, Path(args.ready_file))
-        member.start()
+        members = [Membership(args.join, token, args.role, Path(args.ready_file))]
+        if args.role == "engine":
+            for name, buffer in job.guests.items():
+                members.append(
+                    Membership(buffer, token, "engine", Path(args.ready_file), f"/policies/{name}")
+                )
+        for member in members:
+            member.start()
         try:
             return _serve(args, job.config, token)
         finally:
-            member.leave()
+            for member in members:
+                member.leave()
 
 
 def _serve(args: argparse.Namespace, config: Any, token: str) -> int:
@@ -185,19 +192,18 @@ def _engine(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> i
         weights_dir=str(args.weights_dir or ""),
         # Without a run to send adapters the model is served as it is, as for an evaluation.
         lora=config.lora if config.lora.rank and args.weights_dir else None,
+        policies=config.guests if args.weights_dir else {},
     )
     return serve_engine(options, args.port, args.ready_file)
 
 
 def _rollout(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
+    from asyncrl.launch.join import read_policy
     from asyncrl.services.rollout import PlayerAddresses, serve_rollout
 
     players = {}
     for policy in args.policy:
-        name, _, urls = policy.partition("=")
-        buffer, _, engines = urls.partition(",")
-        if not engines:
-            raise ConfigError(f"--policy {policy}: must look like NAME=BUFFER_URL,ENGINE_URL,...")
+        name, buffer, engines = read_policy(policy)
         players[name] = PlayerAddresses(engines.split(","), buffer)
     serve_rollout(
         config,

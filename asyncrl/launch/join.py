@@ -12,7 +12,7 @@ from typing import Any
 
 from asyncrl.clients.buffer import BufferClient
 from asyncrl.config import Config, parse_config
-from asyncrl.errors import AsyncRLError
+from asyncrl.errors import AsyncRLError, ConfigError
 
 log = logging.getLogger("asyncrl.launch")
 
@@ -32,6 +32,21 @@ class Job:
     policies: list[str] = field(default_factory=list)
     """Further policies, as `asyncrl serve rollout --policy` takes them."""
 
+    @property
+    def guests(self) -> dict[str, str]:
+        """Buffers of the further policies that every engine of this job serves, too."""
+        found = (read_policy(policy) for policy in self.policies)
+        return {name: buffer for name, buffer, _ in found if name in self.config.guests}
+
+
+def read_policy(text: str) -> tuple[str, str, str]:
+    """Split `NAME=BUFFER_URL,ENGINE_URL,...` into name, buffer and the engines. Raises `ConfigError`."""
+    name, _, urls = text.partition("=")
+    buffer, _, engines = urls.partition(",")
+    if not engines:
+        raise ConfigError(f"--policy {text}: must look like NAME=BUFFER_URL,ENGINE_URL,...")
+    return name, buffer, engines
+
 
 def fetch_job(buffer: str, token: str) -> Job:
     """Ask the buffer of a running job. Raises `UnavailableError`, `ConfigError`."""
@@ -50,10 +65,14 @@ def fetch_job(buffer: str, token: str) -> Job:
 
 
 class Membership(threading.Thread):
-    """Tells a job's buffer that a service takes part, from when it announces its address until `leave`."""
+    """Tells a job's buffer that a service takes part, from when it announces its address until `leave`.
 
-    def __init__(self, buffer: str, token: str, role: str, ready_file: Path) -> None:
+    path: what follows that address for this job.
+    """
+
+    def __init__(self, buffer: str, token: str, role: str, ready_file: Path, path: str = "") -> None:
         super().__init__(name="membership", daemon=True)
+        self.path = path
         self.role = role
         self.ready_file = ready_file
         self._client = BufferClient(buffer, token, retry_s=BEAT_S)
@@ -71,7 +90,7 @@ class Membership(threading.Thread):
         url = ""
         while not self._end.is_set():
             if not url and self.ready_file.exists():
-                url = json.loads(self.ready_file.read_text())["url"]
+                url = json.loads(self.ready_file.read_text())["url"] + self.path
             if url:
                 await self._say(self._client.join(self.role, url))
             await asyncio.to_thread(self._end.wait, BEAT_S if url else READY_EVERY_S)

@@ -8,10 +8,12 @@ from typing import Any
 
 from asyncrl.config import Config
 from asyncrl.launch.model_folder import check_model, remember_model
-from asyncrl.launch.processes import Child, Family
+from asyncrl.launch.processes import BEHIND_TRAINER, Child, Family
 from asyncrl.launch.signs import FileSigns, HttpSigns
 from asyncrl.launch.supervise import Supervisor
+from asyncrl.services.engine import on_cpu
 from asyncrl.train.progress import read_metrics
+from asyncrl.weights.folders import policy_weights
 
 SERVICE_TIMEOUT_S = 60.0
 
@@ -19,19 +21,30 @@ SERVICE_TIMEOUT_S = 60.0
 class PolicyRoles:
     """The processes that one policy has for itself: buffer, engines and trainer.
 
-    prefix: what the names of its processes begin with.
+    name: a further policy's; it is in the names of its processes. host: whose engines serve it, if not its own.
     """
 
     def __init__(
-        self, config: Config, folder: Path, model: str, weights_dir: Path, family: Family, prefix: str = ""
+        self,
+        config: Config,
+        folder: Path,
+        model: str,
+        weights_dir: Path,
+        family: Family,
+        name: str = "",
+        host: PolicyRoles | None = None,
     ) -> None:
         self.config = config
         self.folder = folder
         self.model = model
         self.weights_dir = weights_dir
         self.family = family
-        self.prefix = prefix
+        self.name = name
+        self.prefix = f"{name}-" if name else ""
+        self.host = host
         self.token = os.environ.get("ASYNCRL_TOKEN", "")
+        self.nice = BEHIND_TRAINER if on_cpu() else 0
+        """Of engines, environments and workers."""
         self.engines: list[Child] = []
         self.buffer: Child
         self.trainer: Child
@@ -71,20 +84,30 @@ class PolicyRoles:
         """Return the address under which `caller` reaches `callee`."""
         return callee.url
 
+    def engine_addresses(self, caller: str = "") -> list[str]:
+        """Return the addresses under which `caller` reaches the engines that serve this policy; "": their own."""
+        if self.host is not None:
+            return [f"{url}/policies/{self.name}" for url in self.host.engine_addresses(caller)]
+        return [self.route(caller, engine) if caller else engine.url for engine in self.engines]
+
     def job(self) -> dict[str, Any]:
         """Return what processes must know that want to join."""
         return {
             "config": self.config.model_dump(mode="json"),
             "model": str(Path(self.model).resolve()) if Path(self.model).exists() else self.model,
             "weights_dir": str(self.weights_dir),
-            "engines": [engine.url for engine in self.engines],
+            "engines": self.engine_addresses(),
             "envs": [],
             "policies": [],
         }
 
     def _start_engines(self) -> list[Child]:
+        if self.host is not None:
+            return []
         return [
-            self.family.start(f"{self.prefix}engine-{i}", ["serve", "engine", *self._engine_argv()])
+            self.family.start(
+                f"{self.prefix}engine-{i}", ["serve", "engine", *self._engine_argv()], nice=self.nice
+            )
             for i in range(self.config.engine.count)
         ]
 
@@ -106,7 +129,7 @@ class PolicyRoles:
         return [
             *("serve", "trainer", *self._folder(), "--model", self.model),
             *("--buffer", self.route("trainer", self.buffer), "--weights-dir", str(self.weights_dir)),
-            *("--engines", *(self.route("trainer", engine) for engine in self.engines)),
+            *("--engines", *self.engine_addresses("trainer")),
         ]
 
 
@@ -128,20 +151,21 @@ class Roles(PolicyRoles):
 
     def add_policy(self, name: str, config: Config, folder: Path, model: str) -> None:
         """Have the processes of a further policy started, too. Call before `start`."""
-        weights_dir = self.weights_dir / f"policy-{name}"
-        self.policies[name] = PolicyRoles(config, folder, model, weights_dir, self.family, f"{name}-")
+        weights_dir = Path(policy_weights(str(self.weights_dir), name))
+        host = self if self.config.shares_engines(name) else None
+        self.policies[name] = PolicyRoles(config, folder, model, weights_dir, self.family, name, host)
 
     def start(self) -> None:
         """Start everything and have it watched. Raises `UnavailableError`, `DeadlineError`, `ConfigError`."""
         family, policies = self.family, [self, *self.policies.values()]
         for policy in policies:
             policy.start_services()
-        self.env = family.start("env", ["serve", "env", *self._folder()])
+        self.env = family.start("env", ["serve", "env", *self._folder()], nice=self.nice)
         family.wait_ready(self.env, SERVICE_TIMEOUT_S)
         for policy in policies:
             policy.wait_services()
         self.workers = [
-            family.start(f"rollout-{i}", self._worker_argv(f"rollout-{i}"))
+            family.start(f"rollout-{i}", self._worker_argv(f"rollout-{i}"), nice=self.nice)
             for i in range(self.config.rollout.workers)
         ]
         for policy in policies:
@@ -163,7 +187,7 @@ class Roles(PolicyRoles):
     def _policy_addresses(self) -> list[str]:
         """Return where further policies are, as `asyncrl serve rollout --policy` takes it."""
         return [
-            f"{name}={','.join(self.route('rollout', child) for child in (policy.buffer, *policy.engines))}"
+            f"{name}={','.join([self.route('rollout', policy.buffer), *policy.engine_addresses('rollout')])}"
             for name, policy in self.policies.items()
         ]
 
@@ -172,5 +196,5 @@ class Roles(PolicyRoles):
         return [
             *("serve", "rollout", *self._folder(), "--model", self.model, "--name", name, *policies),
             *("--buffer", self.route("rollout", self.buffer), "--env", self.route("rollout", self.env)),
-            *("--engines", *(self.route("rollout", engine) for engine in self.engines)),
+            *("--engines", *self.engine_addresses("rollout")),
         ]

@@ -1,4 +1,4 @@
-"""The adapters an engine serves: the newest version's, and those of older versions that running requests still use.
+"""A policy's adapters in an engine: the newest version's, and those of older versions that running requests still use.
 
 A request keeps the adapter it began with, so a commit interrupts nothing: vLLM decodes requests of several adapters in
 one batch. Each commit unloads the older adapters that no request uses any more.
@@ -6,7 +6,6 @@ one batch. Each commit unloads the older adapters that no request uses any more.
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import tempfile
@@ -34,17 +33,18 @@ class _Held:
 
 
 class Adapters:
-    """Loads, hands out and forgets adapters of one engine.
+    """Loads, hands out and forgets the adapters of one policy.
 
     folder: where the engine keeps its own links to the files, since a publisher removes those of older versions.
+    ids: numbers to give to adapters, unique in the engine.
     """
 
-    def __init__(self, lora: LoraConfig, folder: str, base_version: int) -> None:
+    def __init__(self, lora: LoraConfig, folder: str, base_version: int, ids: Iterator[int]) -> None:
         self.lora = lora
         Path(folder).mkdir(parents=True, exist_ok=True)
         # What a killed engine leaves goes with the run's folder of weights.
         self._folder = tempfile.TemporaryDirectory(prefix="adapters-", dir=folder)
-        self._ids = itertools.count(1)
+        self._ids = ids
         self.newest = _Held(base_version, None)
         self._held = [self.newest]
 

@@ -12,6 +12,8 @@ generation requests, bodies are msgpack with raw arrays, and answers stream back
                                    those in use
 `GET  /asyncrl/v1/state`           {version, paused, running, waiting, kv_usage, kv_tokens}
 
+All of them exist again under `/policies/NAME` for every further policy whose adapters the engine serves.
+
 A frame is a 4-byte little-endian length and a msgpack map.
 """
 
@@ -21,8 +23,8 @@ import asyncio
 import hmac
 import logging
 import os
+import re
 import struct
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,21 +32,20 @@ import msgpack
 import numpy as np
 from prometheus_client import REGISTRY
 from vllm import SamplingParams
-from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 from vllm.exceptions import VLLMClientError
 from vllm.inputs import TokensPrompt
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
 
-from asyncrl.config_sections import LoraConfig
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
-from asyncrl.weights.files import WeightFile, verify_weights
-from asyncrl.weights.position import Position, weight_file_from_json
-from asyncrl.weights.vllm_adapters import Adapters
+from asyncrl.weights.files import verify_weights
+from asyncrl.weights.position import weight_file_from_json
+from asyncrl.weights.vllm_served import Served, parse_version, served_from_environment
 
 log = logging.getLogger("asyncrl.weights")
 
 PREFIX = "/asyncrl/v1/"
+_ROUTE = re.compile(r"(?:/policies/(?P<policy>[^/]+))?/asyncrl/v1/(?P<name>.*)")
 MAX_BODY_BYTES = 64 * 1024 * 1024
 TOKEN_BYTES = 4
 _GAUGES = {
@@ -55,61 +56,52 @@ _GAUGES = {
 """vLLM's own gauges, and what the state calls them."""
 
 
-def base_version() -> int:
-    """Version of the weights the server started with."""
-    return int(os.environ.get("ASYNCRL_BASE_VERSION", "0"))
-
-
-def parse_version(label: str) -> int:
-    """Turn vLLM's version label into ours; it says "default" until the first update."""
-    return base_version() if label == "default" else int(label)
-
-
 class Routes:
     """Pure ASGI middleware: answers paths under `/asyncrl/v1/`, passes on everything else."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
         self.token = os.environ.get("ASYNCRL_TOKEN", "")
-        self.committing = asyncio.Lock()
-        folder, lora = os.environ.get("ASYNCRL_WEIGHTS_DIR", ""), os.environ.get("ASYNCRL_LORA", "")
-        self.position = Position(folder, base_version())
-        self.adapters: Adapters | None = None
-        if lora:
-            self.adapters = Adapters(LoraConfig.model_validate_json(lora), folder, base_version())
+        self.served = served_from_environment()
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
+        found = _ROUTE.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        if found is None:
             await self.app(scope, receive, send)
             return
         try:
             self._authorize(scope)
-            engine = scope["app"].state.engine_client
-            name = scope["path"][len(PREFIX) :]
-            if name == "generate":
-                body = await _read_body(receive)
-                await self._catch_up(engine)
-                await self._generate(engine, body, receive, send)
-            elif name == "state":
-                await _reply(send, 200, await self._state(engine))
-            elif name == "abort":
-                await engine.abort([str(i) for i in (await _read_body(receive))["ids"]])
-                await _reply(send, 200, {})
-            elif name == "weights/prepare":
-                file = weight_file_from_json(await _read_body(receive))
-                await _reply(send, 200, {"verify_s": await asyncio.to_thread(verify_weights, file)})
-            elif name == "weights/commit":
-                body = await _read_body(receive)
-                mode = "wait" if body.get("finish_requests") else "keep"
-                await _reply(send, 200, await self._commit(engine, weight_file_from_json(body), mode))
-            else:
-                await _reply(send, 404, {"error": f"no route {scope['path']}"})
+            policy = self.served.get(found["policy"] or "")
+            if policy is None:
+                raise InputError(f"policy {found['policy']!r}: this engine serves {sorted(self.served)}")
+            await self._route(found["name"], policy, scope["app"].state.engine_client, receive, send)
         except PermissionError as error:
             await _reply(send, 401, {"error": str(error)})
         except UnavailableError as error:
             await _reply(send, 503, {"error": str(error)})
         except (AsyncRLError, ValueError, KeyError, TypeError) as error:
             await _reply(send, 400, {"error": f"{type(error).__name__}: {error}"})
+
+    async def _route(self, name: str, policy: Served, engine: Any, receive: Any, send: Any) -> None:
+        if name == "generate":
+            body = await _read_body(receive)
+            await policy.catch_up(engine)
+            await self._generate(policy, engine, body, receive, send)
+        elif name == "state":
+            await _reply(send, 200, await self._state(policy, engine))
+        elif name == "abort":
+            ids = (await _read_body(receive))["ids"]
+            await engine.abort([policy.own(str(i)) for i in ids])
+            await _reply(send, 200, {})
+        elif name == "weights/prepare":
+            file = weight_file_from_json(await _read_body(receive))
+            await _reply(send, 200, {"verify_s": await asyncio.to_thread(verify_weights, file)})
+        elif name == "weights/commit":
+            body = await _read_body(receive)
+            mode = "wait" if body.get("finish_requests") else "keep"
+            await _reply(send, 200, await policy.commit(engine, weight_file_from_json(body), mode))
+        else:
+            await _reply(send, 404, {"error": f"no route {PREFIX}{name}"})
 
     def _authorize(self, scope: dict[str, Any]) -> None:
         if not self.token:
@@ -118,76 +110,18 @@ class Routes:
         if not hmac.compare_digest(given, f"Bearer {self.token}".encode()):
             raise PermissionError("missing or wrong bearer token")
 
-    async def _state(self, engine: Any) -> dict[str, Any]:
-        version = await self._version(engine)
+    async def _state(self, policy: Served, engine: Any) -> dict[str, Any]:
+        version = await policy.newest(engine)
         return {"version": version, "paused": await engine.is_paused(), **_pressure(engine)}
 
-    async def _version(self, engine: Any) -> int:
-        """Return the newest version served. Transports of vLLM's own move it without asking here."""
-        if self.adapters is not None:
-            return self.position.version
-        return parse_version(await engine.get_weight_version())
-
-    async def _commit(self, engine: Any, file: WeightFile, mode: str) -> dict[str, Any]:
-        """Swap the weights between two decoding steps.
-
-        Running requests freeze and go on with the new ones ("keep"), or finish first ("wait").
-        """
-        async with self.committing:
-            if self.position.repeats(file):
-                return {"version": file.version, "pause_s": 0.0}
-            return await self._load(engine, file, mode)
-
-    async def _load(self, engine: Any, file: WeightFile, mode: str = "keep") -> dict[str, Any]:
-        if self.adapters is not None:
-            busy_s = await self.adapters.load(engine, file)
-            self.position.moved(file)
-            return {"version": file.version, "pause_s": busy_s}
-        start = time.perf_counter()
-        await engine.pause_generation(mode=mode, clear_cache=True)
-        try:
-            await engine.start_weight_update()
-            request = WeightTransferUpdateRequest(update_info={"path": file.path})
-            await engine.update_weights(request)
-            await engine.finish_weight_update(weight_version=str(file.version))
-        except Exception:
-            # Some tensors may be new and some old: nothing may be sampled from them. Whoever watches this process
-            # starts it again, and it catches up.
-            log.exception("weights of version %d were loaded in part; the engine ends", file.version)
-            os._exit(1)
-        self.position.moved(file)
-        await engine.resume_generation()
-        return {"version": file.version, "pause_s": time.perf_counter() - start}
-
-    async def _catch_up(self, engine: Any) -> None:
-        """Load the version that the run has committed, once after the start. Raises `UnavailableError`."""
-        try:
-            if self.position.missed() is None:
-                return
-            async with self.committing:
-                missed = await asyncio.to_thread(self.position.missed)
-                if missed is not None:
-                    await self._load(engine, missed)
-                    log.warning("caught up with version %d", missed.version)
-        except InputError as error:
-            raise UnavailableError(f"the engine could not catch up yet: {error}") from error
-
-    async def _check_version(self, engine: Any, least: int) -> None:
-        """Raise `UnavailableError` when a request must go to an engine with newer weights."""
-        if least <= self.position.version:
-            return
-        version = await self._version(engine)
-        if least > version:
-            raise UnavailableError(
-                f"the engine serves version {version}, the group was admitted at version {least}"
-            )
-
-    async def _generate(self, engine: Any, body: dict[str, Any], receive: Any, send: Any) -> None:
+    async def _generate(
+        self, policy: Served, engine: Any, body: dict[str, Any], receive: Any, send: Any
+    ) -> None:
         """Answer each request as it finishes; a client that leaves takes its running requests with it."""
         requests = {str(r["id"]): r for r in body["requests"]}
         headers = [(b"content-type", b"application/x-msgpack-frames")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        tasks = {asyncio.ensure_future(self._answer(engine, *one)) for one in requests.items()}
+        tasks = {asyncio.ensure_future(self._answer(policy, engine, *one)) for one in requests.items()}
         gone = asyncio.ensure_future(receive())
         try:
             while tasks:
@@ -203,10 +137,12 @@ class Routes:
                 task.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _answer(self, engine: Any, request_id: str, request: dict[str, Any]) -> dict[str, Any]:
+    async def _answer(
+        self, policy: Served, engine: Any, request_id: str, request: dict[str, Any]
+    ) -> dict[str, Any]:
         """Answer one request. What fails it fails it alone; `refused` says that no engine could serve it."""
         try:
-            return {"id": request_id, **await self._sample(engine, request_id, request)}
+            return {"id": request_id, **await _sample(policy, engine, request_id, request)}
         except (InputError, VLLMClientError, ValueError) as error:
             return {"id": request_id, "refused": True, "error": f"{type(error).__name__}: {error}"}
         except Exception as error:
@@ -214,15 +150,16 @@ class Routes:
                 log.exception("request %s", request_id)
             return {"id": request_id, "refused": False, "error": f"{type(error).__name__}: {error}"}
 
-    async def _sample(self, engine: Any, request_id: str, request: dict[str, Any]) -> dict[str, Any]:
-        """Generate one request, with adapters under the version it is tagged with: the newest unless it says so."""
-        parsed = _parse(request)
-        await self._check_version(engine, parsed.min_version)
-        if self.adapters is None:
-            return await _run(engine, request_id, parsed)
-        with self.adapters.serve(request.get("version")) as (version, adapter):
-            answer = await _run(engine, request_id, parsed, adapter)
-        return answer | {"spans": [[version, 0, len(answer["token_ids"]) // TOKEN_BYTES]]}
+
+async def _sample(policy: Served, engine: Any, request_id: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Generate one request, with adapters under the version it is tagged with: the newest unless it says so."""
+    parsed = _parse(request)
+    await policy.check_version(engine, parsed.min_version)
+    if policy.adapters is None:
+        return await _run(engine, request_id, parsed)
+    with policy.adapters.serve(request.get("version")) as (version, adapter):
+        answer = await _run(engine, policy.own(request_id), parsed, adapter)
+    return answer | {"spans": [[version, 0, len(answer["token_ids"]) // TOKEN_BYTES]]}
 
 
 def _pressure(engine: Any) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def recipe(**policy):
 
 
 class Disturbed(TrainRun):
-    """Kills the further policy's trainer once it has trained a step."""
+    """Kills one process once the further policy has trained a step: its trainer, unless a test says which."""
 
     async def _train(self, client, tasks):
         monkey = asyncio.ensure_future(self._kill())
@@ -47,19 +47,45 @@ class Disturbed(TrainRun):
             monkey.cancel()
 
     async def _kill(self):
-        helpers = self.roles.policies["helpers"]
-        while not read_metrics(helpers.folder):
+        while not read_metrics(self.roles.policies["helpers"].folder):
             await asyncio.sleep(0.05)
-        helpers.trainer.process.kill()
+        self.victim().process.kill()
+
+    def victim(self):
+        return self.roles.policies["helpers"].trainer
+
+
+class EngineLost(Disturbed):
+    """Kills the only engine."""
+
+    def victim(self):
+        return self.roles.engines[0]
+
+
+def train(kind, recipe, folder):
+    with pytest.MonkeyPatch.context() as patch, RunFolder(folder) as run_folder:
+        patch.setenv("ASYNCRL_CACHE", str(folder.parent / "cache"))
+        run = kind(parse_config(recipe), run_folder)
+        return folder, run.run(), run.roles.model
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("policies") / "relay"
-    with pytest.MonkeyPatch.context() as patch, RunFolder(folder) as run_folder:
-        patch.setenv("ASYNCRL_CACHE", str(folder.parent / "cache"))
-        run = Disturbed(parse_config(recipe(train={"learning_rate": 5e-5})), run_folder)
-        return folder, run.run(), run.roles.model
+    return train(
+        Disturbed,
+        recipe(train={"learning_rate": 5e-5}),
+        tmp_path_factory.mktemp("policies") / "relay",
+    )
+
+
+@pytest.fixture(scope="module")
+def sharing(tmp_path_factory):
+    """A run whose policies train adapters of different ranks over one base model."""
+    return train(
+        EngineLost,
+        recipe(lora={"rank": 2}) | {"lora": {"rank": 4, "alpha": 8}},
+        tmp_path_factory.mktemp("sharing") / "relay",
+    )
 
 
 def rows_of(folder):
@@ -111,6 +137,42 @@ def test_a_policys_trainer_that_died_went_on_and_nothing_is_left_behind(finished
     assert summary["restarts"] == {"helpers-trainer": 1}
     assert not processes_of(folder)
     assert not weight_folders(folder.name)
+
+
+def test_policies_over_one_base_model_are_trained_from_one_engine_which_may_be_lost(sharing):
+    folder, summary, _ = sharing
+    helpers = summary["policies"]["helpers"]
+    assert (summary["steps"], summary["groups"]["trained"]) == (STEPS, STEPS * GROUPS)
+    assert helpers["steps"] >= STEPS - 1
+    assert summary["staleness"]["max"] <= 1 and helpers["staleness"]["max"] <= 1
+    died = [json.loads(line)["name"] for line in (folder / "restarts.jsonl").read_text().splitlines()]
+    assert died == ["engine-0"]
+    assert sorted(path.name for path in (folder / "logs").glob("*engine*")) == ["engine-0.log"]
+    assert not processes_of(folder)
+    assert not weight_folders(folder.name)
+
+
+def test_what_a_shared_engine_sampled_for_a_policy_is_what_its_trainer_computes(sharing):
+    folder, _, _ = sharing
+    for place in (folder, folder / "policies" / "helpers"):
+        fresh = [step for step in read_metrics(place) if step["lag_0/token_fraction"]]
+        assert fresh[0]["step"] == 1
+        assert max(abs(step["lag_0/mismatch_kl_k1"]) for step in fresh) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("changes", "shared"),
+    [
+        ({"lora": {"rank": 2}}, True),
+        ({"lora": {"rank": 2}, "engine": {"count": 1}}, False),
+        ({"lora": {"rank": 2}, "model": {"path": "another"}}, False),
+        ({"lora": {"rank": 0}}, False),
+    ],
+)
+def test_a_policy_has_engines_of_its_own_unless_it_trains_adapters_of_the_same_base_model(changes, shared):
+    config = parse_config(recipe(**changes) | {"lora": {"rank": 4}})
+    assert config.shares_engines("helpers") == shared
+    assert config.guests == ({"helpers": config.policy("helpers").lora} if shared else {})
 
 
 @pytest.mark.parametrize(

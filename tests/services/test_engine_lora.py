@@ -3,6 +3,7 @@ version it is tagged with, whatever else is in flight."""
 
 import asyncio
 import struct
+from pathlib import Path
 
 import aiohttp
 import msgpack
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from asyncrl.clients.engine import _encode, decode_generated
+from asyncrl.clients.engine import EngineClient, _encode, decode_generated
 from asyncrl.config import parse_config
 from asyncrl.errors import InputError
 from asyncrl.launch.processes import Family
@@ -18,6 +19,7 @@ from asyncrl.rollout.generate import GenerateRequest
 from asyncrl.train.lora import published
 from asyncrl.train.policy import load_policy
 from asyncrl.weights.files import write_weights
+from asyncrl.weights.folders import policy_weights
 from asyncrl.weights.position import write_committed
 from tests.services.test_engine import TOLERANCE, with_client
 
@@ -35,6 +37,9 @@ def config(tiny_model):
             "env": {"name": "gridworld"},
             "engine": {"max_model_len": 256, "max_num_seqs": 64, "threads": 1},
             "lora": {"rank": 4, "alpha": 8},
+            "policies": {
+                "helpers": {"agents": ["helper"], "lora": {"rank": 2, "target_modules": ["q_proj", "o_proj"]}}
+            },
         }
     )
 
@@ -42,10 +47,20 @@ def config(tiny_model):
 @pytest.fixture(scope="module")
 def policies(config, tiny_model):
     """The trainer's policy at versions 0 to 4."""
+    return versions(tiny_model, config.lora, range(5))
+
+
+@pytest.fixture(scope="module")
+def helpers(config, tiny_model):
+    """A further policy of the run, with smaller adapters on fewer layers, at versions 0 to 2."""
+    return versions(tiny_model, config.policy("helpers").lora, range(3), seed=100)
+
+
+def versions(model, lora, numbers, seed=0):
     found = {}
-    for version in range(5):
-        policy = load_policy(tiny_model, "float32", lora=config.lora)
-        generator = torch.Generator().manual_seed(version)
+    for version in numbers:
+        policy = load_policy(model, "float32", lora=lora)
+        generator = torch.Generator().manual_seed(seed + version)
         with torch.no_grad():
             for _, parameter in published(policy.model):
                 if version:
@@ -55,11 +70,13 @@ def policies(config, tiny_model):
 
 
 @pytest.fixture(scope="module")
-def serving(config, policies, tiny_model, tmp_path_factory):
-    """`(address, folder of weights)` of an engine that starts when version 1 is committed."""
+def serving(config, policies, helpers, tiny_model, tmp_path_factory):
+    """`(address, folder of weights)` of an engine that starts when version 1 of both policies is committed."""
     folder, weights = tmp_path_factory.mktemp("run"), tmp_path_factory.mktemp("weights")
     (folder / "config.json").write_text(config.model_dump_json())
-    write_committed(weights, write_weights(weights, FIRST, published(policies[FIRST].model), epoch=1))
+    for place, policy in ((weights, policies[FIRST]), (of_helpers(weights), helpers[FIRST])):
+        place.mkdir(exist_ok=True)
+        write_committed(place, write_weights(place, FIRST, published(policy.model), epoch=1))
     family = Family(folder)
     try:
         argv = ["--folder", str(folder), "--model", tiny_model, "--weights-dir", str(weights)]
@@ -78,6 +95,10 @@ def publish(serving, policies):
         return await client.request("weights/commit", file.to_json())
 
     return commit
+
+
+def of_helpers(weights):
+    return Path(policy_weights(str(weights), "helpers"))
 
 
 def prompts(count, seed=0):
@@ -159,6 +180,48 @@ def test_a_commit_unloads_what_no_request_uses_and_a_tag_names_what_is_held(serv
     assert "this engine holds [3, 4], got 1" in gone["error"]
     assert state["version"] == 4
     assert len(list(weights.glob("adapters-*/*"))) == 2
+
+
+def test_a_further_policys_requests_are_served_by_its_own_adapters_at_its_own_version(
+    serving, policies, helpers, publish
+):
+    url, weights = serving
+    given = prompts(4, seed=4)
+
+    async def scenario(client):
+        other = EngineClient(f"{url}/policies/helpers")
+        try:
+            # Both policies number their requests alike.
+            flights = [ask(client, given), ask(other, given)]
+            while (await client.state())["running"] <= len(given):
+                await asyncio.sleep(0.01)
+            file = write_weights(of_helpers(weights), 2, published(helpers[2].model), epoch=1)
+            for phase in ("weights/prepare", "weights/commit"):
+                await other.request(phase, file.to_json())
+            flights.append(ask(other, given))
+            overlapped = sum(not task.done() for flight in flights for task in flight)
+            answers = [await asyncio.gather(*flight) for flight in flights]
+            return overlapped, answers, (await client.state())["version"], (await other.state())["version"]
+        finally:
+            await other.close()
+
+    def ask(client, given):
+        requests = [GenerateRequest(f"r{i}", prompt, 200) for i, prompt in enumerate(given)]
+        return [asyncio.create_task(client.generate(request)) for request in requests]
+
+    before = with_client(url, lambda client: client.state())["version"]
+    overlapped, answers, version, version_of_helpers = with_client(url, scenario)
+    assert overlapped > len(given)
+    assert (version, version_of_helpers) == (before, 2)
+    for whose, number, flight in zip((policies, helpers, helpers), (before, 1, 2), answers, strict=True):
+        for prompt, generated in zip(given, flight, strict=True):
+            check(whose, prompt, generated, number)
+
+
+def test_a_policy_that_an_engine_does_not_serve_is_refused_by_name(serving):
+    client = f"{serving[0]}/policies/keepers"
+    with pytest.raises(InputError, match=r"policy 'keepers': this engine serves \['', 'helpers'\]"):
+        with_client(client, lambda client: client.state())
 
 
 def test_an_adapter_that_does_not_fit_is_refused_and_the_one_before_is_served_on(serving, policies):

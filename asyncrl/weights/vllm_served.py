@@ -1,0 +1,130 @@
+"""What an engine serves of one policy: which weights, how new ones are taken on, how missed ones are caught up with.
+
+An engine serves the policy of its run, and beside it the adapters of further policies over the same base model. Each
+stands at a version of its own, reads weights from a folder of its own, and is committed to without the others noticing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+from asyncrl.config_sections import LoraConfig
+from asyncrl.errors import InputError, UnavailableError
+from asyncrl.weights.files import WeightFile
+from asyncrl.weights.folders import policy_weights
+from asyncrl.weights.position import Position
+from asyncrl.weights.vllm_adapters import Adapters
+
+log = logging.getLogger("asyncrl.weights")
+
+
+def base_version() -> int:
+    """Version of the weights the server started with."""
+    return int(os.environ.get("ASYNCRL_BASE_VERSION", "0"))
+
+
+def parse_version(label: str) -> int:
+    """Turn vLLM's version label into ours; it says "default" until the first update."""
+    return base_version() if label == "default" else int(label)
+
+
+def served_from_environment(env: Mapping[str, str] = os.environ) -> dict[str, Served]:
+    """Return what `services.engine` says this server serves, by policy; the run's own is ""."""
+    folder, lora = env.get("ASYNCRL_WEIGHTS_DIR", ""), env.get("ASYNCRL_LORA", "")
+    committing, ids = asyncio.Lock(), itertools.count(1)
+    own = LoraConfig.model_validate_json(lora) if lora else None
+    served = {"": Served("", folder, own, committing, ids)}
+    for name, settings in json.loads(env.get("ASYNCRL_POLICIES") or "{}").items():
+        adapters = LoraConfig.model_validate(settings)
+        served[name] = Served(name, policy_weights(folder, name), adapters, committing, ids)
+    return served
+
+
+class Served:
+    """One policy of an engine.
+
+    folder: where its weights travel; empty for an engine of no run. lora: what it trains; None for all weights.
+    committing: held while the engine loads anything. ids: numbers of adapters, which are the engine's own.
+    """
+
+    def __init__(
+        self, name: str, folder: str, lora: LoraConfig | None, committing: asyncio.Lock, ids: Iterator[int]
+    ) -> None:
+        self.name = name
+        self.committing = committing
+        self.position = Position(folder, base_version())
+        self.adapters = None if lora is None else Adapters(lora, folder, base_version(), ids)
+
+    def own(self, request_id: str) -> str:
+        """Return the engine's name for a request, which differs from those of other policies' requests."""
+        return f"{self.name}/{request_id}" if self.name else request_id
+
+    async def newest(self, engine: Any) -> int:
+        """Return the newest version served. Transports of vLLM's own move it without asking here."""
+        if self.adapters is not None:
+            return self.position.version
+        return parse_version(await engine.get_weight_version())
+
+    async def check_version(self, engine: Any, least: int) -> None:
+        """Raise `UnavailableError` when a request must go to an engine with newer weights."""
+        if least <= self.position.version:
+            return
+        version = await self.newest(engine)
+        if least > version:
+            raise UnavailableError(
+                f"the engine serves version {version}, the group was admitted at version {least}"
+            )
+
+    async def commit(self, engine: Any, file: WeightFile, mode: str) -> dict[str, Any]:
+        """Swap the weights between two decoding steps; return the version and the seconds the engine was busy.
+
+        Running requests freeze and go on with the new ones ("keep"), or finish first ("wait"); an adapter is loaded
+        beside those in use. Raises `InputError`, `ConflictError`.
+        """
+        async with self.committing:
+            if self.position.repeats(file):
+                return {"version": file.version, "pause_s": 0.0}
+            return await self._load(engine, file, mode)
+
+    async def catch_up(self, engine: Any) -> None:
+        """Load the version that the run has committed, once after the start. Raises `UnavailableError`."""
+        try:
+            if self.position.missed() is None:
+                return
+            async with self.committing:
+                missed = await asyncio.to_thread(self.position.missed)
+                if missed is not None:
+                    await self._load(engine, missed)
+                    log.warning("caught up with version %d", missed.version)
+        except InputError as error:
+            raise UnavailableError(f"the engine could not catch up yet: {error}") from error
+
+    async def _load(self, engine: Any, file: WeightFile, mode: str = "keep") -> dict[str, Any]:
+        if self.adapters is not None:
+            busy_s = await self.adapters.load(engine, file)
+            self.position.moved(file)
+            return {"version": file.version, "pause_s": busy_s}
+        start = time.perf_counter()
+        await engine.pause_generation(mode=mode, clear_cache=True)
+        try:
+            await engine.start_weight_update()
+            request = WeightTransferUpdateRequest(update_info={"path": file.path})
+            await engine.update_weights(request)
+            await engine.finish_weight_update(weight_version=str(file.version))
+        except Exception:
+            # Some tensors may be new and some old: nothing may be sampled from them. Whoever watches this process
+            # starts it again, and it catches up.
+            log.exception("weights of version %d were loaded in part; the engine ends", file.version)
+            os._exit(1)
+        self.position.moved(file)
+        await engine.resume_generation()
+        return {"version": file.version, "pause_s": time.perf_counter() - start}
