@@ -21,7 +21,7 @@ import psutil
 from asyncrl.errors import DeadlineError, UnavailableError
 from asyncrl.parent import die_with_parent, step_back
 
-BEHIND_TRAINER = 5
+BEHIND_TRAINER = 10
 """How nice generation is where it shares CPU cores with the trainer. A trainer that has a batch is what the run waits
 for; an engine that waits meanwhile decodes more requests at once, each for less."""
 STOP_GRACE_S = 15.0

@@ -96,7 +96,7 @@ def test_groups_beyond_a_step_are_limited_to_what_the_bound_allows():
         (8, True, 5, 8),
         (15, True, 0, 16),
         (8, False, 4, 8),
-        (8, False, 5, 4),
+        (8, False, 5, 6),
         (1, False, 20, 0),
         (20, False, 0, 16),
         (24, False, 20, 16),
@@ -108,8 +108,8 @@ def test_groups_beyond_a_step_follow_what_the_trainer_waits_for_and_what_waits_f
     assert next_beyond(beyond, 16, 8, waited, left) == then
 
 
-def test_the_first_batch_is_waited_for_with_half_of_what_the_bound_admits_or_a_whole_step():
-    assert [first_beyond(most, 8) for most in (0, 4, 8, 16, 64)] == [0, 4, 8, 8, 32]
+def test_the_first_batch_is_waited_for_with_two_more_in_flight_where_the_bound_admits_them():
+    assert [first_beyond(most, 8) for most in (0, 8, 16, 64)] == [0, 8, 16, 16]
 
 
 def test_the_designs_example_waits_for_the_group_that_would_miss_its_deadline():
