@@ -100,6 +100,8 @@ class RolloutConfig(Section):
     """Turns they are given at most."""
     max_attempts: int = Field(3, ge=1)
     """Leases a task may lose before it is set aside as failed."""
+    batch_delay_s: float = Field(0.0, ge=0, le=10)
+    """Least seconds between two calls of a worker to an engine; turns that are due meanwhile are sent together."""
 
 
 class BufferConfig(Section):

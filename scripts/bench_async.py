@@ -47,16 +47,16 @@ sys.path.append(ROOT)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH", "")]))
 RECIPE = "gridworld_grpo"
 MEDIAN_S, SIGMA = 0.1, 1.2
-BOUND = "buffer.max_staleness=16"
+OVERLAPPED = ["buffer.max_staleness=16", "rollout.batch_delay_s=0.05"]
 AS_NEEDED = "buffer.over_provision='auto'"
 SCHEDULES = {
     "synchronous": ["train.schedule=synchronous"],
     "periodic": ["train.schedule=periodic"],
     "one_step_off": ["train.schedule=one_step_off"],
-    "asynchronous": ["train.schedule=asynchronous", BOUND, AS_NEEDED],
-    "partial": ["train.schedule=partial", BOUND, AS_NEEDED],
-    "partial_all": ["train.schedule=partial", BOUND],
-    "partial_beginning_anew": ["train.schedule=partial", BOUND, AS_NEEDED, "buffer.recycle=false"],
+    "asynchronous": ["train.schedule=asynchronous", *OVERLAPPED, AS_NEEDED],
+    "partial": ["train.schedule=partial", *OVERLAPPED, AS_NEEDED],
+    "partial_all": ["train.schedule=partial", *OVERLAPPED],
+    "partial_beginning_anew": ["train.schedule=partial", *OVERLAPPED, AS_NEEDED, "buffer.recycle=false"],
 }
 """`partial_all` keeps as many groups in flight as the bound admits, the others as many as the trainer needs; the last
 one is partial without recycling: what is unfinished at a commit is thrown away."""

@@ -93,7 +93,7 @@ class RolloutService:
         self.name = name
         self._token = token
         self._joined: dict[str, set[str]] = {}
-        self.router = EngineRouter([EngineClient(url, token) for url in engines])
+        self.router = EngineRouter([self._client(url) for url in engines])
         self.engines = PatientGenerator(self.router, config.engine.start_timeout_s)
         self.envs = EnvClient(list(envs), token)
         self.renderer = load_renderer(model)
@@ -121,6 +121,9 @@ class RolloutService:
                 else min(config.rollout.lease_s / 3, RESTART_LOOK_S),
             )
 
+    def _client(self, url: str) -> EngineClient:
+        return EngineClient(url, self._token, batch_delay_s=self.config.rollout.batch_delay_s)
+
     def _players(self, addresses: Mapping[str, PlayerAddresses]) -> dict[str, _OfPlayer]:
         """Return the further policies. Raises `ConfigError` unless the recipe's are all there."""
         if set(addresses) != set(self.config.policies):
@@ -129,7 +132,7 @@ class RolloutService:
             )
         return {
             name: _OfPlayer(
-                EngineRouter([EngineClient(url, self._token) for url in where.engines]),
+                EngineRouter([self._client(url) for url in where.engines]),
                 BufferClient(where.buffer, self._token) if where.buffer else None,
             )
             for name, where in addresses.items()
@@ -207,7 +210,7 @@ class RolloutService:
         engines, envs = set(job["joined"]["engine"]), set(job["joined"]["env"])
         joined = self._joined.get(name, set())
         for url in engines - joined:
-            router.join(EngineClient(url, self._token))
+            router.join(self._client(url))
         for url in envs - joined:
             self.envs.join(url)
         for url in joined - engines - envs:

@@ -57,11 +57,11 @@ def next_beyond(beyond: int, most: int, groups_per_step: int, waited: bool, left
     """Return how many groups are to be admitted beyond one step's after a batch was taken, from 0 to `most`.
 
     beyond: how many were. waited: whether the trainer had to wait for the batch. left: groups that were ready and not
-    in it. Groups that wait for the trainer only grow old, so the number falls while more than half a batch is left, by
-    a quarter of a batch, and rises while the trainer waits, by half a batch. A trainer that waited although so many
+    in it. Groups that wait for the trainer only grow old, so the number falls while more than a batch is left, by a
+    quarter of a batch, and rises while the trainer waits, by half a batch. A trainer that waited although so many
     were ready waited for a slow group that was due, which more groups would not have made faster.
     """
-    if waited == (left > groups_per_step // 2):
+    if waited == (left > groups_per_step):
         return min(most, beyond)
     if waited:
         return min(most, beyond + max(1, groups_per_step // 2))
@@ -70,7 +70,7 @@ def next_beyond(beyond: int, most: int, groups_per_step: int, waited: bool, left
 
 def first_beyond(most: int, groups_per_step: int) -> int:
     """Return how many groups are to be admitted beyond one step's before the first batch was taken."""
-    return min(most, 2 * groups_per_step)
+    return min(most, 3 * groups_per_step)
 
 
 def deadline(version: int, max_staleness: int) -> int:

@@ -7,6 +7,7 @@ travel in one body. A dropped connection fails only the requests it carried; eac
 from __future__ import annotations
 
 import asyncio
+import math
 import struct
 import time
 from dataclasses import dataclass
@@ -34,17 +35,27 @@ class _Pending:
 class EngineClient:
     """Implements `rollout.generate.Generator` over one engine's `/asyncrl/v1` routes.
 
-    url: the engine's, or that of one of the policies it serves, `ENGINE/policies/NAME`.
+    url: the engine's, or that of one of the policies it serves, `ENGINE/policies/NAME`. batch_delay_s: least seconds
+    between two calls; what becomes ready meanwhile is sent together.
     """
 
-    def __init__(self, url: str, token: str = "", timeout_s: float = 600.0, max_attempts: int = 3) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        timeout_s: float = 600.0,
+        max_attempts: int = 3,
+        batch_delay_s: float = 0.0,
+    ) -> None:
         self.url = url.rstrip("/")
         self.timeout_s = timeout_s
         self.max_attempts = max_attempts
+        self.batch_delay_s = batch_delay_s
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http: aiohttp.ClientSession | None = None
         self._waiting: list[_Pending] = []
         self._flush_scheduled = False
+        self._flushed_at = -math.inf
         self._calls: set[asyncio.Task[None]] = set()
         self.in_flight = 0
         self._busy_s = 0.0
@@ -88,10 +99,13 @@ class EngineClient:
         self._waiting.append(pending)
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            loop = asyncio.get_running_loop()
+            # Also at once it is after this pass of the loop, in which more may become ready.
+            loop.call_at(max(loop.time(), self._flushed_at + self.batch_delay_s), self._flush)
 
     def _flush(self) -> None:
         self._flush_scheduled = False
+        self._flushed_at = asyncio.get_running_loop().time()
         waiting = [p for p in self._waiting if not p.answer.done()]
         self._waiting = []
         for start in range(0, len(waiting), MAX_REQUESTS_PER_CALL):

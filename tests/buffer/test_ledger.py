@@ -71,18 +71,19 @@ def test_an_abandoned_plan_drops_what_waits_and_keeps_what_has_begun():
 def test_auto_admits_less_while_groups_wait_for_the_trainer_and_more_while_it_waits():
     book = ledger(count=40, max_staleness=3, over_provision="auto")
     slots = [book.stats()["slots"]]
-    for _ in range(4):
+    for _ in range(6):
         book.put(group(lease(book)))
     train_step(book, 0)
     slots.append(book.stats()["slots"])
-    train_step(book, 1)
-    for step in (2, 3):
+    for step in (1, 2):
+        train_step(book, step)
+    for step in (3, 4):
         assert book.take(step).groups is None
         for _ in range(2):
             book.put(group(lease(book)))
         train_step(book, step)
         slots.append(book.stats()["slots"])
-    assert slots == [6, 5, 6, 7]
+    assert slots == [8, 7, 8, 8]
 
 
 def test_a_repeated_lease_call_gets_the_same_lease():

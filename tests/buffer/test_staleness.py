@@ -92,11 +92,11 @@ def test_groups_beyond_a_step_are_limited_to_what_the_bound_allows():
     ("beyond", "waited", "left", "then"),
     [
         (8, True, 0, 12),
-        (8, True, 4, 12),
-        (8, True, 5, 8),
+        (8, True, 8, 12),
+        (8, True, 9, 8),
         (15, True, 0, 16),
-        (8, False, 4, 8),
-        (8, False, 5, 6),
+        (8, False, 8, 8),
+        (8, False, 9, 6),
         (1, False, 20, 0),
         (20, False, 0, 16),
         (24, False, 20, 16),
@@ -108,8 +108,8 @@ def test_groups_beyond_a_step_follow_what_the_trainer_waits_for_and_what_waits_f
     assert next_beyond(beyond, 16, 8, waited, left) == then
 
 
-def test_the_first_batch_is_waited_for_with_two_more_in_flight_where_the_bound_admits_them():
-    assert [first_beyond(most, 8) for most in (0, 8, 16, 64)] == [0, 8, 16, 16]
+def test_the_first_batch_is_waited_for_with_three_more_in_flight_where_the_bound_admits_them():
+    assert [first_beyond(most, 8) for most in (0, 8, 16, 64)] == [0, 8, 16, 24]
 
 
 def test_the_designs_example_waits_for_the_group_that_would_miss_its_deadline():

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from typing import ClassVar
 
 import aiohttp
 import numpy as np
@@ -70,6 +71,32 @@ def published(engine_url, tiny_model, tmp_path):
 
     with_client(engine_url, lambda client: commit(client, files[0]))
     return old, new, files[1], commit
+
+
+class Counting(EngineClient):
+    """Notes how many requests each of its calls carries."""
+
+    batches: ClassVar[list[int]] = []
+
+    async def _call(self, batch):
+        self.batches.append(len(batch))
+        await super()._call(batch)
+
+
+def test_turns_that_are_due_before_the_next_call_may_be_made_are_sent_together(engine_url):
+    async def scenario():
+        client = Counting(engine_url, batch_delay_s=2.0)
+        try:
+            answers = []
+            for i, prompt in enumerate(contexts(4, 20, 200)):
+                answers.append(asyncio.create_task(client.generate(GenerateRequest(f"due-{i}", prompt, 4))))
+                await asyncio.sleep(0.05)
+            return [len(answer.token_ids) for answer in await asyncio.gather(*answers)]
+        finally:
+            await client.close()
+
+    assert min(asyncio.run(scenario())) > 0
+    assert Counting.batches == [1, 3]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
