@@ -51,6 +51,19 @@ def test_a_job_is_handed_out_once_it_has_been_described(service):
     )  # fmt: skip
 
 
+def test_an_engine_that_joins_is_told_the_buffers_of_the_policies_it_serves_too(service):
+    own = {"agents": ["b"], "engine": {"count": 1}}
+    recipe = {"lora": {"rank": 4}, "policies": {"shared": {"agents": ["a"]}, "own": own}}
+    config = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}} | recipe)
+    policies = [
+        "shared=http://127.0.0.1:5,http://127.0.0.1:1/policies/shared",
+        "own=http://127.0.0.1:6,http://127.0.0.1:7",
+    ]
+    described = JOB | {"config": config.model_dump(mode="json"), "policies": policies}
+    ask(service, lambda c: c.describe(described))
+    assert fetch_job(service.url, "").guests == {"shared": "http://127.0.0.1:5"}
+
+
 def test_members_join_and_leave(service):
     joined = ask(
         service,
@@ -80,10 +93,11 @@ def test_a_member_that_says_nothing_is_forgotten():
     assert members.job(MEMBER_S + 1)["joined"] == {"engine": [], "env": ["http://b:1"]}
 
 
-def test_a_membership_begins_with_the_address_and_ends_with_a_goodbye(service, tmp_path):
+@pytest.mark.parametrize("path", ["", "/policies/helpers"])
+def test_a_membership_begins_with_the_address_and_ends_with_a_goodbye(service, tmp_path, path):
     ask(service, lambda c: c.describe(JOB))
     ready = tmp_path / "address.json"
-    member = Membership(service.url, "", "env", ready)
+    member = Membership(service.url, "", "env", ready, path)
     member.start()
     ready.write_text('{"url": "http://127.0.0.1:9"}')
 
@@ -93,6 +107,6 @@ def test_a_membership_begins_with_the_address_and_ends_with_a_goodbye(service, t
     deadline = time.monotonic() + 20
     while not joined() and time.monotonic() < deadline:
         threading.Event().wait(0.05)
-    assert joined() == ["http://127.0.0.1:9"]
+    assert joined() == [f"http://127.0.0.1:9{path}"]
     member.leave()
     assert joined() == []
