@@ -27,7 +27,7 @@ from asyncrl.errors import AsyncRLError
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import EvalResult
 from asyncrl.launch.folder import RunFolder
-from asyncrl.launch.processes import BEHIND_TRAINER, Child, Family
+from asyncrl.launch.processes import Child, Family, behind_trainer
 from asyncrl.launch.roles import Roles
 from asyncrl.launch.train import TrainRun
 from asyncrl.train.progress import read_metrics
@@ -51,7 +51,7 @@ class SharedEngine:
         self.child = self.family.start(
             "engine",
             ["serve", "engine", "--folder", str(folder), "--model", self.model],
-            nice=BEHIND_TRAINER,
+            nice=behind_trainer(),
         )
         self.family.wait_ready(self.child, config.engine.start_timeout_s)
         self.before: dict[int, EvalResult | None] = {}

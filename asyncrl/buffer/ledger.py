@@ -275,8 +275,8 @@ class Ledger:
         if before != bounds:
             self._store.set_fact("bound", self.settings.max_staleness)
             # In force for "auto" until the first batch has been taken.
-            most = self.settings.max_staleness * self.settings.groups_per_step
-            self._store.set_fact("beyond", first_beyond(most, self.settings.groups_per_step))
+            beyond = first_beyond(self.settings.most_beyond, self.settings.groups_per_step)
+            self._store.set_fact("beyond", beyond)
 
 
 def _or_clock(now: float | None) -> float:

@@ -47,6 +47,11 @@ class LedgerSettings:
         if not self.lease_s > 0:
             raise ConfigError(f"lease_s must be above 0 seconds, got {self.lease_s}")
 
+    @property
+    def most_beyond(self) -> int:
+        """Groups beyond one step's that the staleness bound admits."""
+        return self.max_staleness * self.groups_per_step
+
     def slots(self, bound: int, beyond: int) -> int:
         """Return how many groups may be admitted and untrained under a staleness bound.
 

@@ -61,11 +61,12 @@ def next_beyond(beyond: int, most: int, groups_per_step: int, waited: bool, left
     quarter of a batch, and rises while the trainer waits, by half a batch. A trainer that waited although so many
     were ready waited for a slow group that was due, which more groups would not have made faster.
     """
-    if waited == (left > groups_per_step):
-        return min(most, beyond)
-    if waited:
-        return min(most, beyond + max(1, groups_per_step // 2))
-    return max(0, min(most, beyond - max(1, groups_per_step // 4)))
+    plenty = left > groups_per_step
+    if waited and not plenty:
+        beyond += max(1, groups_per_step // 2)
+    elif plenty and not waited:
+        beyond -= max(1, groups_per_step // 4)
+    return max(0, min(most, beyond))
 
 
 def first_beyond(most: int, groups_per_step: int) -> int:

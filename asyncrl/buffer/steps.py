@@ -105,8 +105,7 @@ class Steps:
         if s.over_provision != "auto":
             return
         left = self.store.row("SELECT COUNT(*) FROM tasks WHERE state = 'ready'")[0]
-        most = s.max_staleness * s.groups_per_step
-        beyond = next_beyond(self.store.fact("beyond"), most, s.groups_per_step, waited, left)
+        beyond = next_beyond(self.store.fact("beyond"), s.most_beyond, s.groups_per_step, waited, left)
         self.store.set_fact("beyond", beyond)
 
     def drop(self, step: int, leases: Sequence[str], reason: str) -> int:

@@ -32,6 +32,11 @@ class _Pending:
     attempts: int = 0
 
 
+def policy_url(engine: str, name: str) -> str:
+    """Return where an engine serves a policy: the run's own (name "") at its address, a further one below it."""
+    return f"{engine}/policies/{name}" if name else engine
+
+
 class EngineClient:
     """Implements `rollout.generate.Generator` over one engine's `/asyncrl/v1` routes.
 

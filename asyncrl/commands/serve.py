@@ -80,12 +80,11 @@ def _joined(args: argparse.Namespace, token: str) -> int:
         return _serve(args, job.config, token)
     with tempfile.TemporaryDirectory(prefix="asyncrl-join-") as folder:
         args.ready_file = args.ready_file or str(Path(folder) / "ready.json")
-        members = [Membership(args.join, token, args.role, Path(args.ready_file))]
-        if args.role == "engine":
-            for name, buffer in job.guests.items():
-                members.append(
-                    Membership(buffer, token, "engine", Path(args.ready_file), f"/policies/{name}")
-                )
+        buffers = {"": args.join} | (job.guests if args.role == "engine" else {})
+        members = [
+            Membership(buffer, token, args.role, Path(args.ready_file), policy)
+            for policy, buffer in buffers.items()
+        ]
         for member in members:
             member.start()
         try:
@@ -204,7 +203,7 @@ def _rollout(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> 
     players = {}
     for policy in args.policy:
         name, buffer, engines = read_policy(policy)
-        players[name] = PlayerAddresses(engines.split(","), buffer)
+        players[name] = PlayerAddresses(engines, buffer)
     serve_rollout(
         config,
         _need(args.model, "--model", "rollout"),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.config import Config
-from asyncrl.launch.processes import BEHIND_TRAINER, Child, Family
+from asyncrl.launch.processes import Child, Family, behind_trainer
 from asyncrl.train.checkpoints import complete_checkpoints
 
 log = logging.getLogger("asyncrl.launch")
@@ -88,7 +88,7 @@ class EvalsBeside:
             *("--out", str(self._place / "result.json")),
         ]
         self._started = time.monotonic()
-        self._child = self.family.start("eval", argv, ready=False, nice=BEHIND_TRAINER)
+        self._child = self.family.start("eval", argv, ready=False, nice=behind_trainer())
 
     def _pin(self, path: Path, model: Path) -> None:
         """Link the checkpoint's files, so that it stays when the trainer removes its own."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.clients.buffer import BufferClient
+from asyncrl.clients.engine import policy_url
 from asyncrl.config import Config, parse_config
 from asyncrl.errors import AsyncRLError, ConfigError
 
@@ -35,17 +36,18 @@ class Job:
     @property
     def guests(self) -> dict[str, str]:
         """Buffers of the further policies that every engine of this job serves, too."""
+        served = self.config.guests
         found = (read_policy(policy) for policy in self.policies)
-        return {name: buffer for name, buffer, _ in found if name in self.config.guests}
+        return {name: buffer for name, buffer, _ in found if name in served}
 
 
-def read_policy(text: str) -> tuple[str, str, str]:
+def read_policy(text: str) -> tuple[str, str, list[str]]:
     """Split `NAME=BUFFER_URL,ENGINE_URL,...` into name, buffer and the engines. Raises `ConfigError`."""
     name, _, urls = text.partition("=")
     buffer, _, engines = urls.partition(",")
     if not engines:
         raise ConfigError(f"--policy {text}: must look like NAME=BUFFER_URL,ENGINE_URL,...")
-    return name, buffer, engines
+    return name, buffer, engines.split(",")
 
 
 def fetch_job(buffer: str, token: str) -> Job:
@@ -67,12 +69,12 @@ def fetch_job(buffer: str, token: str) -> Job:
 class Membership(threading.Thread):
     """Tells a job's buffer that a service takes part, from when it announces its address until `leave`.
 
-    path: what follows that address for this job.
+    policy: which policy an engine serves this job, where it is not its run's own.
     """
 
-    def __init__(self, buffer: str, token: str, role: str, ready_file: Path, path: str = "") -> None:
+    def __init__(self, buffer: str, token: str, role: str, ready_file: Path, policy: str = "") -> None:
         super().__init__(name="membership", daemon=True)
-        self.path = path
+        self.policy = policy
         self.role = role
         self.ready_file = ready_file
         self._client = BufferClient(buffer, token, retry_s=BEAT_S)
@@ -90,7 +92,7 @@ class Membership(threading.Thread):
         url = ""
         while not self._end.is_set():
             if not url and self.ready_file.exists():
-                url = json.loads(self.ready_file.read_text())["url"] + self.path
+                url = policy_url(json.loads(self.ready_file.read_text())["url"], self.policy)
             if url:
                 await self._say(self._client.join(self.role, url))
             await asyncio.to_thread(self._end.wait, BEAT_S if url else READY_EVERY_S)

@@ -20,12 +20,20 @@ import psutil
 
 from asyncrl.errors import DeadlineError, UnavailableError
 from asyncrl.parent import die_with_parent, step_back
+from asyncrl.services.engine import on_cpu
 
 BEHIND_TRAINER = 10
-"""How nice generation is where it shares CPU cores with the trainer. A trainer that has a batch is what the run waits
-for; an engine that waits meanwhile decodes more requests at once, each for less."""
 STOP_GRACE_S = 15.0
 KILL_WAIT_S = 30.0
+
+
+def behind_trainer() -> int:
+    """Return how nice generation is: on CPUs, whose cores it shares with the trainer, it goes behind.
+
+    A trainer that has a batch is what the run waits for; an engine that waits meanwhile decodes more requests at once,
+    each for less.
+    """
+    return BEHIND_TRAINER if on_cpu() else 0
 
 
 @dataclass(slots=True)

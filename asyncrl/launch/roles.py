@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from asyncrl.clients.engine import policy_url
 from asyncrl.config import Config
 from asyncrl.launch.model_folder import check_model, remember_model
-from asyncrl.launch.processes import BEHIND_TRAINER, Child, Family
+from asyncrl.launch.processes import Child, Family, behind_trainer
 from asyncrl.launch.signs import FileSigns, HttpSigns
 from asyncrl.launch.supervise import Supervisor
-from asyncrl.services.engine import on_cpu
 from asyncrl.train.progress import read_metrics
 from asyncrl.weights.folders import policy_weights
 
@@ -43,7 +43,7 @@ class PolicyRoles:
         self.prefix = f"{name}-" if name else ""
         self.host = host
         self.token = os.environ.get("ASYNCRL_TOKEN", "")
-        self.nice = BEHIND_TRAINER if on_cpu() else 0
+        self.nice = behind_trainer()
         """Of engines, environments and workers."""
         self.engines: list[Child] = []
         self.buffer: Child
@@ -87,7 +87,7 @@ class PolicyRoles:
     def engine_addresses(self, caller: str = "") -> list[str]:
         """Return the addresses under which `caller` reaches the engines that serve this policy; "": their own."""
         if self.host is not None:
-            return [f"{url}/policies/{self.name}" for url in self.host.engine_addresses(caller)]
+            return [policy_url(url, self.name) for url in self.host.engine_addresses(caller)]
         return [self.route(caller, engine) if caller else engine.url for engine in self.engines]
 
     def job(self) -> dict[str, Any]:

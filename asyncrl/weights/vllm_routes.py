@@ -45,7 +45,7 @@ from asyncrl.weights.vllm_served import Served, parse_version, served_from_envir
 log = logging.getLogger("asyncrl.weights")
 
 PREFIX = "/asyncrl/v1/"
-_ROUTE = re.compile(r"(?:/policies/(?P<policy>[^/]+))?/asyncrl/v1/(?P<name>.*)")
+_ROUTE = re.compile(rf"(?:/policies/(?P<policy>[^/]+))?{PREFIX}(?P<name>.*)")
 MAX_BODY_BYTES = 64 * 1024 * 1024
 TOKEN_BYTES = 4
 _GAUGES = {
@@ -155,10 +155,11 @@ async def _sample(policy: Served, engine: Any, request_id: str, request: dict[st
     """Generate one request, with adapters under the version it is tagged with: the newest unless it says so."""
     parsed = _parse(request)
     await policy.check_version(engine, parsed.min_version)
+    own = policy.own(request_id)
     if policy.adapters is None:
-        return await _run(engine, request_id, parsed)
+        return await _run(engine, own, parsed)
     with policy.adapters.serve(request.get("version")) as (version, adapter):
-        answer = await _run(engine, policy.own(request_id), parsed, adapter)
+        answer = await _run(engine, own, parsed, adapter)
     return answer | {"spans": [[version, 0, len(answer["token_ids"]) // TOKEN_BYTES]]}
 
 

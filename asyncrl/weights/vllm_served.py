@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
@@ -37,13 +37,13 @@ def parse_version(label: str) -> int:
     return base_version() if label == "default" else int(label)
 
 
-def served_from_environment(env: Mapping[str, str] = os.environ) -> dict[str, Served]:
+def served_from_environment() -> dict[str, Served]:
     """Return what `services.engine` says this server serves, by policy; the run's own is ""."""
-    folder, lora = env.get("ASYNCRL_WEIGHTS_DIR", ""), env.get("ASYNCRL_LORA", "")
+    folder, lora = os.environ.get("ASYNCRL_WEIGHTS_DIR", ""), os.environ.get("ASYNCRL_LORA", "")
     committing, ids = asyncio.Lock(), itertools.count(1)
     own = LoraConfig.model_validate_json(lora) if lora else None
     served = {"": Served("", folder, own, committing, ids)}
-    for name, settings in json.loads(env.get("ASYNCRL_POLICIES") or "{}").items():
+    for name, settings in json.loads(os.environ.get("ASYNCRL_POLICIES") or "{}").items():
         adapters = LoraConfig.model_validate(settings)
         served[name] = Served(name, policy_weights(folder, name), adapters, committing, ids)
     return served

@@ -99,7 +99,6 @@ ORPHAN = """
 import os, sys
 from pathlib import Path
 from asyncrl.launch.processes import Family
-from asyncrl.parent import AUTOGROUP
 family = Family(Path(sys.argv[1]))
 child = family.start("buffer", ["serve", "buffer", "--folder", sys.argv[1]])
 family.wait_ready(child, 60)

@@ -93,11 +93,11 @@ def test_a_member_that_says_nothing_is_forgotten():
     assert members.job(MEMBER_S + 1)["joined"] == {"engine": [], "env": ["http://b:1"]}
 
 
-@pytest.mark.parametrize("path", ["", "/policies/helpers"])
-def test_a_membership_begins_with_the_address_and_ends_with_a_goodbye(service, tmp_path, path):
+@pytest.mark.parametrize(("policy", "path"), [("", ""), ("helpers", "/policies/helpers")])
+def test_a_membership_begins_with_the_address_and_ends_with_a_goodbye(service, tmp_path, policy, path):
     ask(service, lambda c: c.describe(JOB))
     ready = tmp_path / "address.json"
-    member = Membership(service.url, "", "env", ready, path)
+    member = Membership(service.url, "", "env", ready, policy)
     member.start()
     ready.write_text('{"url": "http://127.0.0.1:9"}')
 
