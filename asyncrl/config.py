@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +42,9 @@ from asyncrl.errors import ConfigError
 
 FIXED_SECTIONS = ("run", "model", "env", "algo", "lora", "policies")
 """What makes a run the run it is; the rest may change when it is resumed."""
+
+POLICY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+"""It is part of folders, files of the run and addresses of engines."""
 
 
 class Config(Section):
@@ -142,6 +146,11 @@ class Config(Section):
                 raise ValueError(f"{key} must be left out where there are policies: {why}")
         players: dict[str, str] = {}
         for name, policy in self.policies.items():
+            if not POLICY_NAME.fullmatch(name):
+                raise ValueError(
+                    f"policies.{name}: a policy's name must be of letters, digits, '-' and '_' and begin with a "
+                    f"letter or digit, got {name!r}"
+                )
             for agent in policy.agents:
                 if agent in players:
                     raise ValueError(

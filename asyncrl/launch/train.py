@@ -34,7 +34,7 @@ from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_fol
 from asyncrl.launch.roles import PolicyRoles, Roles
 from asyncrl.launch.summary import build_summary
 from asyncrl.launch.tasks import TaskPlan, plan_tasks
-from asyncrl.train.progress import ProgressLine, plot_rewards, read_metrics
+from asyncrl.train.progress import MetricsTail, ProgressLine, plot_rewards, read_metrics
 
 TICK_S = 0.25
 DESCRIBE_EVERY_S = 5.0
@@ -152,7 +152,7 @@ class TrainRun:
     async def _train(self, client: BufferClient, tasks: TaskPlan) -> None:
         """Feed tasks and show progress until the trainer ends."""
         start, busy_s = time.monotonic(), await self._engine_busy_s()
-        progress, shown = ProgressLine(self.config.train.num_steps), time.time()
+        progress, metrics = ProgressLine(self.config.train.num_steps), MetricsTail(self.folder.path)
         done, described = False, float("-inf")
         while not done:
             done = self.roles.supervisor.done(self.roles.trainer)
@@ -166,10 +166,8 @@ class TrainRun:
                     for plan in self.policies.values():
                         await plan.describe()
                     described = time.monotonic()
-            for record in read_metrics(self.folder.path):
-                if record["time"] > shown:
-                    progress.show(record["step"], record)
-                    shown = record["time"]
+            for record in metrics.read():
+                progress.show(record["step"], record)
             show_eval(self.evals.tick())
             await asyncio.sleep(TICK_S)
         self.train_wall_s = time.monotonic() - start

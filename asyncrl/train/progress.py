@@ -16,7 +16,11 @@ class MetricsLog:
         from torch.utils.tensorboard import SummaryWriter
 
         self.path = Path(folder) / "metrics.jsonl"
+        torn = self.path.exists() and self.path.read_bytes()[-1:] not in (b"", b"\n")
         self._file = open(self.path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - lives as long as the run
+        if torn:
+            # A trainer that was killed within a line must not take the next one with it.
+            self._file.write("\n")
         self._board = SummaryWriter(str(Path(folder) / "tensorboard"))
 
     def write(self, step: int, metrics: dict[str, Any]) -> None:
@@ -38,12 +42,35 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     for line in path.read_text().splitlines():
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        steps[record["step"]] = record
+        if (record := _parsed(line)) is not None:
+            steps[record["step"]] = record
     return [steps[step] for step in sorted(steps)]
+
+
+class MetricsTail:
+    """Reads the steps a run appends to its metrics.jsonl from now on, each once."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self._path = Path(folder) / "metrics.jsonl"
+        self._offset = self._path.stat().st_size if self._path.exists() else 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return what was written in whole lines since the last call; a line torn by a crash is skipped."""
+        if not self._path.exists():
+            return []
+        with open(self._path, "rb") as file:
+            file.seek(self._offset)
+            written = file.read()
+        whole = written[: written.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return [record for line in whole.splitlines() if (record := _parsed(line)) is not None]
+
+
+def _parsed(line: str | bytes) -> dict[str, Any] | None:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
 
 
 class ProgressLine:
