@@ -10,12 +10,14 @@ has
     speedup_async_over_sync   trained groups per hour, partial over synchronous: median, min, max
     bound_fraction            partial's rate over the bound, from its first commit to its last: median
     bound_fraction_whole      the same with the wait for the first batch, in which there is nothing to train
+    bound_fraction_as_timed   bound_fraction without the correction for stolen processor time
     schedules                 rate, success before and after, staleness, busy shares of every schedule
 
 The bound is the rate of the busier of engine and trainer, each with the whole machine to itself, measured in the same
 repeat: the trainer's seconds a group are those it takes right after the partial run to train on the very same batches
 again, without waiting for any (`trainer_alone.py`); the engine's are those of generating groups of the same size
-without latency and without a trainer.
+without latency and without a trainer. The host of a virtual machine may give processor time to others, more of it in
+one of these than in another; the fractions therefore compare seconds less the share that was stolen (`stolen.py`).
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from stolen import StolenTime
 from study_runs import AttachedRun, SharedEngine
 
 from asyncrl.config import Config, load_config
@@ -85,7 +88,7 @@ def base_model() -> str:
     return str(cached_base_model(load_config(RECIPE)))
 
 
-def train(shared: SharedEngine, config: Config, alone: bool = False) -> dict[str, Any]:
+def train(shared: SharedEngine, config: Config, stolen: StolenTime, alone: bool = False) -> dict[str, Any]:
     """Train once from the base weights; return what the table shows. Times in seconds.
 
     `alone` trains on the same batches once more, with nothing else running.
@@ -99,7 +102,7 @@ def train(shared: SharedEngine, config: Config, alone: bool = False) -> dict[str
         summary = AttachedRun(config, run, shared).run()
         trainer = json.loads((run.path / "trainer.json").read_text())
         steps = read_metrics(run.path)
-        alone_s = trainer_alone(shared, run.path) if alone else None
+        after = {"trainer_alone": trainer_alone(shared, run.path, stolen)} if alone else {}
     groups, wall_s = summary["groups"]["trained"], summary["train_wall_s"]
     return {
         "groups": groups,
@@ -107,7 +110,8 @@ def train(shared: SharedEngine, config: Config, alone: bool = False) -> dict[str
         "groups_per_hour": 3600 * groups / wall_s,
         "groups_per_hour_after_first": rate_after_first(steps),
         "trainer_s_per_group": (trainer["busy_s"] + trainer["publish_s"]) / groups,
-        **({"trainer_alone_s_per_group": alone_s} if alone_s is not None else {}),
+        **after,
+        "stolen": stolen.share(steps[0]["time"], steps[-1]["time"]),
         "busy": summary["busy"],
         "staleness": {name: summary["staleness"][name] for name in ("mean", "max")},
         "success_before": summary["eval_before"]["mean"],
@@ -121,17 +125,18 @@ def rate_after_first(steps: Sequence[dict[str, Any]]) -> float:
     return 3600 * sum(step["batch/groups"] for step in steps[1:]) / (steps[-1]["time"] - steps[0]["time"])
 
 
-def trainer_alone(shared: SharedEngine, run: Path) -> float:
-    """Seconds a group that the trainer needs for the batches of `run`, with nothing else running."""
+def trainer_alone(shared: SharedEngine, run: Path, stolen: StolenTime) -> dict[str, float]:
+    """What the trainer needs for the batches of `run` with nothing else running: seconds a group, stolen share."""
     shared.reset()
     script = str(Path(__file__).with_name("trainer_alone.py"))
     command = [sys.executable, script, str(run), "--model", shared.model, "--engine", shared.child.url]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])["s_per_group"]
+    found = json.loads(done.stdout.splitlines()[-1])
+    return {"s_per_group": found["s_per_group"], "stolen": stolen.share(found["start"], found["end"])}
 
 
-def engine_alone(shared: SharedEngine, config: Config) -> float:
-    """Seconds a group that the engine needs without latency, with all of its capacity used and nothing else running."""
+def engine_alone(shared: SharedEngine, config: Config, stolen: StolenTime) -> dict[str, float]:
+    """What the engine needs without latency, all of its capacity used and nothing else running, as `trainer_alone`."""
     plain = config.env.model_copy(update={"name": "gridworld", "config": {}})
     config = config.model_copy(update={"env": plain})
     load_env(config.env.name)
@@ -147,26 +152,28 @@ def engine_alone(shared: SharedEngine, config: Config) -> float:
             url = family.wait_ready(worker, 60.0)
             size = config.rollout.group_size
             evaluate(url, config, config.env.name, 4, size)
-            start = time.perf_counter()
+            start = time.time()
             evaluate(url, config, config.env.name, ALONE_TASKS, size)
-            return (time.perf_counter() - start) / ALONE_TASKS
+            end = time.time()
+            return {"s_per_group": (end - start) / ALONE_TASKS, "stolen": stolen.share(start, end)}
         finally:
             family.stop()
 
 
-def one_repeat(shared: SharedEngine, args: argparse.Namespace, repeat: int) -> dict[str, Any]:
+def one_repeat(
+    shared: SharedEngine, args: argparse.Namespace, repeat: int, stolen: StolenTime
+) -> dict[str, Any]:
     """Train under every schedule and measure the engine alone, before and after training."""
     names = args.only.split(",") if args.only else list(SCHEDULES)
+    configs = {name: load_config(RECIPE, overrides(args, name, repeat)) for name in names}
     found: dict[str, Any] = {}
     shared.reset()
-    engine_s = [engine_alone(shared, load_config(RECIPE, overrides(args, names[0], repeat)))]
-    for name in names:
-        found[name] = train(
-            shared, load_config(RECIPE, overrides(args, name, repeat)), alone=name == "partial"
-        )
+    engine = [engine_alone(shared, configs[names[0]], stolen)]
+    for name, config in configs.items():
+        found[name] = train(shared, config, stolen, alone=name == "partial")
         say(f"repeat {repeat} {name}: {json.dumps(found[name])}")
-    engine_s.append(engine_alone(shared, load_config(RECIPE, overrides(args, names[-1], repeat))))
-    return {"schedules": found, "engine_s_per_group": statistics.fmean(engine_s)}
+    engine.append(engine_alone(shared, configs[names[-1]], stolen))
+    return {"schedules": found, "engine_alone": engine}
 
 
 def summarize(repeats: list[dict[str, Any]]) -> dict[str, Any]:
@@ -194,18 +201,35 @@ def summarize(repeats: list[dict[str, Any]]) -> dict[str, Any]:
     if {"synchronous", "partial"} <= set(rates):
         result["speedup_async_over_sync"] = result["speedup_over_sync"]["partial"]
     if "partial" in rates:
-        bounds = [
-            3600 / max(r["engine_s_per_group"], r["schedules"]["partial"]["trainer_alone_s_per_group"])
-            for r in repeats
-        ]
-        result["bound_groups_per_hour"] = spread(bounds)
-        for name, rate in (("", "groups_per_hour_after_first"), ("_whole", "groups_per_hour")):
-            reached = [
-                r["schedules"]["partial"][rate] / bound for r, bound in zip(repeats, bounds, strict=True)
-            ]
-            result[f"bound_fraction{name}"] = statistics.median(reached)
-            result[f"bound_fraction{name}_range"] = [min(reached), max(reached)]
+        result |= bound_fractions(repeats)
     return result
+
+
+def bound_fractions(repeats: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return how close partial came to the bound: median and range over repeats."""
+    result = {}
+    for name, rate, corrected in (
+        ("bound_fraction", "groups_per_hour_after_first", True),
+        ("bound_fraction_whole", "groups_per_hour", True),
+        ("bound_fraction_as_timed", "groups_per_hour_after_first", False),
+    ):
+        reached = []
+        for repeat in repeats:
+            run = repeat["schedules"]["partial"]
+            bound_s = max(
+                given_s(run["trainer_alone"], corrected),
+                statistics.fmean(given_s(one, corrected) for one in repeat["engine_alone"]),
+            )
+            run_s = given_s({"s_per_group": 3600 / run[rate], "stolen": run["stolen"]}, corrected)
+            reached.append(bound_s / run_s)
+        result[name] = statistics.median(reached)
+        result[f"{name}_range"] = [min(reached), max(reached)]
+    return result
+
+
+def given_s(measured: dict[str, float], corrected: bool) -> float:
+    """Seconds a group, less the stolen share where `corrected`."""
+    return measured["s_per_group"] * (1 - measured["stolen"] if corrected else 1)
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -226,19 +250,21 @@ def main() -> None:
     parser.add_argument("--only", default="", help=f"schedules, separated by commas: {', '.join(SCHEDULES)}")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    repeats = []
+    load_before = os.getloadavg()[0]
+    repeats, stolen = [], StolenTime()
     with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as folder:
         first = load_config(RECIPE, overrides(args, "partial", 0))
         shared = SharedEngine(first, Path(folder))
         try:
             for repeat in range(args.repeats):
-                repeats.append(one_repeat(shared, args, repeat))
+                repeats.append(one_repeat(shared, args, repeat, stolen))
         finally:
             shared.stop()
+            stolen.stop()
     result = {
         "latency": {"distribution": "log-normal", "median_s": MEDIAN_S, "sigma": SIGMA, "seed": args.seed},
         "cores": os.cpu_count(),
-        "load_before": os.getloadavg()[0],
+        "load_before": load_before,
         "steps": args.steps,
         "repeats": repeats,
         **summarize(repeats),

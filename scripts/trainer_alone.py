@@ -3,8 +3,9 @@
     python scripts/trainer_alone.py RUN --model BASE --engine URL
 
 It does what the trainer of the run did, in order and from the same base weights: it trains, publishes to the engine,
-which has nothing else to do, and records. Only the wait for batches is left out. The last line of its output is
-{"s_per_group": wall seconds a trained group, from the first step's end to the last's}. RUN is not changed.
+which has nothing else to do, and records. Only the wait for batches is left out. The last line of its output has
+"s_per_group", wall seconds a trained group from the first step's end to the last's, and both moments as "start" and
+"end". RUN is not changed.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def _trajectory(row: dict[str, Any]) -> Trajectory:
     )
 
 
-def train_alone(run: Path, model: str, engine_url: str) -> float:
-    """Train on what `run` recorded; return wall seconds a group."""
+def train_alone(run: Path, model: str, engine_url: str) -> dict[str, float]:
+    """Train on what `run` recorded; return what `main` prints."""
     from asyncrl.algo.objective import build_objective
     from asyncrl.services.trainer import Recorder, open_publisher
     from asyncrl.train.engine import TrainEngine, leave_distributed
@@ -92,14 +93,15 @@ def train_alone(run: Path, model: str, engine_url: str) -> float:
 
         def on_step(version: int, metrics: dict[str, Any], groups: Sequence[Group]) -> None:
             recorder.on_step(version, metrics, groups)
-            ends.append((time.perf_counter(), len(groups)))
+            ends.append((time.time(), len(groups)))
 
         anchors = load_anchors(config, objective, engine, model)
         Trainer(config, engine, objective, anchors, RecordedBatches(run), publisher, on_step).run()
         publisher.close()
         recorder.close()
     leave_distributed()
-    return (ends[-1][0] - ends[0][0]) / sum(groups for _, groups in ends[1:])
+    start, end = ends[0][0], ends[-1][0]
+    return {"s_per_group": (end - start) / sum(groups for _, groups in ends[1:]), "start": start, "end": end}
 
 
 def main() -> None:
@@ -110,7 +112,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="folder of the base model")
     parser.add_argument("--engine", required=True, help="its address; it must have the base model's weights")
     args = parser.parse_args()
-    print(json.dumps({"s_per_group": train_alone(args.run, args.model, args.engine)}))
+    print(json.dumps(train_alone(args.run, args.model, args.engine)))
 
 
 if __name__ == "__main__":

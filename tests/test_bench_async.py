@@ -1,0 +1,108 @@
+"""What the bench of the schedules computes: recorded batches are read back, stolen time is left out of the bound."""
+
+import dataclasses
+import time
+
+import numpy as np
+import pytest
+
+from asyncrl.data.table import TrajectoryTable
+from asyncrl.types import Group, Status, Task, Trajectory, Turn
+from tests.scripts import SCRIPTS, load_script
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    return load_script("bench_async")
+
+
+@pytest.fixture
+def stolen():
+    return load_script("stolen")
+
+
+def repeat(run_s, trainer_s, engine_s, stolen_run=0.0, stolen_trainer=0.0):
+    return {
+        "schedules": {
+            "partial": {
+                "groups_per_hour": 3600 / (2 * run_s),
+                "groups_per_hour_after_first": 3600 / run_s,
+                "stolen": stolen_run,
+                "trainer_alone": {"s_per_group": trainer_s, "stolen": stolen_trainer},
+            }
+        },
+        "engine_alone": [{"s_per_group": engine_s, "stolen": 0.0}] * 2,
+    }
+
+
+def test_the_bound_is_the_busier_of_engine_and_trainer(bench):
+    found = bench.bound_fractions([repeat(0.2, 0.1, 0.05), repeat(0.2, 0.16, 0.18), repeat(0.2, 0.12, 0.06)])
+    assert found["bound_fraction"] == pytest.approx(0.6)
+    assert found["bound_fraction_range"] == pytest.approx([0.5, 0.9])
+    assert found["bound_fraction_whole"] == pytest.approx(0.3)
+
+
+def test_stolen_time_counts_for_neither_side(bench):
+    found = bench.bound_fractions([repeat(0.2, 0.3, 0.05, stolen_run=0.25, stolen_trainer=0.6)])
+    assert found["bound_fraction"] == pytest.approx(0.3 * 0.4 / (0.2 * 0.75))
+    assert found["bound_fraction_as_timed"] == pytest.approx(1.5)
+
+
+def test_stolen_shares_are_of_the_time_that_was_demanded(stolen, tmp_path):
+    (tmp_path / "stat").write_text("cpu  10 20 30 1000 40 5 6 7 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n")
+    assert stolen.processor_times(tmp_path / "stat") == (10 + 20 + 30 + 5 + 6, 7)
+    assert stolen.processor_times(tmp_path / "none") == (0, 0)
+    log = stolen.StolenTime()
+    log.stop()
+    log.samples = [(0.0, 0, 0), (1.0, 100, 0), (2.0, 160, 40), (3.0, 160, 40)]
+    assert log.share(0.0, 1.0) == 0.0
+    assert log.share(1.0, 2.0) == pytest.approx(0.4)
+    assert log.share(0.0, 2.0) == pytest.approx(0.2)
+    assert log.share(2.0, 3.0) == 0.0
+
+
+def test_stolen_time_is_noted_until_it_is_stopped(stolen):
+    log = stolen.StolenTime()
+    deadline = time.monotonic() + 10
+    while len(log.samples) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    log.stop()
+    count = len(log.samples)
+    assert count >= 2
+    assert 0.0 <= log.share(log.samples[0][0], log.samples[-1][0]) <= 1.0
+
+
+def test_recorded_batches_are_those_that_were_trained(tmp_path):
+    trajectory = Trajectory(
+        task_id="a",
+        episode_index=1,
+        token_ids=np.array([5, 6, 7], np.int32),
+        loss_mask=np.array([False, True, True]),
+        behavior_logprobs=np.array([0.0, -0.5, -0.25], np.float32),
+        versions=np.array([-1, 2, 3], np.int32),
+        turns=(Turn(1, 2, 0.5), Turn(2, 3, 0.25)),
+        reward=0.75,
+        status=Status.FINISHED,
+        components={"moves": 2.0},
+        success=True,
+        info={"rollout": 1},
+    )
+    other = dataclasses.replace(trajectory, episode_index=0, reward=0.0)
+    groups = [
+        Group("g1", Task("a", "gridworld"), 2, (other, trajectory)),
+        Group("g2", Task("b", "gridworld"), 1, (dataclasses.replace(trajectory, task_id="b"),)),
+    ]
+    table = TrajectoryTable(tmp_path / "trajectories")
+    table.write(2, groups[1:])
+    table.write(1, groups)
+    batches = load_script("trainer_alone").RecordedBatches(tmp_path)
+    assert [[group.id for group in batches.take(step, 0.0)] for step in (0, 1)] == [["g1", "g2"], ["g2"]]
+    first = batches.take(0, 0.0)[0]
+    assert (first.task.id, first.version, len(first.trajectories)) == ("a", 2, 2)
+    found = first.trajectories[1]
+    for name in ("token_ids", "loss_mask", "behavior_logprobs", "versions"):
+        assert np.array_equal(getattr(found, name), getattr(trajectory, name))
+        assert getattr(found, name).dtype == getattr(trajectory, name).dtype
+    for name in ("turns", "reward", "status", "components", "success", "rollout"):
+        assert getattr(found, name) == getattr(trajectory, name)
