@@ -10,14 +10,14 @@ has
     speedup_async_over_sync   trained groups per hour, partial over synchronous: median, min, max
     bound_fraction            partial's rate over the bound, from its first commit to its last: median
     bound_fraction_whole      the same with the wait for the first batch, in which there is nothing to train
-    bound_fraction_as_timed   bound_fraction without the correction for stolen processor time
+    bound_fraction_unstolen   bound_fraction of seconds less the share of processor time that the host took
     schedules                 rate, success before and after, staleness, busy shares of every schedule
 
 The bound is the rate of the busier of engine and trainer, each with the whole machine to itself, measured in the same
 repeat: the trainer's seconds a group are those it takes right after the partial run to train on the very same batches
 again, without waiting for any (`trainer_alone.py`); the engine's are those of generating groups of the same size
-without latency and without a trainer. The host of a virtual machine may give processor time to others, more of it in
-one of these than in another; the fractions therefore compare seconds less the share that was stolen (`stolen.py`).
+without latency and without a trainer. The host of a virtual machine may give processor time to others (`stolen.py`),
+more of it while one core works than while both do; `bound_fraction_unstolen` estimates a machine without neighbours.
 """
 
 from __future__ import annotations
@@ -209,9 +209,9 @@ def bound_fractions(repeats: list[dict[str, Any]]) -> dict[str, Any]:
     """Return how close partial came to the bound: median and range over repeats."""
     result = {}
     for name, rate, corrected in (
-        ("bound_fraction", "groups_per_hour_after_first", True),
-        ("bound_fraction_whole", "groups_per_hour", True),
-        ("bound_fraction_as_timed", "groups_per_hour_after_first", False),
+        ("bound_fraction", "groups_per_hour_after_first", False),
+        ("bound_fraction_whole", "groups_per_hour", False),
+        ("bound_fraction_unstolen", "groups_per_hour_after_first", True),
     ):
         reached = []
         for repeat in repeats:
