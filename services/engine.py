@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from asyncrl.config_sections import LoraConfig
+from asyncrl.endpoint import announce
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
 from asyncrl.parent import die_with_parent
 from asyncrl.weights.adapter import buffer_rank
@@ -196,7 +197,7 @@ def _serve(options: EngineOptions, port: int, ready_file: str | None, sockets: s
         url = f"http://{LOOPBACK}:{chosen}"
         print(f"engine: serving {options.model} (version {options.base_version}) at {url}", flush=True)
         if ready_file:
-            _write_ready(Path(ready_file), url, child.pid)
+            announce(Path(ready_file), url, child.pid)
         return child.wait()
     raise UnavailableError(f"engine: no free port in {tries} tries")
 
@@ -266,9 +267,3 @@ def _wait_until_healthy(child: subprocess.Popen[bytes], port: int, timeout_s: fl
         except (urllib.error.URLError, OSError):
             time.sleep(0.2)
     raise DeadlineError(f"engine: vLLM did not answer within engine.start_timeout_s={timeout_s:g}")
-
-
-def _write_ready(path: Path, url: str, pid: int) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({"url": url, "pid": pid}))
-    partial.replace(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import json
 import logging
 import os
 import signal
@@ -18,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from asyncrl.data.memory import keep_freed_memory
+from asyncrl.endpoint import announce
 from asyncrl.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class _Server(uvicorn.Server):
         self.retract()
         await super().startup(sockets)
         if self.started and self.ready_file is not None:
-            write_atomically(self.ready_file, json.dumps({"url": self.url, "pid": os.getpid()}))
+            announce(self.ready_file, self.url, os.getpid())
 
     def stop(self) -> None:
         self.should_exit = True
@@ -116,13 +116,6 @@ class _Server(uvicorn.Server):
     def retract(self) -> None:
         if self.ready_file is not None:
             self.ready_file.unlink(missing_ok=True)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Readers of `path` see the old content or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LAYERS = [
-    {"types", "errors", "parent"},
+    {"types", "errors", "endpoint", "parent"},
     {"config_sections"},
     {"config", "log"},
     {"algo", "data", "buffer", "env", "weights"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 from asyncrl.clients.buffer import BufferClient
 from asyncrl.clients.engine import policy_url
 from asyncrl.config import Config, parse_config
+from asyncrl.endpoint import announced_url
 from asyncrl.errors import AsyncRLError, ConfigError
 
 log = logging.getLogger("asyncrl.launch")
@@ -91,8 +91,8 @@ class Membership(threading.Thread):
     async def _run(self) -> None:
         url = ""
         while not self._end.is_set():
-            if not url and self.ready_file.exists():
-                url = policy_url(json.loads(self.ready_file.read_text())["url"], self.policy)
+            if not url and (own := announced_url(self.ready_file)):
+                url = policy_url(own, self.policy)
             if url:
                 await self._say(self._client.join(self.role, url))
             await asyncio.to_thread(self._end.wait, BEAT_S if url else READY_EVERY_S)

@@ -7,7 +7,6 @@ nor SIGKILL of the launcher leaves an orphan.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from asyncrl.endpoint import announced_url
 from asyncrl.errors import DeadlineError, UnavailableError
 from asyncrl.parent import die_with_parent, step_back
 from asyncrl.services.engine import on_cpu
@@ -54,10 +54,9 @@ class Child:
 
     def announced(self) -> bool:
         """True once it has said where it serves; `url` is known then."""
-        if self.ready_file is None or not self.ready_file.exists():
-            return False
-        self.url = json.loads(self.ready_file.read_text())["url"]
-        return True
+        url = announced_url(self.ready_file) if self.ready_file is not None else ""
+        self.url = url or self.url
+        return bool(url)
 
     def ending(self) -> str:
         """Say how it died."""

@@ -8,6 +8,7 @@ import pytest
 
 from asyncrl.clients.buffer import BufferClient
 from asyncrl.config import parse_config
+from asyncrl.endpoint import announce
 from asyncrl.errors import InputError, UnavailableError
 from asyncrl.launch.join import Membership, fetch_job
 from asyncrl.services.buffer_members import MEMBER_S, Describe, Members
@@ -99,7 +100,7 @@ def test_a_membership_begins_with_the_address_and_ends_with_a_goodbye(service, t
     ready = tmp_path / "address.json"
     member = Membership(service.url, "", "env", ready, policy)
     member.start()
-    ready.write_text('{"url": "http://127.0.0.1:9"}')
+    announce(ready, "http://127.0.0.1:9", pid=1)
 
     def joined():
         return ask(service, lambda c: c.job())["joined"]["env"]
