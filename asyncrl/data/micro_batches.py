@@ -6,7 +6,11 @@ from collections.abc import Sequence
 
 
 def plan_micro_batches(
-    lengths: Sequence[int], budget: int, ranks: int = 1, units: Sequence[int] | None = None
+    lengths: Sequence[int],
+    budget: int,
+    ranks: int = 1,
+    units: Sequence[int] | None = None,
+    alike: Sequence[int] | None = None,
 ) -> list[list[list[int]]]:
     """Assign rows to `[rank][micro-batch]` lists of row indices.
 
@@ -15,14 +19,19 @@ def plan_micro_batches(
     longer than the budget gets a micro-batch of its own. Every rank gets the same number of micro-batches, since
     a forward pass may be a collective; a rank with fewer rows gets empty lists.
 
-    `lengths`: [B] tokens. Deterministic. Every row appears exactly once. With `units` [B], rows of equal unit (a
-    group, for pairwise losses) stay in one micro-batch, even past the budget.
+    `lengths`: [B] tokens. Deterministic. Every row appears exactly once. With `alike` [B], rows of equal value (a
+    group, whose rows begin alike) are side by side, in the order of the longest of each. With `units` [B], rows of
+    equal unit (a group, for pairwise losses) stay in one micro-batch, even past the budget.
     """
     if budget < 1 or ranks < 1:
         raise ValueError(f"budget and ranks must be at least 1, got {budget} and {ranks}")
     if units is not None:
         return _plan_units(lengths, budget, ranks, units)
-    order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
+    longest: dict[int, int] = {}
+    kin = alike if alike is not None else [0] * len(lengths)
+    for row, length in enumerate(lengths):
+        longest[kin[row]] = max(length, longest.get(kin[row], 0))
+    order = sorted(range(len(lengths)), key=lambda row: (-longest[kin[row]], kin[row], -lengths[row], row))
     dealt: list[list[int]] = [[] for _ in range(ranks)]
     for position, row in enumerate(order):
         lap, place = divmod(position, ranks)
@@ -62,13 +71,16 @@ def _plan_units(
 
 
 def _cut(rows: list[int], lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Cut rows, longest first, into micro-batches; the first row of each sets its width."""
+    """Cut rows, in their order, into micro-batches as wide as their longest row."""
     plan: list[list[int]] = []
+    widest = 0
     for row in rows:
-        if plan and (len(plan[-1]) + 1) * lengths[plan[-1][0]] <= budget:
+        widest = max(widest, lengths[row])
+        if plan and (len(plan[-1]) + 1) * widest <= budget:
             plan[-1].append(row)
         else:
             plan.append([row])
+            widest = lengths[row]
     return plan
 
 

@@ -246,7 +246,9 @@ def whole_batch(
         for name in names
     }
     lengths = [batch.lengths[row] for row in chosen_rows]
-    for part in plan_micro_batches(lengths, settings.micro_batch_tokens, engine.num_ranks)[engine.rank]:
+    alike = [int(batch.group[row]) for row in chosen_rows] if engine.shares_prefixes else None
+    plan = plan_micro_batches(lengths, settings.micro_batch_tokens, engine.num_ranks, alike=alike)
+    for part in plan[engine.rank]:
         indices = [chosen_rows[i] for i in part]
         padded = pad_rows(batch, indices)
         outputs = forward(padded.token_ids, padded.mask)

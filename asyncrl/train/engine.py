@@ -181,6 +181,11 @@ class TrainEngine:
             dist.barrier()
 
     @property
+    def shares_prefixes(self) -> bool:
+        """True when the model computes once what rows of a micro-batch begin with alike."""
+        return bool(getattr(self.engine.module, "shares_prefixes", False))
+
+    @property
     def has_adapter(self) -> bool:
         """True when only an adapter is trained (`asyncrl.train.lora`)."""
         return has_adapter(self.engine.module.model)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from asyncrl.config import LoraConfig
 from asyncrl.train.lora import add_adapter
+from asyncrl.train.prefix_tree import run_trunk, tree_of, use_trees
 
 FULL = LoraConfig()
 """No adapter: all weights are trained."""
@@ -22,13 +23,15 @@ class PolicyModel(nn.Module):
     """Wraps a causal LM so that the forward pass computes logits only where a token was sampled.
 
     Prompts and observations need no logits; with short turns they are most of the tokens, and the vocabulary
-    projection is most of the memory. With `value_head` the trunk also feeds a critic.
+    projection is most of the memory. With `value_head` the trunk also feeds a critic. `shares_prefixes`: what rows
+    begin with alike is computed once (`asyncrl.train.prefix_tree`); the model must be able to.
     """
 
-    def __init__(self, model: Any, value_head: bool = False) -> None:
+    def __init__(self, model: Any, value_head: bool = False, shares_prefixes: bool = False) -> None:
         super().__init__()
         self.model = model
         self.value_head = _value_head(model.config.hidden_size, model.dtype) if value_head else None
+        self.shares_prefixes = shares_prefixes
 
     def forward(
         self, token_ids: Tensor, mask: Tensor, temperature: float, want: tuple[str, ...] = ()
@@ -41,16 +44,23 @@ class PolicyModel(nn.Module):
         [B,T,V] at `temperature`. `values` gives `values` [B,T] and `end_values` [B] (see `read_values`);
         `detached_values` the same without gradient into the trunk.
         """
-        hidden = self.model.base_model(input_ids=token_ids, use_cache=False).last_hidden_state
         target = mask.clone()
         target[:, 0] = False
-        states = hidden[:, :-1][target[:, 1:]]
+        if self.shares_prefixes:
+            tree = tree_of(token_ids, mask)
+            nodes = run_trunk(self.model.base_model, tree)
+            chosen, again = torch.unique(tree.rows[target], return_inverse=True)
+            states, labels = nodes[tree.parents[chosen]], tree.token_ids[chosen]
+        else:
+            hidden = self.model.base_model(input_ids=token_ids, use_cache=False).last_hidden_state
+            states, labels, again = hidden[:, :-1][target[:, 1:]], token_ids[target], None
         found = {
-            name: _scatter(values, target)
-            for name, values in self._chunks(states, token_ids[target], temperature, want).items()
+            name: _scatter(part if again is None else part.index_select(0, again), target)
+            for name, part in self._chunks(states, labels, temperature, want).items()
         }
         if self.value_head is not None and {"values", "detached_values"} & set(want):
-            trunk = hidden.detach() if "detached_values" in want else hidden
+            trunk = nodes[tree.rows] if self.shares_prefixes else hidden
+            trunk = trunk.detach() if "detached_values" in want else trunk
             found["values"], found["end_values"] = read_values(self.value_head, trunk, target)
         return found
 
@@ -76,14 +86,19 @@ class PolicyModel(nn.Module):
 class CriticModel(nn.Module):
     """A transformer with a value head, initialised from the policy's trunk; starts at value 0."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, shares_prefixes: bool = False) -> None:
         super().__init__()
         self.model = model.base_model
         self.value_head = _value_head(model.config.hidden_size, model.dtype)
+        self.shares_prefixes = shares_prefixes
 
     def forward(self, token_ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return `(values [B,T], end_values [B])`; see `read_values`."""
-        hidden = self.model(input_ids=token_ids, use_cache=False).last_hidden_state
+        if self.shares_prefixes:
+            tree = tree_of(token_ids, mask)
+            hidden = run_trunk(self.model, tree)[tree.rows]
+        else:
+            hidden = self.model(input_ids=token_ids, use_cache=False).last_hidden_state
         target = mask.clone()
         target[:, 0] = False
         return read_values(self.value_head, hidden, target)
@@ -126,9 +141,10 @@ def load_policy(
 ) -> PolicyModel:
     """Load a causal LM from a folder or hub name; with a rank in `lora` only an adapter of it is trained."""
     model = _load(path, dtype, gradient_checkpointing)
+    shares_prefixes = use_trees(model)
     if lora.rank:
         add_adapter(model, lora, seed)
-    return PolicyModel(model, value_head)
+    return PolicyModel(model, value_head, shares_prefixes)
 
 
 def load_frozen(path: str, dtype: str, lora: LoraConfig = FULL, seed: int = 0) -> PolicyModel:
@@ -138,7 +154,8 @@ def load_frozen(path: str, dtype: str, lora: LoraConfig = FULL, seed: int = 0) -
 
 def load_critic(path: str, dtype: str, gradient_checkpointing: bool = False) -> CriticModel:
     """Load a critic that starts from a causal LM's trunk."""
-    return CriticModel(_load(path, dtype, gradient_checkpointing))
+    model = _load(path, dtype, gradient_checkpointing)
+    return CriticModel(model, use_trees(model))
 
 
 def _load(path: str, dtype: str, gradient_checkpointing: bool = False) -> Any:

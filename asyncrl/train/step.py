@@ -206,11 +206,13 @@ def accumulate(
     statistics = _minibatch_statistics(step, rows)
     lengths = [batch.trajectories[row].num_tokens for row in rows]
     units = [int(batch.group[row]) for row in rows] if "pairs" in objective.needs else None
-    plan = plan_micro_batches(lengths, step.settings.micro_batch_tokens, engine.num_ranks, units)[engine.rank]
+    alike = [int(batch.group[row]) for row in rows] if engine.shares_prefixes else None
+    plan = plan_micro_batches(lengths, step.settings.micro_batch_tokens, engine.num_ranks, units, alike)
     found: list[Metrics] = []
     why = ""
-    for number, chosen in enumerate(plan):
-        final = last and number == len(plan) - 1
+    mine = plan[engine.rank]
+    for number, chosen in enumerate(mine):
+        final = last and number == len(mine) - 1
         metrics, wrong = micro_batch(step, [rows[i] for i in chosen], totals, statistics, final)
         found.append(metrics)
         why = why or wrong

@@ -5,11 +5,17 @@ import torch
 
 from asyncrl.train import policy as policy_module
 from asyncrl.train.policy import load_policy
+from asyncrl.train.prefix_tree import INNER
 
 
-@pytest.fixture(scope="module")
-def policy(tiny_model):
-    return load_policy(tiny_model, "float32")
+@pytest.fixture(scope="module", params=["shared prefixes", "plain rows"])
+def policy(tiny_model, request):
+    policy = load_policy(tiny_model, "float32")
+    assert policy.shares_prefixes
+    if request.param == "plain rows":
+        policy.shares_prefixes = False
+        policy.model.set_attn_implementation(INNER)
+    return policy
 
 
 @pytest.fixture

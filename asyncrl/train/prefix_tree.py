@@ -1,0 +1,168 @@
+"""Rows that begin alike as a tree of their tokens, so that a model computes what they share once.
+
+The rollouts of a group share their prompt, those of a branching search share whole turns, and short ones are often the
+same throughout. Everything in a transformer but its attention treats each token by itself: it runs over the tree's
+nodes. Attention runs over the rows, equal ones once, each with what its nodes hold, exactly as without a tree, and its
+results go back to the nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+
+NAME = "asyncrl_prefix_tree"
+"""Of the attention, as transformers knows it."""
+INNER = "sdpa"
+PROBE_SHARE = 0.1
+"""A model takes trees when what it gives for one is this much closer to what it gives for the rows than what it gives
+for the nodes as if they were one row. What it gives should differ from the rows' by rounding at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixTree:
+    """N nodes of B rows of T tokens. A node stands for one token after all that precede it."""
+
+    token_ids: Tensor
+    """[N] int64."""
+    depths: Tensor
+    """[N] int64: how many tokens precede it."""
+    parents: Tensor
+    """[N] int64; a first token is its own."""
+    rows: Tensor
+    """[B,T] int64: the node of each token; 0 beyond a row's length."""
+    leaves: Tensor
+    """[L,W] int64: the rows that no other begins with, once each, as `rows`. W is the longest of them."""
+    places: Tensor
+    """[N] int64: a place l * W + t at which each node stands in `leaves`."""
+
+    def to(self, device: torch.device) -> PrefixTree:
+        """Return the tree on `device`."""
+        return PrefixTree(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+
+def tree_of(token_ids: Tensor, mask: Tensor) -> PrefixTree:
+    """Return the tree of rows [B,T], each up to its last sampled token: nothing reads what comes after it."""
+    sampled = mask.cpu().numpy()
+    lengths = np.where(sampled.any(1), sampled.shape[1] - sampled[:, ::-1].argmax(1), 1)
+    return build_tree(token_ids.cpu().numpy(), lengths).to(token_ids.device)
+
+
+def build_tree(token_ids: np.ndarray, lengths: np.ndarray) -> PrefixTree:
+    """Return the tree of rows `token_ids` [B,T], of which the first `lengths` [B] (1..T) tokens count."""
+    rows = np.zeros(token_ids.shape, np.int64)
+    width = int(lengths.max())
+    # Backwards in order, a row comes after those that begin with it, and next to the one it shares most with.
+    order = sorted(range(len(rows)), key=lambda b: token_ids[b, : lengths[b]].tobytes(), reverse=True)
+    made: list[tuple[int, int, int]] = []
+    nodes, before = 0, -1
+    for row in order:
+        length = int(lengths[row])
+        shared = 0 if before < 0 else _shared(token_ids, before, row, int(lengths[before]), length)
+        rows[row, :shared] = rows[before, :shared]
+        rows[row, shared:length] = np.arange(nodes, nodes + length - shared)
+        if shared < length:
+            made.append((row, shared, length))
+        nodes, before = nodes + length - shared, row
+    parts = {
+        "token_ids": [token_ids[row, start:end] for row, start, end in made],
+        "depths": [np.arange(start, end) for _, start, end in made],
+        "parents": [rows[row, np.maximum(np.arange(start, end) - 1, 0)] for row, start, end in made],
+        "places": [np.arange(start, end) + leaf * width for leaf, (_, start, end) in enumerate(made)],
+    }
+    arrays = {name: np.concatenate(values) for name, values in parts.items()}
+    arrays |= {"rows": rows, "leaves": rows[[row for row, _, _ in made], :width]}
+    return PrefixTree(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+def _shared(token_ids: np.ndarray, a: int, b: int, a_length: int, b_length: int) -> int:
+    """Return how many tokens two rows begin with alike."""
+    most = min(a_length, b_length)
+    differ = token_ids[a, :most] != token_ids[b, :most]
+    return int(differ.argmax()) if differ.any() else most
+
+
+def tree_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    tree: PrefixTree | None = None,
+    **rest: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention as transformers calls it, over the leaves of `tree`; without one the plain attention.
+
+    `query`, `key` and `value` [1,heads,N,D] are of the nodes; returns [1,N,heads,D] and no weights.
+    """
+    inner = AttentionInterface()[INNER]
+    if tree is None:
+        return inner(module, query, key, value, attention_mask, **rest)
+    rest.pop("position_ids", None)
+    shape = tree.leaves.shape
+    q, k, v = (
+        x[0].transpose(0, 1).index_select(0, tree.leaves.flatten()).unflatten(0, shape).transpose(1, 2)
+        for x in (query, key, value)
+    )
+    found, _ = inner(module, q, k, v, None, **rest)
+    return found.flatten(0, 1).index_select(0, tree.places)[None], None
+
+
+AttentionInterface.register(NAME, tree_attention)
+
+
+def run_trunk(trunk: Any, tree: PrefixTree) -> Tensor:
+    """Return the last hidden states [N,H] of the nodes."""
+    return _run(trunk, tree, tree)
+
+
+def _run(trunk: Any, tree: PrefixTree, told: PrefixTree | None) -> Tensor:
+    given = {"input_ids": tree.token_ids[None], "position_ids": tree.depths[None], "use_cache": False}
+    return trunk(**given, tree=told).last_hidden_state[0]
+
+
+def use_trees(model: Any) -> bool:
+    """Let a causal LM of transformers take trees, where it can: return False and leave it as it is where it cannot.
+
+    It can when all its layers attend to everything before, through transformers' attention interface, and when it
+    then gives for a small tree what it gives for the rows.
+    """
+    config = model.config
+    kinds = getattr(config, "layer_types", None)
+    windowed = (
+        bool(getattr(config, "sliding_window", None)) if kinds is None else set(kinds) != {"full_attention"}
+    )
+    if windowed or config._attn_implementation != INNER or not model._supports_attention_backend:
+        return False
+    token_ids = torch.arange(16).remainder(min(8, config.vocab_size)).repeat(3, 1)
+    token_ids[1, 10:] = 1
+    counts = torch.arange(16) < torch.tensor([[16], [12], [6]])
+    tree = build_tree(token_ids.numpy(), counts.sum(1).numpy()).to(model.device)
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        plain = model.base_model(input_ids=token_ids.to(model.device), use_cache=False).last_hidden_state
+        model.set_attn_implementation(NAME)
+        agrees = _agree(model.base_model, tree, plain.float(), counts.to(model.device))
+    model.train(training)
+    if not agrees:
+        model.set_attn_implementation(INNER)
+    return agrees
+
+
+def _agree(trunk: Any, tree: PrefixTree, plain: Tensor, counts: Tensor) -> bool:
+    """Compare with the hidden states `plain` [B,T,H] of the rows, where `counts` [B,T]."""
+
+    def distance(given: PrefixTree | None) -> float:
+        return float((_run(trunk, tree, given).float()[tree.rows] - plain)[counts].norm())
+
+    try:
+        return distance(tree) < PROBE_SHARE * distance(None)
+    except TypeError:
+        # It does not pass on what its attention is to be told.
+        return False

@@ -1,0 +1,81 @@
+"""A real run of two policies over one base model: an engine that joins it serves both, alone if it must."""
+
+import json
+import signal
+import time
+import urllib.request
+
+import msgpack
+import pytest
+
+from asyncrl.clients.engine import policy_url
+from asyncrl.train.progress import read_metrics
+from tests.test_end_to_end import RECIPE, processes_of
+from tests.test_reliability import STARTED, guest, start, wait_for_step
+
+pytestmark = pytest.mark.slow
+POLICIES = """
+[lora]
+rank = 4
+alpha = 8
+[policies.helpers]
+agents = ["helper"]
+lora = { rank = 2 }
+"""
+
+
+@pytest.fixture
+def workplace(tmp_path):
+    recipe = RECIPE.replace('"gridworld"', '"tests.launch.relay:Relay"') + POLICIES
+    (tmp_path / "recipe.toml").write_text(recipe)
+    yield tmp_path
+    for process in STARTED:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(60)
+
+
+def version_of(engine, policy):
+    with urllib.request.urlopen(policy_url(engine, policy) + "/asyncrl/v1/state", timeout=30) as reply:
+        return msgpack.unpackb(reply.read())["version"]
+
+
+def steps_of(run):
+    return [len(read_metrics(place)) for place in (run, run / "policies" / "helpers")]
+
+
+def wait_until(true, process, limit_s=200):
+    deadline = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+
+
+def test_an_engine_that_joins_serves_every_policy_while_the_runs_own_is_down(workplace):
+    run = workplace / "runs" / "shared"
+    process = start(
+        workplace, run.name, "train.num_steps=1000000", "env.num_tasks=0", "train.learning_rate=1e-4"
+    )
+    wait_for_step(run, 1, process)
+    engine, url = guest(workplace, run, "engine")
+    wait_until(lambda: version_of(url, "") > 0 and version_of(url, "helpers") > 0, process)
+
+    own = run / "endpoints" / "engine-0.json"
+    next(p for p in processes_of(run) if p.cmdline()[4:5] == ["engine"]).kill()
+    before = steps_of(run)
+    wait_until(lambda: not own.exists(), process)
+    wait_until(own.exists, process)
+    # What lay in the buffers is enough for two steps each.
+    assert min(now - then for now, then in zip(steps_of(run), before, strict=True)) > 2
+
+    engine.terminate()
+    assert engine.wait(60) == 0
+    steps = steps_of(run)
+    wait_until(lambda: min(now - then for now, then in zip(steps_of(run), steps, strict=True)) > 2, process)
+    process.send_signal(signal.SIGINT)
+    process.wait(120)
+    died = [json.loads(line)["name"] for line in (run / "restarts.jsonl").read_text().splitlines()]
+    assert died == ["engine-0"]
+    for place in (run, run / "policies" / "helpers"):
+        fresh = [step["lag_0/mismatch_kl_k1"] for step in read_metrics(place) if step["lag_0/token_fraction"]]
+        assert fresh and max(map(abs, fresh)) < 1e-6

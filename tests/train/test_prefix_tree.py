@@ -1,0 +1,181 @@
+"""What rows begin with alike is computed once, with the results and gradients of the rows by themselves."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen3Config, Qwen3MoeConfig
+
+from asyncrl.config import LoraConfig
+from asyncrl.train.policy import CriticModel, load_policy
+from asyncrl.train.prefix_tree import INNER, NAME, build_tree, tree_of, use_trees
+
+SIZES = {
+    "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "head_dim": 8,
+}  # fmt: skip
+
+
+def padded(rows):
+    width = max(map(len, rows))
+    return np.array([[*row, *[0] * (width - len(row))] for row in rows]), np.array([len(row) for row in rows])
+
+
+def test_a_tree_has_a_node_for_each_token_after_each_beginning():
+    rows = [[5, 6, 7], [5, 6, 8, 9], [5, 6], [5, 6, 8, 9], [4]]
+    tree = build_tree(*padded(rows))
+    assert len(tree.token_ids) == 6
+    assert sorted(tree.token_ids.tolist()) == [4, 5, 6, 7, 8, 9]
+    assert len(tree.leaves) == 3
+    a, b, c, d, e = tree.rows.tolist()
+    assert a[:2] == b[:2] == c[:2] and b == d and len({a[2], b[2], b[3], e[0], *a[:2]}) == 6
+    assert [tree.depths[node] for node in b] == [0, 1, 2, 3]
+    assert [tree.parents[node] for node in b] == [b[0], *b[:3]]
+
+
+def test_equal_tokens_after_different_beginnings_are_different_nodes():
+    tree = build_tree(*padded([[5, 7, 7], [6, 7, 7]]))
+    assert len(tree.token_ids) == 6
+
+
+@settings(max_examples=200)
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=12))
+def test_every_beginning_is_one_node_that_stands_in_one_place(rows):
+    token_ids, lengths = padded(rows)
+    tree = build_tree(token_ids, lengths)
+    beginnings = {tuple(row[:end]) for row in rows for end in range(1, len(row) + 1)}
+    assert len(tree.token_ids) == len(beginnings)
+    named = {int(tree.rows[b, t]): tuple(row[: t + 1]) for b, row in enumerate(rows) for t in range(len(row))}
+    assert sorted(named) == list(range(len(beginnings))) and set(named.values()) == beginnings
+    for node, beginning in named.items():
+        assert (int(tree.token_ids[node]), int(tree.depths[node])) == (beginning[-1], len(beginning) - 1)
+        assert named[int(tree.parents[node])] == (beginning[:-1] or beginning)
+    assert tree.leaves.flatten()[tree.places].tolist() == list(range(len(beginnings)))
+    assert len(tree.leaves) == len(
+        {r for r in map(tuple, rows) if not any(o[: len(r)] == r and o != r for o in map(tuple, rows))}
+    )
+
+
+def test_what_comes_after_the_last_sampled_token_is_left_out():
+    ids = torch.tensor([[5, 6, 7, 8], [5, 6, 9, 9]])
+    mask = torch.tensor([[False, True, False, False], [False, False, True, False]])
+    assert sorted(tree_of(ids, mask).token_ids.tolist()) == [5, 6, 9]
+    assert len(tree_of(ids, torch.zeros_like(mask)).token_ids) == 1
+
+
+@pytest.fixture
+def rows():
+    """Rows of three groups with prompts of their own; within a group they part here and there, or not at all."""
+    rng = np.random.default_rng(0)
+    ids = torch.zeros(12, 24, dtype=torch.long)
+    mask = torch.zeros(12, 24, dtype=torch.bool)
+    for row in range(12):
+        like = np.random.default_rng(row // 4).integers(5, 40, 24)
+        part, length = rng.integers(6, 24), rng.integers(8, 25)
+        ids[row, :length] = torch.from_numpy(np.r_[like[:part], rng.integers(5, 40, 24 - part)][:length])
+        mask[row, 5:length] = torch.from_numpy(rng.random(length - 5) < 0.6)
+        mask[row, length - 1] = True
+    return ids, mask
+
+
+def both(policy):
+    """Return the policy and a copy of it that computes every row by itself."""
+    plain = copy.deepcopy(policy)
+    plain.shares_prefixes = False
+    plain.model.set_attn_implementation(INNER)
+    return policy, plain
+
+
+@pytest.mark.parametrize("lora", [LoraConfig(), LoraConfig(rank=4)], ids=["all weights", "adapter"])
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
+def test_log_probabilities_and_gradients_are_those_of_rows_by_themselves(
+    tiny_model, rows, lora, checkpointing
+):
+    ids, mask = rows
+    found = []
+    for policy in both(load_policy(tiny_model, "float32", checkpointing, value_head=True, lora=lora)):
+        policy.train()
+        out = policy(ids, mask, 0.7, ("entropy", "logits", "values"))
+        weight = torch.linspace(-1, 1, ids.numel()).view_as(out["logp"])
+        (out["logp"] * weight + out["entropy"]).sum().add(out["values"].sum()).backward()
+        grads = {name: p.grad for name, p in policy.named_parameters() if p.grad is not None}
+        found.append((out, grads))
+    (shared, shared_grads), (plain, plain_grads) = found
+    assert shared.keys() == plain.keys() >= {"logp", "entropy", "logits", "values", "end_values"}
+    assert shared_grads.keys() == plain_grads.keys()
+    for name in plain:
+        torch.testing.assert_close(shared[name], plain[name], atol=2e-5, rtol=0)
+    for name in plain_grads:
+        torch.testing.assert_close(shared_grads[name], plain_grads[name], atol=2e-4, rtol=1e-4)
+
+
+def test_a_critics_values_are_those_of_rows_by_themselves(tiny_model, rows):
+    ids, mask = rows
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    critic = CriticModel(model)
+    torch.nn.init.normal_(critic.value_head.weight)
+    plain = critic(ids, mask)
+    assert use_trees(model)
+    critic.shares_prefixes = True
+    for one, other in zip(critic(ids, mask), plain, strict=True):
+        assert one.abs().max() > 0.1
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+
+
+def test_a_model_runs_over_the_nodes_alone(tiny_model, rows):
+    ids, mask = rows
+    policy = load_policy(tiny_model, "float32")
+    seen = []
+    policy.model.base_model.layers[0].mlp.register_forward_hook(
+        lambda _, given, out: seen.append(given[0].shape[:-1])
+    )
+    policy(ids, mask, 1.0)
+    lengths = [int(row.nonzero().max()) + 1 for row in mask]
+    beginnings = {
+        tuple(r[:n].tolist()) for r, end in zip(ids, lengths, strict=True) for n in range(1, end + 1)
+    }
+    assert seen == [(1, len(beginnings))]
+    assert len(beginnings) < sum(lengths) * 0.8
+
+
+@pytest.mark.parametrize(
+    ("config", "can"),
+    [
+        (Qwen3Config(**SIZES), True),
+        (LlamaConfig(**SIZES), True),
+        (Qwen3MoeConfig(**SIZES, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2), True),
+        (MistralConfig(**SIZES, sliding_window=None), True),
+        (MistralConfig(**SIZES, sliding_window=8), False),
+        (Qwen3Config(**SIZES, layer_types=["full_attention", "sliding_attention"], sliding_window=8), False),
+    ],
+    ids=["qwen3", "llama", "mixture of experts", "mistral", "sliding windows", "some sliding windows"],
+)  # fmt: skip
+def test_models_that_attend_to_all_before_take_trees_and_others_are_left_as_they_are(config, can):
+    model = AutoModelForCausalLM.from_config(config)
+    assert use_trees(model) == can
+    assert model.config._attn_implementation == (NAME if can else INNER)
+    assert model.training
+
+
+def test_a_model_that_tells_its_attention_nothing_is_left_as_it_is(tiny_model):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    trunk = model.base_model
+    forward = trunk.forward
+    trunk.forward = lambda tree=None, **given: forward(**given)
+    assert not use_trees(model)
+    assert model.config._attn_implementation == INNER
+
+
+def test_an_attention_chosen_by_hand_is_kept(tiny_model):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="eager")
+    assert not use_trees(model)
+    assert model.config._attn_implementation == "eager"
+
+
+def test_a_saved_model_does_not_name_the_attention(tiny_model, tmp_path):
+    load_policy(tiny_model, "float32").model.save_pretrained(tmp_path)
+    assert NAME not in (tmp_path / "config.json").read_text()
+    assert AutoModelForCausalLM.from_pretrained(tmp_path).config._attn_implementation == INNER
