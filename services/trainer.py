@@ -201,7 +201,11 @@ def run_trainer(
         PoisonFolder(folder / "poison", config, model),
     )  # fmt: skip
     start = time.monotonic()
-    print(f"trainer: rank {engine.rank} of {engine.num_ranks} ready", flush=True)
+    alike = "once" if engine.shares_prefixes else "row by row"
+    print(
+        f"trainer: rank {engine.rank} of {engine.num_ranks} ready; like beginnings are computed {alike}",
+        flush=True,
+    )
     (folder / "endpoints" / f"trainer-{engine.rank}.ready").touch()
     version = trainer.run(recover(trainer, checkpointer, source, publisher))
     wall_s = time.monotonic() - start

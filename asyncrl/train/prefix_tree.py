@@ -132,7 +132,7 @@ def use_trees(model: Any) -> bool:
     It can when all its layers attend to everything before, through transformers' attention interface, and when it
     then gives for a small tree what it gives for the rows.
     """
-    config = model.config
+    config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None)
     windowed = (
         bool(getattr(config, "sliding_window", None)) if kinds is None else set(kinds) != {"full_attention"}
