@@ -9,6 +9,7 @@ has
 
     speedup_async_over_sync   trained groups per hour, partial over synchronous: median, min, max
     bound_fraction            partial's rate over the bound, from its first commit to its last: median
+    bound_fraction_separate   the same as if engine and trainer had a machine each
     bound_fraction_whole      the same with the wait for the first batch, in which there is nothing to train
     bound_fraction_unstolen   bound_fraction of seconds less the share of processor time that the host took
     schedules                 rate, success before and after, staleness, busy shares of every schedule
@@ -16,8 +17,11 @@ has
 The bound is the rate of the busier of engine and trainer, each with the whole machine to itself, measured in the same
 repeat: the trainer's seconds a group are those it takes right after the partial run to train on the very same batches
 again, without waiting for any (`trainer_alone.py`); the engine's are those of generating groups of the same size
-without latency and without a trainer. The host of a virtual machine may give processor time to others (`stolen.py`),
-more of it while one core works than while both do; `bound_fraction_unstolen` estimates a machine without neighbours.
+without latency and without a trainer. The two share the machine's cores, which may be busier than either: where that
+bound is lower it is the processor seconds a group of both, from the same two measurements, over the number of cores.
+
+The host of a virtual machine may give processor time to others (`stolen.py`), more of it while one core works than
+while both do; `bound_fraction_unstolen` estimates a machine without neighbours.
 """
 
 from __future__ import annotations
@@ -126,13 +130,24 @@ def rate_after_first(steps: Sequence[dict[str, Any]]) -> float:
 
 
 def trainer_alone(shared: SharedEngine, run: Path, stolen: StolenTime) -> dict[str, float]:
-    """What the trainer needs for the batches of `run` with nothing else running: seconds a group, stolen share."""
+    """What the trainer needs for the batches of `run` with nothing else running.
+
+    Seconds and processor seconds a group, and the stolen share.
+    """
     shared.reset()
     script = str(Path(__file__).with_name("trainer_alone.py"))
     command = [sys.executable, script, str(run), "--model", shared.model, "--engine", shared.child.url]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
-    return {"s_per_group": found["s_per_group"], "stolen": stolen.share(found["start"], found["end"])}
+    return _alone(stolen, found["start"], found["end"], found["groups"])
+
+
+def _alone(stolen: StolenTime, start: float, end: float, groups: int) -> dict[str, float]:
+    return {
+        "s_per_group": (end - start) / groups,
+        "cpu_s_per_group": stolen.used_s(start, end) / groups,
+        "stolen": stolen.share(start, end),
+    }
 
 
 def engine_alone(shared: SharedEngine, config: Config, stolen: StolenTime) -> dict[str, float]:
@@ -154,8 +169,7 @@ def engine_alone(shared: SharedEngine, config: Config, stolen: StolenTime) -> di
             evaluate(url, config, config.env.name, 4, size)
             start = time.time()
             evaluate(url, config, config.env.name, ALONE_TASKS, size)
-            end = time.time()
-            return {"s_per_group": (end - start) / ALONE_TASKS, "stolen": stolen.share(start, end)}
+            return _alone(stolen, start, time.time(), ALONE_TASKS)
         finally:
             family.stop()
 
@@ -208,18 +222,24 @@ def summarize(repeats: list[dict[str, Any]]) -> dict[str, Any]:
 def bound_fractions(repeats: list[dict[str, Any]]) -> dict[str, Any]:
     """Return how close partial came to the bound: median and range over repeats."""
     result = {}
-    for name, rate, corrected in (
-        ("bound_fraction", "groups_per_hour_after_first", False),
-        ("bound_fraction_whole", "groups_per_hour", False),
-        ("bound_fraction_unstolen", "groups_per_hour_after_first", True),
+    cores = os.cpu_count() or 1
+    for name, rate, corrected, shared in (
+        ("bound_fraction", "groups_per_hour_after_first", False, True),
+        ("bound_fraction_separate", "groups_per_hour_after_first", False, False),
+        ("bound_fraction_whole", "groups_per_hour", False, True),
+        ("bound_fraction_unstolen", "groups_per_hour_after_first", True, True),
     ):
         reached = []
         for repeat in repeats:
             run = repeat["schedules"]["partial"]
+            alone = run["trainer_alone"]
             bound_s = max(
-                given_s(run["trainer_alone"], corrected),
+                given_s(alone, corrected),
                 statistics.fmean(given_s(one, corrected) for one in repeat["engine_alone"]),
             )
+            if shared:
+                engine_cpu_s = statistics.fmean(one["cpu_s_per_group"] for one in repeat["engine_alone"])
+                bound_s = max(bound_s, (alone["cpu_s_per_group"] + engine_cpu_s) / cores)
             run_s = given_s({"s_per_group": 3600 / run[rate], "stolen": run["stolen"]}, corrected)
             reached.append(bound_s / run_s)
         result[name] = statistics.median(reached)

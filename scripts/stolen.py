@@ -1,4 +1,4 @@
-"""How much of the processor time that was asked for the host of a virtual machine gave to others.
+"""How much processor time the machine used, and how much of what was asked for its host gave to others.
 
 A benchmark on a shared host compares runs minutes apart; seconds times `1 - share` are comparable between them.
 """
@@ -6,12 +6,14 @@ A benchmark on a shared host compares runs minutes apart; seconds times `1 - sha
 from __future__ import annotations
 
 import bisect
+import os
 import threading
 import time
 from pathlib import Path
 
 STAT = Path("/proc/stat")
 EVERY_S = 0.25
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class StolenTime:
@@ -25,12 +27,20 @@ class StolenTime:
 
     def share(self, start: float, end: float) -> float:
         """Return which part of the time demanded between two moments of `time.time()` was stolen, 0 to 1."""
+        _, ran, stolen = self._between(start, end)
+        return stolen / (ran + stolen) if ran + stolen else 0.0
+
+    def used_s(self, start: float, end: float) -> float:
+        """Return the processor seconds that all of the machine used between two moments of `time.time()`."""
+        covered_s, ran, _ = self._between(start, end)
+        return ran / TICKS_PER_S * (end - start) / covered_s if covered_s else 0.0
+
+    def _between(self, start: float, end: float) -> tuple[float, int, int]:
+        """Return seconds, ticks that ran and ticks that were stolen between the samples around two moments."""
         first = max(0, bisect.bisect_right(self.samples, start, key=lambda sample: sample[0]) - 1)
         last = bisect.bisect_left(self.samples, end, lo=first + 1, key=lambda sample: sample[0])
-        _, ran_before, stolen_before = self.samples[first]
-        _, ran, stolen = self.samples[min(last, len(self.samples) - 1)]
-        demanded = ran - ran_before + stolen - stolen_before
-        return (stolen - stolen_before) / demanded if demanded else 0.0
+        before, after = self.samples[first], self.samples[min(last, len(self.samples) - 1)]
+        return after[0] - before[0], after[1] - before[1], after[2] - before[2]
 
     def stop(self) -> None:
         self._stop.set()

@@ -4,8 +4,8 @@
 
 It does what the trainer of the run did, in order and from the same base weights: it trains, publishes to the engine,
 which has nothing else to do, and records. Only the wait for batches is left out. The last line of its output has
-"s_per_group", wall seconds a trained group from the first step's end to the last's, and both moments as "start" and
-"end". RUN is not changed.
+"groups", how many were trained from the first step's end to the last's, and both moments as "start" and "end". RUN is
+not changed.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def train_alone(run: Path, model: str, engine_url: str) -> dict[str, float]:
         recorder.close()
     leave_distributed()
     start, end = ends[0][0], ends[-1][0]
-    return {"s_per_group": (end - start) / sum(groups for _, groups in ends[1:]), "start": start, "end": end}
+    return {"groups": sum(groups for _, groups in ends[1:]), "start": start, "end": end}
 
 
 def main() -> None:

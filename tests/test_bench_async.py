@@ -22,17 +22,22 @@ def stolen():
     return load_script("stolen")
 
 
-def repeat(run_s, trainer_s, engine_s, stolen_run=0.0, stolen_trainer=0.0):
+def repeat(run_s, trainer_s, engine_s, stolen_run=0.0, stolen_trainer=0.0, cpu_s=(0.0, 0.0)):
+    """`cpu_s`: processor seconds a group of trainer and engine."""
     return {
         "schedules": {
             "partial": {
                 "groups_per_hour": 3600 / (2 * run_s),
                 "groups_per_hour_after_first": 3600 / run_s,
                 "stolen": stolen_run,
-                "trainer_alone": {"s_per_group": trainer_s, "stolen": stolen_trainer},
+                "trainer_alone": {
+                    "s_per_group": trainer_s,
+                    "stolen": stolen_trainer,
+                    "cpu_s_per_group": cpu_s[0],
+                },
             }
         },
-        "engine_alone": [{"s_per_group": engine_s, "stolen": 0.0}] * 2,
+        "engine_alone": [{"s_per_group": engine_s, "stolen": 0.0, "cpu_s_per_group": cpu_s[1]}] * 2,
     }
 
 
@@ -41,6 +46,15 @@ def test_the_bound_is_the_busier_of_engine_and_trainer(bench):
     assert found["bound_fraction"] == pytest.approx(0.6)
     assert found["bound_fraction_range"] == pytest.approx([0.5, 0.9])
     assert found["bound_fraction_whole"] == pytest.approx(0.3)
+
+
+def test_where_both_need_more_than_all_cores_the_cores_are_the_bound(bench, monkeypatch):
+    monkeypatch.setattr(bench.os, "cpu_count", lambda: 2)
+    found = bench.bound_fractions([repeat(0.2, 0.08, 0.1, cpu_s=(0.12, 0.2))])
+    assert found["bound_fraction"] == pytest.approx(0.16 / 0.2)
+    assert found["bound_fraction_separate"] == pytest.approx(0.1 / 0.2)
+    found = bench.bound_fractions([repeat(0.2, 0.08, 0.1, cpu_s=(0.08, 0.1))])
+    assert found["bound_fraction"] == found["bound_fraction_separate"] == pytest.approx(0.1 / 0.2)
 
 
 def test_the_bound_is_also_given_without_stolen_time(bench):
@@ -60,6 +74,8 @@ def test_stolen_shares_are_of_the_time_that_was_demanded(stolen, tmp_path):
     assert log.share(1.0, 2.0) == pytest.approx(0.4)
     assert log.share(0.0, 2.0) == pytest.approx(0.2)
     assert log.share(2.0, 3.0) == 0.0
+    assert log.used_s(0.0, 2.0) == pytest.approx(160 / stolen.TICKS_PER_S)
+    assert log.used_s(1.0, 1.5) == pytest.approx(30 / stolen.TICKS_PER_S)
 
 
 def test_stolen_time_is_noted_until_it_is_stopped(stolen):
