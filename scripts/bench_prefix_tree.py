@@ -24,7 +24,8 @@ from bench_async import say, spread
 
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.train.policy import PolicyModel
-from asyncrl.train.prefix_tree import INNER, tree_of, use_trees
+from asyncrl.train.prefix_tree import tree_of, use_trees
+from asyncrl.train.sft import pad
 from asyncrl.train.tiny_model import build_model
 
 GROUPS, SIZE, TOKENS, VOCABULARY = 4, 16, 256, 512
@@ -66,18 +67,8 @@ def recorded(run: Path) -> dict[str, tuple[list[Row], list[int]]]:
 
 def micro_batches(rows: list[Row], alike: list[int] | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return padded ids and masks [B,T]."""
-    found = []
-    for part in plan_micro_batches([len(ids) for ids, _ in rows], MICRO_BATCH_TOKENS, alike=alike)[0]:
-        width = max(len(rows[row][0]) for row in part)
-        ids, mask = (
-            torch.zeros(len(part), width, dtype=torch.long),
-            torch.zeros(len(part), width, dtype=torch.bool),
-        )
-        for place, row in enumerate(part):
-            count = len(rows[row][0])
-            ids[place, :count], mask[place, :count] = map(torch.from_numpy, rows[row])
-        found.append((ids, mask))
-    return found
+    plan = plan_micro_batches([len(ids) for ids, _ in rows], MICRO_BATCH_TOKENS, alike=alike)[0]
+    return [pad([rows[row] for row in part]) for part in plan]
 
 
 def train_s(policy: PolicyModel, parts: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
@@ -90,9 +81,8 @@ def train_s(policy: PolicyModel, parts: list[tuple[torch.Tensor, torch.Tensor]])
 
 
 def compare(rows: list[Row], alike: list[int], model: Any, repeats: int) -> dict[str, Any]:
-    shared, plain = PolicyModel(model, shares_prefixes=use_trees(model)), PolicyModel(copy.deepcopy(model))
-    assert shared.shares_prefixes
-    plain.model.set_attn_implementation(INNER)
+    shared, plain = PolicyModel(model), PolicyModel(copy.deepcopy(model))
+    assert use_trees(model)
     trees, batches = micro_batches(rows, alike), micro_batches(rows, None)
     train_s(shared, trees), train_s(plain, batches)
     times = [(train_s(shared, trees), train_s(plain, batches)) for _ in range(repeats)]

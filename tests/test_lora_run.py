@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from asyncrl.train.checkpoint import latest_checkpoint
 from asyncrl.train.progress import read_metrics
 from tests.test_end_to_end import RECIPE, environment, processes_of
-from tests.test_reliability import STARTED, check_trained_once, command, start, wait_for_step
+from tests.test_reliability import check_trained_once, command, end_started, start, wait_for_step
 
 pytestmark = pytest.mark.slow
 
@@ -21,10 +21,7 @@ pytestmark = pytest.mark.slow
 def workplace(tmp_path):
     (tmp_path / "recipe.toml").write_text(RECIPE)
     yield tmp_path
-    for process in STARTED:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(60)
+    end_started()
 
 
 def test_an_adapter_is_trained_served_and_saved_and_goes_on_after_a_kill(workplace):

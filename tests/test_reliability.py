@@ -33,6 +33,10 @@ def spawned():
     """Processes to end when the test has ended, however it did."""
     STARTED.clear()
     yield
+    end_started()
+
+
+def end_started():
     for process in STARTED:
         if process.poll() is None:
             process.terminate()

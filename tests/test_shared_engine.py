@@ -11,7 +11,7 @@ import pytest
 from asyncrl.clients.engine import policy_url
 from asyncrl.train.progress import read_metrics
 from tests.test_end_to_end import RECIPE, processes_of
-from tests.test_reliability import STARTED, guest, start, wait_for_step
+from tests.test_reliability import end_started, guest, start, wait_for_step
 
 pytestmark = pytest.mark.slow
 POLICIES = """
@@ -29,10 +29,7 @@ def workplace(tmp_path):
     recipe = RECIPE.replace('"gridworld"', '"tests.launch.relay:Relay"') + POLICIES
     (tmp_path / "recipe.toml").write_text(recipe)
     yield tmp_path
-    for process in STARTED:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(60)
+    end_started()
 
 
 def version_of(engine, policy):

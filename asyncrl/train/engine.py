@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from asyncrl.config import TrainConfig
 from asyncrl.train.lora import has_adapter, merged, published
+from asyncrl.train.prefix_tree import takes_trees
 
 logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 # DeepSpeed would compile its shared-memory all-reduce for CPUs behind a lock file, which a killed process leaves
@@ -183,7 +184,7 @@ class TrainEngine:
     @property
     def shares_prefixes(self) -> bool:
         """True when the model computes once what rows of a micro-batch begin with alike."""
-        return bool(getattr(self.engine.module, "shares_prefixes", False))
+        return takes_trees(self.engine.module.model)
 
     @property
     def has_adapter(self) -> bool:

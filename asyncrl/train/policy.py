@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from asyncrl.config import LoraConfig
 from asyncrl.train.lora import add_adapter
-from asyncrl.train.prefix_tree import run_trunk, tree_of, use_trees
+from asyncrl.train.prefix_tree import run_trunk, takes_trees, tree_of, use_trees
 
 FULL = LoraConfig()
 """No adapter: all weights are trained."""
@@ -23,15 +23,14 @@ class PolicyModel(nn.Module):
     """Wraps a causal LM so that the forward pass computes logits only where a token was sampled.
 
     Prompts and observations need no logits; with short turns they are most of the tokens, and the vocabulary
-    projection is most of the memory. With `value_head` the trunk also feeds a critic. `shares_prefixes`: what rows
-    begin with alike is computed once (`asyncrl.train.prefix_tree`); the model must be able to.
+    projection is most of the memory. With `value_head` the trunk also feeds a critic. What rows begin with
+    alike is computed once where the model takes trees (`asyncrl.train.prefix_tree`).
     """
 
-    def __init__(self, model: Any, value_head: bool = False, shares_prefixes: bool = False) -> None:
+    def __init__(self, model: Any, value_head: bool = False) -> None:
         super().__init__()
         self.model = model
         self.value_head = _value_head(model.config.hidden_size, model.dtype) if value_head else None
-        self.shares_prefixes = shares_prefixes
 
     def forward(
         self, token_ids: Tensor, mask: Tensor, temperature: float, want: tuple[str, ...] = ()
@@ -46,7 +45,7 @@ class PolicyModel(nn.Module):
         """
         target = mask.clone()
         target[:, 0] = False
-        if self.shares_prefixes:
+        if takes_trees(self.model):
             tree = tree_of(token_ids, mask)
             nodes = run_trunk(self.model.base_model, tree)
             chosen, again = torch.unique(tree.rows[target], return_inverse=True)
@@ -59,7 +58,7 @@ class PolicyModel(nn.Module):
             for name, part in self._chunks(states, labels, temperature, want).items()
         }
         if self.value_head is not None and {"values", "detached_values"} & set(want):
-            trunk = nodes[tree.rows] if self.shares_prefixes else hidden
+            trunk = nodes[tree.rows] if takes_trees(self.model) else hidden
             trunk = trunk.detach() if "detached_values" in want else trunk
             found["values"], found["end_values"] = read_values(self.value_head, trunk, target)
         return found
@@ -86,15 +85,14 @@ class PolicyModel(nn.Module):
 class CriticModel(nn.Module):
     """A transformer with a value head, initialised from the policy's trunk; starts at value 0."""
 
-    def __init__(self, model: Any, shares_prefixes: bool = False) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model.base_model
         self.value_head = _value_head(model.config.hidden_size, model.dtype)
-        self.shares_prefixes = shares_prefixes
 
     def forward(self, token_ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return `(values [B,T], end_values [B])`; see `read_values`."""
-        if self.shares_prefixes:
+        if takes_trees(self.model):
             tree = tree_of(token_ids, mask)
             hidden = run_trunk(self.model, tree)[tree.rows]
         else:
@@ -141,10 +139,10 @@ def load_policy(
 ) -> PolicyModel:
     """Load a causal LM from a folder or hub name; with a rank in `lora` only an adapter of it is trained."""
     model = _load(path, dtype, gradient_checkpointing)
-    shares_prefixes = use_trees(model)
+    use_trees(model)
     if lora.rank:
         add_adapter(model, lora, seed)
-    return PolicyModel(model, value_head, shares_prefixes)
+    return PolicyModel(model, value_head)
 
 
 def load_frozen(path: str, dtype: str, lora: LoraConfig = FULL, seed: int = 0) -> PolicyModel:
@@ -155,7 +153,8 @@ def load_frozen(path: str, dtype: str, lora: LoraConfig = FULL, seed: int = 0) -
 def load_critic(path: str, dtype: str, gradient_checkpointing: bool = False) -> CriticModel:
     """Load a critic that starts from a causal LM's trunk."""
     model = _load(path, dtype, gradient_checkpointing)
-    return CriticModel(model, use_trees(model))
+    use_trees(model)
+    return CriticModel(model)
 
 
 def _load(path: str, dtype: str, gradient_checkpointing: bool = False) -> Any:

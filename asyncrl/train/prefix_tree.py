@@ -126,6 +126,11 @@ def _run(trunk: Any, tree: PrefixTree, told: PrefixTree | None) -> Tensor:
     return trunk(**given, tree=told).last_hidden_state[0]
 
 
+def takes_trees(model: Any) -> bool:
+    """Return whether `use_trees` let this model, or the one it is the trunk of, take trees."""
+    return model.config.get_text_config()._attn_implementation == NAME
+
+
 def use_trees(model: Any) -> bool:
     """Let a causal LM of transformers take trees, where it can: return False and leave it as it is where it cannot.
 

@@ -62,7 +62,8 @@ def train_base_model(config: Config, folder: str | Path) -> Path:
     _say(
         f"sft: {len(data)} episodes, longest {longest} tokens, {sum(p.numel() for p in model.parameters())} parameters"
     )
-    _fit(PolicyModel(model, shares_prefixes=use_trees(model)), data, config)
+    use_trees(model)
+    _fit(PolicyModel(model), data, config)
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     save(partial, model, tokenizer)
     shutil.rmtree(folder, ignore_errors=True)
@@ -94,19 +95,23 @@ def _train_batch(
     plan = plan_micro_batches([len(ids) for ids, _ in batch], budget, engine.num_ranks)[engine.rank]
     total = 0.0
     for number, rows in enumerate(plan):
-        width = max(len(batch[row][0]) for row in rows)
-        ids = torch.zeros(len(rows), width, dtype=torch.long)
-        mask = torch.zeros(len(rows), width, dtype=torch.bool)
-        for i, row in enumerate(rows):
-            n = len(batch[row][0])
-            ids[i, :n] = torch.from_numpy(batch[row][0].astype(np.int64))
-            mask[i, :n] = torch.from_numpy(batch[row][1])
-        logp = engine.logp(ids, mask, 1.0)
+        logp = engine.logp(*pad([batch[row] for row in rows]), 1.0)
         loss = -logp.sum() / num_tokens
         engine.backward(loss, last=number == len(plan) - 1)
         total += float(loss.detach())
     engine.step(rate)
     return total
+
+
+def pad(rows: list[tuple[np.ndarray, np.ndarray]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return token ids and loss masks [T] of rows as tensors [B,T], padded on the right."""
+    width = max(len(ids) for ids, _ in rows)
+    ids = torch.zeros(len(rows), width, dtype=torch.long)
+    mask = torch.zeros(len(rows), width, dtype=torch.bool)
+    for i, (row_ids, row_mask) in enumerate(rows):
+        ids[i, : len(row_ids)] = torch.from_numpy(row_ids.astype(np.int64))
+        mask[i, : len(row_ids)] = torch.from_numpy(row_mask)
+    return ids, mask
 
 
 def one_cycle(step: int, steps: int, warmup_fraction: float = 0.1) -> float:

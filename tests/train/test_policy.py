@@ -5,15 +5,14 @@ import torch
 
 from asyncrl.train import policy as policy_module
 from asyncrl.train.policy import load_policy
-from asyncrl.train.prefix_tree import INNER
+from asyncrl.train.prefix_tree import INNER, takes_trees
 
 
 @pytest.fixture(scope="module", params=["shared prefixes", "plain rows"])
 def policy(tiny_model, request):
     policy = load_policy(tiny_model, "float32")
-    assert policy.shares_prefixes
+    assert takes_trees(policy.model)
     if request.param == "plain rows":
-        policy.shares_prefixes = False
         policy.model.set_attn_implementation(INNER)
     return policy
 

@@ -84,7 +84,6 @@ def rows():
 def both(policy):
     """Return the policy and a copy of it that computes every row by itself."""
     plain = copy.deepcopy(policy)
-    plain.shares_prefixes = False
     plain.model.set_attn_implementation(INNER)
     return policy, plain
 
@@ -119,7 +118,6 @@ def test_a_critics_values_are_those_of_rows_by_themselves(tiny_model, rows):
     torch.nn.init.normal_(critic.value_head.weight)
     plain = critic(ids, mask)
     assert use_trees(model)
-    critic.shares_prefixes = True
     for one, other in zip(critic(ids, mask), plain, strict=True):
         assert one.abs().max() > 0.1
         torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
