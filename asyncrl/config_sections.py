@@ -101,7 +101,8 @@ class RolloutConfig(Section):
     max_attempts: int = Field(3, ge=1)
     """Leases a task may lose before it is set aside as failed."""
     batch_delay_s: float = Field(0.0, ge=0, le=10)
-    """Least seconds between two calls of a worker to an engine; turns that are due meanwhile are sent together."""
+    """Least seconds between two calls of a worker to an engine, or to an environment service; what is due meanwhile is
+    sent together."""
 
 
 class BufferConfig(Section):

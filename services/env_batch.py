@@ -2,7 +2,8 @@
 
     request   {"operations": [{"op": "open", "task", "config", "key"}
                             | {"op": "step", "session", "step_index", "action", "timeout_s"}
-                            | {"op": "close", "session"}, ...]}
+                            | {"op": "close", "session"}, ...],
+               "gather_s": least seconds between two pieces of the answer, 0 where it is left out}
     answer    [number, result] after [number, result] ..., in the order in which they end
 
 A result is a session, a step or {}; or {"error", "message", "status"} and, where it is worth another try,
@@ -31,6 +32,7 @@ from asyncrl.services.http import error_response
 MEDIA_TYPE = "application/x-msgpack-sequence"
 MAX_OPERATIONS = 4096
 MAX_TIMEOUT_S = 3600.0
+MAX_GATHER_S = 10.0
 
 log = logging.getLogger("asyncrl.env")
 
@@ -50,12 +52,15 @@ class BatchRoute:
         operations = body.get("operations") if isinstance(body, dict) else None
         if not isinstance(operations, list) or len(operations) > MAX_OPERATIONS:
             raise InputError(f"operations: must be a list of at most {MAX_OPERATIONS}")
+        gather_s = body.get("gather_s", 0.0)
+        if not isinstance(gather_s, int | float) or not 0 <= gather_s <= MAX_GATHER_S:
+            raise InputError(f"gather_s: must be from 0 to {MAX_GATHER_S:g}, got {gather_s!r}")
         frames = _Frames(len(operations))
         for number, operation in enumerate(operations):
             task = asyncio.create_task(self._answer(frames, number, operation))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
-        return _Answer(frames)
+        return _Answer(frames, gather_s)
 
     async def _answer(self, frames: _Frames, number: int, operation: Any) -> None:
         try:
@@ -155,13 +160,14 @@ class _Frames:
 
 
 class _Answer(Response):
-    """Sends answers as they come."""
+    """Sends answers as they come, or those of `gather_s` together after the first."""
 
-    def __init__(self, frames: _Frames) -> None:
+    def __init__(self, frames: _Frames, gather_s: float) -> None:
         # Without a body Starlette announces a length of 0.
         super().__init__(media_type=MEDIA_TYPE)
         self.raw_headers = [item for item in self.raw_headers if item[0] != b"content-length"]
         self.frames = frames
+        self.gather_s = gather_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         chunk = await self.frames.take() if self.frames.left else b""
@@ -171,5 +177,7 @@ class _Answer(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
         while self.frames.left:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            if self.gather_s:
+                await asyncio.sleep(self.gather_s)
             chunk = await self.frames.take()
         await send({"type": "http.response.body", "body": chunk, "more_body": False})

@@ -95,7 +95,7 @@ class RolloutService:
         self._joined: dict[str, set[str]] = {}
         self.router = EngineRouter([self._client(url) for url in engines])
         self.engines = PatientGenerator(self.router, config.engine.start_timeout_s)
-        self.envs = EnvClient(list(envs), token)
+        self.envs = EnvClient(list(envs), token, batch_delay_s=config.rollout.batch_delay_s)
         self.renderer = load_renderer(model)
         self.parse = load_parser(config.model.tool_format)
         self.buffer = BufferClient(buffer, token) if buffer else None

@@ -21,7 +21,6 @@ from asyncrl.buffer.counts import count
 from asyncrl.buffer.intake import Intake, PutResult
 from asyncrl.buffer.leases import LeaseGoneError, Leases, UnknownLeaseError
 from asyncrl.buffer.settings import LedgerSettings
-from asyncrl.buffer.staleness import first_beyond
 from asyncrl.buffer.steps import Peeked, Steps, Taken
 from asyncrl.buffer.store import Store
 from asyncrl.data.codec import encode_task
@@ -275,8 +274,7 @@ class Ledger:
         if before != bounds:
             self._store.set_fact("bound", self.settings.max_staleness)
             # In force for "auto" until the first batch has been taken.
-            beyond = first_beyond(self.settings.most_beyond, self.settings.groups_per_step)
-            self._store.set_fact("beyond", beyond)
+            self._store.set_fact("beyond", self._steps.climb.first())
 
 
 def _or_clock(now: float | None) -> float:

@@ -24,7 +24,7 @@ class LedgerSettings:
     max_tokens: int = 2**24
     over_provision: int | Literal["auto"] | None = None
     """Groups admitted beyond one step's; None for as many as the staleness bound allows, "auto" for as many as the
-    trainer needs in order not to wait (`staleness.next_beyond`)."""
+    trainer needs and generation gets faster by (`climb.Climb`)."""
     recycle: bool = True
     """Whether groups that are unfinished at a commit go on; otherwise their tasks are begun anew."""
     token_budget: int = 0

@@ -53,27 +53,6 @@ def capacity(max_staleness: int, groups_per_step: int, over_provision: int | Non
     return bound if over_provision is None else min(bound, groups_per_step + over_provision)
 
 
-def next_beyond(beyond: int, most: int, groups_per_step: int, waited: bool, left: int) -> int:
-    """Return how many groups are to be admitted beyond one step's after a batch was taken, from 0 to `most`.
-
-    beyond: how many were. waited: whether the trainer had to wait for the batch. left: groups that were ready and not
-    in it. Groups that wait for the trainer only grow old, so the number falls while more than a batch is left, by a
-    quarter of a batch, and rises while the trainer waits, by half a batch. A trainer that waited although so many
-    were ready waited for a slow group that was due, which more groups would not have made faster.
-    """
-    plenty = left > groups_per_step
-    if waited and not plenty:
-        beyond += max(1, groups_per_step // 2)
-    elif plenty and not waited:
-        beyond -= max(1, groups_per_step // 4)
-    return max(0, min(most, beyond))
-
-
-def first_beyond(most: int, groups_per_step: int) -> int:
-    """Return how many groups are to be admitted beyond one step's before the first batch was taken."""
-    return min(most, 3 * groups_per_step)
-
-
 def deadline(version: int, max_staleness: int) -> int:
     """Return the last version whose step may train a group admitted at `version`."""
     return version + max_staleness

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from asyncrl.buffer.climb import Climb
 from asyncrl.buffer.leases import seq_of
 from asyncrl.buffer.settings import LedgerSettings
-from asyncrl.buffer.staleness import Admitted, Choice, choose, next_beyond
+from asyncrl.buffer.staleness import Admitted, Choice, choose
 from asyncrl.buffer.store import Store
 from asyncrl.errors import ConflictError, StaleError
 
@@ -34,9 +36,13 @@ class Peeked:
 class Steps:
     """Binds groups to steps and counts steps. Every method runs inside a transaction of its caller."""
 
-    def __init__(self, store: Store, settings: LedgerSettings) -> None:
+    def __init__(
+        self, store: Store, settings: LedgerSettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.store = store
         self.settings = settings
+        self.clock = clock
+        self.climb = Climb(settings.most_beyond, settings.groups_per_step)
 
     def take(self, step: int) -> Taken:
         facts = self.store.facts()
@@ -105,7 +111,8 @@ class Steps:
         if s.over_provision != "auto":
             return
         left = self.store.row("SELECT COUNT(*) FROM tasks WHERE state = 'ready'")[0]
-        beyond = next_beyond(self.store.fact("beyond"), s.most_beyond, s.groups_per_step, waited, left)
+        tokens = self.store.row("SELECT SUM(tokens) FROM tasks WHERE state = 'bound'")[0]
+        beyond = self.climb.after_batch(self.store.fact("beyond"), waited, left, tokens, self.clock())
         self.store.set_fact("beyond", beyond)
 
     def drop(self, step: int, leases: Sequence[str], reason: str) -> int:

@@ -1,4 +1,4 @@
-"""Clients of environment services. Operations that become ready in one pass of the event loop travel together."""
+"""Clients of environment services. Operations that become ready together travel together."""
 
 from __future__ import annotations
 
@@ -63,15 +63,19 @@ class EnvClient:
         token: str = "",
         open_timeout_s: float = OPEN_TIMEOUT_S,
         retry_s: float = RETRY_S,
+        batch_delay_s: float = 0.0,
     ) -> None:
         if not urls:
             raise ConfigError("an environment client needs at least one service's URL")
         self.open_timeout_s = open_timeout_s
-        self._services = [EnvServiceClient(url, token, retry_s) for url in urls]
+        self._token, self._retry_s, self._batch_delay_s = token, retry_s, batch_delay_s
+        self._services = [self._service(url) for url in urls]
         self._urls = [url.rstrip("/") for url in urls]
-        self._token, self._retry_s = token, retry_s
         self._left: list[EnvServiceClient] = []
         self._next = 0
+
+    def _service(self, url: str) -> EnvServiceClient:
+        return EnvServiceClient(url, self._token, self._retry_s, self._batch_delay_s)
 
     async def open(self, task: Task, config: dict[str, Any]) -> EnvSession:
         """Open a session; while every service is full, wait as long as they ask, until `open_timeout_s`.
@@ -112,7 +116,7 @@ class EnvClient:
         """Open sessions on one more service."""
         if url.rstrip("/") not in self.urls:
             self._urls.append(url.rstrip("/"))
-            self._services.append(EnvServiceClient(url, self._token, self._retry_s))
+            self._services.append(self._service(url))
 
     def leave(self, url: str) -> None:
         """Open no more sessions on a service; open ones go on. The last service stays."""

@@ -1,4 +1,4 @@
-"""One environment service: operations of one pass of the event loop in one request, answers as they come.
+"""One environment service: operations that are ready together in one request, answers as they come.
 
 A dropped connection costs nothing: what was not answered is asked again, which the service understands as a
 repetition. Each operation has a deadline of its own.
@@ -47,11 +47,19 @@ class _Waiting:
 
 
 class EnvServiceClient:
-    """Coalesces operations for one address."""
+    """Coalesces operations for one address.
 
-    def __init__(self, url: str, token: str = "", retry_s: float = RETRY_S) -> None:
+    batch_delay_s: least seconds between two requests, and between two pieces of an answer; what becomes ready meanwhile
+    travels together. 0 sends together what becomes ready in one pass of the event loop.
+    """
+
+    def __init__(
+        self, url: str, token: str = "", retry_s: float = RETRY_S, batch_delay_s: float = 0.0
+    ) -> None:
         self.http = StreamClient(url, token)
         self.retry_s = retry_s
+        self.batch_delay_s = batch_delay_s
+        self._flushed_at = -batch_delay_s
         self._suspect_until = 0.0
         self._waiting: list[_Waiting] = []
         self._calls: set[asyncio.Task[None]] = set()
@@ -70,7 +78,7 @@ class EnvServiceClient:
         loop = asyncio.get_running_loop()
         waiting = _Waiting(operation, loop.create_future(), timeout_s, time.monotonic() + timeout_s)
         if not self._waiting:
-            loop.call_soon(self._flush)
+            loop.call_at(max(loop.time(), self._flushed_at + self.batch_delay_s), self._flush)
         self._waiting.append(waiting)
         return await waiting.answer
 
@@ -83,6 +91,7 @@ class EnvServiceClient:
         await self.http.close()
 
     def _flush(self) -> None:
+        self._flushed_at = asyncio.get_running_loop().time()
         waiting, self._waiting = self._waiting, []
         for start in range(0, len(waiting), MAX_OPERATIONS):
             call = asyncio.ensure_future(self._call(waiting[start : start + MAX_OPERATIONS]))
@@ -136,7 +145,7 @@ class EnvServiceClient:
 
     async def _exchange(self, waiting: list[_Waiting]) -> None:
         """Send the operations once and hand out what is answered. Raises `UnavailableError` unless all are."""
-        body = {"operations": [w.operation for w in waiting]}
+        body = {"operations": [w.operation for w in waiting], "gather_s": self.batch_delay_s}
         timeout_s = max(0.1, max(w.deadline for w in waiting) - time.monotonic())
         left = len(waiting)
         async with aclosing(self.http.stream("/v1/batch", body, timeout_s)) as answers:

@@ -84,6 +84,8 @@ def place(key: bytes, num_tokens: int, engines: Sequence[EngineLoad], home: str 
     key: what the conversation hashes by. num_tokens: length of its prompt. home: engine that has its context
     cached, empty for none. Engines that are not healthy come last, the dead at the very end.
     """
+    if len(engines) == 1:
+        return [engines[0].url]
     by_url = {engine.url: engine for engine in engines}
     best_health = min((engine.health for engine in engines), key=_ORDER.__getitem__)
     up = [engine for engine in engines if engine.health is best_health]

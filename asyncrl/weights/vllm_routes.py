@@ -20,6 +20,7 @@ A frame is a 4-byte little-endian length and a msgpack map.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 import logging
 import os
@@ -32,8 +33,9 @@ import msgpack
 import numpy as np
 from prometheus_client import REGISTRY
 from vllm import SamplingParams
+from vllm.envs import enable_envs_cache
 from vllm.exceptions import VLLMClientError
-from vllm.inputs import TokensPrompt
+from vllm.inputs.engine import TokensInput, tokens_input
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
 
@@ -63,6 +65,8 @@ class Routes:
         self.app = app
         self.token = os.environ.get("ASYNCRL_TOKEN", "")
         self.served = served_from_environment()
+        # As in the engine's core: every request looks at some of them.
+        enable_envs_cache()
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         found = _ROUTE.fullmatch(scope["path"]) if scope["type"] == "http" else None
@@ -181,7 +185,7 @@ def _pressure(engine: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    prompt: TokensPrompt
+    prompt: TokensInput
     sampling: SamplingParams
     min_version: int
     order: int
@@ -194,21 +198,42 @@ def _parse(request: dict[str, Any]) -> _Parsed:
         token_ids = np.frombuffer(request["token_ids"], dtype="<i4").tolist()
         if not token_ids:
             raise InputError("token_ids: must not be empty")
-        sampling = SamplingParams(
-            max_tokens=int(request["max_tokens"]),
-            temperature=float(request.get("temperature", 1.0)),
-            top_p=float(request.get("top_p", 1.0)),
-            top_k=int(request.get("top_k", 0)),
-            seed=request.get("seed"),
-            stop_token_ids=list(request.get("stop_token_ids", ())),
-            logprobs=0,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
+        sampling = _sampling(
+            int(request["max_tokens"]),
+            float(request.get("temperature", 1.0)),
+            float(request.get("top_p", 1.0)),
+            int(request.get("top_k", 0)),
+            request.get("seed"),
+            tuple(request.get("stop_token_ids", ())),
         )
         min_version, order = int(request.get("min_version", 0)), int(request.get("order", 0))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"request: {type(error).__name__}: {error}") from error
-    return _Parsed(TokensPrompt(prompt_token_ids=token_ids), sampling, min_version, order)
+    # Tokens that need no rendering: vLLM takes them in without a change of threads.
+    return _Parsed(tokens_input(token_ids), sampling, min_version, order)
+
+
+@functools.lru_cache(maxsize=1024)
+def _sampling(
+    max_tokens: int,
+    temperature: float,
+    top_p: float,
+    top_k: int,
+    seed: int | None,
+    stop_token_ids: tuple[int, ...],
+) -> SamplingParams:
+    """Return the parameters, checked; vLLM works on a copy of its own. Raises `ValueError`."""
+    return SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        seed=seed,
+        stop_token_ids=list(stop_token_ids),
+        logprobs=0,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
 
 
 async def _run(

@@ -68,22 +68,29 @@ def test_an_abandoned_plan_drops_what_waits_and_keeps_what_has_begun():
     assert book.finished
 
 
-def test_auto_admits_less_while_groups_wait_for_the_trainer_and_more_while_it_waits():
+def test_auto_admits_less_while_groups_wait_for_the_trainer():
     book = ledger(count=40, max_staleness=3, over_provision="auto")
     slots = [book.stats()["slots"]]
     for _ in range(6):
         book.put(group(lease(book)))
-    train_step(book, 0)
-    slots.append(book.stats()["slots"])
-    for step in (1, 2):
+    for step in (0, 1, 2):
         train_step(book, step)
-    for step in (3, 4):
+        slots.append(book.stats()["slots"])
+    assert slots == [8, 7, 7, 7]
+
+
+def test_auto_admits_more_while_the_trainer_waits_and_generation_gets_faster_by_it():
+    book = ledger(count=200, max_staleness=19, over_provision="auto")
+    seconds = iter(range(0, 1000, 10))
+    book._steps.clock = lambda: next(seconds)
+    slots = [book.stats()["slots"]]
+    for step in range(9):
         assert book.take(step).groups is None
         for _ in range(2):
             book.put(group(lease(book)))
         train_step(book, step)
         slots.append(book.stats()["slots"])
-    assert slots == [8, 7, 8, 8]
+    assert slots == [8] * 9 + [12]
 
 
 def test_a_repeated_lease_call_gets_the_same_lease():

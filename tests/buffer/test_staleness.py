@@ -12,9 +12,7 @@ from asyncrl.buffer.staleness import (
     choose,
     deadline,
     feasible,
-    first_beyond,
     first_infeasible,
-    next_beyond,
 )
 
 
@@ -86,30 +84,6 @@ def test_a_token_budget_ends_a_step_early_and_waits_for_nobody():
 
 def test_groups_beyond_a_step_are_limited_to_what_the_bound_allows():
     assert [capacity(2, 4, beyond) for beyond in (None, 0, 3, 8, 99)] == [12, 4, 7, 12, 12]
-
-
-@pytest.mark.parametrize(
-    ("beyond", "waited", "left", "then"),
-    [
-        (8, True, 0, 12),
-        (8, True, 8, 12),
-        (8, True, 9, 8),
-        (15, True, 0, 16),
-        (8, False, 8, 8),
-        (8, False, 9, 6),
-        (1, False, 20, 0),
-        (20, False, 0, 16),
-        (24, False, 20, 16),
-    ],
-)
-def test_groups_beyond_a_step_follow_what_the_trainer_waits_for_and_what_waits_for_it(
-    beyond, waited, left, then
-):
-    assert next_beyond(beyond, 16, 8, waited, left) == then
-
-
-def test_the_first_batch_is_waited_for_with_three_more_in_flight_where_the_bound_admits_them():
-    assert [first_beyond(most, 8) for most in (0, 8, 16, 64)] == [0, 8, 16, 24]
 
 
 def test_the_designs_example_waits_for_the_group_that_would_miss_its_deadline():

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from asyncrl.clients.env import EnvClient, LocalEnvs
+from asyncrl.clients.env_service import EnvServiceClient
+from asyncrl.data.codec import task_to_map
 from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
@@ -106,9 +108,9 @@ def test_waiting_for_room_ends_by_its_deadline(serving):
     service = serving(max_sessions=1)
 
     async def scenario():
-        async with client_of(service.url, open_timeout_s=1.0) as client:
+        async with client_of(service.url, open_timeout_s=4.0) as client:
             await client.open(grid(), {})
-            with pytest.raises(InfrastructureError, match=r"no room within 1 s: all 1 environment sessions"):
+            with pytest.raises(InfrastructureError, match=r"no room within 4 s: all 1 environment sessions"):
                 await client.open(grid(), {})
 
     asyncio.run(scenario())
@@ -202,6 +204,38 @@ def test_a_slow_step_does_not_keep_others_waiting(serving, tmp_path):
             assert (await waiting).messages[0]["content"] == "found"
 
     asyncio.run(scenario())
+
+
+class Counting(EnvServiceClient):
+    """Notes how many operations each of its requests carries."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.requests = []
+
+    async def _call(self, waiting):
+        self.requests.append(len(waiting))
+        await super()._call(waiting)
+
+
+def test_operations_that_are_due_before_the_next_request_may_be_made_are_sent_together(serving):
+    service = serving()
+
+    async def scenario():
+        client = Counting(service.url, batch_delay_s=2.0)
+        try:
+            opened = []
+            for seed in range(4):
+                operation = {"op": "open", "task": task_to_map(grid(seed)), "config": {}}
+                opened.append(asyncio.create_task(client.operate(operation, 60)))
+                await asyncio.sleep(0.05)
+            return client.requests, {one["session_id"] for one in await asyncio.gather(*opened)}
+        finally:
+            await client.close()
+
+    requests, sessions = asyncio.run(scenario())
+    assert requests == [1, 3]
+    assert len(sessions) == 4
 
 
 @pytest.mark.parametrize(

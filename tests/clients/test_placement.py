@@ -20,6 +20,12 @@ def homes(engines):
     return {key: place(key, 10, engines)[0] for key in KEYS}
 
 
+@pytest.mark.parametrize("health", Health)
+def test_a_single_engine_takes_everything_however_it_is(health):
+    only = replace(idle(1)[0], health=health, requests=99, waiting=9, kv_usage=1.0)
+    assert place(KEYS[0], LONG_PROMPT_TOKENS, [only], home="http://gone") == [only.url]
+
+
 @pytest.mark.parametrize("count", [2, 3, 5, 8])
 def test_a_joining_engine_takes_only_its_own_share(count):
     before, after = homes(idle(count)), homes(idle(count + 1))

@@ -223,7 +223,7 @@ def test_a_request_the_engine_cannot_serve_fails_alone(engine_url, published):
     too_long, fine, negative = with_client(engine_url, scenario)
     assert len(fine.token_ids) > 0
     assert isinstance(too_long, InputError)
-    assert "maximum context length is 256 tokens" in str(too_long)
+    assert "length 300) is longer than the maximum model length of 256" in str(too_long)
     assert isinstance(negative, InputError)
     assert "max_tokens must be at least 1" in str(negative)
 

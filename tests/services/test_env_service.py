@@ -1,5 +1,6 @@
 """The environment service over real HTTP: sessions, statuses, batches, limits; here and in worker processes."""
 
+import io
 import json
 import os
 import re
@@ -172,8 +173,33 @@ def test_a_batch_answers_what_is_ready_while_a_slow_step_goes_on(service, tmp_pa
         ask("DELETE", f"{service}/v1/sessions/{session}")
 
 
+def test_answers_that_a_client_wants_gathered_come_in_one_piece(service, tmp_path):
+    slow = [open_troubled(service, "OnThread")[1]["session_id"] for _ in range(2)]
+    fast = open_session(service)[1]["session_id"]
+    operations = [
+        {"op": "step", "session": session, "step_index": 0, "timeout_s": 60,
+         "action": {"content": word, "tool_calls": [], "parse_errors": []}}
+        for session, word in ((fast, "north"), *((one, f"wait {tmp_path / one}") for one in slow))
+    ]  # fmt: skip
+    body = msgpack.packb({"operations": operations, "gather_s": 2.0})
+    pieces = []
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{service}/v1/batch", body, method="POST"), timeout=60
+    ) as reply:
+        while chunk := reply.read1(65536):
+            pieces.append([number for number, _ in msgpack.Unpacker(io.BytesIO(chunk))])
+            if len(pieces) == 1:
+                for one in slow:
+                    (tmp_path / one).touch()
+    assert pieces[0] == [0]
+    assert [sorted(piece) for piece in pieces[1:]] == [[1, 2]]
+    for session in (*slow, fast):
+        ask("DELETE", f"{service}/v1/sessions/{session}")
+
+
 def test_a_batch_that_is_none_is_refused(service):
-    for body in (b"\xc1", msgpack.packb([]), msgpack.packb({"operations": 3})):
+    gathered = [msgpack.packb({"operations": [], "gather_s": value}) for value in (-1, 11.0, "1", None)]
+    for body in (b"\xc1", msgpack.packb([]), msgpack.packb({"operations": 3}), *gathered):
         request = urllib.request.Request(f"{service}/v1/batch", body, method="POST")
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(request, timeout=10)
