@@ -1,11 +1,11 @@
 """The schedules beside each other on an agentic workload with heavy-tailed tool latency, in one run.
 
-    python scripts/bench_async.py [--repeats 3] [--steps 40] [--seed 0] [--only NAME,...] [--json OUT]
+    python scripts/bench_async.py [--repeats 3] [--steps 24] [--seed 0] [--only NAME,...] [--json OUT] [key=value ...]
 
 Gridworld with its tiny base model; every move waits for a tool whose latency is log-normal (recorded seed). Each repeat
 trains once under every schedule of `train.schedule`, all on one engine, from the same weights, for as many steps, with
-the same objective. A schedule's rate is trained groups per hour of training; ratios are taken within a repeat. The JSON
-has
+the same objective; `key=value` changes the recipe of all of them. A schedule's rate is trained groups per hour of
+training; ratios are taken within a repeat. The JSON has
 
     speedup_async_over_sync   trained groups per hour, partial over synchronous: median, min, max
     bound_fraction            partial's rate over the bound, from its first commit to its last: median
@@ -60,7 +60,7 @@ OVERLAPPED = ["buffer.max_staleness=16", "rollout.batch_delay_s=0.05"]
 AS_NEEDED = "buffer.over_provision='auto'"
 SCHEDULES = {
     "synchronous": ["train.schedule=synchronous"],
-    "periodic": ["train.schedule=periodic"],
+    "periodic": ["train.schedule=periodic", "train.num_minibatches=1"],
     "one_step_off": ["train.schedule=one_step_off"],
     "asynchronous": ["train.schedule=asynchronous", *OVERLAPPED, AS_NEEDED],
     "partial": ["train.schedule=partial", *OVERLAPPED, AS_NEEDED],
@@ -68,11 +68,13 @@ SCHEDULES = {
     "partial_beginning_anew": ["train.schedule=partial", *OVERLAPPED, AS_NEEDED, "buffer.recycle=false"],
 }
 """`partial_all` keeps as many groups in flight as the bound admits, the others as many as the trainer needs; the last
-one is partial without recycling: what is unfinished at a commit is thrown away."""
+one is partial without recycling: what is unfinished at a commit is thrown away. `periodic` takes one minibatch a step
+and nothing else."""
 COMMON = [
     "env.name=scripts.slow_tools:SlowGridworld",
     "rollout.group_size=8",
-    "buffer.groups_per_step=8",
+    "buffer.groups_per_step=16",
+    "train.num_minibatches=2",
     "algo.preset=ppo_ewma",
     "train.learning_rate=4e-4",
     "eval.tasks=100",
@@ -84,7 +86,7 @@ ALONE_TASKS = 48
 def overrides(args: argparse.Namespace, schedule: str, repeat: int) -> list[str]:
     latency = f"{{latency_median_s={MEDIAN_S}, latency_sigma={SIGMA}, latency_seed={args.seed + repeat}}}"
     own = [f"env.config={latency}", f"run.seed={args.seed + repeat}", f"train.num_steps={args.steps}"]
-    return [*COMMON, *SCHEDULES[schedule], *own, f"model.path={base_model()}"]
+    return [*COMMON, *SCHEDULES[schedule], *own, f"model.path={base_model()}", *args.overrides]
 
 
 def base_model() -> str:
@@ -265,10 +267,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help=f"schedules, separated by commas: {', '.join(SCHEDULES)}")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
     args = parser.parse_args()
     load_before = os.getloadavg()[0]
     repeats, stolen = [], StolenTime()

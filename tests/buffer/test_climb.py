@@ -4,7 +4,7 @@ from statistics import mode
 
 import pytest
 
-from asyncrl.buffer.climb import FIRST_BATCHES, HOLD_BATCHES, Climb
+from asyncrl.buffer.climb import FIRST_BATCHES, Climb
 
 PER_STEP = 8
 TOKENS = 100
@@ -31,25 +31,31 @@ def test_it_begins_with_three_more_batches_where_the_bound_admits_them():
 
 
 def test_it_rises_to_the_bound_while_more_in_flight_is_faster():
-    assert play(Climb(120, PER_STEP), 60, saturated_at(10_000))[-1] == 120
+    assert play(Climb(120, PER_STEP), 80, saturated_at(10_000))[-1] == 120
 
 
 def test_it_goes_back_and_stays_where_more_in_flight_is_no_faster():
-    found = play(Climb(120, PER_STEP), 20 + HOLD_BATCHES, saturated_at(32))
-    assert found[:8] == [24] * 8
-    assert found[8:19] == [40] * 11
-    assert set(found[19:]) == {24}
+    found = play(Climb(120, PER_STEP), 58, saturated_at(32))
+    assert found[:8] == [24] * 4 + [28, 32, 36, 40]
+    assert found[8:17] == [40] * 9
+    assert found[17:] == [24] * 41
 
 
 def test_it_tries_again_after_a_while():
     found = play(Climb(120, PER_STEP), 80, saturated_at(32))
-    assert 40 in found[20 + HOLD_BATCHES :]
+    assert found[58:62] == [28, 32, 36, 40]
+
+
+def test_it_rises_at_once_when_the_trainer_gets_faster_than_generation():
+    climb = Climb(120, PER_STEP)
+    assert play(climb, 20, saturated_at(32), waited=False)[-1] == 24
+    assert play(climb, 4, saturated_at(10_000), beyond=24) == [28, 32, 36, 40]
 
 
 @pytest.mark.parametrize("capacity", [48, 72, 100])
 def test_it_ends_within_one_raise_of_the_capacity(capacity):
-    found = play(Climb(400, PER_STEP), 120, saturated_at(capacity))
-    assert capacity / 1.5 <= mode(found[-60:]) + PER_STEP <= capacity * 1.5
+    found = play(Climb(400, PER_STEP), 200, saturated_at(capacity))
+    assert capacity / 1.5 <= mode(found[-100:]) + PER_STEP <= capacity * 1.5
 
 
 def test_it_does_not_rise_while_the_trainer_does_not_wait():
