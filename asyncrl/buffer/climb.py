@@ -54,7 +54,9 @@ class Climb:
         self._recent.append((now_s, tokens))
         plenty = left > self.groups_per_step
         if plenty and not waited:
-            self._before, self._still = None, 0
+            # What is being tried is not needed; that it was no use before is not forgotten.
+            self._still = max(0, self._still - 1) if self._before is None else 0
+            self._before = None
             beyond -= max(1, self.groups_per_step // 4)
         elif self._still:
             self._still -= 1

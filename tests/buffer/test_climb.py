@@ -41,6 +41,20 @@ def test_it_goes_back_and_stays_where_more_in_flight_is_no_faster():
     assert found[17:] == [24] * 41
 
 
+def test_a_moment_in_which_groups_wait_does_not_make_it_try_again():
+    climb = Climb(120, PER_STEP)
+    assert play(climb, 20, saturated_at(32))[-1] == 24
+    assert play(climb, 1, saturated_at(32), beyond=24, waited=False, left=9) == [22]
+    assert play(climb, 30, saturated_at(32), beyond=22) == [22] * 30
+
+
+def test_it_ends_a_trial_when_groups_wait_for_the_trainer():
+    climb = Climb(120, PER_STEP)
+    assert play(climb, 10, saturated_at(10_000))[-1] == 40
+    assert play(climb, 1, saturated_at(10_000), beyond=40, waited=False, left=9) == [38]
+    assert play(climb, 2, saturated_at(10_000), beyond=38) == [42, 46]
+
+
 def test_it_tries_again_after_a_while():
     found = play(Climb(120, PER_STEP), 80, saturated_at(32))
     assert found[58:62] == [28, 32, 36, 40]
