@@ -1,24 +1,27 @@
 """The schedules beside each other on an agentic workload with heavy-tailed tool latency, in one run.
 
-    python scripts/bench_async.py [--repeats 3] [--steps 24] [--seed 0] [--only NAME,...] [--json OUT] [key=value ...]
+    python scripts/bench_async.py [--repeats 3] [--steps 24] [--seed 0] [--only NAME,...] [--no-critic] [--json OUT]
 
 Gridworld with its tiny base model; every move waits for a tool whose latency is log-normal (recorded seed). Each repeat
 trains once under every schedule of `train.schedule`, all on one engine, from the same weights, for as many steps, with
-the same objective; `key=value` changes the recipe of all of them. A schedule's rate is trained groups per hour of
-training; ratios are taken within a repeat. The JSON has
+the same objective. A schedule's rate is trained groups per hour of training; ratios are taken within a repeat. The JSON
+has
 
     speedup_async_over_sync   trained groups per hour, partial over synchronous: median, min, max
     bound_fraction            partial's rate over the bound, from its first commit to its last: median
-    bound_fraction_separate   the same as if engine and trainer had a machine each
-    bound_fraction_whole      the same with the wait for the first batch, in which there is nothing to train
+    bound_fraction_cores      the same with the cores that engine and trainer share as a further bound
+    bound_fraction_whole      bound_fraction with the wait for the first batch, in which there is nothing to train
     bound_fraction_unstolen   bound_fraction of seconds less the share of processor time that the host took
     schedules                 rate, success before and after, staleness, busy shares of every schedule
 
 The bound is the rate of the busier of engine and trainer, each with the whole machine to itself, measured in the same
 repeat: the trainer's seconds a group are those it takes right after the partial run to train on the very same batches
-again, without waiting for any (`trainer_alone.py`); the engine's are those of generating groups of the same size
-without latency and without a trainer. The two share the machine's cores, which may be busier than either: where that
-bound is lower it is the processor seconds a group of both, from the same two measurements, over the number of cores.
+again, without waiting for any (`trainer_alone.py`); the engine's are those of the turns in these batches, at the
+seconds a turn it takes without latency and without a trainer, before and after training. The bound of the cores is the
+processor seconds a group of both, from the same measurements, over the number of cores.
+
+The objective is PPO with a critic, under which the trainer is the busier of the two. With `--no-critic` it is GRPO,
+under which the trainer needs about as much as the engine. `periodic` can only have GRPO, in one minibatch a step.
 
 The host of a virtual machine may give processor time to others (`stolen.py`), more of it while one core works than
 while both do; `bound_fraction_unstolen` estimates a machine without neighbours.
@@ -34,6 +37,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -68,8 +72,7 @@ SCHEDULES = {
     "partial_beginning_anew": ["train.schedule=partial", *OVERLAPPED, AS_NEEDED, "buffer.recycle=false"],
 }
 """`partial_all` keeps as many groups in flight as the bound admits, the others as many as the trainer needs; the last
-one is partial without recycling: what is unfinished at a commit is thrown away. `periodic` takes one minibatch a step
-and nothing else."""
+one is partial without recycling: what is unfinished at a commit is thrown away."""
 COMMON = [
     "env.name=scripts.slow_tools:SlowGridworld",
     "rollout.group_size=8",
@@ -79,14 +82,16 @@ COMMON = [
     "train.learning_rate=4e-4",
     "eval.tasks=100",
 ]
-"""The objective is the one that stands the most staleness (docs/asynchrony.md)."""
+"""The proximal policy is the one that stands the most staleness (docs/asynchrony.md)."""
+CRITIC = ['algo.advantage={name="gae"}', 'algo.normalize={name="tokens"}', "critic.learning_rate=1e-3"]
 ALONE_TASKS = 48
 
 
 def overrides(args: argparse.Namespace, schedule: str, repeat: int) -> list[str]:
     latency = f"{{latency_median_s={MEDIAN_S}, latency_sigma={SIGMA}, latency_seed={args.seed + repeat}}}"
     own = [f"env.config={latency}", f"run.seed={args.seed + repeat}", f"train.num_steps={args.steps}"]
-    return [*COMMON, *SCHEDULES[schedule], *own, f"model.path={base_model()}", *args.overrides]
+    critic = [] if args.no_critic or schedule == "periodic" else CRITIC
+    return [*COMMON, *critic, *SCHEDULES[schedule], *own, f"model.path={base_model()}"]
 
 
 def base_model() -> str:
@@ -116,6 +121,7 @@ def train(shared: SharedEngine, config: Config, stolen: StolenTime, alone: bool 
         "groups_per_hour": 3600 * groups / wall_s,
         "groups_per_hour_after_first": rate_after_first(steps),
         "trainer_s_per_group": (trainer["busy_s"] + trainer["publish_s"]) / groups,
+        "turns_per_group": turns_per_group(steps),
         **after,
         "stolen": stolen.share(steps[0]["time"], steps[-1]["time"]),
         "busy": summary["busy"],
@@ -131,11 +137,14 @@ def rate_after_first(steps: Sequence[dict[str, Any]]) -> float:
     return 3600 * sum(step["batch/groups"] for step in steps[1:]) / (steps[-1]["time"] - steps[0]["time"])
 
 
-def trainer_alone(shared: SharedEngine, run: Path, stolen: StolenTime) -> dict[str, float]:
-    """What the trainer needs for the batches of `run` with nothing else running.
+def turns_per_group(steps: Sequence[dict[str, Any]]) -> float:
+    """Return the turns of a trained group, from the first step's end to the last's."""
+    turns = sum(step["turns/mean"] * step["batch/sequences"] for step in steps[1:])
+    return turns / sum(step["batch/groups"] for step in steps[1:])
 
-    Seconds and processor seconds a group, and the stolen share.
-    """
+
+def trainer_alone(shared: SharedEngine, run: Path, stolen: StolenTime) -> dict[str, float]:
+    """What the trainer needs for a group of the batches of `run` with nothing else running."""
     shared.reset()
     script = str(Path(__file__).with_name("trainer_alone.py"))
     command = [sys.executable, script, str(run), "--model", shared.model, "--engine", shared.child.url]
@@ -144,16 +153,26 @@ def trainer_alone(shared: SharedEngine, run: Path, stolen: StolenTime) -> dict[s
     return _alone(stolen, found["start"], found["end"], found["groups"])
 
 
-def _alone(stolen: StolenTime, start: float, end: float, groups: int) -> dict[str, float]:
+def _alone(stolen: StolenTime, start: float, end: float, count: float) -> dict[str, float]:
+    """Seconds and processor seconds of each of `count`, and the stolen share."""
     return {
-        "s_per_group": (end - start) / groups,
-        "cpu_s_per_group": stolen.used_s(start, end) / groups,
+        "s": (end - start) / count,
+        "cpu_s": stolen.used_s(start, end) / count,
         "stolen": stolen.share(start, end),
     }
 
 
+def turns_served(engine_url: str) -> float:
+    """Return how many requests an engine has finished."""
+    with urllib.request.urlopen(f"{engine_url}/metrics", timeout=10) as reply:
+        lines = reply.read().decode().splitlines()
+    return sum(
+        float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("vllm:request_success_total")
+    )
+
+
 def engine_alone(shared: SharedEngine, config: Config, stolen: StolenTime) -> dict[str, float]:
-    """What the engine needs without latency, all of its capacity used and nothing else running, as `trainer_alone`."""
+    """What the engine needs for a turn without latency, all of its capacity used and nothing else running."""
     plain = config.env.model_copy(update={"name": "gridworld", "config": {}})
     config = config.model_copy(update={"env": plain})
     load_env(config.env.name)
@@ -169,9 +188,10 @@ def engine_alone(shared: SharedEngine, config: Config, stolen: StolenTime) -> di
             url = family.wait_ready(worker, 60.0)
             size = config.rollout.group_size
             evaluate(url, config, config.env.name, 4, size)
-            start = time.time()
+            before, start = turns_served(shared.child.url), time.time()
             evaluate(url, config, config.env.name, ALONE_TASKS, size)
-            return _alone(stolen, start, time.time(), ALONE_TASKS)
+            end = time.time()
+            return _alone(stolen, start, end, turns_served(shared.child.url) - before)
         finally:
             family.stop()
 
@@ -226,23 +246,21 @@ def bound_fractions(repeats: list[dict[str, Any]]) -> dict[str, Any]:
     result = {}
     cores = os.cpu_count() or 1
     for name, rate, corrected, shared in (
-        ("bound_fraction", "groups_per_hour_after_first", False, True),
-        ("bound_fraction_separate", "groups_per_hour_after_first", False, False),
-        ("bound_fraction_whole", "groups_per_hour", False, True),
-        ("bound_fraction_unstolen", "groups_per_hour_after_first", True, True),
+        ("bound_fraction", "groups_per_hour_after_first", False, False),
+        ("bound_fraction_cores", "groups_per_hour_after_first", False, True),
+        ("bound_fraction_whole", "groups_per_hour", False, False),
+        ("bound_fraction_unstolen", "groups_per_hour_after_first", True, False),
     ):
         reached = []
         for repeat in repeats:
             run = repeat["schedules"]["partial"]
-            alone = run["trainer_alone"]
-            bound_s = max(
-                given_s(alone, corrected),
-                statistics.fmean(given_s(one, corrected) for one in repeat["engine_alone"]),
-            )
+            trainer, turns = run["trainer_alone"], run["turns_per_group"]
+            turn_s = statistics.fmean(given_s(one, corrected) for one in repeat["engine_alone"])
+            bound_s = max(given_s(trainer, corrected), turns * turn_s)
             if shared:
-                engine_cpu_s = statistics.fmean(one["cpu_s_per_group"] for one in repeat["engine_alone"])
-                bound_s = max(bound_s, (alone["cpu_s_per_group"] + engine_cpu_s) / cores)
-            run_s = given_s({"s_per_group": 3600 / run[rate], "stolen": run["stolen"]}, corrected)
+                turn_cpu_s = statistics.fmean(one["cpu_s"] for one in repeat["engine_alone"])
+                bound_s = max(bound_s, (trainer["cpu_s"] + turns * turn_cpu_s) / cores)
+            run_s = given_s({"s": 3600 / run[rate], "stolen": run["stolen"]}, corrected)
             reached.append(bound_s / run_s)
         result[name] = statistics.median(reached)
         result[f"{name}_range"] = [min(reached), max(reached)]
@@ -250,8 +268,8 @@ def bound_fractions(repeats: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def given_s(measured: dict[str, float], corrected: bool) -> float:
-    """Seconds a group, less the stolen share where `corrected`."""
-    return measured["s_per_group"] * (1 - measured["stolen"] if corrected else 1)
+    """Seconds, less the stolen share where `corrected`."""
+    return measured["s"] * (1 - measured["stolen"] if corrected else 1)
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -270,8 +288,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help=f"schedules, separated by commas: {', '.join(SCHEDULES)}")
+    parser.add_argument("--no-critic", action="store_true", help="train with GRPO")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
     args = parser.parse_args()
     load_before = os.getloadavg()[0]
     repeats, stolen = [], StolenTime()
@@ -289,6 +307,7 @@ def main() -> None:
         "cores": os.cpu_count(),
         "load_before": load_before,
         "steps": args.steps,
+        "critic": not args.no_critic,
         "repeats": repeats,
         **summarize(repeats),
     }

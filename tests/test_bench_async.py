@@ -22,43 +22,48 @@ def stolen():
     return load_script("stolen")
 
 
-def repeat(run_s, trainer_s, engine_s, stolen_run=0.0, stolen_trainer=0.0, cpu_s=(0.0, 0.0)):
-    """`cpu_s`: processor seconds a group of trainer and engine."""
+def repeat(run_s, trainer_s, turn_s, stolen_run=0.0, stolen_trainer=0.0, cpu_s=(0.0, 0.0)):
+    """A group has 10 turns; `cpu_s` are processor seconds of the trainer for a group and of the engine for a turn."""
     return {
         "schedules": {
             "partial": {
                 "groups_per_hour": 3600 / (2 * run_s),
                 "groups_per_hour_after_first": 3600 / run_s,
+                "turns_per_group": 10.0,
                 "stolen": stolen_run,
-                "trainer_alone": {
-                    "s_per_group": trainer_s,
-                    "stolen": stolen_trainer,
-                    "cpu_s_per_group": cpu_s[0],
-                },
+                "trainer_alone": {"s": trainer_s, "stolen": stolen_trainer, "cpu_s": cpu_s[0]},
             }
         },
-        "engine_alone": [{"s_per_group": engine_s, "stolen": 0.0, "cpu_s_per_group": cpu_s[1]}] * 2,
+        "engine_alone": [{"s": turn_s * part, "stolen": 0.0, "cpu_s": cpu_s[1]} for part in (0.8, 1.2)],
     }
 
 
 def test_the_bound_is_the_busier_of_engine_and_trainer(bench):
-    found = bench.bound_fractions([repeat(0.2, 0.1, 0.05), repeat(0.2, 0.16, 0.18), repeat(0.2, 0.12, 0.06)])
+    found = bench.bound_fractions(
+        [repeat(0.2, 0.1, 0.005), repeat(0.2, 0.16, 0.018), repeat(0.2, 0.12, 0.006)]
+    )
     assert found["bound_fraction"] == pytest.approx(0.6)
     assert found["bound_fraction_range"] == pytest.approx([0.5, 0.9])
     assert found["bound_fraction_whole"] == pytest.approx(0.3)
 
 
-def test_where_both_need_more_than_all_cores_the_cores_are_the_bound(bench, monkeypatch):
+def test_where_both_need_more_than_all_cores_the_cores_are_a_bound_too(bench, monkeypatch):
     monkeypatch.setattr(bench.os, "cpu_count", lambda: 2)
-    found = bench.bound_fractions([repeat(0.2, 0.08, 0.1, cpu_s=(0.12, 0.2))])
-    assert found["bound_fraction"] == pytest.approx(0.16 / 0.2)
-    assert found["bound_fraction_separate"] == pytest.approx(0.1 / 0.2)
-    found = bench.bound_fractions([repeat(0.2, 0.08, 0.1, cpu_s=(0.08, 0.1))])
-    assert found["bound_fraction"] == found["bound_fraction_separate"] == pytest.approx(0.1 / 0.2)
+    found = bench.bound_fractions([repeat(0.2, 0.08, 0.01, cpu_s=(0.12, 0.02))])
+    assert found["bound_fraction_cores"] == pytest.approx(0.16 / 0.2)
+    assert found["bound_fraction"] == pytest.approx(0.1 / 0.2)
+    found = bench.bound_fractions([repeat(0.2, 0.08, 0.01, cpu_s=(0.08, 0.01))])
+    assert found["bound_fraction"] == found["bound_fraction_cores"] == pytest.approx(0.1 / 0.2)
+
+
+def test_the_turns_of_a_group_are_those_after_the_first_step(bench):
+    step = {"turns/mean": 9.0, "batch/sequences": 99, "batch/groups": 9}
+    later = [{"turns/mean": t, "batch/sequences": 8 * g, "batch/groups": g} for t, g in ((4.0, 1), (6.0, 3))]
+    assert bench.turns_per_group([step, *later]) == pytest.approx((4 * 8 + 6 * 24) / 4)
 
 
 def test_the_bound_is_also_given_without_stolen_time(bench):
-    found = bench.bound_fractions([repeat(0.2, 0.3, 0.05, stolen_run=0.25, stolen_trainer=0.6)])
+    found = bench.bound_fractions([repeat(0.2, 0.3, 0.005, stolen_run=0.25, stolen_trainer=0.6)])
     assert found["bound_fraction"] == pytest.approx(1.5)
     assert found["bound_fraction_unstolen"] == pytest.approx(0.3 * 0.4 / (0.2 * 0.75))
 
