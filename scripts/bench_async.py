@@ -42,6 +42,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
 from stolen import StolenTime
 from study_runs import AttachedRun, SharedEngine
 
@@ -165,9 +166,12 @@ def _alone(stolen: StolenTime, start: float, end: float, count: float) -> dict[s
 def turns_served(engine_url: str) -> float:
     """Return how many requests an engine has finished."""
     with urllib.request.urlopen(f"{engine_url}/metrics", timeout=10) as reply:
-        lines = reply.read().decode().splitlines()
+        families = list(text_string_to_metric_families(reply.read().decode()))
     return sum(
-        float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("vllm:request_success_total")
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == "vllm:request_success_total"
     )
 
 

@@ -82,7 +82,8 @@ def train_s(policy: PolicyModel, parts: list[tuple[torch.Tensor, torch.Tensor]])
 
 def compare(rows: list[Row], alike: list[int], model: Any, repeats: int) -> dict[str, Any]:
     shared, plain = PolicyModel(model), PolicyModel(copy.deepcopy(model))
-    assert use_trees(model)
+    if not use_trees(model):
+        raise SystemExit(f"{type(model).__name__} does not take trees")
     trees, batches = micro_batches(rows, alike), micro_batches(rows, None)
     train_s(shared, trees), train_s(plain, batches)
     times = [(train_s(shared, trees), train_s(plain, batches)) for _ in range(repeats)]

@@ -208,14 +208,14 @@ class Ledger:
         with self._store.transaction():
             return self._intake.put(group, body)
 
-    def take(self, step: int) -> Taken:
+    def take(self, step: int, now: float | None = None) -> Taken:
         """Bind the batch of the step that starts at version `step`; the same one when asked again.
 
         Raises `ConflictError` when `step` is not the committed version, `StaleError` rather than returning a
         group past its deadline.
         """
         with self._store.transaction():
-            return self._steps.take(step)
+            return self._steps.take(step, _or_clock(now))
 
     def peek(self, step: int, seen: Sequence[str]) -> Peeked:
         """Return groups of the step's batch that are ready and not among the leases in `seen`; bind nothing.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from asyncrl.buffer.climb import Climb
@@ -36,15 +35,12 @@ class Peeked:
 class Steps:
     """Binds groups to steps and counts steps. Every method runs inside a transaction of its caller."""
 
-    def __init__(
-        self, store: Store, settings: LedgerSettings, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, store: Store, settings: LedgerSettings) -> None:
         self.store = store
         self.settings = settings
-        self.clock = clock
         self.climb = Climb(settings.most_beyond, settings.groups_per_step)
 
-    def take(self, step: int) -> Taken:
+    def take(self, step: int, now: float) -> Taken:
         facts = self.store.facts()
         if step != facts["version"]:
             raise ConflictError(f"step {step} cannot be taken: the committed version is {facts['version']}")
@@ -57,7 +53,7 @@ class Steps:
                     self.store.set_fact("waited", step)
                 return Taken(None, choice.awaited)
             self._bind(choice.groups, step)
-            self._adapt(waited=facts["waited"] == step)
+            self._adapt(facts["waited"] == step, now)
         return Taken(self._bodies(self._bound()))
 
     def peek(self, step: int, seen: Sequence[str]) -> Peeked:
@@ -105,14 +101,14 @@ class Steps:
             self.store.execute("UPDATE tasks SET state = 'bound', step = ? WHERE seq = ?", (step, seq))
         self.store.set_fact("taken", step)
 
-    def _adapt(self, waited: bool) -> None:
+    def _adapt(self, waited: bool, now: float) -> None:
         """Admit more or fewer groups beyond a step's from now on, where that is the ledger's to decide."""
         s = self.settings
         if s.over_provision != "auto":
             return
         left = self.store.row("SELECT COUNT(*) FROM tasks WHERE state = 'ready'")[0]
         tokens = self.store.row("SELECT SUM(tokens) FROM tasks WHERE state = 'bound'")[0]
-        beyond = self.climb.after_batch(self.store.fact("beyond"), waited, left, tokens, self.clock())
+        beyond = self.climb.after_batch(self.store.fact("beyond"), waited, left, tokens, now)
         self.store.set_fact("beyond", beyond)
 
     def drop(self, step: int, leases: Sequence[str], reason: str) -> int:

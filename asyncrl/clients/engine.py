@@ -7,7 +7,6 @@ travel in one body. A dropped connection fails only the requests it carried; eac
 from __future__ import annotations
 
 import asyncio
-import math
 import struct
 import time
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import aiohttp
 import msgpack
 import numpy as np
 
+from asyncrl.clients.coalesce import Coalescer
 from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.rollout.generate import Generated, GenerateRequest
 
@@ -55,13 +55,9 @@ class EngineClient:
         self.url = url.rstrip("/")
         self.timeout_s = timeout_s
         self.max_attempts = max_attempts
-        self.batch_delay_s = batch_delay_s
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http: aiohttp.ClientSession | None = None
-        self._waiting: list[_Pending] = []
-        self._flush_scheduled = False
-        self._flushed_at = -math.inf
-        self._calls: set[asyncio.Task[None]] = set()
+        self._turns = Coalescer[_Pending](self._call, MAX_REQUESTS_PER_CALL, batch_delay_s)
         self.in_flight = 0
         self._busy_s = 0.0
         self._busy_since = 0.0
@@ -73,12 +69,8 @@ class EngineClient:
 
     async def close(self) -> None:
         """Cancel what is running or queued and close connections."""
-        for pending in self._waiting:
+        for pending in await self._turns.close():
             pending.answer.cancel()
-        self._waiting = []
-        for call in list(self._calls):
-            call.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
         if self._http is not None:
             await self._http.close()
             self._http = None
@@ -90,7 +82,7 @@ class EngineClient:
             self._busy_since = time.monotonic()
         self.in_flight += 1
         try:
-            self._enqueue(pending)
+            self._turns.add(pending)
             return await asyncio.wait_for(pending.answer, self.timeout_s)
         except TimeoutError:
             message = f"engine {self.url}: no answer to {request.id} within {self.timeout_s:g} s"
@@ -100,27 +92,11 @@ class EngineClient:
             if self.in_flight == 0:
                 self._busy_s += time.monotonic() - self._busy_since
 
-    def _enqueue(self, pending: _Pending) -> None:
-        self._waiting.append(pending)
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            loop = asyncio.get_running_loop()
-            # Also at once it is after this pass of the loop, in which more may become ready.
-            loop.call_at(max(loop.time(), self._flushed_at + self.batch_delay_s), self._flush)
-
-    def _flush(self) -> None:
-        self._flush_scheduled = False
-        self._flushed_at = asyncio.get_running_loop().time()
-        waiting = [p for p in self._waiting if not p.answer.done()]
-        self._waiting = []
-        for start in range(0, len(waiting), MAX_REQUESTS_PER_CALL):
-            call = asyncio.ensure_future(self._call(waiting[start : start + MAX_REQUESTS_PER_CALL]))
-            self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
-
     async def _call(self, batch: list[_Pending]) -> None:
         """Have a batch answered. Cancelled at whatever point, it leaves nobody waiting for an answer."""
-        left = {p.request.id: p for p in batch}
+        left = {p.request.id: p for p in batch if not p.answer.done()}
+        if not left:
+            return
         try:
             if reason := await self._exchange(left):
                 await self._retry(list(left.values()), reason)
@@ -168,7 +144,7 @@ class EngineClient:
             await asyncio.sleep(RETRY_PAUSE_S * max(pending.attempts for pending in again))
         for pending in again:
             if not pending.answer.done():
-                self._enqueue(pending)
+                self._turns.add(pending)
 
     def _session(self) -> aiohttp.ClientSession:
         if self._http is None:

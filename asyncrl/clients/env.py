@@ -20,6 +20,8 @@ from asyncrl.types import Message, Task
 
 OPEN_TIMEOUT_S = 90.0
 """How long one open may take, the wait for room included."""
+LEAST_S = 0.1
+"""With less time than this left, a service is not asked for a session any more."""
 CLOSE_TIMEOUT_S = 60.0
 MARGIN_S = 15.0
 """What a service gets on top of a step's own deadline, which it keeps itself."""
@@ -85,13 +87,14 @@ class EnvClient:
         """
         operation = {"op": "open", "task": task_to_map(task), "config": config, "key": uuid.uuid4().hex}
         deadline = time.monotonic() + self.open_timeout_s
+        last: Full | None = None
         while True:
             full: list[Full] = []
             failure = InfrastructureError("no environment service answered in time")
             for service in self._in_turn():
                 # Rounded, so that opens of one moment share a timer.
                 left_s = round(deadline - time.monotonic(), 1)
-                if left_s <= 0:
+                if left_s < LEAST_S:
                     break
                 try:
                     return EnvSession(service, await service.operate(operation, left_s))
@@ -99,12 +102,14 @@ class EnvClient:
                     full.append(error)
                 except InfrastructureError as error:
                     failure = error
+            # Not all at once: many episodes wait for the few places that come free.
+            pause_s = min((e.retry_after_s for e in full), default=0.0) * random.uniform(0.5, 1.5)
+            last = full[-1] if full else last
+            # Who was told that all is full has too little time left for another answer, whatever that then is.
+            if last is not None and time.monotonic() + max(pause_s, LEAST_S) >= deadline:
+                raise InfrastructureError(f"no room within {self.open_timeout_s:g} s: {last}")
             if not full:
                 raise failure
-            # Not all at once: many episodes wait for the few places that come free.
-            pause_s = min(error.retry_after_s for error in full) * random.uniform(0.5, 1.5)
-            if time.monotonic() + pause_s >= deadline:
-                raise InfrastructureError(f"no room within {self.open_timeout_s:g} s: {full[-1]}")
             await asyncio.sleep(pause_s)
 
     @property

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncrl import errors
+from asyncrl.clients.coalesce import Coalescer
 from asyncrl.clients.http import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from asyncrl.clients.streams import StreamClient
 from asyncrl.errors import (
@@ -58,11 +59,8 @@ class EnvServiceClient:
     ) -> None:
         self.http = StreamClient(url, token)
         self.retry_s = retry_s
-        self.batch_delay_s = batch_delay_s
-        self._flushed_at = -batch_delay_s
+        self._operations = Coalescer[_Waiting](self._call, MAX_OPERATIONS, batch_delay_s)
         self._suspect_until = 0.0
-        self._waiting: list[_Waiting] = []
-        self._calls: set[asyncio.Task[None]] = set()
 
     @property
     def suspect(self) -> bool:
@@ -77,26 +75,16 @@ class EnvServiceClient:
         """
         loop = asyncio.get_running_loop()
         waiting = _Waiting(operation, loop.create_future(), timeout_s, time.monotonic() + timeout_s)
-        if not self._waiting:
-            loop.call_at(max(loop.time(), self._flushed_at + self.batch_delay_s), self._flush)
-        self._waiting.append(waiting)
+        self._operations.add(waiting)
         return await waiting.answer
 
     async def close(self) -> None:
         """Cancel what is under way and close connections."""
-        calls = list(self._calls)
-        for call in calls:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
+        _fail(await self._operations.close(), self._closed())
         await self.http.close()
 
-    def _flush(self) -> None:
-        self._flushed_at = asyncio.get_running_loop().time()
-        waiting, self._waiting = self._waiting, []
-        for start in range(0, len(waiting), MAX_OPERATIONS):
-            call = asyncio.ensure_future(self._call(waiting[start : start + MAX_OPERATIONS]))
-            self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
+    def _closed(self) -> str:
+        return f"{self.http.url}: the client was closed"
 
     async def _call(self, waiting: list[_Waiting]) -> None:
         """Ask until every operation is answered or nobody waits for it any more."""
@@ -122,7 +110,7 @@ class EnvServiceClient:
         except AsyncRLError as error:
             _fail(waiting, str(error))
         except asyncio.CancelledError:
-            _fail(waiting, f"{self.http.url}: the client was closed")
+            _fail(waiting, self._closed())
             raise
         finally:
             for timer in timers:
@@ -145,7 +133,7 @@ class EnvServiceClient:
 
     async def _exchange(self, waiting: list[_Waiting]) -> None:
         """Send the operations once and hand out what is answered. Raises `UnavailableError` unless all are."""
-        body = {"operations": [w.operation for w in waiting], "gather_s": self.batch_delay_s}
+        body = {"operations": [w.operation for w in waiting], "gather_s": self._operations.delay_s}
         timeout_s = max(0.1, max(w.deadline for w in waiting) - time.monotonic())
         left = len(waiting)
         async with aclosing(self.http.stream("/v1/batch", body, timeout_s)) as answers:

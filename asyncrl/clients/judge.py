@@ -22,6 +22,7 @@ from typing import Any
 
 import aiohttp
 
+from asyncrl.clients.coalesce import Coalescer
 from asyncrl.config import JudgeConfig
 from asyncrl.errors import JudgeError
 from asyncrl.rollout.judge import JudgeRequest
@@ -43,15 +44,14 @@ class JudgeClient:
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._known: OrderedDict[str, float] = OrderedDict()
         self._asked: dict[str, asyncio.Future[float]] = {}
-        self._waiting: list[tuple[str, JudgeRequest]] = []
+        size = BATCH_SIZE if config.kind == "score" else 1
+        self._requests = Coalescer[tuple[str, JudgeRequest]](self._send, size)
         self._limit = asyncio.Semaphore(config.max_in_flight)
-        self._tasks: set[asyncio.Task[None]] = set()
         self._http: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for key, _ in await self._requests.close():
+            self._asked.pop(key).cancel()
         if self._http is not None:
             await self._http.close()
             self._http = None
@@ -66,19 +66,8 @@ class JudgeClient:
         if answer is None:
             answer = self._asked[key] = asyncio.get_running_loop().create_future()
             answer.add_done_callback(_retrieve)
-            if not self._waiting:
-                asyncio.get_running_loop().call_soon(self._flush)
-            self._waiting.append((key, request))
+            self._requests.add((key, request))
         return await asyncio.shield(answer)
-
-    def _flush(self) -> None:
-        """Send what one pass of the event loop brought together."""
-        waiting, self._waiting = self._waiting, []
-        size = BATCH_SIZE if self.config.kind == "score" else 1
-        for start in range(0, len(waiting), size):
-            task = asyncio.ensure_future(self._send(waiting[start : start + size]))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
 
     async def _send(self, batch: list[tuple[str, JudgeRequest]]) -> None:
         scores: Sequence[float | Exception]

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import socket
 import sys
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ import pytest
 from asyncrl.clients.env import EnvClient, LocalEnvs
 from asyncrl.clients.env_service import EnvServiceClient
 from asyncrl.data.codec import task_to_map
-from asyncrl.env.host import EnvHost
+from asyncrl.env.host import RETRY_AFTER_S, EnvHost
 from asyncrl.env.protocol import Action
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
 from asyncrl.services.env import create_env_app
@@ -111,6 +112,20 @@ def test_waiting_for_room_ends_by_its_deadline(serving):
         async with client_of(service.url, open_timeout_s=4.0) as client:
             await client.open(grid(), {})
             with pytest.raises(InfrastructureError, match=r"no room within 4 s: all 1 environment sessions"):
+                await client.open(grid(), {})
+
+    asyncio.run(scenario())
+
+
+def test_waiting_for_room_up_to_the_last_moment_is_told_as_such(serving, monkeypatch):
+    service = serving(max_sessions=1)
+    monkeypatch.setattr(random, "uniform", lambda low, high: 1.0)
+
+    async def scenario():
+        async with client_of(service.url) as client:
+            await client.open(grid(), {})
+            client.open_timeout_s = RETRY_AFTER_S + 0.04
+            with pytest.raises(InfrastructureError, match="all 1 environment sessions"):
                 await client.open(grid(), {})
 
     asyncio.run(scenario())
@@ -236,6 +251,23 @@ def test_operations_that_are_due_before_the_next_request_may_be_made_are_sent_to
     requests, sessions = asyncio.run(scenario())
     assert requests == [1, 3]
     assert len(sessions) == 4
+
+
+def test_an_operation_that_waits_to_be_sent_fails_when_the_client_is_closed(serving):
+    service = serving()
+
+    async def scenario():
+        client = EnvServiceClient(service.url, batch_delay_s=5.0)
+        operation = {"op": "open", "task": task_to_map(grid()), "config": {}}
+        await client.operate(operation, 60)
+        waiting = asyncio.create_task(client.operate(operation, 60))
+        await asyncio.sleep(0.05)
+        await client.close()
+        with pytest.raises(InfrastructureError, match="the client was closed"):
+            await asyncio.wait_for(waiting, 2)
+
+    asyncio.run(scenario())
+    assert service.host.counts.opened == 1
 
 
 @pytest.mark.parametrize(
