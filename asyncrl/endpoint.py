@@ -1,17 +1,25 @@
-"""The small file in which a service says where it serves: written whole, read by whoever started the service."""
+"""Small files that say where services are.
+
+In one a service says where it serves: written whole, read by whoever started it. Another says it to a process that was
+started before those it will call.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Sequence
 from pathlib import Path
+
+from asyncrl.errors import DeadlineError
+
+POLL_S = 0.05
 
 
 def announce(ready_file: Path, url: str, pid: int) -> None:
     """Write `{"url", "pid"}`. Readers see all of it or no file."""
-    temporary = ready_file.with_name(f".{ready_file.name}.{os.getpid()}")
-    temporary.write_text(json.dumps({"url": url, "pid": pid}))
-    temporary.replace(ready_file)
+    _write_whole(ready_file, {"url": url, "pid": pid})
 
 
 def announced_url(ready_file: Path) -> str:
@@ -20,3 +28,29 @@ def announced_url(ready_file: Path) -> str:
         return str(json.loads(ready_file.read_text())["url"])
     except FileNotFoundError:
         return ""
+
+
+def tell_addresses(file: Path, urls: Sequence[str]) -> None:
+    """Write the addresses for whom `awaited_addresses` waits."""
+    _write_whole(file, list(urls))
+
+
+def awaited_addresses(words: Sequence[str], timeout_s: float) -> list[str]:
+    """Return addresses that are given as they are, or as one "@FILE", which is waited for.
+
+    Raises `DeadlineError` when there is no such file within `timeout_s`.
+    """
+    if not (len(words) == 1 and words[0].startswith("@")):
+        return list(words)
+    file, deadline = Path(words[0][1:]), time.monotonic() + timeout_s
+    while not file.exists():
+        if time.monotonic() > deadline:
+            raise DeadlineError(f"nobody wrote addresses into {file} within {timeout_s:g} s")
+        time.sleep(POLL_S)
+    return [str(url) for url in json.loads(file.read_text())]
+
+
+def _write_whole(file: Path, value: object) -> None:
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(value))
+    temporary.replace(file)

@@ -21,6 +21,7 @@ from asyncrl.clients.buffer import BufferClientSync
 from asyncrl.clients.engine import EngineClient
 from asyncrl.config import Config
 from asyncrl.data.table import TrajectoryTable
+from asyncrl.endpoint import awaited_addresses
 from asyncrl.errors import AsyncRLError
 from asyncrl.train.anchors import Anchors
 from asyncrl.train.engine import TrainEngine, leave_distributed
@@ -183,7 +184,11 @@ class Heartbeat:
 def run_trainer(
     folder: Path, model: str, buffer: str, engines: Sequence[str], weights_dir: Path, token: str = ""
 ) -> int:
-    """Train one run to its end; return 0. Every rank calls this."""
+    """Train one run to its end; return 0. Every rank calls this.
+
+    engines: addresses, or one "@FILE" that will hold them, so that the model is loaded meanwhile. Raises
+    `DeadlineError` when nobody writes it.
+    """
     config = Config.model_validate(json.loads((folder / "config.json").read_text()), strict=False)
     heartbeat = Heartbeat(folder / "endpoints" / f"trainer-{os.environ.get('RANK', '0')}.beat")
     set_threads(config.train.threads)
@@ -193,7 +198,8 @@ def run_trainer(
     first = engine.rank == 0
     recorder = Recorder(folder, config, engine) if first else None
     source = BufferClientSync(buffer, token) if first else None
-    publisher = open_publisher(config, engine, engines, weights_dir, token, source)
+    urls = awaited_addresses(engines, config.engine.start_timeout_s)
+    publisher = open_publisher(config, engine, urls, weights_dir, token, source)
     checkpointer = make_checkpointer(folder, config, engine, anchors, model)
     trainer = Trainer(
         config, engine, objective, anchors, source, publisher,

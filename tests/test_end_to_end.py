@@ -1,48 +1,17 @@
 """The main job, for real: every process, a few steps, from the command line."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-import psutil
 import pytest
 
 from asyncrl.train.progress import read_metrics
+from tests.runs import RECIPE, environment, processes_of, weight_folders
 
 pytestmark = pytest.mark.slow
-RECIPE = """
-[model]
-path = "sft"
-[env]
-name = "gridworld"
-[engine]
-max_model_len = 128
-max_num_seqs = 64
-threads = 1
-[rollout]
-group_size = 4
-max_tokens_per_turn = 8
-[buffer]
-groups_per_step = 4
-drop_no_signal = false
-[train]
-num_steps = 3
-learning_rate = 1e-3
-micro_batch_tokens = 4096
-threads = 1
-[eval]
-tasks = 20
-[sft]
-hidden_size = 64
-num_layers = 2
-num_heads = 2
-episodes = 300
-steps = 40
-"""
 SUMMARY_KEYS = {
     "eval_before", "eval_after", "steps", "wall_s", "train_wall_s", "max_staleness", "staleness", "groups", "tokens",
     "sync_pause_s", "seed",
@@ -63,10 +32,6 @@ def command(workplace, *overrides):
     ]  # fmt: skip
 
 
-def environment(workplace):
-    return {**os.environ, "ASYNCRL_CACHE": str(workplace / "cache")}
-
-
 def train(workplace, *overrides):
     return subprocess.run(
         command(workplace, *overrides),
@@ -76,18 +41,6 @@ def train(workplace, *overrides):
         timeout=400,
         check=False,
     )
-
-
-def processes_of(run):
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if any(str(run) in part for part in process.info["cmdline"] or ()):
-            found.append(process)
-    return found
-
-
-def weight_folders(name):
-    return list(Path("/dev/shm").glob(f"asyncrl-*-{name}"))
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,10 @@
 import json
 import threading
 
-from asyncrl.endpoint import announce, announced_url
+import pytest
+
+from asyncrl.endpoint import announce, announced_url, awaited_addresses, tell_addresses
+from asyncrl.errors import DeadlineError
 
 
 def test_an_address_is_known_from_its_announcement_until_it_is_taken_back(tmp_path):
@@ -39,3 +42,16 @@ def test_a_reader_never_meets_a_part_of_an_announcement(tmp_path):
     end.set()
     reader.join(10)
     assert not failed and seen <= urls and not reader.is_alive()
+
+
+def test_addresses_are_taken_as_given_or_waited_for_in_a_file(tmp_path):
+    file = tmp_path / "engines.json"
+    urls = ["http://127.0.0.1:1", "http://127.0.0.1:2"]
+    assert awaited_addresses(urls, 0.0) == urls
+    threading.Timer(0.2, tell_addresses, (file, urls)).start()
+    assert awaited_addresses([f"@{file}"], 30.0) == urls
+
+
+def test_the_wait_for_addresses_ends_by_its_deadline(tmp_path):
+    with pytest.raises(DeadlineError, match=r"nobody wrote addresses into .*engines\.json within 0\.1 s"):
+        awaited_addresses([f"@{tmp_path}/engines.json"], 0.1)

@@ -11,8 +11,16 @@ from transformers import AutoModelForCausalLM
 
 from asyncrl.train.checkpoint import latest_checkpoint
 from asyncrl.train.progress import read_metrics
-from tests.test_end_to_end import RECIPE, environment, processes_of
-from tests.test_reliability import check_trained_once, command, end_started, start, wait_for_step
+from tests.runs import (
+    RECIPE,
+    check_trained_once,
+    command,
+    end_started,
+    environment,
+    processes_of,
+    start,
+    wait_for_step,
+)
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,7 @@ import pytest
 
 from asyncrl.clients.engine import policy_url
 from asyncrl.train.progress import read_metrics
-from tests.test_end_to_end import RECIPE, processes_of
-from tests.test_reliability import end_started, guest, start, wait_for_step
+from tests.runs import RECIPE, end_started, guest, processes_of, start, wait_for_step
 
 pytestmark = pytest.mark.slow
 POLICIES = """

@@ -32,7 +32,10 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--base-version", type=int, default=0, help="policy version of that model (engine)")
     parser.add_argument("--buffer", default="", help="address of the buffer (rollout, trainer)")
     parser.add_argument(
-        "--engines", nargs="*", default=[], help="addresses of engines (gateway, rollout, trainer)"
+        "--engines",
+        nargs="*",
+        default=[],
+        help="addresses of engines (gateway, rollout, trainer); @FILE waits for a JSON list of them (trainer)",
     )
     parser.add_argument(
         "--env", nargs="*", default=[], help="addresses of environment services (rollout); a name (openenv)"

@@ -8,6 +8,7 @@ from typing import Any
 
 from asyncrl.clients.engine import policy_url
 from asyncrl.config import Config
+from asyncrl.endpoint import tell_addresses
 from asyncrl.launch.model_folder import check_model, remember_model
 from asyncrl.launch.processes import Child, Family, behind_trainer
 from asyncrl.launch.signs import FileSigns, HttpSigns
@@ -50,23 +51,25 @@ class PolicyRoles:
         self.trainer: Child
 
     def start_services(self) -> None:
-        """Start buffer and engines; `wait_services` waits until they serve. Raises `ConfigError`."""
+        """Start buffer and engines; `wait_engines` waits until these serve. Raises `ConfigError`."""
         check_model(self.folder, self.model)
         remember_model(self.folder, self.model)
         self.buffer = self.family.start(f"{self.prefix}buffer", ["serve", "buffer", *self._folder()])
         self.engines = self._start_engines()
 
-    def wait_services(self) -> None:
-        """Raises `UnavailableError`, `DeadlineError`."""
-        self.family.wait_ready(self.buffer, SERVICE_TIMEOUT_S)
-        for child in self.engines:
-            self.family.wait_ready(child, self.config.engine.start_timeout_s)
-
     def start_trainer(self) -> None:
-        """Start the trainer, which loads its model while others are waited for."""
+        """Start the trainer, which loads its model while others are waited for; `wait_engines` tells it of engines."""
+        self.family.wait_ready(self.buffer, SERVICE_TIMEOUT_S)
         self._signs = self._trainer_signs()
         self._signs.forget()
+        self._trainers_engines.unlink(missing_ok=True)
         self.trainer = self.family.start(f"{self.prefix}trainer", self._trainer_argv(), ready=False)
+
+    def wait_engines(self) -> None:
+        """Call when the trainer has been started. Raises `UnavailableError`, `DeadlineError`."""
+        for child in self.engines:
+            self.family.wait_ready(child, self.config.engine.start_timeout_s)
+        tell_addresses(self._trainers_engines, self.engine_addresses("trainer"))
 
     def watch(self, supervisor: Supervisor) -> None:
         """Have them watched."""
@@ -119,6 +122,10 @@ class PolicyRoles:
     def _steps_done(self) -> int:
         return max((record["step"] for record in read_metrics(self.folder)), default=0)
 
+    @property
+    def _trainers_engines(self) -> Path:
+        return self.folder / "endpoints" / "trainer-engines.json"
+
     def _folder(self) -> list[str]:
         return ["--folder", str(self.folder)]
 
@@ -129,14 +136,14 @@ class PolicyRoles:
         return [
             *("serve", "trainer", *self._folder(), "--model", self.model),
             *("--buffer", self.route("trainer", self.buffer), "--weights-dir", str(self.weights_dir)),
-            *("--engines", *self.engine_addresses("trainer")),
+            *("--engines", f"@{self._trainers_engines}"),
         ]
 
 
 class Roles(PolicyRoles):
     """All processes: those of the main policy, of further ones, and those they share (environments, workers).
 
-    Starts buffers, environments and engines together, workers and trainers when those serve.
+    Starts buffers, environments, engines and trainers together, workers when those serve.
     """
 
     def __init__(self, config: Config, folder: Path, model: str, weights_dir: Path) -> None:
@@ -161,15 +168,15 @@ class Roles(PolicyRoles):
         for policy in policies:
             policy.start_services()
         self.env = family.start("env", ["serve", "env", *self._folder()], nice=self.nice)
+        for policy in policies:
+            policy.start_trainer()
         family.wait_ready(self.env, SERVICE_TIMEOUT_S)
         for policy in policies:
-            policy.wait_services()
+            policy.wait_engines()
         self.workers = [
             family.start(f"rollout-{i}", self._worker_argv(f"rollout-{i}"), nice=self.nice)
             for i in range(self.config.rollout.workers)
         ]
-        for policy in policies:
-            policy.start_trainer()
         for child in self.workers:
             family.wait_ready(child, SERVICE_TIMEOUT_S)
         for child in (self.env, *self.workers):

@@ -15,7 +15,7 @@ from asyncrl.launch.folder import RunFolder
 from asyncrl.launch.policies import check_same_tokenizer
 from asyncrl.launch.train import TrainRun
 from asyncrl.train.progress import read_metrics
-from tests.test_end_to_end import processes_of, weight_folders
+from tests.runs import processes_of, weight_folders
 
 pytestmark = pytest.mark.slow
 STEPS, GROUPS, SIZE = 5, 4, 4

@@ -1,0 +1,57 @@
+"""A real run that further processes join and leave."""
+
+import json
+import signal
+import sqlite3
+import time
+import urllib.request
+
+import msgpack
+import pytest
+
+from asyncrl.train.progress import read_metrics
+from tests.runs import RECIPE, end_started, guest, start, wait_for_step
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def workplace(tmp_path):
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    yield tmp_path
+    end_started()
+
+
+def test_engines_environments_and_workers_join_a_running_job_and_leave_it(workplace):
+    run = workplace / "runs" / "elastic"
+    process = start(workplace, run.name, "train.num_steps=1000000", "env.num_tasks=0")
+    wait_for_step(run, 1, process)
+    engine, engine_url = guest(workplace, run, "engine")
+    env, env_url = guest(workplace, run, "env")
+    worker, worker_url = guest(workplace, run, "rollout", "--name", "guest")
+
+    def ask(url, path):
+        with urllib.request.urlopen(url + path, timeout=30) as reply:
+            return json.loads(reply.read())
+
+    def served():
+        with urllib.request.urlopen(engine_url + "/asyncrl/v1/state", timeout=30) as reply:
+            version = msgpack.unpackb(reply.read())["version"]
+        return (
+            version > 0 and ask(env_url, "/v1/status")["opened"] and ask(worker_url, "/v1/status")["groups"]
+        )
+
+    deadline = time.monotonic() + 200
+    while not served():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.2)
+    for one in (worker, env, engine):
+        one.terminate()
+        assert one.wait(60) == 0
+    steps = len(read_metrics(run))
+    wait_for_step(run, steps + 3, process)
+    process.send_signal(signal.SIGINT)
+    process.wait(120)
+    rows = sqlite3.connect(run / "ledger.sqlite").execute("SELECT state, worker FROM tasks").fetchall()
+    assert ("trained", "guest") in rows
+    assert ("leased", "guest") not in rows

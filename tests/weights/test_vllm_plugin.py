@@ -1,0 +1,34 @@
+"""Which way the server starts vLLM's engine process."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from asyncrl.weights.vllm_plugin import _fork_engine_process
+
+METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+
+
+class Platform:
+    """The part of vLLM's CPU platform that chooses."""
+
+    def check_and_update_config(self, vllm_config):
+        os.environ[METHOD] = "spawn"
+
+
+@pytest.mark.parametrize(
+    ("threads", "processes", "method"),
+    [("1", 1, "fork"), ("2", 1, "spawn"), (None, 1, "spawn"), ("1", 2, "spawn")],
+)
+def test_a_single_engine_process_is_forked_where_no_thread_can_be_lost(
+    monkeypatch, threads, processes, method
+):
+    monkeypatch.setenv(METHOD, "")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if threads:
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    platform = Platform()
+    _fork_engine_process(platform)
+    platform.check_and_update_config(SimpleNamespace(parallel_config=SimpleNamespace(world_size=processes)))
+    assert os.environ[METHOD] == method
