@@ -100,9 +100,9 @@ def request(name, session="", prompt=(5, 6, 7)):
 def test_a_session_stays_on_its_engine_and_equal_prompts_meet_on_one():
     async def scenario():
         async with cluster(3) as (router, engines, _):
-            for number in range(30):
+            for number in range(60):
                 await router.generate(
-                    request(f"{number}", session=f"s{number % 6}", prompt=(number % 6, number))
+                    request(f"{number}", session=f"s{number % 20}", prompt=(number % 20, number))
                 )
             placed = {name: url for url, e in engines.items() for name in e.seen}
             for number in range(4):
@@ -111,8 +111,9 @@ def test_a_session_stays_on_its_engine_and_equal_prompts_meet_on_one():
             return placed, siblings
 
     placed, siblings = asyncio.run(scenario())
-    for session in range(6):
-        assert len({placed[str(number)] for number in range(session, 30, 6)}) == 1
+    for session in range(20):
+        assert len({placed[str(number)] for number in range(session, 60, 20)}) == 1
+    # Where a session goes hangs on ports: that twenty meet on one of three engines is one chance in 3**19.
     assert len(set(placed.values())) > 1
     assert len(siblings) == 1
 
