@@ -64,3 +64,13 @@ def engine_url(tiny_model, tmp_path_factory):
         yield family.wait_ready(child, 180)
     finally:
         family.stop()
+
+
+@pytest.fixture
+def workplace(tmp_path):
+    """A folder with the recipe of a small run; what `tests.runs` started ends with the test."""
+    from tests.runs import RECIPE, end_started
+
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    yield tmp_path
+    end_started()

@@ -95,6 +95,25 @@ def wait_for_step(run, step, process):
         time.sleep(0.1)
 
 
+def kill_launcher(run, process):
+    """Kill a run's launcher and see all its processes end with it."""
+    process.kill()
+    process.wait(30)
+    deadline = time.monotonic() + 30
+    while processes_of(run) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not processes_of(run)
+
+
+def resume(workplace, run, *changes):
+    """Go on with a run until its end."""
+    done = subprocess.run(
+        command(workplace, "--resume", str(run), *changes),
+        env=environment(workplace), capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 def check_trained_once(run, steps=STEPS):
     """Every task was trained in the step whose trajectories hold it and in no other, or dropped with a reason."""
     import pyarrow.parquet as pq

@@ -6,22 +6,21 @@ import sys
 
 import pytest
 
-from tests.runs import RECIPE, environment
+from tests.runs import environment
 from tests.scripts import SCRIPTS
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.timeout(1800)
-def test_ten_kills_at_random_lose_nothing(tmp_path):
-    (tmp_path / "recipe.toml").write_text(RECIPE)
-    report = tmp_path / "chaos.json"
+def test_ten_kills_at_random_lose_nothing(workplace):
+    report = workplace / "chaos.json"
     done = subprocess.run(
         [
             *(sys.executable, str(SCRIPTS / "chaos.py"), "--kills", "10", "--seed", "0", "--json", str(report)),
-            *("--recipe", str(tmp_path / "recipe.toml"), "eval.tasks=50", "env.processes=2"),
+            *("--recipe", str(workplace / "recipe.toml"), "eval.tasks=50", "env.processes=2"),
         ],
-        env=environment(tmp_path), capture_output=True, text=True, timeout=1700, check=False,
+        env=environment(workplace), capture_output=True, text=True, timeout=1700, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(report.read_text())

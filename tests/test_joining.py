@@ -10,16 +10,9 @@ import msgpack
 import pytest
 
 from asyncrl.train.progress import read_metrics
-from tests.runs import RECIPE, end_started, guest, start, wait_for_step
+from tests.runs import guest, start, wait_for_step
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def workplace(tmp_path):
-    (tmp_path / "recipe.toml").write_text(RECIPE)
-    yield tmp_path
-    end_started()
 
 
 def test_engines_environments_and_workers_join_a_running_job_and_leave_it(workplace):

@@ -1,9 +1,6 @@
 """A real run that trains an adapter: the engine's log-probabilities are the trainer's, also after the launcher was
 killed and the run goes on."""
 
-import subprocess
-import time
-
 import pytest
 import torch
 from peft import PeftModel
@@ -11,41 +8,17 @@ from transformers import AutoModelForCausalLM
 
 from asyncrl.train.checkpoint import latest_checkpoint
 from asyncrl.train.progress import read_metrics
-from tests.runs import (
-    RECIPE,
-    check_trained_once,
-    command,
-    end_started,
-    environment,
-    processes_of,
-    start,
-    wait_for_step,
-)
+from tests.runs import check_trained_once, kill_launcher, resume, start, wait_for_step
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def workplace(tmp_path):
-    (tmp_path / "recipe.toml").write_text(RECIPE)
-    yield tmp_path
-    end_started()
 
 
 def test_an_adapter_is_trained_served_and_saved_and_goes_on_after_a_kill(workplace):
     run = workplace / "runs" / "adapter"
     process = start(workplace, run.name, "lora.rank=4", "lora.alpha=8")
     wait_for_step(run, 5, process)
-    process.kill()
-    process.wait(30)
-    deadline = time.monotonic() + 30
-    while processes_of(run) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    done = subprocess.run(
-        command(workplace, "--resume", str(run)),
-        env=environment(workplace), capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    kill_launcher(run, process)
+    resume(workplace, run)
     check_trained_once(run)
     assert max(record["trust/error"] for record in read_metrics(run)) < 1e-4
     checkpoint = latest_checkpoint(run)

@@ -14,8 +14,9 @@ from tests.runs import (
     check_trained_once,
     command,
     end_started,
-    environment,
+    kill_launcher,
     processes_of,
+    resume,
     start,
     wait_for_step,
 )
@@ -64,17 +65,8 @@ def test_a_run_whose_launcher_was_killed_goes_on_where_its_checkpoint_is(workpla
     run = workplace / "runs" / "resumed"
     process = start(workplace, run.name)
     wait_for_step(run, 5, process)
-    process.kill()
-    process.wait(30)
-    deadline = time.monotonic() + 30
-    while processes_of(run) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not processes_of(run)
-    done = subprocess.run(
-        command(workplace, "--resume", str(run), "train.zero_stage=2"),
-        env=environment(workplace), capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    kill_launcher(run, process)
+    resume(workplace, run, "train.zero_stage=2")
     check_trained_once(run)
     assert json.loads((run / "config.json").read_text())["train"]["zero_stage"] == 2
 

@@ -10,7 +10,7 @@ import pytest
 
 from asyncrl.clients.engine import policy_url
 from asyncrl.train.progress import read_metrics
-from tests.runs import RECIPE, end_started, guest, processes_of, start, wait_for_step
+from tests.runs import RECIPE, guest, processes_of, start, wait_for_step
 
 pytestmark = pytest.mark.slow
 POLICIES = """
@@ -24,11 +24,10 @@ lora = { rank = 2 }
 
 
 @pytest.fixture
-def workplace(tmp_path):
+def workplace(workplace):
     recipe = RECIPE.replace('"gridworld"', '"tests.launch.relay:Relay"') + POLICIES
-    (tmp_path / "recipe.toml").write_text(recipe)
-    yield tmp_path
-    end_started()
+    (workplace / "recipe.toml").write_text(recipe)
+    return workplace
 
 
 def version_of(engine, policy):

@@ -21,12 +21,16 @@ from asyncrl.train.policy import load_policy
 from asyncrl.weights.files import write_weights
 from asyncrl.weights.folders import policy_weights
 from asyncrl.weights.position import write_committed
-from tests.services.test_engine import TOLERANCE, with_client
+from tests.services.test_engine import with_client
 
 pytestmark = pytest.mark.slow
 START_S = 500.0
 FIRST = 1
 """The version that is committed before the engine starts; version 0 is the base model."""
+TOLERANCE = 5e-5
+"""These large random adapters leave the trainer's own float32 log-probabilities up to 1e-5 from its float64 ones (1e-6
+without an adapter), and the engine rounds in another order; another version's differ by more than `DIFFERENT`."""
+DIFFERENT = 0.01
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +124,7 @@ def check(policies, prompt, generated, version):
     for other in policies:
         if other != version:
             differs = np.abs(trainer_logp(policies[other], prompt, generated.token_ids) - expected)
-            assert differs.max() > 10 * TOLERANCE
+            assert differs.max() > DIFFERENT
 
 
 async def tagged(url, request, version):
@@ -133,7 +137,7 @@ async def tagged(url, request, version):
 
 def test_an_engine_that_starts_late_has_the_committed_adapter_before_its_first_answer(serving, policies):
     prompt = prompts(1)[0]
-    request = GenerateRequest("first", prompt, 12, min_version=FIRST)
+    request = GenerateRequest("first", prompt, 12, seed=0, min_version=FIRST)
     check(policies, prompt, with_client(serving[0], lambda client: client.generate(request)), FIRST)
 
 
@@ -143,14 +147,14 @@ def test_requests_of_four_versions_in_flight_at_once_keep_their_own(serving, pol
 
     async def scenario(client):
         base = [
-            asyncio.create_task(tagged(url, GenerateRequest(f"base-{i}", p, 200), 0))
+            asyncio.create_task(tagged(url, GenerateRequest(f"base-{i}", p, 200, seed=i), 0))
             for i, p in enumerate(given)
         ]
         flights = []
         for version in (1, 2, 3):
             if version > FIRST:
                 await publish(client, version)
-            requests = [GenerateRequest(f"v{version}-{i}", p, 200) for i, p in enumerate(given)]
+            requests = [GenerateRequest(f"v{version}-{i}", p, 200, seed=i) for i, p in enumerate(given)]
             flights.append([asyncio.create_task(client.generate(r)) for r in requests])
             while (await client.state())["running"] + (await client.state())["waiting"] < 2:
                 await asyncio.sleep(0.01)
@@ -171,7 +175,7 @@ def test_a_commit_unloads_what_no_request_uses_and_a_tag_names_what_is_held(serv
 
     async def scenario(client):
         await publish(client, 4)
-        kept = await tagged(url, GenerateRequest("kept", prompt, 12), 3)
+        kept = await tagged(url, GenerateRequest("kept", prompt, 12, seed=0), 3)
         gone = await tagged(url, GenerateRequest("gone", prompt, 12), 1)
         return kept, gone, await client.state()
 
@@ -206,7 +210,7 @@ def test_a_further_policys_requests_are_served_by_its_own_adapters_at_its_own_ve
             await other.close()
 
     def ask(client, given):
-        requests = [GenerateRequest(f"r{i}", prompt, 200) for i, prompt in enumerate(given)]
+        requests = [GenerateRequest(f"r{i}", prompt, 200, seed=i) for i, prompt in enumerate(given)]
         return [asyncio.create_task(client.generate(request)) for request in requests]
 
     before = with_client(url, lambda client: client.state())["version"]
@@ -233,7 +237,7 @@ def test_an_adapter_that_does_not_fit_is_refused_and_the_one_before_is_served_on
     async def scenario(client):
         with pytest.raises(InputError, match="adapter of version 5: vLLM refuses it"):
             await client.request("weights/commit", file.to_json())
-        return await client.generate(GenerateRequest("after", prompt, 12)), await client.state()
+        return await client.generate(GenerateRequest("after", prompt, 12, seed=0)), await client.state()
 
     generated, state = with_client(url, scenario)
     check(policies, prompt, generated, 4)
