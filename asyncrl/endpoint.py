@@ -7,19 +7,19 @@ started before those it will call.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from asyncrl.errors import DeadlineError
+from asyncrl.jsonfile import write_json
 
 POLL_S = 0.05
 
 
 def announce(ready_file: Path, url: str, pid: int) -> None:
     """Write `{"url", "pid"}`. Readers see all of it or no file."""
-    _write_whole(ready_file, {"url": url, "pid": pid})
+    write_json(ready_file, {"url": url, "pid": pid})
 
 
 def announced_url(ready_file: Path) -> str:
@@ -32,7 +32,7 @@ def announced_url(ready_file: Path) -> str:
 
 def tell_addresses(file: Path, urls: Sequence[str]) -> None:
     """Write the addresses for whom `awaited_addresses` waits."""
-    _write_whole(file, list(urls))
+    write_json(file, list(urls))
 
 
 def awaited_addresses(words: Sequence[str], timeout_s: float) -> list[str]:
@@ -48,9 +48,3 @@ def awaited_addresses(words: Sequence[str], timeout_s: float) -> list[str]:
             raise DeadlineError(f"nobody wrote addresses into {file} within {timeout_s:g} s")
         time.sleep(POLL_S)
     return [str(url) for url in json.loads(file.read_text())]
-
-
-def _write_whole(file: Path, value: object) -> None:
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(value))
-    temporary.replace(file)

@@ -11,6 +11,7 @@ from typing import IO
 
 from asyncrl.config import Config, override_config, parse_config
 from asyncrl.errors import ConfigError
+from asyncrl.jsonfile import write_json
 
 
 class RunFolder:
@@ -38,10 +39,8 @@ class RunFolder:
 
     def write_json(self, name: str, value: object) -> None:
         """Write a JSON file, whole or not at all. Raises `ConfigError` on a full or read-only disk."""
-        partial = self.path / f"{name}.partial"
         try:
-            partial.write_text(json.dumps(value, indent=2) + "\n")
-            partial.replace(self.path / name)
+            write_json(self.path / name, value, indent=2)
         except OSError as error:
             raise ConfigError(f"{self.path / name}: cannot be written: {error.strerror}") from error
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from asyncrl.errors import ConfigError
+from asyncrl.jsonfile import write_json
 
 RECORD = "model.json"
 
@@ -27,9 +28,7 @@ def remember_model(run: Path, model: str) -> None:
     """Write down what the model's files look like, unless an earlier life of the run has."""
     record = run / RECORD
     if not record.exists():
-        partial = record.with_suffix(".partial")
-        partial.write_text(json.dumps(fingerprint(model)))
-        partial.replace(record)
+        write_json(record, fingerprint(model))
 
 
 def check_model(run: Path, model: str) -> None:

@@ -45,7 +45,8 @@ class PolicyModel(nn.Module):
         """
         target = mask.clone()
         target[:, 0] = False
-        if takes_trees(self.model):
+        shares_prefixes = takes_trees(self.model)
+        if shares_prefixes:
             tree = tree_of(token_ids, mask)
             nodes = run_trunk(self.model.base_model, tree)
             chosen, again = torch.unique(tree.rows[target], return_inverse=True)
@@ -58,7 +59,7 @@ class PolicyModel(nn.Module):
             for name, part in self._chunks(states, labels, temperature, want).items()
         }
         if self.value_head is not None and {"values", "detached_values"} & set(want):
-            trunk = nodes[tree.rows] if takes_trees(self.model) else hidden
+            trunk = nodes[tree.rows] if shares_prefixes else hidden
             trunk = trunk.detach() if "detached_values" in want else trunk
             found["values"], found["end_values"] = read_values(self.value_head, trunk, target)
         return found
@@ -92,7 +93,8 @@ class CriticModel(nn.Module):
 
     def forward(self, token_ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return `(values [B,T], end_values [B])`; see `read_values`."""
-        if takes_trees(self.model):
+        shares_prefixes = takes_trees(self.model)
+        if shares_prefixes:
             tree = tree_of(token_ids, mask)
             hidden = run_trunk(self.model, tree)[tree.rows]
         else:

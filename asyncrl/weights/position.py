@@ -7,11 +7,11 @@ while a run goes on loads it before it answers its first request.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import ConflictError, InputError
+from asyncrl.jsonfile import write_json
 from asyncrl.weights.files import WeightFile, verify_weights
 
 COMMITTED = "committed.json"
@@ -30,9 +30,7 @@ def weight_file_from_json(body: dict[str, Any]) -> WeightFile:
 
 def write_committed(directory: Path, file: WeightFile) -> None:
     """Record the version that counts, whole or not at all."""
-    partial = directory / f"{COMMITTED}.partial-{os.getpid()}"
-    partial.write_text(json.dumps(file.to_json()))
-    partial.replace(directory / COMMITTED)
+    write_json(directory / COMMITTED, file.to_json())
 
 
 def read_committed(directory: Path) -> WeightFile | None:

@@ -1,6 +1,7 @@
 """Run folders: chosen by name or number, held by one run at a time, and honest about a disk that refuses."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_a_path_that_cannot_be_written_is_named():
 def test_a_full_disk_is_named_and_the_old_file_stays(tmp_path):
     folder = RunFolder(tmp_path)
     folder.write_json("summary.json", {"steps": 1})
-    (tmp_path / "summary.json.partial").symlink_to("/dev/full")
+    (tmp_path / f"summary.json.partial-{os.getpid()}").symlink_to("/dev/full")
     with pytest.raises(ConfigError, match=r"summary\.json: cannot be written: No space left on device"):
         folder.write_json("summary.json", {"steps": 2})
     assert (
