@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import signal
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from asyncrl.clients.buffer import BufferClient, PutOutcome
+from asyncrl.jsonfile import write_json
 from asyncrl.rollout.worker import RolloutLoop
 from asyncrl.types import FailureClass, Group, Lease, Status, Trajectory, Turn
 
@@ -54,10 +54,7 @@ class Record:
 
     def write(self, path: Path, loops: list[RolloutLoop]) -> None:
         lost = sum(loop.counters.leases_lost for loop in loops)
-        report = {"calls": self.calls, "latency_s": self.latency_s, "leases_lost": lost}
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(report))
-        os.replace(partial, path)
+        write_json(path, {"calls": self.calls, "latency_s": self.latency_s, "leases_lost": lost})
 
 
 class TimedBuffer(BufferClient):

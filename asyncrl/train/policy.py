@@ -93,8 +93,7 @@ class CriticModel(nn.Module):
 
     def forward(self, token_ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return `(values [B,T], end_values [B])`; see `read_values`."""
-        shares_prefixes = takes_trees(self.model)
-        if shares_prefixes:
+        if takes_trees(self.model):
             tree = tree_of(token_ids, mask)
             hidden = run_trunk(self.model, tree)[tree.rows]
         else:
