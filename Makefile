@@ -19,7 +19,7 @@ check: $(STAMP)
 
 install: $(STAMP)
 
-$(STAMP): requirements/cpu.lock scripts/install.sh pyproject.toml setup.py
+$(STAMP): requirements/cpu.lock scripts/install.sh pyproject.toml
 	PYTHON=$(PYTHON) scripts/install.sh cpu
 
 clean:

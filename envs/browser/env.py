@@ -16,7 +16,7 @@ from asyncrl.envs.browser.chromium import Host, Tab, find_chromium, shared_host
 from asyncrl.envs.browser.pages import answer
 from asyncrl.envs.browser.shop import Shop, make_shop
 from asyncrl.envs.procedural import ProceduralEnv, whole_number
-from asyncrl.envs.tools import ToolError, answer_calls, call_message, schema
+from asyncrl.envs.tools import Handler, ToolError, answer_calls, call_message, schema
 from asyncrl.errors import ConfigError
 from asyncrl.types import Message, Task
 
@@ -70,7 +70,12 @@ class Browser(ProceduralEnv):
         """Carry out the calls of a turn in order, until there is an order."""
         assert self.tab is not None
         self.turns += 1
-        handlers = {"click": self._click, "type": self._type, "select": self._select, "goto": self._goto}
+        handlers: dict[str, Handler] = {
+            "click": self._click,
+            "type": self._type,
+            "select": self._select,
+            "goto": self._goto,
+        }
         messages: list[Message] = []
         for call in action.tool_calls:
             messages += await answer_calls(Action("", (call,)), self.tools, handlers)

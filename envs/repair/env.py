@@ -15,7 +15,7 @@ from asyncrl.envs.procedural import ProceduralEnv, whole_number
 from asyncrl.envs.repair.faults import faults
 from asyncrl.envs.repair.problem import Repository, make_repository
 from asyncrl.envs.sandboxed import LazySandbox, describe
-from asyncrl.envs.tools import ToolError, answer_calls, call_message, say, schema
+from asyncrl.envs.tools import Handler, ToolError, answer_calls, call_message, say, schema
 from asyncrl.types import Message, Task
 
 RULES = "A test fails. Find the fault and repair it with the tools. When it is repaired, say done."
@@ -63,7 +63,7 @@ class Repair(ProceduralEnv):
         """Carry out the calls of a turn in order; judge after the last turn or one without calls."""
         self.turns += 1
         components = {"malformed": float(bool(action.parse_errors)), "calls": float(len(action.tool_calls))}
-        handlers = {
+        handlers: dict[str, Handler] = {
             "read": self._read,
             "search": self._search,
             "edit": self._edit,

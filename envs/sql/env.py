@@ -14,7 +14,7 @@ from asyncrl.envs.procedural import ProceduralEnv, whole_number
 from asyncrl.envs.sql.data import CITIES, NAMES, PRODUCTS, SCHEMA, make
 from asyncrl.envs.sql.database import Database, QueryError, Result
 from asyncrl.envs.sql.reward import as_query, as_rows, same_rows
-from asyncrl.envs.tools import ToolError, answer_calls, call_message, say, schema
+from asyncrl.envs.tools import Handler, ToolError, answer_calls, call_message, say, schema
 from asyncrl.types import Message, Task
 
 RULES = "Answer the question about the database: with the values, a row a line, cells apart by |, or with a query."
@@ -56,7 +56,7 @@ class Sql(ProceduralEnv):
         """Answer the calls of a turn, all at once; a turn without calls is the final answer."""
         self.turns += 1
         if action.tool_calls or action.parse_errors:
-            handlers = {"schema": lambda: SCHEMA.strip(), "query": self._query}
+            handlers: dict[str, Handler] = {"schema": lambda: SCHEMA.strip(), "query": self._query}
             messages = await answer_calls(action, self.tools, handlers)
             errors = sum(m["content"].startswith("error: ") for m in messages)
             components = {"calls": float(len(action.tool_calls)), "errors": float(errors)}
