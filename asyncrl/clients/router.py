@@ -52,6 +52,8 @@ class _Session:
     expires: float
     held_tokens: int = 0
     """The part counted in the engine's `held_tokens`."""
+    running: int = 0
+    """Calls at its engine now; it does not expire before their answers, however long they take."""
 
 
 class EngineRouter:
@@ -91,7 +93,8 @@ class EngineRouter:
         """Sample one turn, on another engine when one fails. Raises what the last one raised."""
         self._start_probing()
         session = self._sessions.get(request.session)
-        home = session.url if session is not None and session.expires > time.monotonic() else ""
+        remembered = session is not None and (session.running > 0 or session.expires > time.monotonic())
+        home = session.url if session is not None and remembered else ""
         failure: AsyncRLError | None = None
         for url in place(_key(request), len(request.token_ids), self.loads(), home):
             engine = self._engines.get(url)
@@ -173,7 +176,8 @@ class EngineRouter:
         cached = session.cached_tokens if session is not None and session.url == engine.client.url else 0
         prefill = max(0, len(request.token_ids) - cached)
         engine.prefill_tokens += prefill
-        self._settle(request, engine.client.url)
+        settled = self._settle(request, engine.client.url)
+        settled.running += 1
         try:
             generated = await engine.client.generate(request)
         except asyncio.CancelledError:
@@ -184,6 +188,7 @@ class EngineRouter:
             raise
         finally:
             engine.prefill_tokens -= prefill
+            settled.running -= 1
         version = int(generated.versions[-1]) if len(generated.versions) else engine.health.version
         self._saw(engine, version)
         if session := self._sessions.get(request.session):
@@ -191,10 +196,10 @@ class EngineRouter:
             session.expires = max(session.expires, time.monotonic() + DEFAULT_TTL_S)
         return generated
 
-    def _settle(self, request: GenerateRequest, url: str) -> None:
+    def _settle(self, request: GenerateRequest, url: str) -> _Session:
         """Remember where a session is; what it held is being used now."""
         if not request.session:
-            return
+            return _Session(url, 0, 0.0)
         session = self._sessions.pop(request.session, None)
         if session is not None:
             self._release(session)
@@ -204,6 +209,7 @@ class EngineRouter:
         self._sessions[request.session] = session
         if len(self._sessions) > MAX_SESSIONS:
             self._release(self._sessions.popitem(last=False)[1])
+        return session
 
     def _release(self, session: _Session) -> None:
         engine = self._engines.get(session.url)
@@ -214,7 +220,10 @@ class EngineRouter:
     def _expire(self, now: float) -> None:
         """Let go of what nobody came back for, oldest call first; a few at a time keeps this cheap."""
         for name in [n for n, _ in zip(self._sessions, range(8), strict=False)]:
-            if self._sessions[name].expires < now:
+            if self._sessions[name].running:
+                # Behind those that wait for nothing, so that it does not hide them.
+                self._sessions.move_to_end(name)
+            elif self._sessions[name].expires < now:
                 self._release(self._sessions.pop(name))
 
     async def _probe(self, engine: _Engine) -> None:
@@ -236,7 +245,8 @@ class EngineRouter:
         engine.health.answered(now, version)
         # Not the newest ever: a run that resumes takes all engines back to its checkpoint's version.
         alive = (e.health for e in self._engines.values() if e.health.health(now) is not Health.DEAD)
-        newest = max(health.version for health in alive)
+        # None is alive where this engine has left, and what it still answered comes after the others died.
+        newest = max((health.version for health in alive), default=self.newest)
         if newest != self.newest:
             self.newest, self._newest_since = newest, now
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,15 +80,17 @@ class TrajectoryBuilder:
         return [ids[turn.start : turn.end] for turn in self._turns]
 
     def add_step(self, step: Step) -> None:
-        """Credit the last turn with the environment's reward."""
-        last = self._turns[-1]
-        self._turns[-1] = Turn(
-            last.start, last.end, last.reward + step.reward, last.observation_id, step.matches
-        )
+        """Take the environment's answer to the last turn: its reward, its parts and its verdicts."""
+        self.add_reward(step.reward)
+        self._turns[-1] = replace(self._turns[-1], matches=step.matches)
         for name, value in step.components.items():
             self.components[name] = self.components.get(name, 0.0) + value
         if step.success is not None:
             self.success = step.success
+
+    def add_reward(self, reward: float) -> None:
+        """Credit the last turn with a reward, and leave the rest of what is known of it."""
+        self._turns[-1] = replace(self._turns[-1], reward=self._turns[-1].reward + reward)
 
     def finish(
         self,

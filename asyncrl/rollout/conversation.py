@@ -90,7 +90,7 @@ class Conversations:
                 raise EnvironmentFailure(
                     f"environment {self.current.builder.task.env!r}: a reward for agent {agent!r}, which has not spoken"
                 )
-            found.builder.add_step(Step(reward=reward))
+            found.builder.add_reward(reward)
 
     def finish(self, status: Status, error: str, check_history: bool) -> tuple[Trajectory, ...]:
         """Return a trajectory for every agent that has spoken, the main agent's first.

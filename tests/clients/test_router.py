@@ -12,7 +12,7 @@ from aiohttp import web
 from asyncrl.clients.engine import EngineClient
 from asyncrl.clients.router import EngineRouter
 from asyncrl.errors import InfrastructureError, InputError
-from asyncrl.rollout.generate import GenerateRequest
+from asyncrl.rollout.generate import Generated, GenerateRequest
 
 DEADLINE_S = 20.0
 
@@ -300,3 +300,68 @@ def test_engines_join_and_leave_while_it_runs():
     seen = asyncio.run(scenario())
     assert seen
     assert all(name.startswith("late") for name in seen)
+
+
+def test_a_conversation_whose_call_takes_longer_than_its_time_to_live_is_remembered(monkeypatch):
+    async def scenario():
+        async with cluster(2) as (router, engines, _):
+            monkeypatch.setattr("asyncrl.clients.router.DEFAULT_TTL_S", 0.0)
+            for engine in engines.values():
+                engine.gate.clear()
+            call = asyncio.ensure_future(router.generate(request("long", session="s")))
+            while not (home := [url for url, e in engines.items() if e.seen]):
+                await asyncio.sleep(0.005)
+            during = sum(s["sessions"] for s in router.status())
+            monkeypatch.setattr("asyncrl.clients.router.DEFAULT_TTL_S", 60.0)
+            for engine in engines.values():
+                engine.gate.set()
+            await call
+            await router.generate(request("next", session="s", prompt=(1, 2)))
+            return during, sum(s["sessions"] for s in router.status()), engines[home[0]].seen
+
+    assert asyncio.run(scenario()) == (1, 1, ["long", "next"])
+
+
+def test_a_call_that_goes_on_hides_no_conversation_that_nobody_came_back_for(monkeypatch):
+    async def scenario():
+        async with cluster(1) as (router, engines, _):
+            (engine,) = engines.values()
+            engine.gate.clear()
+            monkeypatch.setattr("asyncrl.clients.router.DEFAULT_TTL_S", 0.0)
+            calls = [
+                asyncio.ensure_future(router.generate(request(f"{i}", session=f"s{i}"))) for i in range(10)
+            ]
+            while len(engine.seen) < 1 or router.status()[0]["sessions"] < 10:
+                await asyncio.sleep(0.005)
+            engine.gate.set()
+            await asyncio.gather(*calls)
+            for _ in range(4):
+                router.loads()
+            return router.status()[0]["sessions"]
+
+    assert asyncio.run(scenario()) == 0
+
+
+def test_an_answer_of_the_last_engine_that_is_alive_may_come_after_it_left():
+    """It was on its way when the engine left, and the other engine is dead."""
+
+    class Slow(EngineClient):
+        async def generate(self, request):
+            await answered.wait()
+            return Generated(np.ones(1, np.int32), np.zeros(1, np.float32), np.full(1, 4, np.int32), "stop")
+
+    answered = asyncio.Event()
+
+    async def scenario():
+        router = EngineRouter([Slow("http://127.0.0.1:9"), EngineClient("http://127.0.0.1:10")])
+        call = asyncio.ensure_future(router.generate(request("a")))
+        for _ in range(3):
+            router._engines["http://127.0.0.1:10"].health.failed(refused=True)
+        await asyncio.sleep(0)
+        await router.leave("http://127.0.0.1:9")
+        answered.set()
+        answer = await call
+        await router.close()
+        return answer.token_ids.tolist()
+
+    assert asyncio.run(scenario()) == [1]

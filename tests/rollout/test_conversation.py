@@ -43,6 +43,22 @@ class Asking(Env):
         ][len(self.said) - 1]
 
 
+class Judged(Env):
+    """Says of each turn whether it agrees with an expert's, and credits the main agent's first turn later."""
+
+    blocking = False
+
+    def reset(self):
+        self.turns = 0
+        return [user("goal")]
+
+    def step(self, action):
+        self.turns += 1
+        if self.turns == 1:
+            return Step([user("say 7")], agent="helper", matches=True, reward=0.5)
+        return Step(done=True, matches=False, rewards={MAIN_AGENT: 2.0})
+
+
 class Generous(Env):
     """Rewards an agent that has not spoken."""
 
@@ -151,3 +167,9 @@ def test_a_reward_that_is_no_number_is_the_environments_failure(renderer, monkey
     monkeypatch.setattr(Generous, "step", lambda self, action: Step(done=True, rewards={MAIN_AGENT: value}))
     (failed,) = play(make_runner(renderer), "Generous")
     assert failed.failure is FailureClass.ENVIRONMENT
+
+
+def test_a_reward_for_another_agent_leaves_what_is_known_of_its_turn(renderer):
+    main, helper = play(make_runner(renderer), "Judged")
+    assert [(turn.reward, turn.matches) for turn in main.turns] == [(2.5, True)]
+    assert [(turn.reward, turn.matches) for turn in helper.turns] == [(0.0, False)]
