@@ -56,7 +56,7 @@ class EnvConfig(Section):
     limits: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
     """Sessions at once of single environments, by name; `max_sessions` bounds all of them together."""
     lease_s: float = Field(120.0, gt=0)
-    """A session without a call for so long is closed."""
+    """A session whose worker says nothing of it for so long is closed; workers renew theirs every third of it."""
 
 
 class EngineConfig(Section):

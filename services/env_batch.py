@@ -2,11 +2,12 @@
 
     request   {"operations": [{"op": "open", "task", "config", "key"}
                             | {"op": "step", "session", "step_index", "action", "timeout_s"}
+                            | {"op": "renew", "sessions"}
                             | {"op": "close", "session"}, ...],
                "gather_s": least seconds between two pieces of the answer, 0 where it is left out}
     answer    [number, result] after [number, result] ..., in the order in which they end
 
-A result is a session, a step or {}; or {"error", "message", "status"} and, where it is worth another try,
+A result is a session with its `lease_s`, a step, the renewed sessions that are `gone`, or {}; or {"error", "message", "status"} and, where it is worth another try,
 "retry_after_s". What runs in place is answered in one piece; a slow operation holds back nothing but itself.
 """
 
@@ -103,9 +104,11 @@ def prepare(host: EnvHost, operation: Any) -> Coroutine[Any, Any, dict[str, Any]
             return _open(host, task, config, str(operation.get("key", "")))
         if kind == "close":
             return _close(host, str(operation["session"]))
+        if kind == "renew":
+            return _renew(host, [str(session) for session in operation["sessions"]])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"malformed operation: {error!r}") from error
-    raise InputError(f"op: must be open, step or close, got {kind!r}")
+    raise InputError(f"op: must be open, step, renew or close, got {kind!r}")
 
 
 def session_to_map(session: HostedSession) -> dict[str, Any]:
@@ -120,11 +123,15 @@ def session_to_map(session: HostedSession) -> dict[str, Any]:
 
 
 async def _open(host: EnvHost, task: Any, config: dict[str, Any], key: str) -> dict[str, Any]:
-    return session_to_map(await host.open(task, config, key))
+    return session_to_map(await host.open(task, config, key)) | {"lease_s": host.lease_s}
 
 
 async def _step(host: EnvHost, session: str, index: int, action: Action, timeout_s: float) -> dict[str, Any]:
     return step_to_map(await host.step(session, index, action, timeout_s))
+
+
+async def _renew(host: EnvHost, sessions: list[str]) -> dict[str, Any]:
+    return {"gone": host.renew_all(sessions)}
 
 
 async def _close(host: EnvHost, session: str) -> dict[str, Any]:

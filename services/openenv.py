@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hmac
 import itertools
+import math
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -202,5 +203,6 @@ def serve_openenv(
     max_sessions: int = 1024,
 ) -> None:
     """Serve environment `name` to OpenEnv clients until told to stop."""
-    sessions = EnvHost(max_sessions, lease_s=3600.0)
+    # A session ends with its socket, however long the client thinks.
+    sessions = EnvHost(max_sessions, lease_s=math.inf)
     serve(create_openenv_app(name, config, sessions, token), host, port, ready_file)

@@ -28,7 +28,7 @@ MARGIN_S = 15.0
 
 
 class EnvSession:
-    """One open session on one service."""
+    """One open session on one service. Its lease is renewed until it is closed or nobody refers to it."""
 
     def __init__(self, service: EnvServiceClient, opened: dict[str, Any]) -> None:
         self._service = service
@@ -36,6 +36,7 @@ class EnvSession:
         self.messages: list[Message] = opened["messages"]
         self.tools: list[dict[str, Any]] = opened["tools"]
         self.max_turns: int = opened["max_turns"]
+        service.leases.hold(self.id, self, opened["lease_s"])
 
     async def step(self, step_index: int, action: Action, timeout_s: float) -> Step:
         """Advance by one turn. Raises `EnvironmentFailure` or `InfrastructureError`."""
@@ -50,6 +51,7 @@ class EnvSession:
 
     async def close(self) -> None:
         """End the session. Raises `InfrastructureError` when the service cannot be reached; it reaps it then."""
+        self._service.leases.drop(self.id)
         await self._service.operate({"op": "close", "session": self.id}, CLOSE_TIMEOUT_S)
 
 

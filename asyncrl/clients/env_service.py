@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 from asyncrl import errors
 from asyncrl.clients.coalesce import Coalescer
+from asyncrl.clients.env_lease import LeaseKeeper
 from asyncrl.clients.http import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from asyncrl.clients.streams import StreamClient
 from asyncrl.errors import (
@@ -60,7 +62,9 @@ class EnvServiceClient:
         self.http = StreamClient(url, token)
         self.retry_s = retry_s
         self._operations = Coalescer[_Waiting](self._call, MAX_OPERATIONS, batch_delay_s)
+        self._renewals = Coalescer[_Waiting](self._call, MAX_OPERATIONS)
         self._suspect_until = 0.0
+        self.leases = LeaseKeeper(self._renew, self.http.url)
 
     @property
     def suspect(self) -> bool:
@@ -73,18 +77,25 @@ class EnvServiceClient:
         Raises `Full`, `EnvironmentFailure`, another `EpisodeError` the environment named, or `InfrastructureError`
         for everything else: an unreachable or silent service, an ended session, a lost worker.
         """
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(operation, loop.create_future(), timeout_s, time.monotonic() + timeout_s)
+        waiting = _waiting(operation, timeout_s)
         self._operations.add(waiting)
         return await waiting.answer
 
     async def close(self) -> None:
         """Cancel what is under way and close connections."""
-        _fail(await self._operations.close(), self._closed())
+        await self.leases.close()
+        for operations in (self._operations, self._renewals):
+            _fail(await operations.close(), self._closed())
         await self.http.close()
 
     def _closed(self) -> str:
         return f"{self.http.url}: the client was closed"
+
+    async def _renew(self, sessions: Sequence[str], timeout_s: float) -> Sequence[str]:
+        """Renew without waiting for `batch_delay_s`; return the sessions that have ended."""
+        waiting = _waiting({"op": "renew", "sessions": list(sessions)}, timeout_s)
+        self._renewals.add(waiting)
+        return (await waiting.answer)["gone"]
 
     async def _call(self, waiting: list[_Waiting]) -> None:
         """Ask until every operation is answered or nobody waits for it any more."""
@@ -142,6 +153,11 @@ class EnvServiceClient:
                 _settle(waiting[number], result)
         if left:
             raise UnavailableError(f"{self.http.url}: the answer ended early")
+
+
+def _waiting(operation: dict[str, Any], timeout_s: float) -> _Waiting:
+    answer = asyncio.get_running_loop().create_future()
+    return _Waiting(operation, answer, timeout_s, time.monotonic() + timeout_s)
 
 
 def _settle(waiting: _Waiting, result: dict[str, Any]) -> None:

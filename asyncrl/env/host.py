@@ -81,7 +81,7 @@ class EnvHost:
     """Owns sessions. A step may be repeated; a client that goes away has its session reaped.
 
     max_sessions: sessions at once. limits: the same for single environments, by the name a task gives them.
-    lease_s: how long a session lives without a call.
+    lease_s: how long a session lives without a call; clients renew what they hold while nothing is to be stepped.
     """
 
     def __init__(
@@ -168,18 +168,35 @@ class EnvHost:
         self._find(session_id).expires = time.monotonic() + self.lease_s
         return self.lease_s
 
+    def renew_all(self, session_ids: Iterable[str]) -> list[str]:
+        """Keep sessions alive without a step; return those that have ended or never were."""
+        expires, gone = time.monotonic() + self.lease_s, []
+        for session_id in session_ids:
+            session = self.sessions.get(session_id)
+            if session is None:
+                gone.append(session_id)
+            else:
+                session.expires = expires
+        return gone
+
     def show(self, session_id: str) -> HostedSession:
         """Return a live session. Raises as `renew` does."""
         return self._find(session_id)
 
     async def reap(self, every_s: float = 1.0) -> None:
         """End sessions whose client is gone, for ever."""
+        looked = time.monotonic()
         while True:
             await asyncio.sleep(every_s)
             now = time.monotonic()
+            if (pause_s := now - looked - every_s) > every_s:
+                # This loop stood still, so renewals that came in time wait to be read.
+                for session in self.sessions.values():
+                    session.expires += pause_s
+            looked = now
             for session in [s for s in self.sessions.values() if s.expires < now and not s.lock.locked()]:
                 self.counts.reaped += 1
-                why = f"session {session.id} has ended: no call within its lease of {self.lease_s:g} s"
+                why = f"session {session.id} has ended: not renewed within its lease of {self.lease_s:g} s"
                 self._end(session, None, SessionGone(why))
 
     async def start(self) -> None:

@@ -1,10 +1,12 @@
 """The client of environment services, against real services in this process."""
 
 import asyncio
+import gc
 import os
 import random
 import socket
 import sys
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from asyncrl.clients.env_service import EnvServiceClient
 from asyncrl.data.codec import task_to_map
 from asyncrl.env.host import RETRY_AFTER_S, EnvHost
 from asyncrl.env.protocol import Action
+from asyncrl.env.workers.pool import WorkerPool
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
 from asyncrl.services.env import create_env_app
 from asyncrl.types import Task
@@ -222,15 +225,81 @@ def test_a_slow_step_does_not_keep_others_waiting(serving, tmp_path):
 
 
 class Counting(EnvServiceClient):
-    """Notes how many operations each of its requests carries."""
+    """Notes how many operations each of its requests carries, and which."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.requests = []
+        self.requests, self.operations = [], []
 
     async def _call(self, waiting):
         self.requests.append(len(waiting))
+        self.operations += [one.operation for one in waiting]
         await super()._call(waiting)
+
+
+@pytest.mark.parametrize("processes", [0, 1], ids=["here", "in a worker"])
+def test_sessions_outlive_a_policy_that_generates_longer_than_their_lease(serving, processes, monkeypatch):
+    monkeypatch.setattr("asyncrl.clients.env.EnvServiceClient", Counting)
+    service = serving(lease_s=0.9, runtime=WorkerPool(processes) if processes else None)
+
+    async def scenario():
+        async with client_of(service.url) as client:
+            sessions = await asyncio.gather(*(client.open(grid(seed), {}) for seed in range(5)))
+            await asyncio.sleep(3.0)
+            steps = await asyncio.gather(*(s.step(0, Action("north"), 60) for s in sessions))
+            (counting,) = client._services
+            return len(steps), [o for o in counting.operations if o["op"] == "renew"]
+
+    played, renewals = asyncio.run(scenario())
+    assert (played, service.host.counts.reaped) == (5, 0)
+    # At a third of the lease, all sessions in one call.
+    assert len(renewals) >= 4
+    assert {len(renewal["sessions"]) for renewal in renewals} == {5}
+    # The client is gone, and its sessions were not closed.
+    wait_until(lambda: service.host.counts.reaped == 5)
+    assert not service.host.sessions
+
+
+def test_sessions_that_are_closed_forgotten_or_gone_are_renewed_no_more(serving):
+    service = serving(lease_s=0.6)
+
+    async def scenario():
+        async with client_of(service.url) as client:
+            kept, closed, gone, forgotten = [await client.open(grid(seed), {}) for seed in range(4)]
+            ids = [forgotten.id, gone.id]
+            await closed.close()
+            await client._services[0].operate({"op": "close", "session": gone.id}, 60)
+            del forgotten
+            gc.collect()
+            await asyncio.sleep(2.5)
+            return list(service.host.sessions) == [kept.id], ids, client._services[0].leases._held.keys()
+
+    alone, ids, held = asyncio.run(scenario())
+    assert alone
+    assert not set(ids) & set(held)
+    assert service.host.counts.reaped >= 1
+
+
+def test_sessions_outlive_a_service_that_does_not_answer_for_a_while(serving):
+    service = serving(lease_s=1.5)
+
+    async def scenario():
+        async with proxy(service.url) as (url, cut), client_of(url) as client:
+            session = await client.open(grid(), {})
+            cut += [1, 2, 3]
+            await asyncio.sleep(3.0)
+            assert not cut
+            return await session.step(0, Action("north"), 60)
+
+    asyncio.run(scenario())
+    assert service.host.counts.reaped == 0
+
+
+def wait_until(condition, timeout_s=30.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "what the test waits for does not happen"
+        time.sleep(0.02)
 
 
 def test_operations_that_are_due_before_the_next_request_may_be_made_are_sent_together(serving):

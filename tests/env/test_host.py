@@ -149,6 +149,37 @@ def test_a_session_whose_client_is_gone_is_reaped_and_closed():
     run(scenario())
 
 
+def test_a_renewed_session_outlives_its_lease_and_one_that_ended_is_named():
+    async def scenario():
+        host = EnvHost(lease_s=0.2)
+        kept, ended, left = [await host.open(task(), {}) for _ in range(3)]
+        await host.close(ended.id)
+        reaper = asyncio.ensure_future(host.reap(every_s=0.01))
+        for _ in range(20):
+            assert host.renew_all([kept.id, ended.id, "never"]) == [ended.id, "never"]
+            await asyncio.sleep(0.03)
+        reaper.cancel()
+        assert list(host.sessions) == [kept.id]
+        with pytest.raises(SessionGone, match=r"not renewed within its lease of 0\.2 s"):
+            host.show(left.id)
+
+    run(scenario())
+
+
+def test_a_service_that_stood_still_does_not_take_its_clients_for_dead():
+    async def scenario():
+        host = EnvHost(lease_s=0.3)
+        session = await host.open(task(), {})
+        reaper = asyncio.ensure_future(host.reap(every_s=0.01))
+        await asyncio.sleep(0.05)
+        time.sleep(0.5)
+        await asyncio.sleep(0.05)
+        reaper.cancel()
+        return host.renew(session.id)
+
+    assert run(scenario()) == 0.3
+
+
 def test_asynchronous_environments_run_natively():
     async def scenario():
         host = EnvHost()

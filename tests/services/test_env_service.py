@@ -166,7 +166,7 @@ def test_a_batch_answers_what_is_ready_while_a_slow_step_goes_on(service, tmp_pa
         assert reply.read() == b""
     assert found[0]["messages"][0]["content"] == "found"
     assert found[1]["done"] is False
-    assert found[2]["message"] == "op: must be open, step or close, got 'jump'"
+    assert found[2]["message"] == "op: must be open, step, renew or close, got 'jump'"
     assert (found[3]["error"], found[3]["status"]) == ("InputError", 400)
     assert found[4] == {}
     for session in (slow, fast):
