@@ -69,4 +69,6 @@ class LeaseKeeper:
             except AsyncRLError as error:
                 failed = True
                 took_s = time.monotonic() - start
-                log.warning("%s: %d sessions not renewed after %.1f s: %s", self.url, len(held), took_s, error)
+                log.warning(
+                    "%s: %d sessions not renewed after %.1f s: %s", self.url, len(held), took_s, error
+                )
