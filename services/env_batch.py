@@ -7,8 +7,9 @@
                "gather_s": least seconds between two pieces of the answer, 0 where it is left out}
     answer    [number, result] after [number, result] ..., in the order in which they end
 
-A result is a session with its `lease_s`, a step, the renewed sessions that are `gone`, or {}; or {"error", "message", "status"} and, where it is worth another try,
-"retry_after_s". What runs in place is answered in one piece; a slow operation holds back nothing but itself.
+A result is a session with its `lease_s`, a step, {"gone": [session, ...]} of those that could not be renewed, or {}; or
+{"error", "message", "status"} and, where it is worth another try, "retry_after_s". What runs in place is answered in
+one piece; a slow operation holds back nothing but itself.
 """
 
 from __future__ import annotations

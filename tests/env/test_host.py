@@ -172,7 +172,7 @@ def test_a_service_that_stood_still_does_not_take_its_clients_for_dead():
         session = await host.open(task(), {})
         reaper = asyncio.ensure_future(host.reap(every_s=0.01))
         await asyncio.sleep(0.05)
-        time.sleep(0.5)
+        asyncio.get_running_loop().call_soon(time.sleep, 0.5)
         await asyncio.sleep(0.05)
         reaper.cancel()
         return host.renew(session.id)
