@@ -16,12 +16,14 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from asyncrl.errors import AsyncRLError, InfrastructureError, InputError, UnavailableError
+from asyncrl.gateway.body import read_body
 from asyncrl.gateway.chat import ChatFormat
 from asyncrl.gateway.completions import CompletionFormat
 from asyncrl.gateway.episode import Episode, EpisodeEnded
 from asyncrl.gateway.episodes import Episodes
 from asyncrl.gateway.exchange import MODEL, Ask, Done, Event, Format, Stream, encode_event
 from asyncrl.gateway.messages import MessagesFormat, read_conversation
+from asyncrl.gateway.prefixes import render_whole
 from asyncrl.gateway.responses import ResponsesFormat
 from asyncrl.gateway.sampling import ContextTooLong, Prepared, Sampled
 
@@ -100,8 +102,7 @@ class _Call:
             episode.add_reward(await self._body())
             await self.reply(200, {"reward": episode.describe()["reward"]})
         elif self.path == "/v1/messages/count_tokens":
-            conversation = read_conversation(await self._body())
-            ids = self.api.sampler.renderer.opening(conversation.messages, conversation.tools)
+            ids = render_whole(self.api.sampler.renderer, read_conversation(await self._body()))
             await self.reply(200, {"input_tokens": len(ids)})
         elif self.path in FORMATS:
             await self._complete(episode, self._hinted(self.format.read(await self._body(), episode)))
@@ -204,13 +205,7 @@ class _Call:
             if size > self.api.max_body_bytes:
                 raise InputError(f"body: must have at most {self.api.max_body_bytes} bytes")
             more = message.get("more_body", False)
-        try:
-            body = json.loads(b"".join(chunks))
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"body: not valid JSON: {error}") from None
-        if not isinstance(body, dict):
-            raise InputError("body: must be a JSON object")
-        return body
+        return read_body(b"".join(chunks))
 
 
 _STATUSES: list[tuple[type[AsyncRLError], int]] = [

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from asyncrl.env.tool_schemas import check_function, check_parameters
 from asyncrl.errors import InputError
+from asyncrl.rollout.toolcalls import MAX_DEPTH, check_portable
 from asyncrl.types import Message
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -107,19 +109,28 @@ def chat_tools(raw: Any) -> list[dict[str, Any]]:
     tools = []
     for number, tool in enumerate(raw):
         function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        if not isinstance(function, dict):
             raise InputError(
                 f'tools[{number}]: must be {{"type": "function", "function": {{"name": ...}}}}; '
                 "only function tools are offered"
             )
-        tools.append(function_tool(function["name"], function.get("description"), function.get("parameters")))
+        tools.append(function_tool(function, f"tools[{number}].function", "parameters"))
     return tools
 
 
-def function_tool(name: str, description: Any, parameters: Any) -> dict[str, Any]:
-    """One tool as chat templates take it."""
-    schema = dict(parameters) if isinstance(parameters, dict) else {"type": "object"}
-    schema.setdefault("properties", {})
+def function_tool(raw: dict[str, Any], where: str, schema_field: str) -> dict[str, Any]:
+    """One tool as chat templates take it, from the `name`, `description` and schema of any API's form.
+
+    Raises `InputError` naming the field below `where`.
+    """
+    name, description, parameters = raw.get("name"), raw.get("description"), raw.get(schema_field)
+    try:
+        check_function(name, description, where)
+        check_parameters(parameters, f"{where}.{schema_field}")
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    schema = dict(parameters or {"type": "object"})
+    schema["properties"] = schema.get("properties") or {}
     function = {"name": name, "description": str(description or ""), "parameters": schema}
     return {"type": "function", "function": function}
 
@@ -142,13 +153,15 @@ def text_of(content: Any, where: str) -> str:
 
 
 def read_arguments(raw: Any) -> Any:
-    """Arguments of a call as an object; what is not valid JSON stays the text it is."""
+    """Arguments of a call as an object; what is no JSON, or more than the model's own calls may hold, stays text."""
     if not isinstance(raw, str):
         return raw if isinstance(raw, dict) else {}
     try:
-        return json.loads(raw)
-    except json.JSONDecodeError:
+        arguments = json.loads(raw)
+        check_portable(arguments, MAX_DEPTH)
+    except (ValueError, RecursionError):
         return raw
+    return arguments
 
 
 def tool_call(position: int, name: str, arguments: Any) -> dict[str, Any]:

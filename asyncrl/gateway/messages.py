@@ -159,11 +159,11 @@ def _tools(raw: Any) -> list[dict[str, Any]] | None:
         raise InputError("tools: must be a list")
     tools = []
     for number, tool in enumerate(raw):
-        if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
-            raise InputError(f"tools[{number}].name: must be a text")
+        if not isinstance(tool, dict):
+            raise InputError(f"tools[{number}]: must be an object with a name")
         if tool.get("type", "custom") != "custom":
             raise InputError(f"tools[{number}].type: only custom tools are offered, got {tool['type']!r}")
-        tools.append(function_tool(tool["name"], tool.get("description"), tool.get("input_schema")))
+        tools.append(function_tool(tool, f"tools[{number}]", "input_schema"))
     return tools
 
 

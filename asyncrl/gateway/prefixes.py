@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from asyncrl.errors import ConfigError, InputError
+from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.gateway.conversation import Conversation, extend_key
 from asyncrl.gateway.episode import Episode
 from asyncrl.gateway.tree import Call, token_ids
@@ -24,17 +24,22 @@ def continue_chat(
 
     Raises `InputError` when the chat template refuses the messages.
     """
-    messages, tools = conversation.messages, conversation.tools
+    messages = conversation.messages
     parent, after = _longest(episode, conversation)
     context = None if parent is None else _rest(renderer, parent, conversation, after)
     if context is None:
         parent, after = None, 0
-        context = _render(lambda: renderer.opening(messages, tools))
+        context = render_whole(renderer, conversation)
     for message in messages[after:]:
         if message["role"] == "assistant" and extend_key(b"", message) in episode.said:
             # The agent rewrote what came before, so this turn is context here, in the template's tokens.
             episode.counters["rendered_turns"] += 1
     return parent, context
+
+
+def render_whole(renderer: ChatRenderer, conversation: Conversation) -> np.ndarray:
+    """Tokens of a conversation that continues nothing. [L] int32. Raises `InputError` when the template refuses it."""
+    return _render(lambda: renderer.opening(conversation.messages, conversation.tools))
 
 
 def continue_text(renderer: ChatRenderer, episode: Episode, prompt: str) -> tuple[Call | None, np.ndarray]:
@@ -85,7 +90,7 @@ def _rest(renderer: ChatRenderer, parent: Call, conversation: Conversation, afte
 def _render(render: Callable[[], np.ndarray]) -> np.ndarray:
     try:
         return render()
-    except ConfigError:
+    except AsyncRLError:
         raise
     except Exception as error:
         raise InputError(f"messages: the model's chat template refuses them: {error}") from error

@@ -167,11 +167,7 @@ def _tools(raw: Any) -> list[dict[str, Any]] | None:
         raise InputError("tools: must be a list")
     tools = []
     for number, tool in enumerate(raw):
-        if (
-            not isinstance(tool, dict)
-            or tool.get("type") != "function"
-            or not isinstance(tool.get("name"), str)
-        ):
+        if not isinstance(tool, dict) or tool.get("type") != "function":
             raise InputError(f'tools[{number}]: must be {{"type": "function", "name": ...}}')
-        tools.append(function_tool(tool["name"], tool.get("description"), tool.get("parameters")))
+        tools.append(function_tool(tool, f"tools[{number}]", "parameters"))
     return tools

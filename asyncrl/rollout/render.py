@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from jinja2.exceptions import TemplateError
 
-from asyncrl.errors import ConfigError
+from asyncrl.errors import ConfigError, InputError
 from asyncrl.types import Message
 
 _USER = {"role": "user", "content": "?"}
@@ -191,6 +191,11 @@ class ChatRenderer:
         return self.tokenizer.decode(token_ids.tolist(), skip_special_tokens=False)
 
     def _encode(self, text: str) -> np.ndarray:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            message = "the text holds half a surrogate pair, which no tokenizer takes; send whole characters"
+            raise InputError(message) from None
         return np.asarray(self.tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
 
     def _after_assistant(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> str:
@@ -230,10 +235,17 @@ def _stand_in(messages: list[Message], mark: str) -> Message:
 
 
 def load_renderer(model: str) -> ChatRenderer:
-    """Load the tokenizer of a model folder or hub name."""
+    """Load the tokenizer of a model folder or hub name. Raises `ConfigError`."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(model)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0][:300]
+        raise ConfigError(
+            f"model.path: no tokenizer can be loaded from {model!r}; give a Hugging Face model folder or a hub name "
+            f"({reason})"
+        ) from error
     if not tokenizer.chat_template:
         raise ConfigError(f"model {model!r} has no chat template; multi-turn episodes need one")
     return ChatRenderer(tokenizer)

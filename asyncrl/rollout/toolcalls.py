@@ -136,11 +136,11 @@ def _parse_call(call: Any) -> tuple[str, dict[str, Any]]:
         raise ValueError('needs a "name"')
     if not isinstance(arguments, dict):
         raise ValueError('"arguments" must be an object')
-    _check_portable([name, arguments], MAX_DEPTH)
+    check_portable([name, arguments], MAX_DEPTH)
     return name, arguments
 
 
-def _check_portable(value: Any, depth: int) -> None:
+def check_portable(value: Any, depth: int) -> None:
     """Raise `ValueError` for what JSON can say and the way to the environment cannot carry."""
     if depth < 0:
         raise ValueError("nested too deeply")
@@ -151,11 +151,11 @@ def _check_portable(value: Any, depth: int) -> None:
         raise ValueError("a number is too large")
     elif isinstance(value, dict):
         for key, item in value.items():
-            _check_portable(key, depth)
-            _check_portable(item, depth - 1)
+            check_portable(key, depth)
+            check_portable(item, depth - 1)
     elif isinstance(value, list):
         for item in value:
-            _check_portable(item, depth - 1)
+            check_portable(item, depth - 1)
 
 
 PARSERS: dict[str, Callable[[str], Action]] = {

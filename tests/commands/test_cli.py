@@ -65,6 +65,10 @@ def test_config_prints_every_setting_with_overrides_applied(capsys):
         (["serve", "engine", "--model", "m", "--host", "0.0.0.0"], "listens on 127.0.0.1 only"),
         (["serve", "engine", "--model", "./nowhere"], "'./nowhere' has no config.json"),
         (["serve", "buffer", "--folder", "nowhere"], "--folder nowhere: has no config.json"),
+        (
+            ["serve", "gateway", "--model", "/nope", "--engines", "http://127.0.0.1:1"],
+            "no tokenizer can be loaded from '/nope'; give a Hugging Face model folder or a hub name",
+        ),
         (["serve", "env", "--host", "0.0.0.0"], "token"),
         (["serve", "env", "--port", "70000"], "cannot listen on 127.0.0.1:70000"),
     ],
@@ -75,6 +79,7 @@ def test_what_is_wrong_is_named_with_exit_code_2(capsys, monkeypatch, argv, mess
     assert code == 2
     assert err.startswith("asyncrl: ")
     assert message in err
+    assert "Traceback" not in err
     assert out == ""
 
 

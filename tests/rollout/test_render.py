@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 
-from asyncrl.errors import ConfigError
+from asyncrl.errors import ConfigError, InputError
 from asyncrl.rollout.render import ChatRenderer, sampling_seed
 
 OPENING = [{"role": "user", "content": "goal north east"}]
@@ -198,3 +198,8 @@ def test_seeds_depend_on_every_part_and_nothing_else():
         == 5
     )
     assert 0 <= base < 2**56
+
+
+def test_half_a_surrogate_pair_is_refused_in_words(renderer):
+    with pytest.raises(InputError, match="half a surrogate pair"):
+        renderer.opening([{"role": "user", "content": "half \ud83d"}])

@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from asyncrl.env.protocol import Step
+from asyncrl.env.tool_schemas import check_tools
 from asyncrl.errors import (
     AsyncRLError,
     EnvironmentFailure,
@@ -70,6 +71,7 @@ def check_step(step: Any) -> Step:
         observation_id=str(step.observation_id),
         truncated=bool(step.truncated),
         agent=None if step.agent is None else str(step.agent),
+        tools=None if step.tools is None else check_tools(step.tools, "step.tools"),
         rewards={str(name): _number(value, f"rewards[{name!r}]") for name, value in step.rewards.items()},
     )
 

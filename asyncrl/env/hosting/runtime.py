@@ -12,6 +12,7 @@ from asyncrl.env.hosting.calls import EnvCalls
 from asyncrl.env.hosting.failures import check_messages, check_step, sort_failure
 from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.env.registry import load_env
+from asyncrl.env.tool_schemas import check_tools
 from asyncrl.errors import AgentError, ConfigError, DeadlineError
 from asyncrl.types import Message, Task
 
@@ -79,7 +80,8 @@ class LocalRuntime:
             messages = await calls.call("reset", RESET_TIMEOUT_S)
             try:
                 messages = check_messages(messages, "reset")
-            except TypeError as error:
+                tools = check_tools(calls.env.tools)
+            except (TypeError, ValueError) as error:
                 raise sort_failure(task.env, "reset", error) from error
         except BaseException as error:
             closing = asyncio.ensure_future(self.close(session_id))
@@ -90,7 +92,7 @@ class LocalRuntime:
                 await asyncio.wait({closing})
             raise
         env = calls.env
-        return Opened(messages, list(env.tools), env.max_turns, env)
+        return Opened(messages, tools, env.max_turns, env)
 
     async def step(self, session_id: str, action: Action, timeout_s: float) -> Step:
         """Advance a session. Raises `DeadlineError` and `EpisodeError`, after which it should be closed.

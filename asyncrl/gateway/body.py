@@ -1,0 +1,53 @@
+"""Bodies of requests as JSON that everything behind can carry."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from asyncrl.errors import InputError
+
+MAX_DEPTH = 100
+"""Nesting of a body; chat templates and JSON writers are recursive."""
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""An escape of half a surrogate pair; the other half may follow."""
+
+
+def read_body(raw: bytes) -> dict[str, Any]:
+    """Read a JSON object. Raises `InputError`, naming the place of what nothing downstream could take."""
+    try:
+        body = json.loads(raw.decode())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"body: not valid JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise InputError("body: must be a JSON object")
+    if _SURROGATE.search(raw) or raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
+        _check(body)
+    return body
+
+
+def _check(body: dict[str, Any]) -> None:
+    left: list[tuple[str, int, Any]] = [("", 0, body)]
+    while left:
+        where, depth, value = left.pop()
+        if depth > MAX_DEPTH:
+            raise InputError(f"{where[:200]}: nested more than {MAX_DEPTH} levels deep")
+        if isinstance(value, dict):
+            for key, item in value.items():
+                _check_text(key, where or "body")
+                left.append((f"{where}.{key}" if where else key, depth + 1, item))
+        elif isinstance(value, list):
+            left += [(f"{where}[{number}]", depth + 1, item) for number, item in enumerate(value)]
+        elif isinstance(value, str):
+            _check_text(value, where)
+
+
+def _check_text(text: str, where: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{where[:200]}: character {error.start} is half a surrogate pair, which UTF-8 cannot carry; "
+            "send whole characters"
+        ) from None
