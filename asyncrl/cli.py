@@ -34,14 +34,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return args.run(args)
     except (ConfigError, InputError) as error:
-        print(f"asyncrl: {error}", file=sys.stderr)
-        return 2
+        return _say(error, str(error), 2)
     except AsyncRLError as error:
-        print(f"asyncrl: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("asyncrl: interrupted", file=sys.stderr)
-        return 130
+        return _say(error, str(error), 1)
+    except KeyboardInterrupt as error:
+        return _say(error, "interrupted", 130)
+
+
+def _say(error: BaseException, text: str, code: int) -> int:
+    """Print an error and its notes, which say how to go on; return the exit code."""
+    for line in (text, *getattr(error, "__notes__", ())):
+        print(f"asyncrl: {line}", file=sys.stderr)
+    return code
 
 
 def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:

@@ -8,6 +8,7 @@ AsyncRLError
 ├── DeadlineError      a wait ended by its deadline
 ├── StopError          the run is to end by its own policy; starting it again would not help
 ├── UnavailableError   the other side cannot serve now; the same call may work later
+│   └── StorageError   a disk is full, read-only or over a quota; it may work when somebody has made room
 └── EpisodeError       an episode failed; carries the class that decides what training does with it
     ├── AgentError
     ├── EnvironmentFailure
@@ -54,6 +55,10 @@ class UnavailableError(AsyncRLError):
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class StorageError(UnavailableError):
+    """A disk is full, read-only or over a quota. The message names the file or folder; a restart does not help."""
 
 
 class EpisodeError(AsyncRLError):

@@ -74,3 +74,17 @@ def workplace(tmp_path):
     (tmp_path / "recipe.toml").write_text(RECIPE)
     yield tmp_path
     end_started()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 1 MiB; skips where mounting is not allowed."""
+    import subprocess
+
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.buffer.schema import open_database
-from asyncrl.errors import UnavailableError
+from asyncrl.disk import unwritable
+from asyncrl.errors import StorageError, UnavailableError
 
 OUTERMOST = ("BEGIN IMMEDIATE", "COMMIT", ["ROLLBACK"])
+REFUSED = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY)
+"""Primary result codes of a disk that takes no change."""
 NESTED = ("SAVEPOINT inner", "RELEASE inner", ["ROLLBACK TO inner", "RELEASE inner"])
 
 
@@ -108,4 +111,10 @@ class Transaction:
                 self._store.execute(statement)
 
     def _explained(self, error: sqlite3.OperationalError) -> UnavailableError:
-        return UnavailableError(f"ledger {self._store.path}: {error}; nothing was changed")
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        # Over a quota and on a disk that turned read-only SQLite only speaks of an I/O error.
+        refused = code in REFUSED or (
+            code == sqlite3.SQLITE_IOERR and unwritable(Path(self._store.path).parent)
+        )
+        kind = StorageError if refused else UnavailableError
+        return kind(f"ledger {self._store.path}: {error}; nothing was changed")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 from typing import Any
 
+from asyncrl.disk import disk_problem
 from asyncrl.errors import ConfigError, DeadlineError, StopError
 
 JOINERS = ("engine", "env", "rollout")
 STOPPED = 3
-"""Exit code of a process that ended on purpose; starting it again would not help."""
+"""Exit code of a process that starting again would not help: it ended on purpose, or a disk takes nothing more."""
 ROLES = ("buffer", "engine", "env", "gateway", "openenv", "rollout", "trainer")
 
 
@@ -63,9 +66,17 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     token = os.environ.get("ASYNCRL_TOKEN", "")
-    if args.join:
-        return _joined(args, token)
-    return _serve(args, _config(args), token)
+    try:
+        return _joined(args, token) if args.join else _serve(args, _config(args), token)
+    except Exception as error:
+        problem = disk_problem(error)
+        if not problem:
+            raise
+        # The log may lie on the same disk.
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+            print(f"asyncrl: {problem}; starting again does not help until there is room", file=sys.stderr)
+        return STOPPED
 
 
 def _joined(args: argparse.Namespace, token: str) -> int:

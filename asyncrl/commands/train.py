@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from asyncrl.errors import ConfigError
+from asyncrl.errors import AsyncRLError, ConfigError, InputError, StorageError
 
 
 def add(subparsers: Any) -> None:
@@ -46,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     config, path = _chosen(args)
     for one in (config, *(config.policy(name) for name in config.policies)):
         check_supported(one)
-    with RunFolder(path) as folder:
+    with RunFolder(path) as folder, _resumable(path):
         print(f"run folder: {path}", file=sys.stderr)
         training = TrainRun(config, folder, resume=args.resume is not None)
         summary = training.run()
@@ -60,6 +62,23 @@ def run(args: argparse.Namespace) -> int:
         )
         print(f"plot: {path / 'reward.png'}   summary: {path / 'summary.json'}")
     return 0
+
+
+@contextlib.contextmanager
+def _resumable(path: Path) -> Iterator[None]:
+    """Say of whatever ends the run how to go on with it, once there is a run to go on with."""
+    from asyncrl.disk import disk_problem
+
+    try:
+        yield
+    except (ConfigError, InputError):
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        problem = "" if isinstance(error, AsyncRLError) else disk_problem(error)
+        told = StorageError(problem) if problem else error
+        if (path / "config.json").is_file():
+            told.add_note(f"go on with the run: asyncrl train --resume {path}")
+        raise told from error.__cause__
 
 
 def _chosen(args: argparse.Namespace) -> tuple[Any, Path]:

@@ -19,12 +19,17 @@ import psutil
 
 from asyncrl.endpoint import announced_url
 from asyncrl.errors import DeadlineError, UnavailableError
+from asyncrl.launch.death import last_error
 from asyncrl.parent import die_with_parent, step_back
 from asyncrl.services.engine import on_cpu
 
 BEHIND_TRAINER = 10
 STOP_GRACE_S = 15.0
 KILL_WAIT_S = 30.0
+START_TIMEOUT_S = 300.0
+"""How long a service may take to start, which on a busy machine is mostly imports; one that dies is noticed at once."""
+LOG_BYTES = 2**16
+"""How much of a log's end is looked at."""
 
 
 def behind_trainer() -> int:
@@ -48,6 +53,8 @@ class Child:
     command: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     nice: int = 0
+    log_start: int = 0
+    """Where in the log its newest life begins, in bytes."""
 
     def alive(self) -> bool:
         return self.process.poll() is None
@@ -67,11 +74,20 @@ class Child:
             else f"ended with exit code {code}"
         )
 
+    def reason(self) -> str:
+        """Return the error it ended with, as its log says it; "" where it was killed or its log says nothing."""
+        code = self.process.poll()
+        return last_error(self._life()) if code is not None and code > 0 else ""
+
     def tail(self, lines: int = 15) -> str:
-        """Return the end of its log."""
-        with contextlib.suppress(OSError):
-            text = self.log.read_text(errors="replace").splitlines()
-            return "\n".join(f"    {line}" for line in text[-lines:])
+        """Return the end of its log, of its newest life only."""
+        return "\n".join(f"    {line}" for line in self._life().splitlines()[-lines:])
+
+    def _life(self) -> str:
+        with contextlib.suppress(OSError), open(self.log, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(self.log_start, size - LOG_BYTES))
+            return file.read().decode(errors="replace")
         return ""
 
 
@@ -103,8 +119,9 @@ class Family:
             ready_file.unlink(missing_ok=True)
             command += ["--ready-file", str(ready_file)]
         log = self.logs / f"{name}.log"
+        log_start = _size(log)
         process = spawn(command, log, env or {}, nice)
-        child = Child(name, process, log, ready_file, "", command, env or {}, nice)
+        child = Child(name, process, log, ready_file, "", command, env or {}, nice, log_start)
         self.children.append(child)
         return child
 
@@ -114,6 +131,7 @@ class Family:
         if child.ready_file is not None:
             child.ready_file.unlink(missing_ok=True)
         port = ["--port", child.url.rpartition(":")[2]] if child.url else []
+        child.log_start = _size(child.log)
         child.process = spawn([*child.command, *port], child.log, child.env, child.nice)
 
     def kill(self, child: Child) -> None:
@@ -141,7 +159,7 @@ class Family:
         for child in self.children:
             code = child.process.poll()
             if code is not None and code != 0:
-                raise UnavailableError(f"{child.name} {child.ending()}; see {child.log}\n{child.tail()}")
+                raise UnavailableError(obituary(child, child.ending()))
 
     def stop(self, children: Sequence[Child] | None = None) -> None:
         """End children in reverse start order: SIGTERM, a grace, then SIGKILL to the whole group."""
@@ -160,6 +178,13 @@ class Family:
                 # Killed already; a busy machine may take a while to end it, and the others are to be stopped too.
                 child.process.wait(KILL_WAIT_S)
             self.children = [c for c in self.children if c is not child]
+
+
+def obituary(child: Child, why: str, advice: str = "") -> str:
+    """Say how a child ended for good: the error it ended with, where its log is, and the end of that."""
+    reason = child.reason()
+    told = "; ".join(part for part in (f"{why}: {reason}" if reason else why, advice) if part)
+    return f"{child.name} {told}; see {child.log}\n{child.tail()}"
 
 
 def spawn(
@@ -182,6 +207,10 @@ def spawn(
             start_new_session=True,
             preexec_fn=before,
         )
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _kill_group(child: Child) -> None:

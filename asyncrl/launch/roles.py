@@ -10,13 +10,11 @@ from asyncrl.clients.engine import policy_url
 from asyncrl.config import Config
 from asyncrl.endpoint import tell_addresses
 from asyncrl.launch.model_folder import check_model, remember_model
-from asyncrl.launch.processes import Child, Family, behind_trainer
+from asyncrl.launch.processes import START_TIMEOUT_S, Child, Family, behind_trainer
 from asyncrl.launch.signs import FileSigns, HttpSigns
 from asyncrl.launch.supervise import Supervisor
 from asyncrl.train.progress import read_metrics
 from asyncrl.weights.folders import policy_weights
-
-SERVICE_TIMEOUT_S = 60.0
 
 
 class PolicyRoles:
@@ -59,7 +57,7 @@ class PolicyRoles:
 
     def start_trainer(self) -> None:
         """Start the trainer, which loads its model while others are waited for; `wait_engines` tells it of engines."""
-        self.family.wait_ready(self.buffer, SERVICE_TIMEOUT_S)
+        self.family.wait_ready(self.buffer, START_TIMEOUT_S)
         self._signs = self._trainer_signs()
         self._signs.forget()
         self._trainers_engines.unlink(missing_ok=True)
@@ -73,7 +71,7 @@ class PolicyRoles:
 
     def watch(self, supervisor: Supervisor) -> None:
         """Have them watched."""
-        supervisor.watch(self.buffer, HttpSigns(self.buffer, "/healthz"), SERVICE_TIMEOUT_S)
+        supervisor.watch(self.buffer, HttpSigns(self.buffer, "/healthz"), START_TIMEOUT_S)
         start_s = self.config.engine.start_timeout_s
         for child in self.engines:
             supervisor.watch(child, HttpSigns(child, "/asyncrl/v1/state", self.token), start_s)
@@ -149,8 +147,14 @@ class Roles(PolicyRoles):
     def __init__(self, config: Config, folder: Path, model: str, weights_dir: Path) -> None:
         super().__init__(config, folder, model, weights_dir, Family(folder))
         self.supervisor = Supervisor(
-            self.family, folder / "restarts.jsonl", config.run.silence_timeout_s, self._check_models
+            self.family,
+            folder / "restarts.jsonl",
+            config.run.silence_timeout_s,
+            self._check_models,
+            self._progress,
         )
+        self.finished_groups = 0
+        """Groups the main policy's buffer holds as finished, as of its newest counts."""
         self.policies: dict[str, PolicyRoles] = {}
         """Further policies by name."""
         self.workers: list[Child] = []
@@ -170,7 +174,7 @@ class Roles(PolicyRoles):
         self.env = family.start("env", ["serve", "env", *self._folder()], nice=self.nice)
         for policy in policies:
             policy.start_trainer()
-        family.wait_ready(self.env, SERVICE_TIMEOUT_S)
+        family.wait_ready(self.env, START_TIMEOUT_S)
         for policy in policies:
             policy.wait_engines()
         self.workers = [
@@ -178,14 +182,18 @@ class Roles(PolicyRoles):
             for i in range(self.config.rollout.workers)
         ]
         for child in self.workers:
-            family.wait_ready(child, SERVICE_TIMEOUT_S)
+            family.wait_ready(child, START_TIMEOUT_S)
         for child in (self.env, *self.workers):
-            self.supervisor.watch(child, HttpSigns(child, "/healthz"), SERVICE_TIMEOUT_S)
+            self.supervisor.watch(child, HttpSigns(child, "/healthz"), START_TIMEOUT_S)
         for policy in policies:
             policy.watch(self.supervisor)
 
     def job(self) -> dict[str, Any]:
         return super().job() | {"envs": [self.env.url], "policies": self._policy_addresses()}
+
+    def _progress(self) -> int:
+        """How far the run has come: the steps of all policies and the groups that were finished."""
+        return self.finished_groups + sum(p._steps_done() for p in (self, *self.policies.values()))
 
     def _check_models(self) -> None:
         for policy in (self, *self.policies.values()):

@@ -4,8 +4,10 @@
                                                     ^                      |
                                                     +------dies, late------+   `MAX_DEATHS` in a row end the run
 
-A child whose signs say that it is steady has a clean record again. Every death is written to `restarts.jsonl`
-together with the time until the child served again.
+A child whose signs say that it is steady has a clean record again; `MAX_FRUITLESS` deaths between which the run has
+not come any further end it, too. So does at once what a restart cannot mend: a disk that takes nothing more, a wrong
+configuration, a decision to stop, memory that was lacking at the same place twice. Every death is written to
+`restarts.jsonl` together with the time until the child served again.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from asyncrl.errors import UnavailableError
-from asyncrl.launch.processes import Child, Family
+from asyncrl.disk import unwritable
+from asyncrl.errors import StorageError, UnavailableError
+from asyncrl.launch.death import lacks_memory
+from asyncrl.launch.processes import Child, Family, obituary
 
 T = TypeVar("T")
 log = logging.getLogger("asyncrl.launch")
@@ -32,8 +36,14 @@ LONGEST_PAUSE_S = 10.0
 STALL_S = 5.0
 """A tick that comes this much late was stopped with this process: nobody could be heard."""
 MAX_DEATHS = 6
-FINAL_CODES = (2, 3)
-"""Exit codes of a process that ended on purpose: wrong configuration, or a decision to stop."""
+"""Of one child in a row, without having been steady in between."""
+MAX_FRUITLESS = 20
+"""Of all children together, without any progress of the run in between."""
+MISCONFIGURED = 2
+"""Exit code of a process that refuses its configuration, or could not have its address."""
+STOPPED = 3
+"""Exit code of a process that ended on purpose: a decision to stop, or a disk that takes nothing more."""
+MAKE_ROOM = "make room there, or let it be written, and go on with the run"
 
 
 class Signs(Protocol):
@@ -70,6 +80,8 @@ class Watched:
     pause_until: float = 0.0
     died: float = 0.0
     why: str = ""
+    reason: str = ""
+    """The error its log ended with at its newest death."""
     deaths: int = 0
     restarts: int = 0
     probe: asyncio.Task[bool] | None = None
@@ -79,14 +91,23 @@ class Supervisor:
     """Watches children while other work goes on beside it; see the module. Times in seconds."""
 
     def __init__(
-        self, family: Family, record: Path, silence_s: float, check: Callable[[], None] = lambda: None
+        self,
+        family: Family,
+        record: Path,
+        silence_s: float,
+        check: Callable[[], None] = lambda: None,
+        progress: Callable[[], int] = lambda: 0,
     ) -> None:
         self.family = family
+        self.progress = progress
+        """How far the run has come: steps and finished groups, say. Asked when a child has died."""
         self.check = check
         """Called before a child is started again; what it raises ends the run."""
         self.record = record
         self.silence_s = silence_s
         self.watched: list[Watched] = []
+        self._height = -1
+        self._fruitless = 0
 
     def watch(
         self, child: Child, signs: Signs, start_timeout_s: float, ends: bool = False, serving: bool = True
@@ -157,7 +178,7 @@ class Supervisor:
         if now - watched.since > self.silence_s:
             self._died(watched, now, f"gave no sign of life for {self.silence_s:g} s and was killed")
         elif watched.deaths and watched.signs.steady(now - watched.started):
-            watched.deaths = 0
+            watched.deaths, watched.reason = 0, ""
 
     def _died(self, watched: Watched, now: float, why: str) -> None:
         child = watched.child
@@ -167,17 +188,40 @@ class Supervisor:
         if watched.probe is not None:
             watched.probe.cancel()
             watched.probe = None
-        final = watched.ends and child.process.returncode in FINAL_CODES
         self.family.kill(child)
+        before, watched.reason = watched.reason, child.reason()
         if watched.state == "serving":
             watched.died, watched.why = now, why
         watched.deaths += 1
-        if final or watched.deaths >= MAX_DEATHS:
-            times = "" if final else f" {watched.deaths} times in a row"
-            raise UnavailableError(f"{child.name} {why}{times}; see {child.log}\n{child.tail()}")
+        self._give_up(watched, why, before)
         pause_s = 0.0 if watched.deaths == 1 else FIRST_PAUSE_S * 2.0 ** (watched.deaths - 2)
         watched.state, watched.pause_until = "waiting", now + min(pause_s, LONGEST_PAUSE_S)
-        log.warning("%s %s; starting it again", child.name, why)
+        told = f"{why}: {watched.reason}" if watched.reason else why
+        log.warning("%s %s; starting it again", child.name, told)
+
+    def _give_up(self, watched: Watched, why: str, before: str) -> None:
+        """End the run where starting the child again would not help. Raises `StorageError`, `UnavailableError`."""
+        child, code = watched.child, watched.child.process.returncode
+        if refused := unwritable(self.record.parent):
+            raise StorageError(obituary(child, why, f"{refused}; {MAKE_ROOM}"))
+        if code == STOPPED or (code == MISCONFIGURED and watched.ends):
+            raise UnavailableError(obituary(child, why))
+        same = watched.deaths > 1 and watched.reason == before
+        if code == MISCONFIGURED and same:
+            # Once may have been an address that was still taken.
+            raise UnavailableError(obituary(child, why, "twice in a row"))
+        if lacks_memory(watched.reason) and lacks_memory(before):
+            raise UnavailableError(
+                obituary(child, why, "memory was lacking twice; lower what this process needs")
+            )
+        if watched.deaths >= MAX_DEATHS:
+            raise UnavailableError(obituary(child, why, f"{watched.deaths} times in a row"))
+        height = self.progress()
+        self._fruitless = 1 if height > self._height else self._fruitless + 1
+        self._height = max(self._height, height)
+        if self._fruitless >= MAX_FRUITLESS:
+            advice = f"processes died {self._fruitless} times while the run came no further"
+            raise UnavailableError(obituary(child, why, advice))
 
     def _restart(self, watched: Watched, now: float) -> None:
         self.check()
@@ -190,7 +234,9 @@ class Supervisor:
         watched.state, watched.since, watched.started = "serving", now, now
         if not watched.restarts:
             return
-        event = {"time": time.time(), "name": watched.child.name, "why": watched.why}
+        event: dict[str, Any] = {"time": time.time(), "name": watched.child.name, "why": watched.why}
+        if watched.reason:
+            event["reason"] = watched.reason
         with open(self.record, "a", encoding="utf-8") as file:
             file.write(json.dumps(event | {"down_s": round(now - watched.died, 3)}) + "\n")
         log.warning("%s serves again after %.1f s", watched.child.name, now - watched.died)

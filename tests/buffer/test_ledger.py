@@ -4,7 +4,7 @@ import pytest
 
 from asyncrl.buffer.ledger import LeaseGoneError, Ledger, LedgerSettings, UnknownLeaseError
 from asyncrl.data.codec import decode_group
-from asyncrl.errors import ConfigError, ConflictError, InputError, StaleError, UnavailableError
+from asyncrl.errors import ConfigError, ConflictError, InputError, StaleError, StorageError
 from asyncrl.types import FailureClass
 from tests.buffer.factories import failed_group, group, lease, ledger, tasks, trajectory
 
@@ -411,7 +411,7 @@ def test_a_full_disk_changes_nothing_and_says_so(tmp_path):
     one = lease(book)
     before = book.stats()
     book._store.execute("PRAGMA max_page_count=12")
-    with pytest.raises(UnavailableError, match="database or disk is full; nothing was changed"):
+    with pytest.raises(StorageError, match="database or disk is full; nothing was changed"):
         book.put(group(one, length=200_000))
     assert book.stats() == before
     book._store.execute("PRAGMA max_page_count=100000")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from asyncrl.clients.buffer import BufferClient, BufferClientSync
-from asyncrl.errors import ConfigError, ConflictError, InputError, StaleError, UnavailableError
+from asyncrl.errors import ConfigError, ConflictError, InputError, StaleError, StorageError, UnavailableError
 from asyncrl.types import FailureClass
 from tests.buffer.factories import group, tasks
 from tests.buffer.serving import ProcessService, ThreadService
@@ -79,6 +79,19 @@ def test_errors_come_back_as_their_classes(service):
             await client.take(5, 0)
 
     with_client(service, act)
+
+
+def test_a_full_disk_of_the_buffer_is_told_from_an_outage(service):
+    async def act(client):
+        await client.add_tasks(tasks(2))
+        one = await client.lease("w", 0)
+        service.ledger._store.execute("PRAGMA max_page_count=8")
+        with pytest.raises(StorageError, match="database or disk is full; nothing was changed"):
+            await client.put(group(one, length=200_000))
+        service.ledger._store.execute("PRAGMA max_page_count=100000")
+        return await client.put(group(one, length=200_000))
+
+    assert with_client(service, act).outcome == "ready"
 
 
 def test_put_many_answers_each_group_for_itself(service):

@@ -10,7 +10,7 @@ import urllib.request
 
 import pytest
 
-from asyncrl.errors import UnavailableError
+from asyncrl.errors import StorageError, UnavailableError
 from asyncrl.launch.processes import Family, spawn
 from asyncrl.launch.signs import FileSigns, HttpSigns
 from asyncrl.launch.supervise import MAX_DEATHS, Supervisor
@@ -111,27 +111,118 @@ def script(family, name, code):
     return child
 
 
-@pytest.mark.slow
-def test_a_child_that_dies_again_and_again_is_given_up_with_the_end_of_its_log(family, tmp_path, monkeypatch):
-    monkeypatch.setattr("asyncrl.launch.supervise.LONGEST_PAUSE_S", 0.1)
-    child = script(family, "role", "import sys; print('out of luck'); sys.exit(7)")
+def run_beside(supervisor, seconds=60):
+    """Supervise until a child is given up; return why."""
+    with pytest.raises(UnavailableError) as caught:
+        asyncio.run(supervisor.beside(asyncio.sleep(seconds)))
+    return caught.value
+
+
+def lives(child):
+    return child.log.read_text().count("alive")
+
+
+@pytest.fixture
+def no_pause(monkeypatch):
+    monkeypatch.setattr("asyncrl.launch.supervise.LONGEST_PAUSE_S", 0.05)
+
+
+def test_a_child_that_dies_again_and_again_is_given_up_with_the_error_it_ended_with(
+    family, tmp_path, no_pause
+):
+    child = script(family, "role", "print('alive', flush=True); raise LookupError('out of luck')")
     supervisor = Supervisor(family, tmp_path / "restarts.jsonl", 30.0)
     supervisor.watch(child, Never(), START_S)
-    with pytest.raises(UnavailableError) as caught:
-        asyncio.run(supervisor.beside(asyncio.sleep(60)))
-    assert f"role ended with exit code 7 {MAX_DEATHS} times in a row; see " in str(caught.value)
-    assert "out of luck" in str(caught.value)
+    told = str(run_beside(supervisor))
+    assert told.startswith(
+        f"role ended with exit code 1: LookupError: out of luck; {MAX_DEATHS} times in a row; see {child.log}\n"
+    )
+    assert lives(child) == MAX_DEATHS
 
 
-@pytest.mark.parametrize("code", [2, 3])
-def test_a_trainer_that_ended_on_purpose_is_not_started_again(family, tmp_path, code):
-    child = script(family, "trainer", f"print('the reason'); raise SystemExit({code})")
+def test_the_error_is_on_the_console_at_every_death(family, tmp_path, no_pause, caplog):
+    child = script(family, "role", "raise LookupError('out of luck')")
+    supervisor = Supervisor(family, tmp_path / "restarts.jsonl", 30.0)
+    supervisor.watch(child, Never(), START_S)
+    run_beside(supervisor)
+    line = "role ended with exit code 1: LookupError: out of luck; starting it again"
+    assert [record.getMessage() for record in caplog.records] == [line] * (MAX_DEATHS - 1)
+
+
+@pytest.mark.parametrize(("code", "ends"), [(2, True), (3, True), (3, False)])
+def test_a_child_that_ended_on_purpose_is_not_started_again(family, tmp_path, code, ends):
+    child = script(
+        family,
+        "role",
+        f"import sys; print('alive'); print('asyncrl: the reason', file=sys.stderr); raise SystemExit({code})",
+    )
+    supervisor = Supervisor(family, tmp_path / "restarts.jsonl", 30.0)
+    supervisor.watch(child, Never(), START_S, ends=ends)
+    assert str(run_beside(supervisor)).startswith(f"role ended with exit code {code}: the reason; see ")
+    assert lives(child) == 1
+
+
+def test_a_service_that_refuses_its_configuration_twice_is_given_up(family, tmp_path, no_pause):
+    code = (
+        "import sys; print('alive'); print('asyncrl: env.name: wrong', file=sys.stderr); raise SystemExit(2)"
+    )
+    child = script(family, "env", code)
+    supervisor = Supervisor(family, tmp_path / "restarts.jsonl", 30.0)
+    supervisor.watch(child, Never(), START_S)
+    assert "env ended with exit code 2: env.name: wrong; twice in a row" in str(run_beside(supervisor))
+    assert lives(child) == 2
+
+
+def test_memory_that_is_lacking_twice_ends_the_run(family, tmp_path, no_pause):
+    child = script(family, "trainer", "print('alive', flush=True); raise MemoryError('8 GiB')")
     supervisor = Supervisor(family, tmp_path / "restarts.jsonl", 30.0)
     supervisor.watch(child, Never(), START_S, ends=True)
-    with pytest.raises(
-        UnavailableError, match=rf"trainer ended with exit code {code}; see (.|\n)*the reason"
-    ):
-        asyncio.run(supervisor.beside(asyncio.sleep(60)))
+    told = str(run_beside(supervisor))
+    assert "MemoryError: 8 GiB; memory was lacking twice; lower what this process needs" in told
+    assert lives(child) == 2
+
+
+def test_a_full_disk_ends_the_run_though_the_log_could_not_say_so(family, tmp_path, small_disk):
+    child = script(family, "trainer", "print('alive', flush=True); raise SystemExit(1)")
+    (small_disk / "large").write_bytes(bytes(900_000))
+    supervisor = Supervisor(family, small_disk / "restarts.jsonl", 30.0)
+    supervisor.watch(child, Never(), START_S, ends=True)
+    told = run_beside(supervisor)
+    assert isinstance(told, StorageError)
+    assert f"{small_disk}: No space left on device; make room there" in str(told)
+    assert lives(child) == 1
+
+
+class Always(Never):
+    """Signs of a child that is ready at once and steady, which clears its record."""
+
+    def ready(self):
+        return True
+
+    def steady(self, serving_s):
+        return True
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_deaths_without_any_progress_of_the_run_end_it(family, tmp_path, no_pause, monkeypatch, grows):
+    monkeypatch.setattr("asyncrl.launch.supervise.MAX_FRUITLESS", 8)
+    monkeypatch.setattr("asyncrl.launch.supervise.TICK_S", 0.01)
+    child = script(
+        family, "env", "import time; print('alive', flush=True); time.sleep(0.3); raise SystemExit(1)"
+    )
+    supervisor = Supervisor(
+        family, tmp_path / "restarts.jsonl", 30.0, progress=lambda: lives(child) if grows else 5
+    )
+    supervisor.watch(child, Always(), START_S)
+
+    async def watch():
+        await until(lambda: lives(child) >= 12)
+
+    if grows:
+        asyncio.run(supervisor.beside(watch()))
+    else:
+        assert "processes died 8 times while the run came no further" in str(run_beside(supervisor))
+        assert lives(child) == 8
 
 
 def test_a_trainer_that_has_finished_is_done(family, tmp_path):

@@ -1,0 +1,69 @@
+"""The exit code of a role that a disk refused: the launcher does not start it again."""
+
+import errno
+
+import pytest
+
+from asyncrl.cli import main
+from asyncrl.commands import serve
+from asyncrl.commands.train import _resumable
+from asyncrl.errors import ConfigError, StopError, UnavailableError
+
+
+def refused(*_):
+    raise RuntimeError("not saved") from OSError(errno.ENOSPC, "No space left on device", "step-000004")
+
+
+def test_a_role_that_a_disk_refused_says_so_and_is_not_to_be_started_again(monkeypatch, capsys):
+    monkeypatch.setattr(serve, "_buffer", refused)
+    assert main(["serve", "buffer"]) == serve.STOPPED
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == (
+        "asyncrl: [Errno 28] No space left on device: 'step-000004'; starting again does not help until there is room"
+    )
+
+
+def test_any_other_error_of_a_role_is_a_crash(monkeypatch):
+    def broken(*_):
+        raise OSError(errno.ENOENT, "No such file")
+
+    monkeypatch.setattr(serve, "_buffer", broken)
+    with pytest.raises(OSError, match="No such file"):
+        main(["serve", "buffer"])
+
+
+@pytest.mark.parametrize(
+    ("error", "notes"),
+    [
+        (UnavailableError("trainer died"), ["go on with the run: asyncrl train --resume {run}"]),
+        (KeyboardInterrupt(), ["go on with the run: asyncrl train --resume {run}"]),
+        (ConfigError("train.x: wrong"), []),
+    ],
+)
+def test_what_ends_a_run_says_how_to_go_on_with_it(tmp_path, error, notes):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(type(error)) as caught, _resumable(tmp_path):
+        raise error
+    assert getattr(caught.value, "__notes__", []) == [note.format(run=tmp_path) for note in notes]
+
+
+def test_a_disk_that_the_launcher_cannot_write_to_ends_the_run_without_a_traceback(
+    tmp_path, monkeypatch, capsys
+):
+    def run(args):
+        with _resumable(tmp_path):
+            refused()
+
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr("asyncrl.commands.train.run", run)
+    assert main(["train", "x"]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "asyncrl: [Errno 28] No space left on device: 'step-000004'",
+        f"asyncrl: go on with the run: asyncrl train --resume {tmp_path}",
+    ]
+
+
+def test_what_stops_a_run_is_said_once(tmp_path):
+    with pytest.raises(StopError) as caught, _resumable(tmp_path):
+        raise StopError("poison")
+    assert not hasattr(caught.value, "__notes__"), "there is no run to go on with yet"
