@@ -6,19 +6,23 @@ Exit codes: 0 done, 1 the run failed, 2 the command line or configuration is wro
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from asyncrl import __version__
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
+from asyncrl.import_path import search_in
 
-COMMANDS = ("train", "serve", "eval", "sft", "config", "doctor", "env", "sandbox", "replay")
+COMMANDS = ("train", "recipes", "serve", "eval", "sft", "config", "doctor", "env", "sandbox", "replay")
 """Modules of `asyncrl.commands`, in the order `--help` shows them."""
 
 EPILOG = """\
 examples:
-  asyncrl train gridworld_grpo                       run a recipe from recipes/
+  asyncrl recipes                                    list the recipes
+  asyncrl train gridworld_grpo                       run one
   asyncrl train my.toml train.num_steps=50 run.seed=1
   asyncrl config gridworld_grpo                      print every setting, defaults included
   asyncrl eval runs/NAME/checkpoints/step-000010 --env gridworld --tasks 200 --samples 4
@@ -29,6 +33,9 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    with contextlib.suppress(FileNotFoundError):
+        # As with `python -m`: a user's own environment or reward is usually a file of the current folder.
+        search_in([Path.cwd()])
     parser = build_parser(arguments)
     args = parser.parse_args(arguments)
     try:

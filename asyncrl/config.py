@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 import tomllib
 from collections.abc import Sequence
@@ -39,6 +40,14 @@ from asyncrl.config_sections import (
     TrustConfig,
 )
 from asyncrl.errors import ConfigError
+from asyncrl.import_path import absolute, search_in
+
+PACKAGED_RECIPES = Path(__file__).parent / "recipes"
+LOCAL_RECIPES = Path("recipes")
+"""Below the current folder; goes before those of the package."""
+
+MODEL_KEYS = {(section, "path") for section in ("model", "critic", "reference", "teacher")}
+"""Keys that name a folder with a model, or one of a hub."""
 
 FIXED_SECTIONS = ("run", "model", "env", "algo", "lora", "policies")
 """What makes a run the run it is; the rest may change when it is resumed."""
@@ -211,21 +220,26 @@ class Config(Section):
 
 
 def load_config(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a recipe and apply `section.key=value` overrides.
+    """Read a recipe, apply `section.key=value` overrides, and have its import paths found.
 
-    `recipe` is a TOML file, a folder with a `recipe.toml`, or the name of a folder under `recipes/`.
-    Raises `ConfigError` naming the key, the value and what is allowed.
+    `recipe` is a TOML file, a folder with a `recipe.toml`, a name (`known_recipes`), or the `config.json` of a run.
+    Files it names are taken relative to its own folder, those of overrides to the current one. Raises `ConfigError`
+    naming the key, the value and what is allowed.
     """
     path = find_recipe(recipe)
-    try:
-        data = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from error
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    ran = path.suffix == ".json"
+    data = _read(path)
+    if not ran:
+        data = _with_files_in(path.absolute().parent, data)
     for override in overrides:
-        _apply_override(data, override)
-    return parse_config(data, str(path))
+        apply_override(data, override)
+    run = data.get("run", {})
+    if not ran and isinstance(run, dict) and isinstance(run.get("python_path", []), list):
+        folders = [*run.get("python_path", []), str(Path.cwd())]
+        data["run"] = run | {"python_path": list(dict.fromkeys(folders))}
+    config = parse_config(data, str(path), strict=not ran)
+    search_in(config.run.python_path)
+    return config
 
 
 def parse_config(data: dict[str, Any], source: str = "configuration", strict: bool = True) -> Config:
@@ -246,23 +260,73 @@ def override_config(config: Config, overrides: Sequence[str]) -> Config:
             raise ConfigError(
                 f"override {override!r}: {section} cannot change while a run goes on; start another run"
             )
-        _apply_override(data, override)
+        apply_override(data, override)
     return parse_config(data, "the run's configuration with overrides", strict=False)
 
 
 def find_recipe(recipe: str | Path) -> Path:
-    """Return the recipe file that `recipe` names. Raises `ConfigError` listing what was tried."""
+    """Return the recipe file that `recipe` names, a local one before one of the package.
+
+    Raises `ConfigError` listing what was tried and what there is.
+    """
     path = Path(recipe)
-    tried = [path, path / "recipe.toml", Path("recipes") / path / "recipe.toml"]
+    folders = [path, LOCAL_RECIPES / path, PACKAGED_RECIPES / path]
+    tried = [path, *(folder / "recipe.toml" for folder in folders)]
     for candidate in tried:
         if candidate.is_file():
             return candidate
-    known = sorted(p.parent.name for p in Path("recipes").glob("*/recipe.toml"))
-    hint = f"; recipes here: {', '.join(known)}" if known else ""
-    raise ConfigError(f"no recipe {str(recipe)!r} (tried {', '.join(map(str, tried))}){hint}")
+    known = known_recipes()
+    close = difflib.get_close_matches(str(recipe), known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else "."
+    raise ConfigError(
+        f"no recipe {str(recipe)!r}{hint} Recipes: {', '.join(known)}; or give a TOML file, or a folder with "
+        f"recipe.toml (tried {', '.join(map(str, tried))})"
+    )
 
 
-def _apply_override(data: dict[str, Any], override: str) -> None:
+def known_recipes() -> dict[str, Path]:
+    """Return the recipe files that a name alone finds, by name."""
+    found: dict[str, Path] = {}
+    for folder in (LOCAL_RECIPES, PACKAGED_RECIPES):
+        for path in folder.glob("*/recipe.toml"):
+            found.setdefault(path.parent.name, path)
+    return dict(sorted(found.items()))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+
+
+def _with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
+    """Return settings with the files they name made absolute, relative ones in `folder`.
+
+    Those are `./x` and `../x`, `file.py:name`, `env.task_file`, `run.python_path`, and models that are there. What
+    else `run` names is in the current folder.
+    """
+    if isinstance(value, dict):
+        return {key: _with_files_in(folder, one, (*keys, str(key))) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_with_files_in(folder, one, keys) for one in value]
+    if not isinstance(value, str) or not value:
+        return value
+    keys = keys[2:] if keys[:1] == ("policies",) else keys
+    if keys[:1] == ("run",) and keys != ("run", "python_path"):
+        return value
+    there = os.path.abspath(folder / os.path.expanduser(value))
+    model = keys in MODEL_KEYS and value != "sft"
+    if keys in {("env", "task_file"), ("run", "python_path")} or value.startswith(("./", "../")):
+        return there
+    return there if model and os.path.exists(there) else absolute(value, folder)
+
+
+def apply_override(data: dict[str, Any], override: str) -> None:
+    """Set `section.key` of `data` to the TOML or JSON value of `section.key=value`. Raises `ConfigError`."""
     key, separator, text = override.partition("=")
     if not separator or not key:
         raise ConfigError(
@@ -274,14 +338,23 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
         section = section.setdefault(parent, {})
         if not isinstance(section, dict):
             raise ConfigError(f"override {override!r}: {parent!r} is a value, not a section")
-    section[last] = _parse_value(text)
+    section[last] = _with_files_in(Path.cwd(), _parse_value(override, text), (*parents, last))
 
 
-def _parse_value(text: str) -> Any:
-    """Read a TOML value; a bare word is a string."""
+def _parse_value(override: str, text: str) -> Any:
+    """Read a value; a bare word is a string. Raises `ConfigError` for a broken table or list."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except tomllib.TOMLDecodeError as error:
+        wrong = error
+    try:
+        return json.loads(text)
+    except ValueError:
+        if text.lstrip().startswith(("{", "[")):
+            raise ConfigError(
+                f'override {override!r}: neither TOML ({{a = 1}}) nor JSON ({{"a": 1}}); quote all of it for the '
+                f"shell: {wrong}"
+            ) from wrong
         return text
 
 

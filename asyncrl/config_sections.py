@@ -27,6 +27,8 @@ class RunConfig(Section):
     """Folder name under `folder`; empty means the recipe's name with a number."""
     folder: str = "runs"
     seed: int = Field(0, ge=0)
+    python_path: list[str] = Field(default_factory=list)
+    """Folders that import paths such as `my_env:MyEnv` are found in; the one the run was started in is added."""
     silence_timeout_s: float = Field(60.0, gt=0)
     """How long a process may give no sign of life before it is killed and started again."""
 

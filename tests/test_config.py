@@ -1,8 +1,10 @@
 """Recipes are read strictly: every refusal names the key, the value and what is allowed."""
 
+from pathlib import Path
+
 import pytest
 
-from asyncrl.config import load_config, parse_config
+from asyncrl.config import known_recipes, load_config, parse_config
 from asyncrl.errors import ConfigError
 
 MINIMAL = {"model": {"path": "m"}, "env": {"name": "gridworld"}}
@@ -61,8 +63,8 @@ def test_every_recipe_resolves_and_its_objective_is_valid(recipe):
 
 
 def test_an_unknown_recipe_lists_those_there_are():
-    with pytest.raises(ConfigError, match=r"recipes here: .*gridworld_grpo"):
-        load_config("gridword")
+    with pytest.raises(ConfigError, match=r"did you mean 'gridworld_grpo'\? Recipes: .*sql_grpo"):
+        load_config("gridword_grpo")
 
 
 def test_derived_values_follow_from_the_others():
@@ -126,3 +128,63 @@ def test_over_provisioning_limits_what_is_in_flight():
     config = parse_config(data | {"buffer": buffer | {"over_provision": 4}})
     assert (config.slots, config.groups_in_flight) == (12, 6)
     assert parse_config(data | {"buffer": buffer | {"over_provision": "auto"}}).slots == 24
+
+
+RECIPE = """
+[model]
+path = "base"
+[env]
+name = "my_env.py:Mine"
+task_file = "tasks.jsonl"
+config = { folder = "./tasks", command = ["python", "../agent.py"], reward = "rewards.py:mine", game = "tasks" }
+[run]
+python_path = ["lib"]
+folder = "./runs"
+[policies.other]
+agents = ["b"]
+model = { path = "base" }
+"""
+
+
+def test_a_recipe_names_files_relative_to_itself_and_the_command_line_to_the_current_folder(
+    tmp_path, monkeypatch
+):
+    for folder in ("here", "recipe/base"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "recipe" / "recipe.toml").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path / "here")
+    config = load_config("../recipe", ["critic.path=gone", "algo.loss=my_loss.py:mine"])
+    beside = str(tmp_path / "recipe")
+    assert config.model.path == config.policies["other"].model["path"] == f"{beside}/base"
+    assert config.env.name == f"{beside}/my_env.py:Mine"
+    assert config.env.task_file == f"{beside}/tasks.jsonl"
+    assert config.env.config == {
+        "folder": f"{beside}/tasks", "command": ["python", f"{tmp_path}/agent.py"],
+        "reward": f"{beside}/rewards.py:mine", "game": "tasks",
+    }  # fmt: skip
+    assert config.run.python_path == [f"{beside}/lib", f"{tmp_path}/here"]
+    assert config.run.folder == "./runs"
+    assert config.critic.path == "gone"
+    assert config.algo["loss"] == f"{tmp_path}/here/my_loss.py:mine"
+
+
+@pytest.mark.parametrize("text", ["{size = 4}", '{"size": 4}', '{"size":4}'])
+def test_tables_on_the_command_line_are_toml_or_json(text):
+    assert load_config("gridworld_grpo", [f"env.config={text}"]).env.config == {"size": 4}
+
+
+def test_a_broken_table_on_the_command_line_says_how_it_is_written():
+    with pytest.raises(ConfigError, match=r"neither TOML \(\{a = 1\}\) nor JSON \(\{\"a\": 1\}\)"):
+        load_config("gridworld_grpo", ["env.config={size: 4}"])
+    assert load_config("gridworld_grpo", ["judge.model=my-judge"]).judge.model == "my-judge"
+
+
+def test_packaged_recipes_are_found_from_anywhere_and_a_local_one_wins(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    packaged = load_config("gridworld_grpo")
+    assert packaged.env.name == "gridworld"
+    local = tmp_path / "recipes" / "gridworld_grpo"
+    local.mkdir(parents=True)
+    (local / "recipe.toml").write_text('[model]\npath = "sft"\n[env]\nname = "sql"\n')
+    assert load_config("gridworld_grpo").env.name == "sql"
+    assert known_recipes()["gridworld_grpo"] == Path("recipes/gridworld_grpo/recipe.toml")

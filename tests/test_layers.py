@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LAYERS = [
-    {"types", "errors", "endpoint", "jsonfile", "parent", "disk"},
+    {"types", "errors", "endpoint", "import_path", "jsonfile", "parent", "disk"},
     {"config_sections"},
     {"config", "log"},
     {"algo", "data", "buffer", "env", "weights"},

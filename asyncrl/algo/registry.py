@@ -19,11 +19,11 @@ keyword-only arguments are the parameters a recipe may set.
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 from asyncrl.errors import ConfigError
+from asyncrl.import_path import load_object
 
 _A = "asyncrl.algo.advantage."
 _L = "asyncrl.algo.loss."
@@ -173,7 +173,7 @@ def locate(kind: str, name: str) -> tuple[str, str]:
     """`(module, function)` of a name or import path; ConfigError with the nearest name otherwise."""
     known = KINDS[kind]
     path = known.get(name, name)
-    module, separator, function = path.partition(":")
+    module, separator, function = path.rpartition(":")
     if not separator or not module or not function:
         raise ConfigError(f"algo.{kind}: unknown name {name!r}{did_you_mean(name, known)}")
     return module, function
@@ -181,13 +181,7 @@ def locate(kind: str, name: str) -> tuple[str, str]:
 
 def resolve(kind: str, name: str) -> Callable[..., Any]:
     """Import and return the function behind a name or import path."""
-    module, function = locate(kind, name)
-    try:
-        return getattr(importlib.import_module(module), function)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"algo.{kind}: cannot import {name!r}: {error}") from error
-    except AttributeError as error:
-        raise ConfigError(f"algo.{kind}: module {module} has no function {function!r}") from error
+    return load_object(f"algo.{kind}", ":".join(locate(kind, name)))
 
 
 def did_you_mean(word: str, allowed: object) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.algo.registry import did_you_mean, locate
 from asyncrl.errors import ConfigError
+from asyncrl.import_path import source_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,11 @@ def read(kind: str, name: str) -> Signature | None:
 @functools.cache
 def _definitions(kind: str, module: str) -> dict[str, ast.FunctionDef | None]:
     """Top-level functions of a module, with None for names it binds in another way."""
+    source = source_file(f"algo.{kind}", module)
     try:
-        spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"algo.{kind}: cannot find module {module!r}: {error}") from error
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        raise ConfigError(f"algo.{kind}: cannot find the source of module {module!r}")
-    with open(spec.origin, encoding="utf-8") as file:
-        tree = ast.parse(file.read(), spec.origin)
+        tree = ast.parse(source.read_text(encoding="utf-8"), str(source))
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(f"algo.{kind}: {source} cannot be read: {error}") from error
     found: dict[str, ast.FunctionDef | None] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):

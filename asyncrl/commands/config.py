@@ -11,7 +11,9 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "config", help="print a recipe's resolved configuration, after checking it"
     )
-    parser.add_argument("recipe", help="a TOML file, a folder with recipe.toml, or a name under recipes/")
+    parser.add_argument(
+        "recipe", help="a TOML file, a folder with recipe.toml, or a name that `asyncrl recipes` lists"
+    )
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.set_defaults(run=run)
 

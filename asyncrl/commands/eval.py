@@ -31,25 +31,27 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asyncrl.config import load_config, parse_config
+    from asyncrl.config import apply_override, load_config, parse_config
+    from asyncrl.import_path import absolute, search_in
     from asyncrl.launch.evaluate import evaluate_checkpoint
     from asyncrl.launch.train import describe
 
-    if args.recipe and args.recipe.endswith(".json"):
-        data = json.loads(Path(args.recipe).read_text())
-        config = parse_config({**data, "model": {**data["model"], "path": args.checkpoint}}, strict=False)
-    elif args.recipe:
-        config = load_config(args.recipe, [f"model.path={args.checkpoint}", *args.overrides])
+    env = absolute(args.env, Path.cwd())
+    fixed = (f"model.path={json.dumps(args.checkpoint)}", f"env.name={json.dumps(env)}")
+    if args.recipe:
+        config = load_config(args.recipe, [*fixed, *args.overrides])
     else:
-        data = {
-            "model": {"path": args.checkpoint},
-            "env": {"name": args.env},
+        data: dict[str, Any] = {
+            "run": {"python_path": [str(Path.cwd())]},
             "engine": {"max_model_len": _context(args.checkpoint)},
         }
+        for override in (*fixed, *args.overrides):
+            apply_override(data, override)
         config = parse_config(data)
+        search_in(config.run.python_path)
     folder = Path(tempfile.mkdtemp(prefix="asyncrl-eval-"))
     try:
-        result = evaluate_checkpoint(config, folder, args.checkpoint, args.env, args.tasks, args.samples)
+        result = evaluate_checkpoint(config, folder, args.checkpoint, env, args.tasks, args.samples)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print(describe(result))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 import tempfile
@@ -122,7 +121,7 @@ def _config(args: argparse.Namespace) -> Any:
         path = args.folder / "config.json"
         if not path.is_file():
             raise ConfigError(f"--folder {args.folder}: has no config.json")
-        return Config.model_validate(json.loads(path.read_text()), strict=False)
+        return load_config(path)
     if args.recipe:
         return load_config(args.recipe)
     return Config.model_validate({"model": {"path": args.model or "none"}, "env": {"name": "gridworld"}})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
 from typing import Any
 
 
@@ -22,12 +20,9 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asyncrl.config import Config, load_config
+    from asyncrl.config import load_config
 
-    if args.recipe.endswith(".json"):
-        config = Config.model_validate(json.loads(Path(args.recipe).read_text()), strict=False)
-    else:
-        config = load_config(args.recipe, args.overrides)
+    config = load_config(args.recipe, args.overrides)
     from asyncrl.train.sft import train_base_model
 
     folder = train_base_model(config, args.out)

@@ -24,7 +24,7 @@ def add(subparsers: Any) -> None:
         "recipe",
         nargs="?",
         default="",
-        help="a TOML file, a folder with recipe.toml, or a name under recipes/",
+        help="a TOML file, a folder with recipe.toml, or a name that `asyncrl recipes` lists",
     )
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="settings, such as train.num_steps=20"

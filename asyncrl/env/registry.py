@@ -1,12 +1,12 @@
-"""Environments by name. A user's own is named by import path: `my_pkg.my_env:MyEnv`."""
+"""Environments by name. A user's own is named by import path: `my_pkg.my_env:MyEnv` or `my_env.py:MyEnv`."""
 
 from __future__ import annotations
 
 import difflib
-import importlib
 
 from asyncrl.env.protocol import Env
 from asyncrl.errors import ConfigError
+from asyncrl.import_path import FORMS, load_object
 
 ENVS: dict[str, str] = {
     "browser": "asyncrl.envs.browser.env:Browser",
@@ -42,18 +42,14 @@ ELSEWHERE: dict[str, str] = {"agent": "asyncrl.env.agent:AgentTasks"}
 def load_env(name: str) -> type[Env]:
     """Return the environment class of a name or import path. Raises `ConfigError` saying what is allowed."""
     path = (ENVS | ELSEWHERE).get(name, name)
-    module, separator, attribute = path.partition(":")
-    if not separator:
+    if ":" not in path:
         close = difflib.get_close_matches(name, ENVS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise ConfigError(
             f"env.name: unknown environment {name!r}; {hint}allowed: {', '.join(sorted(ENVS))}, "
-            "or an import path such as my_pkg.my_env:MyEnv"
+            f"or an import path such as {FORMS}"
         )
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"env.name: {name!r} cannot be imported: {error}") from error
+    found = load_object("env.name", path)
     if not (isinstance(found, type) and issubclass(found, Env)):
         raise ConfigError(f"env.name: {name!r} is not a subclass of asyncrl.env.protocol.Env")
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import inspect
 import json
 import math
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from asyncrl.errors import ConfigError
+from asyncrl.import_path import load_object
 
 MAX_OUTPUT_BYTES = 1 << 20
 """Of standard output and of standard error; what an agent writes beyond is dropped, oldest first."""
@@ -141,25 +141,10 @@ def load_agent(config: Mapping[str, Any]) -> Agent:
         ):
             raise ConfigError(f"env.config.command: must be a list of texts, got {command!r}")
         return CommandAgent(command, config.get("environment"), config.get("cwd"))
-    module, _, name = str(path).rpartition(":")
-    try:
-        function = getattr(_import(module), name)
-    except (ImportError, AttributeError, ValueError, OSError) as error:
-        raise ConfigError(f"env.config.callable: {path!r} cannot be imported: {error}") from error
+    function = load_object("env.config.callable", path)
     if not callable(function):
         raise ConfigError(f"env.config.callable: {path!r} is not callable")
     return CallableAgent(function)
-
-
-def _import(module: str) -> Any:
-    if not module.endswith(".py"):
-        return importlib.import_module(module)
-    spec = importlib.util.spec_from_file_location(f"asyncrl_agent_{os.path.basename(module)[:-3]}", module)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{module} is not a Python file")
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
 
 
 def parse_report(raw: Any) -> Report:

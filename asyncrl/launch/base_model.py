@@ -11,6 +11,7 @@ from pathlib import Path
 
 from asyncrl.config import Config
 from asyncrl.errors import UnavailableError
+from asyncrl.import_path import source_file
 from asyncrl.launch.folder import cache_folder
 
 FORMAT = 2
@@ -19,14 +20,19 @@ FORMAT = 2
 
 def base_model_key(config: Config) -> str:
     """Return a name that changes with everything the base model depends on."""
+    name, source = config.env.name, ""
+    if ":" in name:
+        module, _, name = name.rpartition(":")
+        # The demonstrations follow from what the file says, not from where it is.
+        source = source_file("env.name", module).read_text(encoding="utf-8")
     parts = {
         "format": FORMAT,
         "sft": config.sft.model_dump(),
-        "env": [config.env.name, config.env.config],
+        "env": [name, config.env.config, *([source] if source else [])],
         "max_model_len": config.engine.max_model_len,
     }
     digest = hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=6).hexdigest()
-    return f"{config.env.name.replace(':', '-')}-{digest}"
+    return f"{name}-{digest}"
 
 
 def cached_base_model(config: Config) -> Path:

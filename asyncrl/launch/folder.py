@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from asyncrl.config import Config, override_config, parse_config
+from asyncrl.config import Config, load_config, override_config
 from asyncrl.errors import ConfigError
 from asyncrl.jsonfile import write_json
 
@@ -73,8 +73,7 @@ def open_run(path: Path, overrides: Sequence[str]) -> Config:
     """Return the configuration of a run that is to go on, with overrides. Raises `ConfigError`."""
     if not (path / "config.json").is_file():
         raise ConfigError(f"--resume {path}: has no config.json; give the folder of a run, such as runs/NAME")
-    data = json.loads((path / "config.json").read_text())
-    return override_config(parse_config(data, str(path / "config.json"), strict=False), overrides)
+    return override_config(load_config(path / "config.json"), overrides)
 
 
 def cache_folder() -> Path:

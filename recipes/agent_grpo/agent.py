@@ -1,8 +1,7 @@
 """An agent that walks the grid of `asyncrl.envs.gridworld`, written with the openai package.
 
-As a callable it is `recipes/agent_grpo/agent.py:play`; as a command, `python recipes/agent_grpo/agent.py`: then the
-task is JSON on standard input, gateway and key are in OPENAI_BASE_URL and OPENAI_API_KEY, and the last line it prints
-is its report.
+As a callable it is `agent.py:play`; as a command, `python ./agent.py`: then the task is JSON on standard input,
+gateway and key are in OPENAI_BASE_URL and OPENAI_API_KEY, and the last line it prints is its report.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "algorithms"
         ({"loss": {"name": "ppo_clip", "eps_low": True}}, r"loss\.eps_low: got True"),
         ({"advantage": {"name": "grpo", "std": "grup"}}, r"advantage\.std: got 'grup'.*leave_one_out"),
         ({"advantages": "grpo"}, "algo.advantages: unknown key.*did you mean 'advantage'"),
-        ({"loss": "no_such_package.module:f"}, "cannot find module"),
+        ({"loss": "no_such_package.module:f"}, "there is no module"),
         ({"loss": "asyncrl.algo.loss.ppo:ppo_clap"}, "no function 'ppo_clap'.*did you mean 'ppo_clip'"),
         ({"corrections": ["opsm"]}, r"corrections\[0\]\.delta: 'opsm' needs this parameter"),
         ({"corrections": "token_tis"}, "corrections: expected a list"),

@@ -6,8 +6,9 @@ import json
 import pytest
 
 from asyncrl.cli import main
-from asyncrl.env.adapters.needs import AdapterEnv, load_object, need
+from asyncrl.env.adapters.needs import AdapterEnv, need
 from asyncrl.errors import ConfigError
+from asyncrl.import_path import load_object
 
 
 class Uninstalled(AdapterEnv):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import zlib
 from typing import Any, ClassVar
 
 from asyncrl.env.adapters.gym_text import TextOf, ansi_text, minigrid_text, plain_text
-from asyncrl.env.adapters.needs import AdapterEnv, load_object
+from asyncrl.env.adapters.needs import AdapterEnv
 from asyncrl.env.protocol import Action, Step
+from asyncrl.import_path import load_module, load_object
 from asyncrl.types import Message, Task
 
 TEXTS: dict[str, TextOf] = {"ansi": ansi_text, "minigrid": minigrid_text, "observation": plain_text}
@@ -139,8 +139,8 @@ class Gymnasium(AdapterEnv):
             # It prints every layout it rejects; a name in its module hides the builtin.
             vars(self.load("minigrid.envs.babyai.core.roomgrid_level"))["print"] = lambda *what: None
         if ":" in id:
-            module, _, id = id.partition(":")
-            _register(module)
+            module, _, id = id.rpartition(":")
+            load_module("id", module)
         if id not in library.registry:
             raise ValueError(f"id: unknown environment {id!r}; see `gymnasium.registry`")
         if "ansi" in _modes(library, id):
@@ -170,14 +170,6 @@ class Gymnasium(AdapterEnv):
             views = isinstance(space, self.load().spaces.Dict) and {"mission", "image"} <= set(space)
             text = "minigrid" if views else rendered
         return TEXTS[text] if text in TEXTS else load_object("text", text)
-
-
-def _register(module: str) -> None:
-    """Import a module that registers environments of its own. Raises `ValueError`."""
-    try:
-        importlib.import_module(module)
-    except ImportError as error:
-        raise ValueError(f"id: module {module!r} cannot be imported: {error}") from error
 
 
 def _modes(library: Any, id: str) -> list[str]:

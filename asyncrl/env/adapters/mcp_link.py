@@ -10,8 +10,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from asyncrl.env.adapters.calls import CallRefused, tool_schema
-from asyncrl.env.adapters.needs import load_object, need
+from asyncrl.env.adapters.needs import need
 from asyncrl.errors import ConfigError, InfrastructureError
+from asyncrl.import_path import load_object
 
 EXTRA = "mcp"
 CONNECTION_CLOSED = -32000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from asyncrl.env.protocol import Env
 from asyncrl.errors import ConfigError
@@ -45,16 +45,3 @@ def need(module: str, extra: str) -> ModuleType:
         raise ConfigError(
             f"module {module!r} cannot be imported ({error}); install it with: pip install 'asyncrl[{extra}]'"
         ) from error
-
-
-def load_object(setting: str, path: Any) -> Any:
-    """Return what an import path `package.module:name` names. Raises `ConfigError` naming the setting."""
-    module, separator, name = str(path).partition(":")
-    if not separator or not name:
-        raise ConfigError(
-            f"{setting}: must be an import path such as my_pkg.my_module:my_function, got {path!r}"
-        )
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{setting}: {path!r} cannot be imported: {error}") from error

@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from asyncrl.env.adapters.needs import load_object
 from asyncrl.errors import ConfigError
+from asyncrl.import_path import load_object
 from asyncrl.types import Message
 
 STOPS = ("###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###")

@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from asyncrl.env.adapters.needs import AdapterEnv, load_object
+from asyncrl.env.adapters.needs import AdapterEnv
 from asyncrl.env.adapters.own_random import OwnRandom
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import EnvironmentFailure
+from asyncrl.import_path import load_object
 from asyncrl.types import Message, Task
 
 Opponent = Callable[[str, random.Random], str]

@@ -11,13 +11,17 @@ from typing import Any
 
 from asyncrl.env.adapters.needs import need
 from asyncrl.errors import ConfigError
+from asyncrl.import_path import load_object
 
 EXTRA = "verifiers"
 _lock = threading.Lock()
 
 
 def load_environment(id: str, arguments: dict[str, Any]) -> Any:
-    """Return what the module of `id` makes by `load_environment(**arguments)`. Raises `ConfigError`."""
+    """Return what the module of `id` makes by `load_environment(**arguments)`. Raises `ConfigError`.
+
+    `id` may also be the import path of such a function.
+    """
     with _lock:
         return _load(id, json.dumps(arguments, sort_keys=True))
 
@@ -32,7 +36,8 @@ def _load(id: str, arguments: str) -> Any:
     vars(need("verifiers.envs.environment", EXTRA))["signal"] = inert
     need("datasets", EXTRA).disable_progress_bars()
     try:
-        made = library.load_environment(id, **json.loads(arguments))
+        own = load_object("id", id) if ":" in id else functools.partial(library.load_environment, id)
+        made = own(**json.loads(arguments))
     except (ValueError, RuntimeError) as error:
         raise ConfigError(f"id: verifiers environment {id!r} cannot be loaded: {error}") from error
     if not isinstance(made, library.MultiTurnEnv):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 
 from asyncrl.env.sandbox.protocol import Guarantee, Probe, Sandbox, SandboxSpec
 from asyncrl.errors import ConfigError
+from asyncrl.import_path import FORMS, load_object
 
 BACKENDS = {
     "bubblewrap": "asyncrl.env.sandbox.bubblewrap:BubblewrapSandbox",
@@ -32,15 +32,12 @@ _probes: dict[str, Probe] = {}
 def backend_class(name: str) -> type[Sandbox]:
     """The class behind a backend's name or import path. Raises `ConfigError`."""
     path = BACKENDS.get(name, name)
-    module_name, _, class_name = path.partition(":")
-    if not class_name:
+    if ":" not in path:
         raise ConfigError(
-            f"unknown sandbox backend {name!r}; allowed: auto, {', '.join(BACKENDS)}, or module:Class"
+            f"unknown sandbox backend {name!r}; allowed: auto, {', '.join(BACKENDS)}, or an import path "
+            f"such as {FORMS}"
         )
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"sandbox backend {name!r} ({path}) cannot be imported: {error}") from error
+    found = load_object("sandbox backend", path)
     if not (isinstance(found, type) and issubclass(found, Sandbox)):
         raise ConfigError(f"sandbox backend {name!r} ({path}) is not a subclass of Sandbox")
     return found

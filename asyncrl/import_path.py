@@ -1,0 +1,145 @@
+"""Import paths: how a configuration names an environment, agent, loss or reward of the user's own.
+
+    package.module:name       found in the current folder, the run's `run.python_path` and the installed packages
+    path/to/file.py:name      a file; those of its own folder can be imported by it
+
+A file is imported once a process, whatever names it. What is wrong is a `ConfigError` that says what was looked for
+and where.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import os
+import re
+import sys
+import threading
+import traceback
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from asyncrl.errors import ConfigError
+
+FORMS = "my_pkg.my_module:name or path/to/file.py:name"
+_FILE = re.compile(r"(?P<file>[^\n]*[^\n/]\.py):(?P<name>[^\s:/]+)")
+_lock = threading.RLock()
+
+
+def load_object(setting: str, path: Any) -> Any:
+    """Return what an import path names. Raises `ConfigError` naming the setting."""
+    module, separator, name = str(path).rpartition(":")
+    if not separator or not module or not name:
+        raise ConfigError(f"{setting}: must be an import path such as {FORMS}, got {path!r}")
+    loaded = load_module(setting, module, path)
+    try:
+        return getattr(loaded, name)
+    except AttributeError:
+        close = difflib.get_close_matches(name, vars(loaded), n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        where = getattr(loaded, "__file__", None) or module
+        raise ConfigError(
+            f"{setting}: {str(path)!r} cannot be imported: {where} has no {name!r}{hint}"
+        ) from None
+
+
+def load_module(setting: str, module: str, path: Any = None) -> ModuleType:
+    """Import a module named as before the colon of an import path. Raises `ConfigError` naming the setting.
+
+    path: what to call it in the message, such as the whole import path.
+    """
+    failed = f"{setting}: {str(path or module)!r} cannot be imported"
+    try:
+        if module.endswith(".py"):
+            return _load_file(_existing(Path(module), failed))
+        return importlib.import_module(module)
+    except ConfigError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name and f"{module}.".startswith(f"{error.name}."):
+            raise ConfigError(f"{failed}: {_not_found(error.name)}") from error
+        raise ConfigError(f"{failed}: {_told(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{failed}: {_told(error)}") from error
+
+
+def source_file(setting: str, module: str) -> Path:
+    """Return the source of a module or file without importing it. Raises `ConfigError` naming the setting."""
+    failed = f"{setting}: {module!r} cannot be imported"
+    if module.endswith(".py"):
+        return _existing(Path(module), failed)
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{failed}: {_not_found(error.name or module)}") from error
+    except (Exception, SystemExit) as error:
+        # Finding a module imports the packages it lies in.
+        raise ConfigError(f"{failed}: {_told(error)}") from error
+    if spec is None:
+        raise ConfigError(f"{failed}: {_not_found(module)}")
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        raise ConfigError(f"{failed}: it has no Python source")
+    return Path(spec.origin)
+
+
+def search_in(folders: Iterable[str | Path]) -> None:
+    """Have modules found in these folders, before the installed packages; those that come first go first."""
+    for folder in reversed([str(Path(folder).absolute()) for folder in folders]):
+        if folder not in (os.path.abspath(entry) for entry in sys.path):
+            sys.path.insert(0, folder)
+    importlib.invalidate_caches()
+
+
+def absolute(text: str, folder: Path) -> str:
+    """Return `file.py:name` with its file in `folder` unless that is absolute; any other text as it is."""
+    found = _FILE.fullmatch(text)
+    if found is None:
+        return text
+    return f"{os.path.abspath(folder / os.path.expanduser(found['file']))}:{found['name']}"
+
+
+def _existing(file: Path, failed: str) -> Path:
+    if not file.is_file():
+        raise ConfigError(f"{failed}: there is no file {str(file.absolute())!r}")
+    return file.resolve()
+
+
+def _load_file(file: Path) -> ModuleType:
+    name = f"asyncrl_file_{file.stem}_{zlib.crc32(os.fsencode(file)):08x}"
+    with _lock:
+        if name in sys.modules:
+            return sys.modules[name]
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        if str(file.parent) not in sys.path:
+            # Last, so that a file beside it hides nothing that others import.
+            sys.path.append(str(file.parent))
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
+
+
+def _not_found(module: str) -> str:
+    installed = tuple(os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix))
+    folders = dict.fromkeys(os.path.abspath(entry) for entry in sys.path if os.path.isdir(entry or "."))
+    own = [f for f in folders if not os.path.realpath(f).startswith(installed)]
+    return (
+        f"there is no module {module!r} in {', '.join(own) or 'the current folder'} or among the installed packages; "
+        "start where it lies, set run.python_path, or give its file: path/to/file.py:name"
+    )
+
+
+def _told(error: BaseException) -> str:
+    """Say what an import raised, and in which line of whose file."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
+    return f"{type(error).__name__}: {error}{where}"
