@@ -95,7 +95,7 @@ class Trajectory:
     failure: FailureClass | None = None
     """Set exactly when `status` is FAILED."""
     error: str = ""
-    """What went wrong (FAILED) or which limit was hit (TRUNCATED)."""
+    """What went wrong (FAILED), which limit was hit (TRUNCATED), or what the agent did that ended it (FINISHED)."""
     timing: dict[str, float] = field(default_factory=dict)
     """Seconds: `wall_s`, `engine_s`, `env_s`, `queue_s`."""
     info: dict[str, Any] = field(default_factory=dict)

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from asyncrl.env.protocol import Action, ToolCall
+from asyncrl.env.protocol import Action, ToolCall, tool_call_id
 from asyncrl.types import Message
 
 Handler = Callable[..., str | Awaitable[str]]
@@ -47,14 +47,15 @@ async def answer_calls(
         {"role": "tool", "name": call.name, "tool_call_id": call.id, "content": result}
         for call, result in zip(action.tool_calls, results, strict=True)
     ]
-    return messages + [{"role": "tool", "content": f"error: {text}"} for text in action.parse_errors]
+    return messages + action.error_messages()
 
 
 def call_message(*calls: tuple[str, dict[str, Any]]) -> Message:
     """Return the assistant message that makes these calls (name, arguments)."""
     functions = [{"name": name, "arguments": arguments} for name, arguments in calls]
     tool_calls = [
-        {"type": "function", "id": f"call-{i}", "function": function} for i, function in enumerate(functions)
+        {"type": "function", "id": tool_call_id(i), "function": function}
+        for i, function in enumerate(functions)
     ]
     return {"role": "assistant", "content": "", "tool_calls": tool_calls}
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from asyncrl.env.host import SessionGone
-from asyncrl.env.protocol import Action, ToolCall
+from asyncrl.env.protocol import Action, ToolCall, tool_call_id
 from asyncrl.errors import ConfigError, InputError, UnavailableError
 from asyncrl.types import Message, Task
 
@@ -121,7 +121,7 @@ def _call(index: int, call: Any) -> ToolCall:
     arguments = call.get("arguments", {}) if isinstance(call, dict) else None
     if not isinstance(arguments, dict) or not isinstance(call.get("name"), str):
         raise InputError(f"tool_calls.{index}: must be {{name, arguments}}, got {call!r:.100}")
-    return ToolCall(f"call-{index}", call["name"], arguments)
+    return ToolCall(tool_call_id(index), call["name"], arguments)
 
 
 def observation_answer(

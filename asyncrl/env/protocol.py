@@ -12,6 +12,14 @@ MAIN_AGENT = ""
 """Name of the agent that `reset` speaks to."""
 
 
+def tool_call_id(number: int, kind: str = "call") -> str:
+    """Return the id of a turn's call: nine alphanumeric characters, the only form that Mistral's templates take.
+
+    kind: four letters that keep ids apart which are counted apart.
+    """
+    return f"{kind}{number:05d}"
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """One call the model made, parsed from its own format."""
@@ -30,6 +38,20 @@ class Action:
     tool_calls: tuple[ToolCall, ...] = ()
     parse_errors: tuple[str, ...] = ()
     """One message per malformed tool call, fit to show the model."""
+
+    def answer_ids(self) -> list[str]:
+        """Return the `tool_call_id`s that answers to the turn carry: of its calls, then of its malformed ones."""
+        return [call.id for call in self.tool_calls] + [
+            tool_call_id(number, "fail") for number in range(len(self.parse_errors))
+        ]
+
+    def error_messages(self) -> list[Message]:
+        """Return a tool message for each malformed call that says what is wrong with it."""
+        ids = self.answer_ids()[len(self.tool_calls) :]
+        return [
+            {"role": "tool", "tool_call_id": call_id, "content": f"error: {text}"}
+            for call_id, text in zip(ids, self.parse_errors, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True)

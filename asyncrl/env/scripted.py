@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from asyncrl.env.host import EnvHost
-from asyncrl.env.protocol import Action, Env, Step, ToolCall
+from asyncrl.env.protocol import Action, Env, Step, ToolCall, tool_call_id
 from asyncrl.types import Message, Task
 
 STEP_TIMEOUT_S = 60.0
@@ -34,7 +34,9 @@ def to_action(message: Message) -> Action:
     """Return the action an assistant message stands for."""
     calls = tuple(
         ToolCall(
-            str(call.get("id", f"call-{i}")), call["function"]["name"], dict(call["function"]["arguments"])
+            str(call.get("id", tool_call_id(i))),
+            call["function"]["name"],
+            dict(call["function"]["arguments"]),
         )
         for i, call in enumerate(message.get("tool_calls") or ())
     )
@@ -109,7 +111,7 @@ def nonsense(tools: list[dict[str, Any]]) -> Iterator[tuple[str, Action]]:
             yield f"{name} without arguments", Action("", (ToolCall("call-0", name, {}),))
         for i, value in enumerate(WRONG_VALUES if properties else ()):
             arguments = dict.fromkeys(properties, value)
-            yield f"{name} with {value!r:.30}", Action("", (ToolCall(f"call-{i}", name, arguments),))
+            yield f"{name} with {value!r:.30}", Action("", (ToolCall(tool_call_id(i), name, arguments),))
 
 
 def what_is_malformed(message: Message) -> str:

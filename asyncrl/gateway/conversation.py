@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from asyncrl.env.protocol import tool_call_id
 from asyncrl.env.tool_schemas import check_function, check_parameters
 from asyncrl.errors import InputError
 from asyncrl.rollout.toolcalls import MAX_DEPTH, check_portable
@@ -168,8 +169,7 @@ def tool_call(position: int, name: str, arguments: Any) -> dict[str, Any]:
     """One call of an assistant message as chat templates take it."""
     return {
         "type": "function",
-        # Nine alphanumeric characters: the only form that Mistral's templates take.
-        "id": f"call{position:05d}",
+        "id": tool_call_id(position),
         "function": {"name": name, "arguments": arguments},
     }
 

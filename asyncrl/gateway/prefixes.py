@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from asyncrl.errors import AsyncRLError, ConfigError, InputError
+from asyncrl.errors import ConfigError, InputError
 from asyncrl.gateway.conversation import Conversation, extend_key
 from asyncrl.gateway.episode import Episode
 from asyncrl.gateway.tree import Call, token_ids
-from asyncrl.rollout.render import ChatRenderer
+from asyncrl.rollout.render import ChatRenderer, TemplateRefused
 
 
 def continue_chat(
@@ -90,7 +90,5 @@ def _rest(renderer: ChatRenderer, parent: Call, conversation: Conversation, afte
 def _render(render: Callable[[], np.ndarray]) -> np.ndarray:
     try:
         return render()
-    except AsyncRLError:
-        raise
-    except Exception as error:
-        raise InputError(f"messages: the model's chat template refuses them: {error}") from error
+    except TemplateRefused as error:
+        raise InputError(f"messages: the model's chat template refuses them: {error.reason}") from error

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncrl.env.protocol import MAIN_AGENT, Action, Step
-from asyncrl.errors import EnvironmentFailure
+from asyncrl.env.protocol import MAIN_AGENT, Action, Step, tool_call_id
+from asyncrl.errors import AgentError, EnvironmentFailure, EpisodeError, InputError
 from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.render import ChatRenderer
 from asyncrl.types import Message, Status, Task, Trajectory
@@ -26,11 +26,25 @@ class Conversation:
         self.tools = tools
         self.num_opening = len(messages)
         self.messages = builder.conversation = list(messages)
-        builder.add_context(renderer.opening(messages, tools))
+        self._expected: list[str] = []
+        """Ids of the calls that the last turn made, malformed ones included."""
+        try:
+            builder.add_context(renderer.opening(messages, tools))
+        except InputError as error:
+            raise _environment(builder, error) from error
 
     def hear(self, messages: list[Message], observation_id: str) -> None:
-        """Append what answers the last turn."""
-        self.builder.add_context(self.renderer.observation(messages, self.tools), observation_id)
+        """Append what answers the last turn.
+
+        Raises `AgentError` where the chat template refuses it for the number of calls that the turn made, and
+        `EnvironmentFailure` where it refuses it for anything else.
+        """
+        messages = _with_ids(messages, self._expected)
+        try:
+            ids = self.renderer.observation(messages, self.tools)
+        except InputError as error:
+            raise self._blame(messages, error) from error
+        self.builder.add_context(ids, observation_id)
         self.messages += messages
 
     def unhear(self) -> None:
@@ -42,6 +56,21 @@ class Conversation:
     def say(self, action: Action) -> None:
         """Append the turn sampled last, as the message it was parsed to."""
         self.messages.append(_assistant_message(action))
+        self._expected = action.answer_ids()
+
+    def _blame(self, messages: list[Message], error: InputError) -> EpisodeError:
+        """Return whose failure it is that the template refuses `messages`.
+
+        It is the agent's where its turn made several calls and the template takes the answer to one alone.
+        """
+        answers = [m for m in messages if m["role"] == "tool"]
+        if 1 < len(answers) <= len(self._expected):
+            try:
+                self.renderer.observation([m for m in messages if m not in answers[1:]], self.tools)
+            except InputError:
+                return _environment(self.builder, error)
+            return AgentError(f"a turn of {len(answers)} calls: {error}")
+        return _environment(self.builder, error)
 
     def history(self) -> dict[str, Any]:
         """Return whether fresh renderings of the messages agree with the tokens, and where they fork."""
@@ -92,6 +121,12 @@ class Conversations:
                 )
             found.builder.add_reward(reward)
 
+    def fail_turn(self) -> None:
+        """Note that the agent ended the episode by a turn that cannot be answered, as environments note it."""
+        main = self._by_agent[MAIN_AGENT].builder
+        self.current.builder.components["agent_error"] = 1.0
+        main.success = False
+
     def finish(self, status: Status, error: str, check_history: bool) -> tuple[Trajectory, ...]:
         """Return a trajectory for every agent that has spoken, the main agent's first.
 
@@ -114,6 +149,24 @@ class Conversations:
 def agent_of(name: str) -> str:
     """Return whose invocation it is: the part of the name before "/"."""
     return name.partition("/")[0]
+
+
+def _environment(builder: TrajectoryBuilder, error: InputError) -> EnvironmentFailure:
+    return EnvironmentFailure(f"environment {builder.task.env!r}: {error}")
+
+
+def _with_ids(messages: list[Message], expected: list[str]) -> list[Message]:
+    """Return the messages with the id of the call it answers on each tool message without one, in their order."""
+    found, place = [], 0
+    for message in messages:
+        if message["role"] == "tool":
+            if not message.get("tool_call_id"):
+                known = place < len(expected)
+                call_id = expected[place] if known else tool_call_id(place, "more")
+                message = {**message, "tool_call_id": call_id}
+            place += 1
+        found.append(message)
+    return found
 
 
 def _assistant_message(action: Action) -> Message:

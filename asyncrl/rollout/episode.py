@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from asyncrl.env.protocol import Action, Step
-from asyncrl.errors import DeadlineError, EpisodeError, InfrastructureError, InputError
+from asyncrl.errors import AgentError, DeadlineError, EpisodeError, InfrastructureError, InputError
 from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.conversation import Conversation, Conversations
 from asyncrl.rollout.generate import GenerateRequest, Generator
@@ -166,7 +166,12 @@ class EpisodeRunner:
                 return talks.finish(Status.TRUNCATED, "environment", check)
             if step.done:
                 return talks.finish(Status.FINISHED, "", check)
-            talks.turn_to(step, builder.task, builder.episode_index)
+            try:
+                talks.turn_to(step, builder.task, builder.episode_index)
+            except AgentError as error:
+                # Played to here and no further: as for an environment, a result that trains.
+                talks.fail_turn()
+                return talks.finish(Status.FINISHED, str(error), check)
         if talks.current.builder.num_tokens > limits.max_tokens:
             talks.current.unhear()
         return talks.finish(Status.TRUNCATED, "max_turns", check)

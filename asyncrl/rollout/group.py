@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
+from asyncrl.errors import EpisodeError
 from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.episode import EpisodeRunner
 from asyncrl.rollout.guide import Guide, branch, choose_forks, hint
@@ -38,9 +39,12 @@ async def run_group(
     settings = runner.settings
     branches = min(settings.branches, lease.group_size - 1)
     whole = range(lease.group_size - branches)
-    guides: list[Guide | None] = [
-        _hint(runner, lease) if index < settings.hinted else None for index in whole
-    ]
+    try:
+        shown = _hint(runner, lease) if settings.hinted else None
+    except EpisodeError as error:
+        failed = [_failed(lease, index, error.failure, str(error)) for index in range(lease.group_size)]
+        return Group(lease.id, lease.task, lease.version, tuple(failed), worker)
+    guides = [shown if index < settings.hinted else None for index in whole]
     episodes = [
         _run_episode(runner, lease, index, _name(worker, lease, index), episode_timeout_s, guides[index])
         for index in whole
@@ -163,6 +167,9 @@ async def _run_episode(
 
 
 def _timed_out(lease: Lease, index: int, timeout_s: float) -> Trajectory:
-    builder = TrajectoryBuilder(lease.task, index)
     error = f"episode did not end within rollout.episode_timeout_s={timeout_s:g}"
-    return builder.finish(Status.FAILED, FailureClass.INFRASTRUCTURE, error)
+    return _failed(lease, index, FailureClass.INFRASTRUCTURE, error)
+
+
+def _failed(lease: Lease, index: int, failure: FailureClass, error: str) -> Trajectory:
+    return TrajectoryBuilder(lease.task, index).finish(Status.FAILED, failure, error)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from asyncrl.errors import ConfigError, EnvironmentFailure, InputError
 from asyncrl.types import Message, Status, Task, Trajectory
 
 
@@ -66,7 +67,8 @@ def hint(task: Task, most: int, encode: Callable[[Message], np.ndarray]) -> Guid
     """Return the guide of an episode that is shown the first turns of `task.data["hint"]`, at most `most`.
 
     The hint is a list of what an expert would write, turn by turn: text, or messages with tool calls. `encode` gives
-    the ids of an assistant message. None for a task without a hint.
+    the ids of an assistant message. None for a task without a hint. Raises `EnvironmentFailure` for a hint that
+    `encode` cannot write.
     """
     turns = task.data.get("hint")
     if not isinstance(turns, list) or not turns:
@@ -75,4 +77,7 @@ def hint(task: Task, most: int, encode: Callable[[Message], np.ndarray]) -> Guid
         turn if isinstance(turn, dict) else {"role": "assistant", "content": str(turn)}
         for turn in turns[:most]
     ]
-    return Guide(tuple(encode(message) for message in messages), {"hint_turns": len(messages)})
+    try:
+        return Guide(tuple(encode(message) for message in messages), {"hint_turns": len(messages)})
+    except (ConfigError, InputError) as error:
+        raise EnvironmentFailure(f"task {task.id}: the hint cannot be written: {error}") from error

@@ -8,19 +8,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from jinja2.exceptions import TemplateError
 
+from asyncrl.env.protocol import tool_call_id
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.types import Message
 
 _USER = {"role": "user", "content": "?"}
 _MARK = "asyncrlmark"
 """Content of a stand-in assistant turn, found again in the rendered text; lengthened where messages hold it."""
-_CACHE_SIZE = 65536
+_THINK, _END_THINK = "<think>", "</think>"
+CACHE_BYTES = 64 * 2**20
+"""What a renderer remembers of its renderings at most, keys included."""
+_ENTRY_BYTES = 256
+"""Of an entry beside its ids: the digest, two objects, the places in the mapping."""
+
+
+class TemplateRefused(InputError):
+    """The chat template does not take these messages; `reason` is what it says."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the chat template refuses the messages: {reason}")
+        self.reason = reason
 
 
 class Tokenizer(Protocol):
@@ -46,16 +60,25 @@ class Limits:
 class ChatRenderer:
     """Renders one model family's chat template. Share one per process: it caches observations."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, more_stop_ids: Sequence[int] = ()) -> None:
         self.tokenizer = tokenizer
-        self.stop_token_ids = (tokenizer.eos_token_id,)
-        self._cache: dict[str, np.ndarray] = {}
-        self._check_template()
+        self._stops = {tokenizer.eos_token_id: tokenizer.eos_token}
+        for token_id in more_stop_ids:
+            if token_id not in self._stops and (text := self._token(token_id)):
+                self._stops[token_id] = text
+        end = self._end_of_turn()
+        self.stop_token_ids = (end, *(token_id for token_id in self._stops if token_id != end))
+        """Tokens that end a sampled turn; first the one that the template writes behind a turn."""
+        self._cache: OrderedDict[bytes, np.ndarray] = OrderedDict()
+        self._cached_bytes = 0
 
     def opening(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> np.ndarray:
-        """Return the ids of the opening messages up to where the assistant starts. [L] int32."""
-        key = json.dumps([messages, tools], sort_keys=True)
-        if (cached := self._cache.get(key)) is None:
+        """Return the ids of the opening messages up to where the assistant starts. [L] int32.
+
+        Raises `TemplateRefused`.
+        """
+        key = _digest("opening", messages, tools)
+        if (cached := self._recall(key)) is None:
             cached = self._encode(self._render(messages, tools, generate=True))
             self._remember(key, cached)
         return cached
@@ -64,16 +87,20 @@ class ChatRenderer:
         """Return the ids that follow a sampled turn when `messages` answer it. [L] int32.
 
         They start after the stop token, so what the template writes between it and the next message
-        (often a newline) is included.
+        (often a newline) is included. Raises `TemplateRefused`.
         """
-        key = json.dumps(["observation", messages, tools], sort_keys=True)
-        if (cached := self._cache.get(key)) is None:
+        key = _digest("observation", messages, tools)
+        if (cached := self._recall(key)) is None:
             cached = self._encode(self._after_assistant(messages, tools))
             self._remember(key, cached)
         return cached
 
     def assistant(self, message: Message, tools: list[dict[str, Any]] | None = None) -> np.ndarray:
-        """Return the ids a policy would sample to write `message`, stop token included. [L] int32."""
+        """Return the ids a policy would sample to write `message`, stop token included. [L] int32.
+
+        Under a template that opens the reasoning itself they begin inside it and end it. Raises `TemplateRefused`,
+        and `ConfigError` where the template writes a turn in another way than it asks for one.
+        """
         return self._encode(self._assistant_text(message, tools))
 
     def text(self, token_ids: np.ndarray) -> str:
@@ -132,7 +159,7 @@ class ChatRenderer:
                 whole += self._text(self.observation(messages[answered:i], tools))
             try:
                 turn = self._assistant_text(messages[i], tools)
-            except (ConfigError, TemplateError):
+            except (ConfigError, TemplateRefused):
                 return None
             differs.append(not turn.startswith(sampled[len(differs)]))
             whole, answered = whole + turn, i + 1
@@ -157,26 +184,38 @@ class ChatRenderer:
             expected = (prompt or "") + next(following)
         return forks
 
-    def _remember(self, key: str, ids: np.ndarray) -> None:
-        if len(self._cache) >= _CACHE_SIZE:
-            self._cache.clear()
+    def _recall(self, key: bytes) -> np.ndarray | None:
+        if (cached := self._cache.get(key)) is not None:
+            self._cache.move_to_end(key)
+        return cached
+
+    def _remember(self, key: bytes, ids: np.ndarray) -> None:
         ids.flags.writeable = False
         self._cache[key] = ids
+        self._cached_bytes += ids.nbytes + _ENTRY_BYTES
+        while self._cached_bytes > CACHE_BYTES:
+            _, oldest = self._cache.popitem(last=False)
+            self._cached_bytes -= oldest.nbytes + _ENTRY_BYTES
 
     def _render(self, messages: list[Message], tools: list[dict[str, Any]] | None, generate: bool) -> str:
-        return self.tokenizer.apply_chat_template(
-            messages, tools=tools or None, add_generation_prompt=generate, tokenize=False
-        )
+        try:
+            return self.tokenizer.apply_chat_template(
+                messages, tools=tools or None, add_generation_prompt=generate, tokenize=False
+            )
+        except Exception as error:
+            # Templates raise on purpose, and like any program where a field is missing or of another type.
+            raise TemplateRefused(str(error) or type(error).__name__) from error
 
     def _assistant_text(self, message: Message, tools: list[dict[str, Any]] | None) -> str:
         before = self._render([_USER], tools, generate=True)
         full = self._render([_USER, message], tools, generate=False)
-        end = full.rindex(self.tokenizer.eos_token) + len(self.tokenizer.eos_token)
-        if not full.startswith(before):
-            raise ConfigError(
-                "the chat template writes more before an assistant turn than the generation prompt"
-            )
-        return full[len(before) : end]
+        end = max((full.rfind(stop) + len(stop) for stop in self._stops.values() if stop in full), default=0)
+        if full.startswith(before) and end:
+            return full[len(before) : end]
+        bare, opened, behind = before.rpartition(_THINK)
+        if opened and _END_THINK not in behind and full.startswith(bare) and end:
+            return _end_reasoning(full[len(bare) : end], message)
+        raise ConfigError("the chat template writes more before an assistant turn than the generation prompt")
 
     def _try_render(
         self, messages: list[Message], tools: list[dict[str, Any]] | None, generate: bool
@@ -184,7 +223,7 @@ class ChatRenderer:
         """As `_render`, or None where the template refuses the messages."""
         try:
             return self._render(messages, tools, generate)
-        except TemplateError:
+        except TemplateRefused:
             return None
 
     def _text(self, token_ids: np.ndarray) -> str:
@@ -201,21 +240,37 @@ class ChatRenderer:
     def _after_assistant(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> str:
         """The text behind a stand-in turn's stop token. Looked for in the whole rendering, because what a template
         writes for that turn may depend on whether messages follow it (Qwen3 drops its reasoning then)."""
-        mark, given = _MARK, json.dumps([messages, tools])
+        mark, given = _MARK, json.dumps([messages, tools], default=repr)
         while mark in given:
             mark += "x"
         full = self._render([_USER, _stand_in(messages, mark), *messages], tools, generate=True)
-        end = full.index(self.tokenizer.eos_token, full.rindex(mark)) + len(self.tokenizer.eos_token)
-        return full[end:]
+        found = self._first_stop(full, full.rfind(mark))
+        if mark not in full or found is None:
+            raise TemplateRefused("it does not end a turn that these messages answer with a stop token")
+        return full[found[1] :]
 
-    def _check_template(self) -> None:
+    def _first_stop(self, text: str, start: int) -> tuple[int, int] | None:
+        """Return which stop token comes first in `text` from `start`, and where it ends; None when none does."""
+        places = [(text.find(stop, start), i) for i, stop in self._stops.items()]
+        place, first = min(((place, i) for place, i in places if place >= 0), default=(-1, -1))
+        return (first, place + len(self._stops[first])) if place >= 0 else None
+
+    def _end_of_turn(self) -> int:
+        """Return the stop token that the template writes behind a turn. Raises `ConfigError` when it writes none."""
         try:
-            self._after_assistant([{"role": "user", "content": "x"}], None)
-        except ValueError as error:
+            full = self._render([_USER, {"role": "assistant", "content": _MARK}, _USER], None, generate=True)
+        except TemplateRefused as error:
+            raise ConfigError(f"a conversation of three turns: {error}") from error
+        found = self._first_stop(full, full.rfind(_MARK)) if _MARK in full else None
+        if found is None:
             raise ConfigError(
-                f"the chat template must end assistant turns with the tokenizer's eos_token "
-                f"{self.tokenizer.eos_token!r}: {error}"
-            ) from error
+                "the chat template must end assistant turns with the tokenizer's eos_token or another of the "
+                f"model's stop tokens: {', '.join(map(repr, self._stops.values()))}"
+            )
+        return found[0]
+
+    def _token(self, token_id: int) -> str:
+        return self.tokenizer.decode([token_id], skip_special_tokens=False)
 
 
 def _stand_in(messages: list[Message], mark: str) -> Message:
@@ -226,7 +281,7 @@ def _stand_in(messages: list[Message], mark: str) -> Message:
     calls = [
         {
             "type": "function",
-            "id": m.get("tool_call_id") or f"call{number:05d}",
+            "id": m.get("tool_call_id") or tool_call_id(number),
             "function": {"name": m.get("name") or "f", "arguments": {"x": mark}},
         }
         for number, m in enumerate(answered)
@@ -234,8 +289,26 @@ def _stand_in(messages: list[Message], mark: str) -> Message:
     return {"role": "assistant", "content": mark, "tool_calls": calls}
 
 
+def _end_reasoning(turn: str, message: Message) -> str:
+    """Return what follows a prompt that ends in an open <think>, for a turn as the template writes it in history."""
+    if turn.startswith(_THINK):
+        return turn.removeprefix(_THINK).lstrip("\n")
+    reasoning = str(message.get("reasoning_content") or "")
+    if not reasoning and _END_THINK in (said := str(message.get("content") or "")):
+        reasoning = said.partition(_END_THINK)[0].removeprefix(_THINK)
+    return f"{reasoning.strip()}\n{_END_THINK}\n\n{turn}"
+
+
+def _digest(kind: str, messages: list[Message], tools: list[dict[str, Any]] | None) -> bytes:
+    content = json.dumps([kind, messages, tools], default=repr)
+    return hashlib.blake2b(content.encode(), digest_size=16).digest()
+
+
 def load_renderer(model: str) -> ChatRenderer:
-    """Load the tokenizer of a model folder or hub name. Raises `ConfigError`."""
+    """Load the tokenizer of a model folder or hub name, and the stop tokens that its generation config names.
+
+    Raises `ConfigError`.
+    """
     from transformers import AutoTokenizer
 
     try:
@@ -248,7 +321,18 @@ def load_renderer(model: str) -> ChatRenderer:
         ) from error
     if not tokenizer.chat_template:
         raise ConfigError(f"model {model!r} has no chat template; multi-turn episodes need one")
-    return ChatRenderer(tokenizer)
+    return ChatRenderer(tokenizer, _generation_stops(model))
+
+
+def _generation_stops(model: str) -> list[int]:
+    from transformers import GenerationConfig
+
+    try:
+        named = GenerationConfig.from_pretrained(model).eos_token_id
+    except OSError:
+        # Many base models have none.
+        return []
+    return [int(i) for i in (named if isinstance(named, list) else [named]) if i is not None]
 
 
 def sampling_seed(run_seed: int, task_id: str, episode_index: int, turn: int) -> int:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from asyncrl.env.protocol import Action, ToolCall
+from asyncrl.env.protocol import Action, ToolCall, tool_call_id
 from asyncrl.errors import ConfigError
 
 MAX_DEPTH = 32
@@ -114,8 +114,7 @@ def _collect(content: str, values: list[Any]) -> Action:
     for number, value in enumerate(values):
         try:
             name, arguments = _parse_call(value)
-            # Nine alphanumeric characters: the only form that Mistral's templates take.
-            calls.append(ToolCall(f"call{number:05d}", name, arguments))
+            calls.append(ToolCall(tool_call_id(number), name, arguments))
         except ValueError as error:
             errors.append(f"malformed tool call: {error}")
     return Action(content.strip(), tuple(calls), tuple(errors))

@@ -10,7 +10,7 @@ import random
 import re
 from typing import Any, ClassVar
 
-from asyncrl.env.protocol import Action, Env, Step, ToolCall
+from asyncrl.env.protocol import Action, Env, Step, ToolCall, tool_call_id
 from asyncrl.types import Message, Task
 
 OPERATIONS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
@@ -63,11 +63,12 @@ class Calculator(Env):
     def step(self, action: Action) -> Step:
         """Answer tool calls; a turn without any is the final answer."""
         if action.parse_errors:
-            return self._go_on(["bad call"] * len(action.parse_errors), matches=False, malformed=1.0)
+            answers = ["bad call" for _ in action.answer_ids()]
+            return self._go_on(action, answers, matches=False, malformed=1.0)
         if action.tool_calls:
             results = [self._call(call) for call in action.tool_calls]
             first = self.needs_tool and self.calls == 0
-            return self._go_on(results, matches=first and results == [str(self.answer)])
+            return self._go_on(action, results, matches=first and results == [str(self.answer)])
         correct = action.content.strip() == str(self.answer)
         used_well = (self.calls > 0) == self.needs_tool
         components = {"answer": float(correct), "tool_choice": float(used_well)}
@@ -94,12 +95,15 @@ class Calculator(Env):
             return _tool_message(a, rng.choice(list(OPERATIONS)), b)
         return {"role": "assistant", "content": rng.choice(numbers)}
 
-    def _go_on(self, results: list[str], matches: bool, malformed: float = 0.0) -> Step:
+    def _go_on(self, action: Action, results: list[str], matches: bool, malformed: float = 0.0) -> Step:
         self.calls += 1
         components = {"malformed": malformed}
         if self.calls >= self.max_turns:
             return Step(done=True, success=False, components=components, matches=matches)
-        messages = [{"role": "tool", "name": "calc", "content": result} for result in results]
+        messages = [
+            {"role": "tool", "name": "calc", "tool_call_id": call_id, "content": result}
+            for call_id, result in zip(action.answer_ids(), results, strict=True)
+        ]
         return Step(messages, components=components, matches=matches)
 
     def _call(self, call: ToolCall) -> str:
@@ -118,4 +122,5 @@ def _is_number(value: Any) -> bool:
 
 def _tool_message(a: int, operation: str, b: int) -> Message:
     function = {"name": "calc", "arguments": {"a": a, "op": operation, "b": b}}
-    return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    call = {"type": "function", "id": tool_call_id(0), "function": function}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}

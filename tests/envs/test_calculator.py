@@ -94,6 +94,12 @@ def test_parallel_calls_are_all_answered_in_order():
     assert [m["content"] for m in env.step(Action("", calls)).messages] == ["3", "-4"]
 
 
+def test_every_answer_carries_the_id_of_its_call_malformed_ones_too():
+    action = Action("", (ToolCall("call00000", "calc", {"a": 1, "op": "+", "b": 2}),), ("no JSON",))
+    found = make_asking("41 * 37", 1517, True).step(action).messages
+    assert [m["tool_call_id"] for m in found] == ["call00000", "fail00000"]
+
+
 def test_the_third_turn_is_the_last():
     env = make_asking("41 * 37", 1517, True)
     for _ in range(2):

@@ -101,4 +101,10 @@ def test_messages_of_the_assistant_are_built():
         {"name": "look", "arguments": {}},
         {"name": "add", "arguments": {"a": 1}},
     ]
-    assert [c["id"] for c in message["tool_calls"]] == ["call-0", "call-1"]
+    assert [c["id"] for c in message["tool_calls"]] == ["call00000", "call00001"]
+
+
+def test_every_answer_carries_the_id_of_its_call_malformed_ones_too():
+    action = Action("", (ToolCall("call00000", "look", {}),), ("no JSON",))
+    found = asyncio.run(answer_calls(action, TOOLS, {"look": lambda: "a room"}))
+    assert [m["tool_call_id"] for m in found] == ["call00000", "fail00000"]

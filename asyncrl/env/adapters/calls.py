@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from asyncrl.env.protocol import Action, ToolCall
+from asyncrl.env.protocol import Action, ToolCall, tool_call_id
 from asyncrl.types import Message
 
 Caller = Callable[[str, dict[str, Any]], Awaitable[str]]
@@ -31,7 +31,7 @@ def assistant_message(action: Action, arguments_as_text: bool = False) -> Messag
         message["tool_calls"] = [
             {
                 "type": "function",
-                "id": call.id or f"call-{i}",
+                "id": call.id or tool_call_id(i),
                 "function": {
                     "name": call.name,
                     "arguments": json.dumps(call.arguments) if arguments_as_text else call.arguments,
@@ -58,4 +58,4 @@ async def answer_calls(action: Action, names: Collection[str], call: Caller) -> 
         {"role": "tool", "name": made.name, "tool_call_id": made.id, "content": result}
         for made, result in zip(action.tool_calls, results, strict=True)
     ]
-    return messages + [{"role": "tool", "content": f"error: {text}"} for text in action.parse_errors]
+    return messages + action.error_messages()

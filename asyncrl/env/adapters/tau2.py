@@ -19,7 +19,7 @@ from asyncrl.env.adapters.tau2_domain import (
     run,
     tasks_of,
 )
-from asyncrl.env.protocol import Action, Step, ToolCall
+from asyncrl.env.protocol import Action, Step, ToolCall, tool_call_id
 from asyncrl.errors import ConfigError
 from asyncrl.types import Message, Task
 
@@ -76,8 +76,7 @@ class Tau2(AdapterEnv):
         if action.tool_calls or action.parse_errors:
             self.calls += len(action.tool_calls)
             answers = [self._call(call) for call in action.tool_calls]
-            answers += [{"role": "tool", "content": f"error: {text}"} for text in action.parse_errors]
-            return self._go_on(answers, malformed)
+            return self._go_on(answers + action.error_messages(), malformed)
         if self.user is None:
             return self._finish(truncated=False)
         said = self._hear()
@@ -95,7 +94,7 @@ class Tau2(AdapterEnv):
             return {"role": "assistant", "content": " ".join(map(str, info)) or "done"}
         action = actions[self.calls]
         function = {"name": part(action, "name"), "arguments": part(action, "arguments") or {}}
-        call = {"type": "function", "id": f"call-{self.calls}", "function": function}
+        call = {"type": "function", "id": tool_call_id(self.calls), "function": function}
         return {"role": "assistant", "content": "", "tool_calls": [call]}
 
     def _hear(self) -> str:

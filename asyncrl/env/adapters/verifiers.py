@@ -76,10 +76,7 @@ class Verifiers(AdapterEnv):
         said = assistant_message(action, arguments_as_text=True)
         try:
             await self._add(said)
-            malformed: list[Message] = [
-                {"role": "tool", "tool_call_id": "", "content": f"error: {text}"}
-                for text in action.parse_errors
-            ]
+            malformed = action.error_messages()
             if malformed and not action.tool_calls:
                 # The library would take a turn without calls for the last one.
                 if self.turn >= self.max_turns:
