@@ -1,6 +1,7 @@
 """The command `asyncrl`. Each sub-command imports what it needs, so `--help` answers at once.
 
-Exit codes: 0 done, 1 the run failed, 2 the command line or configuration is wrong, 130 interrupted.
+Exit codes: 0 done, 1 the run failed, 2 the command line or configuration is wrong, 130 interrupted, 141 whoever read
+the output is gone.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import os
+import select
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +21,9 @@ from asyncrl.import_path import search_in
 
 COMMANDS = ("train", "recipes", "serve", "eval", "sft", "config", "doctor", "env", "sandbox", "replay")
 """Modules of `asyncrl.commands`, in the order `--help` shows them."""
+
+READER_GONE = 141
+"""As of a program that SIGPIPE ends."""
 
 EPILOG = """\
 examples:
@@ -32,7 +38,18 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        try:
+            return _main(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not _reader_gone():
+            raise
+        return READER_GONE
+
+
+def _main(arguments: Sequence[str]) -> int:
     with contextlib.suppress(FileNotFoundError):
         # As with `python -m`: a user's own environment or reward is usually a file of the current folder.
         search_in([Path.cwd()])
@@ -46,6 +63,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(error, str(error), 1)
     except KeyboardInterrupt as error:
         return _say(error, "interrupted", 130)
+
+
+def _reader_gone() -> bool:
+    """True when whoever read the output has gone, as `head` does; what is left of it then goes nowhere.
+
+    A broken pipe may also be a connection's.
+    """
+    gone = False
+    for stream in (sys.stdout, sys.stderr):
+        # A stream that is no file of the system has no number.
+        with contextlib.suppress(OSError, ValueError):
+            poll = select.poll()
+            poll.register(stream.fileno(), 0)
+            if any(event & select.POLLERR for _, event in poll.poll(0)):
+                gone = True
+                # The interpreter flushes once more at its end.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return gone
 
 
 def _say(error: BaseException, text: str, code: int) -> int:

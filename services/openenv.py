@@ -1,6 +1,6 @@
 """One environment of ours as an OpenEnv server, so that OpenEnv clients can play it.
 
-    asyncrl serve openenv --name ENV [--port N]
+    asyncrl serve openenv --env NAME [--port N]
 
 A WebSocket at `/ws` is one session, in OpenEnv's protocol: `reset`, `step`, `state`, `close`. An action is
 {"message": text}, {"content", "tool_calls": [{"name", "arguments"}]}, or one of OpenEnv's own for tools:

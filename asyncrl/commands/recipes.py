@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -66,5 +67,5 @@ def first_sentence(recipe: Path) -> str:
         if not line.startswith("#"):
             break
         comment.append(line.lstrip("# ").rstrip())
-    sentence, _, _ = " ".join(comment).partition(". ")
-    return sentence.rstrip(".")
+    # Not after an abbreviation of two letters.
+    return re.split(r"(?<=\w{3})\.(?: |$)", " ".join(comment), maxsplit=1)[0]

@@ -14,53 +14,89 @@ from typing import Any
 from asyncrl.disk import disk_problem
 from asyncrl.errors import ConfigError, DeadlineError, StopError
 
-JOINERS = ("engine", "env", "rollout")
 STOPPED = 3
 """Exit code of a process that starting again would not help: it ended on purpose, or a disk takes nothing more."""
-ROLES = ("buffer", "engine", "env", "gateway", "openenv", "rollout", "trainer")
+
+_ADDRESS = ("--host", "--port", "--ready-file")
+_CONFIGURED = ("--folder", "--recipe", *_ADDRESS)
+ROLES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "buffer": ("the ledger of tasks, groups and steps", (*_CONFIGURED, "--base-version")),
+    "engine": (
+        "a vLLM server whose weights are updated while it decodes",
+        (*_CONFIGURED, "--join", "--model", "--base-version", "--weights-dir"),
+    ),
+    "env": ("sessions of environments", (*_CONFIGURED, "--join")),
+    "gateway": (
+        "an OpenAI- and Anthropic-compatible API that records exact tokens",
+        (*_CONFIGURED, "--model", "--engines"),
+    ),
+    "openenv": ("an environment for OpenEnv clients", (*_CONFIGURED, "--env")),
+    "rollout": (
+        "a worker that plays groups of episodes; without --buffer it runs tasks on request",
+        (*_CONFIGURED, "--join", "--model", "--engines", "--env", "--buffer", "--name", "--policy"),
+    ),
+    "trainer": ("the trainer of a run", ("--folder", "--model", "--engines", "--buffer", "--weights-dir")),
+}
+"""What each role is, and the options it takes."""
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--folder": {"type": Path, "help": "a run folder, whose config.json is the configuration"},
+    "--recipe": {"help": "a recipe to take the configuration from, instead of a run folder"},
+    "--join": {
+        "default": "",
+        "metavar": "URL",
+        "help": "take part in a running job, whose buffer is at URL, and take everything else from it; SIGTERM leaves",
+    },
+    "--model": {"help": "model folder or hub name"},
+    "--base-version": {
+        "type": int,
+        "default": 0,
+        "help": "policy version of the model the run starts from (0)",
+    },
+    "--weights-dir": {"type": Path, "help": "folder through which new weights travel"},
+    "--buffer": {"default": "", "metavar": "URL", "help": "address of the buffer"},
+    "--engines": {"nargs": "*", "default": [], "metavar": "URL", "help": "addresses of engines"},
+    "--env": {"nargs": "*", "default": [], "metavar": "URL", "help": "addresses of environment services"},
+    "--name": {"default": "", "help": "name of this worker in the ledger"},
+    "--policy": {
+        "action": "append",
+        "default": [],
+        "metavar": "NAME=URL,...",
+        "help": "a further policy of the recipe: addresses of its buffer and its engines; may be repeated",
+    },
+    "--host": {
+        "default": "127.0.0.1",
+        "help": "address to listen on; any but loopback needs a token (127.0.0.1)",
+    },
+    "--port": {"type": int, "default": 0, "help": "port to listen on; 0, the default, takes a free one"},
+    "--ready-file": {"help": "file to write the address to once serving"},
+}
+OTHERWISE: dict[tuple[str, str], dict[str, Any]] = {
+    ("openenv", "--env"): {
+        "metavar": "NAME",
+        "help": "name or import path of the environment, instead of a recipe's",
+    },
+    ("trainer", "--engines"): {"help": "addresses of engines; @FILE waits for a JSON list of them"},
+    ("engine", "--host"): {"help": "127.0.0.1 only: its update routes must not be reachable from elsewhere"},
+}
+"""Where an option means something else to a role."""
 
 
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "serve",
         help="start one process: buffer, engine, env, gateway, openenv, rollout or trainer",
-        description="Start one process. With --folder it reads the configuration of that run; alone it takes the "
-        "options below. Listens on loopback; any other --host needs a token in ASYNCRL_TOKEN.",
+        description="Start one process. With --folder it reads the configuration of that run, with --recipe that of a "
+        "recipe; alone it takes the defaults. `asyncrl serve ROLE --help` shows the options of a role.",
     )
-    parser.add_argument("role", choices=ROLES)
-    parser.add_argument("--folder", type=Path, help="a run folder with config.json")
-    parser.add_argument("--recipe", help="a recipe to take the configuration from, instead of a run folder")
-    parser.add_argument("--model", help="model folder or hub name (engine, gateway, rollout, trainer)")
-    parser.add_argument("--base-version", type=int, default=0, help="policy version of that model (engine)")
-    parser.add_argument("--buffer", default="", help="address of the buffer (rollout, trainer)")
-    parser.add_argument(
-        "--engines",
-        nargs="*",
-        default=[],
-        help="addresses of engines (gateway, rollout, trainer); @FILE waits for a JSON list of them (trainer)",
-    )
-    parser.add_argument(
-        "--env", nargs="*", default=[], help="addresses of environment services (rollout); a name (openenv)"
-    )
-    parser.add_argument("--weights-dir", type=Path, help="where new weights travel (engine, trainer)")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
-    parser.add_argument("--name", default="", help="name of this worker in the ledger (rollout)")
-    parser.add_argument(
-        "--policy",
-        action="append",
-        default=[],
-        metavar="NAME=URL,...",
-        help="a further policy of the recipe: addresses of its buffer and its engines (rollout)",
-    )
-    parser.add_argument(
-        "--join",
-        default="",
-        metavar="URL",
-        help="take part in a running job, whose buffer is at URL (engine, env, rollout); SIGTERM leaves it again",
-    )
-    parser.add_argument("--ready-file", help="file to write the address to once serving")
-    parser.set_defaults(run=run)
+    roles = parser.add_subparsers(title="roles", metavar="ROLE", dest="role", required=True)
+    for role, (what, options) in ROLES.items():
+        one = roles.add_parser(role, help=what, description=f"Start {what}.")
+        absent = {
+            name.strip("-").replace("-", "_"): option.get("default") for name, option in OPTIONS.items()
+        }
+        one.set_defaults(run=run, **absent)
+        for name in options:
+            one.add_argument(name, **OPTIONS[name] | OTHERWISE.get((role, name), {}))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,8 +118,6 @@ def _joined(args: argparse.Namespace, token: str) -> int:
     """Fill in what the job says and serve until told to stop."""
     from asyncrl.launch.join import Membership, fetch_job
 
-    if args.role not in JOINERS:
-        raise ConfigError(f"--join: {args.role} cannot join a job; allowed: {', '.join(JOINERS)}")
     job = fetch_job(args.join, token)
     args.model, args.buffer = args.model or job.model, args.join
     args.engines, args.env = job.engines, job.envs

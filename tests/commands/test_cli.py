@@ -1,12 +1,14 @@
 """The command line: help at once, refusals by name, exit codes that mean something."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
-from asyncrl.cli import COMMANDS, main
+from asyncrl.cli import COMMANDS, READER_GONE, main
+from asyncrl.commands.serve import OPTIONS, ROLES
 
 
 def run(capsys, *argv):
@@ -104,3 +106,47 @@ def test_the_module_is_the_command():
         [sys.executable, "-m", "asyncrl", "--version"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, "asyncrl 0.1.0\n")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_shows_its_own_options_only(capsys, role):
+    code, out, _ = run(capsys, "serve", role, "--help")
+    assert code == 0 and out.startswith(f"usage: asyncrl serve {role}")
+    own = set(ROLES[role][1])
+    assert {option for option in OPTIONS if f"  {option}" in out} == own
+
+
+@pytest.mark.parametrize(
+    ("argv", "option"),
+    [
+        (["env", "--model", "m"], "--model"),
+        (["engine", "--buffer", "u"], "--buffer"),
+        (["gateway", "--join", "u"], "--join"),
+    ],
+)
+def test_an_option_of_another_role_is_refused(capsys, argv, option):
+    code, _, err = run(capsys, "serve", *argv)
+    assert code == 2
+    assert f"unrecognized arguments: {option}" in err
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("argv", [["config", "gridworld_grpo"], ["recipes"], ["serve", "env", "--help"]])
+def test_a_reader_that_goes_away_gets_no_traceback(argv, unbuffered):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "asyncrl", *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+    )  # fmt: skip
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    # argparse drops what it cannot write at once.
+    assert process.wait(60) == (0 if unbuffered and "--help" in argv else READER_GONE)
+
+
+def test_a_broken_connection_is_no_reader_that_went_away(monkeypatch):
+    def fail(args):
+        raise BrokenPipeError("connection")
+
+    monkeypatch.setattr("asyncrl.commands.doctor.run", fail)
+    with pytest.raises(BrokenPipeError, match="connection"):
+        main(["doctor"])

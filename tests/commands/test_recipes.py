@@ -35,8 +35,8 @@ def test_a_local_recipe_is_listed_with_its_place(capsys):
 
 def test_a_comment_of_several_lines_is_one_sentence(tmp_path):
     recipe = tmp_path / "recipe.toml"
-    recipe.write_text("# One line\n# and its end. Another.\n\n# Not this\n")
-    assert first_sentence(recipe) == "One line and its end"
+    recipe.write_text("# One line (Dr. No)\n# and its end. Another.\n\n# Not this\n")
+    assert first_sentence(recipe) == "One line (Dr. No) and its end"
 
 
 @pytest.mark.parametrize("name", PACKAGED)
