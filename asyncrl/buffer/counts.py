@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from asyncrl.buffer.failures import failed_episodes
 from asyncrl.buffer.settings import LedgerSettings
 from asyncrl.buffer.store import Store
 
@@ -46,7 +47,10 @@ def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
         "paused": bool(store.fact("paused")),
         "dropped_by_reason": _by(store, "reason", "dropped"),
         "failed_by_class": _by(store, "failure", "failed"),
+        "episodes": store.fact("episodes"),
+        "failed_episodes": failed_episodes(store),
         "quarantined": [worker for (worker,) in store.rows("SELECT worker FROM quarantine ORDER BY worker")],
+        "quarantine_reasons": dict(store.rows("SELECT worker, reason FROM quarantine ORDER BY worker")),
         "offered_reward_mean": reward / usable if usable else None,
         "offered_tokens_mean": offered,
         "trained_tokens_mean": trained,

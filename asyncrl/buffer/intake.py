@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from asyncrl.buffer.admission import judge
+from asyncrl.buffer.failures import note_failures
 from asyncrl.buffer.leases import Leases
 from asyncrl.buffer.settings import LedgerSettings
 from asyncrl.buffer.store import Store
@@ -40,6 +41,7 @@ class Intake:
             return PutResult(outcome, reason or "", duplicate=True)
         oldest, newest = self._check(group, task_id, version)
         verdict = judge(group, s.group_size, s.drop_no_signal, s.max_tokens)
+        note_failures(self.store, group, verdict.failure)
         # A group that is tried again stays leased until `lose` decides.
         state = "leased" if verdict.outcome == "retry" else verdict.outcome
         self.store.execute(

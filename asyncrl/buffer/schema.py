@@ -45,6 +45,13 @@ CREATE INDEX IF NOT EXISTS leases_by_request ON tasks (request) WHERE state = 'l
 -- Encoded groups that are ready or bound.
 CREATE TABLE IF NOT EXISTS bodies (seq INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS quarantine (worker TEXT PRIMARY KEY, reason TEXT NOT NULL);
+-- Episodes that failed by no fault of the policy, over all attempts, with what the first one of a class was told.
+CREATE TABLE IF NOT EXISTS failures (
+    failure  TEXT PRIMARY KEY,
+    episodes INTEGER NOT NULL,
+    groups   INTEGER NOT NULL,              -- groups that were lost by it
+    first    TEXT NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 """
 
@@ -65,7 +72,7 @@ def open_database(path: str | Path, base_version: int) -> sqlite3.Connection:
             db.execute(f"PRAGMA {name}={value}")
         db.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
         first = {"schema": SCHEMA_VERSION, "version": base_version, "taken": -1, "closed": 0, "paused": 0}
-        counted = {"leases": 0, "expired": 0, "restarted": 0, "beyond": 0, "waited": -1}
+        counted = {"leases": 0, "expired": 0, "restarted": 0, "beyond": 0, "waited": -1, "episodes": 0}
         for name, value in (first | counted).items():
             db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
         found = db.execute("SELECT value FROM facts WHERE name = 'schema'").fetchone()[0]

@@ -25,9 +25,10 @@ from typing import Any
 
 from asyncrl.clients.buffer import BufferClient
 from asyncrl.config import Config
-from asyncrl.errors import ConfigError, DeadlineError
+from asyncrl.errors import ConfigError, DeadlineError, StopError
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
+from asyncrl.launch.failures import USABLE, FailureReport
 from asyncrl.launch.folder import RunFolder
 from asyncrl.launch.inflight import EvalsBeside
 from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_folder
@@ -38,6 +39,7 @@ from asyncrl.train.progress import MetricsTail, ProgressLine, plot_rewards, read
 
 TICK_S = 0.25
 DESCRIBE_EVERY_S = 5.0
+LOOK_EVERY_S = 1.0
 
 
 class TrainRun:
@@ -153,9 +155,13 @@ class TrainRun:
         """Feed tasks and show progress until the trainer ends."""
         start, busy_s = time.monotonic(), await self._engine_busy_s()
         progress, metrics = ProgressLine(self.config.train.num_steps), MetricsTail(self.folder.path)
-        done, described = False, float("-inf")
+        done, described, looked = False, float("-inf"), float("-inf")
+        failures = FailureReport(self.config.buffer.groups_per_step)
         while not done:
             done = self.roles.supervisor.done(self.roles.trainer)
+            if done or time.monotonic() - looked > LOOK_EVERY_S:
+                self._look(await client.status(), failures)
+                looked = time.monotonic()
             if not done:
                 await tasks.feed(client)
                 for plan in self.policies.values():
@@ -173,6 +179,14 @@ class TrainRun:
         self.train_wall_s = time.monotonic() - start
         busy_s = max(0.0, await self._engine_busy_s() - busy_s)
         self.engine_busy = busy_s / max(self.train_wall_s, 1e-9) / len(self.roles.engines)
+
+    def _look(self, stats: dict[str, Any], failures: FailureReport) -> None:
+        """Say what the buffer's counts tell. Raises `StopError` when the run cannot come to anything."""
+        self.roles.finished_groups = sum(stats[state] for state in USABLE)
+        for line in failures.news(stats):
+            say(line)
+        if reason := failures.hopeless(stats):
+            raise StopError(f"{reason}\nsee the logs of env and rollout-0 in {self.folder.path / 'logs'}")
 
     async def _engine_busy_s(self) -> float:
         """Seconds in which engines had work, as the workers that run now have seen it."""

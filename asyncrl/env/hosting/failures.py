@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import errno
 import math
+import traceback
+from pathlib import Path
 from typing import Any
 
 from asyncrl.env.protocol import Step
@@ -20,21 +22,37 @@ from asyncrl.types import Message
 
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM, errno.EAGAIN, errno.EDQUOT})
 """Error numbers of a machine that ran out of something."""
+FRAMES = 4
+"""How many calls of an environment's traceback an error's message keeps, innermost ones."""
+OWN_FOLDER = str(Path(__file__).parent)
 
 
 def sort_failure(name: str, what: str, error: BaseException) -> EpisodeError:
     """Return the episode's error for what method `what` of environment `name` raised.
 
     An `EpisodeError` says itself whose fault it was. A full sandbox or a machine out of memory, descriptors or
-    disk is infrastructure; everything else is the environment's own failure.
+    disk is infrastructure; everything else is the environment's own failure. The message ends with where in the
+    environment it was raised, since its process may be anywhere.
     """
     if isinstance(error, EpisodeError):
         return error
-    message = f"environment {name!r}: {what} raised {type(error).__name__}: {str(error)[:2000]}"
+    message = (
+        f"environment {name!r}: {what} raised {type(error).__name__}: {str(error)[:1000]}{_where(error)}"
+    )
     scarce = isinstance(error, OSError) and error.errno in SCARCE
     if scarce or isinstance(error, UnavailableError | MemoryError):
         return InfrastructureError(message)
     return EnvironmentFailure(message)
+
+
+def _where(error: BaseException) -> str:
+    """The innermost calls of the environment's traceback, each on lines of its own."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(OWN_FOLDER)
+    ]
+    return "\n" + "".join(traceback.format_list(frames[-FRAMES:])).rstrip() if frames else ""
 
 
 def known_class(error: AsyncRLError) -> type[AsyncRLError]:
