@@ -184,6 +184,142 @@ time.sleep(1.5)
 print("LEAK shared mappings hold", len(maps) * STEP >> 20, "MiB")
 """
 
+MEMORY_IPC = """
+# Semaphore sets: two megabytes of kernel memory each, in no process's account.
+import ctypes, time
+libc = ctypes.CDLL(None, use_errno=True)
+sets = []
+while len(sets) * 2 < @WANTED_MIB@ and (number := libc.semget(0, 32000, 0o600)) >= 0:
+    sets.append(number)
+time.sleep(1.5)
+if len(sets) * 2 >= @WANTED_MIB@:
+    print("LEAK semaphore sets hold", len(sets) * 2, "MiB", flush=True)
+for number in sets:
+    libc.semctl(number, 0, 0)
+print("DONE")
+"""
+
+MEMORY_SOCKETS = """
+# What is written and not read, between connected sockets, to ones not accepted yet and through datagrams.
+import os, socket, sys, time
+WANTED, MOST, BLOCK = @WANTED_MIB@ << 20, 1 << 30, b"x" * 65536
+def fill(sock, address=None):
+    sent = 0
+    for name in ("SO_SNDBUFFORCE", "SO_SNDBUF"):
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, {"SO_SNDBUFFORCE": 32, "SO_SNDBUF": 7}[name], MOST)
+            break
+        except OSError:
+            pass
+    sock.setblocking(False)
+    try:
+        while sent < WANTED // 16:
+            sent += sock.sendto(BLOCK, address) if address else sock.send(BLOCK)
+    except OSError:
+        pass
+    return sent
+def pairs():
+    while True:
+        kept.extend(socket.socketpair())
+        yield sum(map(fill, kept[-2:]))
+def unaccepted():
+    server = socket.socket(socket.AF_UNIX)
+    kept.append(server)
+    server.bind(f"s{os.getpid()}")
+    server.listen(4096)
+    while True:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.setblocking(False)
+            client.connect(f"s{os.getpid()}")
+            yield fill(client)
+def datagrams():
+    while True:
+        server = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        kept.append(server)
+        name = f"d{os.getpid()}-{len(kept)}"
+        server.bind(name)
+        for _ in range(10):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+                yield fill(client, name)
+kept, total = [], 0
+read_end, write_end = os.pipe()
+for way in 4 * (pairs, unaccepted, datagrams):
+    if os.fork() == 0:
+        held = 0
+        # Where a way is closed, the one that libraries need is taken.
+        for way in (way, pairs):
+            try:
+                for sent in way():
+                    held += sent
+                    if held > WANTED // 8:
+                        break
+            except OSError:
+                pass
+        os.write(write_end, b"%d\\n" % held)
+        time.sleep(3)
+        os._exit(0)
+os.close(write_end)
+with os.fdopen(read_end) as results:
+    total = sum(int(results.readline()) for _ in range(12))
+# A limit kept by watching has a right to a moment.
+time.sleep(1.5)
+print("LEAK" if total >= WANTED else "LESS", "socket buffers hold", total >> 20, "MiB")
+print("DONE")
+"""
+
+MEMORY_TABLES = """
+# Reading through an empty mapping takes no page, but a page of tables for every two megabytes.
+import mmap, time
+STEP, WANTED = 2 << 20, @WANTED_MIB@ << 20
+tables = []
+try:
+    while len(tables) * 64 << 20 < WANTED:
+        block = mmap.mmap(-1, (64 << 20) // 4096 * STEP, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, mmap.PROT_READ)
+        for place in range(0, len(block), STEP):
+            block[place]
+        tables.append(block)
+except (OSError, MemoryError):
+    print("DONE")
+    raise SystemExit
+time.sleep(1.5)
+print("LEAK page tables hold", len(tables) * 64, "MiB")
+"""
+
+IPC_LEAVE = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+libc.semget(@KEY@, 1, 0o1666)
+libc.msgget(@KEY@, 0o1666)
+libc.shmget(@KEY@, 4096, 0o1666)
+try:
+    ctypes.CDLL("librt.so.1").mq_open(b"/@TOKEN@", 0o102, 0o666, None)
+except (OSError, AttributeError):
+    pass
+print("DONE")
+"""
+
+IPC_FIND = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+if (number := libc.semget(@KEY@, 1, 0)) >= 0:
+    print("LEAK a semaphore set of another session")
+    libc.semctl(number, 0, 0)
+if (number := libc.msgget(@KEY@, 0)) >= 0:
+    print("LEAK a message queue of another session")
+    libc.msgctl(number, 0, None)
+if (number := libc.shmget(@KEY@, 0, 0)) >= 0:
+    print("LEAK shared memory of another session")
+    libc.shmctl(number, 0, None)
+try:
+    rt = ctypes.CDLL("librt.so.1")
+    if rt.mq_open(b"/@TOKEN@", 0) >= 0:
+        print("LEAK a POSIX message queue of another session")
+        rt.mq_unlink(b"/@TOKEN@")
+except (OSError, AttributeError):
+    pass
+print("DONE")
+"""
+
 DISK = """
 import os
 LIMIT, STEP = @LIMIT@, 4 << 20

@@ -108,6 +108,30 @@ async def memory_hidden(scene: Scene) -> list[str]:
     return leaks_in(await scene.run(programs.MEMORY_HIDDEN, WANTED_MIB=wanted_mib), must_end=False)
 
 
+async def memory_of_semaphores(scene: Scene) -> list[str]:
+    return leaks_in(await scene.run(programs.MEMORY_IPC, WANTED_MIB=2 * LIMITS.memory_bytes // MIB))
+
+
+async def memory_of_sockets(scene: Scene) -> list[str]:
+    result = await scene.run(programs.MEMORY_SOCKETS, WANTED_MIB=2 * LIMITS.memory_bytes // MIB)
+    return leaks_in(result, must_end=not result.out_of_memory)
+
+
+async def memory_of_page_tables(scene: Scene) -> list[str]:
+    # As for the languages whose runtimes reserve more address space than any bound would leave them.
+    async with await scene.open(address_space_bytes=0) as box:
+        wanted_mib = 2 * LIMITS.memory_bytes // MIB
+        result = await box.exec(code=scene.fill(programs.MEMORY_TABLES, WANTED_MIB=wanted_mib))
+    return leaks_in(result, must_end=not result.out_of_memory)
+
+
+async def kernel_objects(scene: Scene) -> list[str]:
+    """What lives in the kernel by a name must not be there for the next session."""
+    key = random.SystemRandom().randint(1, 2**31 - 1)
+    leaks_in(await scene.run(programs.IPC_LEAVE, KEY=key))
+    return leaks_in(await scene.run(programs.IPC_FIND, KEY=key))
+
+
 async def disk_fill(scene: Scene) -> list[str]:
     result = await scene.run(programs.DISK, LIMIT=LIMITS.disk_bytes)
     if result.returncode == 137:
@@ -173,6 +197,7 @@ async def system_calls(scene: Scene) -> list[str]:
         ("userfaultfd", numbers["userfaultfd"], (1,)),
         ("open_by_handle_at", numbers["open_by_handle_at"], (-1, 0, 0)),
         ("memfd_create", numbers["memfd_create"], (0, 0)),
+        ("semget", numbers["semget"], (0, 1, 0o600)),
         ("clone3", numbers["clone3"], (0, 0)),
         ("an unknown call", 470, (-1, -1)),
         ("an Internet socket", seccomp.SOCKET[column], (seccomp.AF_INET, 1, 0)),
@@ -325,6 +350,9 @@ ATTACKS = (
     Attack("memory bomb", Guarantee.MEMORY_LIMIT, memory_bomb),
     Attack("memory bomb of many processes", Guarantee.MEMORY_LIMIT, memory_bomb_many),
     Attack("memory outside of processes", Guarantee.MEMORY_LIMIT, memory_hidden),
+    Attack("memory of semaphores", Guarantee.MEMORY_LIMIT, memory_of_semaphores),
+    Attack("memory of socket buffers", Guarantee.MEMORY_LIMIT, memory_of_sockets),
+    Attack("memory of page tables", Guarantee.MEMORY_LIMIT, memory_of_page_tables),
     Attack("disk, /tmp and /dev/shm fill", Guarantee.DISK_LIMIT, disk_fill),
     Attack("many files, large file", Guarantee.DISK_LIMIT, many_files),
     Attack("endless loop", Guarantee.TIME_LIMIT, endless_loop),
@@ -333,6 +361,7 @@ ATTACKS = (
     Attack("writes outside", Guarantee.HOST_FILES, outside_writes),
     Attack("namespaces and rare system calls", Guarantee.KERNEL_SURFACE, system_calls, own_kernel_only=True),
     Attack("daemonised leftovers", Guarantee.NO_LEFTOVERS, daemons),
+    Attack("kernel objects of other sessions", Guarantee.NO_LEFTOVERS, kernel_objects),
     Attack("links and paths on read and write", Guarantee.HOST_FILES, links),
     Attack("links swapped while reading", Guarantee.HOST_FILES, link_race),
     Attack("exhaustion over many runs", Guarantee.NO_LEFTOVERS, exhaustion),

@@ -42,13 +42,19 @@ def policy() -> str:
     def listed(table: dict[str, tuple[int, int]]) -> str:
         return ", ".join(f"SYSCALL[{numbers[column]}]" for numbers in table.values() if numbers[column] >= 0)
 
+    datagram = " || ".join(
+        f"(type & {seccomp.SOCK_TYPE_MASK}) == {kind}" for kind in (seccomp.SOCK_DGRAM, seccomp.SOCK_RAW)
+    )
+    sizes = " || ".join(f"name == {option}" for option in seccomp.BUFFER_OPTIONS)
+    silent = f"setsockopt(fd, level, name) {{ level == {seccomp.SOL_SOCKET} && ({sizes}) }}"
     conditions = [
-        f"socket(family, type, protocol) {{ family != {seccomp.AF_UNIX} }}",
+        f"socket(family, type, protocol) {{ family != {seccomp.AF_UNIX} || {datagram} }}",
+        f"socketpair(family, type, protocol) {{ family != {seccomp.AF_UNIX} || {datagram} }}",
         f"clone(flags) {{ (flags & {seccomp.CLONE_NEW_ANY:#x}) != 0 }}",
         f"ioctl(fd, request) {{ request == {seccomp.TIOCSTI:#x} || request == {seccomp.TIOCLINUX:#x} }}",
     ]
     refused = f"ERRNO(1) {{ {listed(seccomp.REFUSED)}, {', '.join(conditions)} }}"
-    return f"{refused} ERRNO(38) {{ {listed(seccomp.ABSENT)} }} DEFAULT ALLOW"
+    return f"{refused} ERRNO(0) {{ {silent} }} ERRNO(38) {{ {listed(seccomp.ABSENT)} }} DEFAULT ALLOW"
 
 
 class NsjailSandbox(LocalSandbox):

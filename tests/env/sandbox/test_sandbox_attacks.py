@@ -34,7 +34,7 @@ def assert_holds(backend: str, runs: int) -> None:
     findings = run_async(lambda: check.attack_backend(backend, runs=runs), timeout_s=900)
     bad = [(f.attack.name, f.status, f.details) for f in findings if f.status != "held"]
     assert not bad
-    assert len(findings) >= 20
+    assert len(findings) >= 24
 
 
 @pytest.mark.slow
@@ -76,6 +76,19 @@ def test_the_command_passes_on_the_default_backend_and_prints_json(capsys):
     report = json.loads(capsys.readouterr().out)
     assert report["backend"] in ("bubblewrap", "nsjail", "landlock")
     assert [row["status"] for row in report["attacks"]] == ["held", "held"]
+
+
+@pytest.mark.parametrize("backend", ["bubblewrap", "zygote", "nsjail", "landlock"])
+def test_memory_that_the_kernel_holds_for_a_program_is_bounded(backend):
+    if not (found := run_async(lambda: probe(backend))).works:
+        pytest.skip(f"{backend}: {found.reason}")
+    findings = run_async(lambda: check.attack_backend(backend, ["memory of", "kernel objects"]))
+    assert [(f.attack.name, f.status) for f in findings] == [
+        ("memory of semaphores", "held"),
+        ("memory of socket buffers", "held"),
+        ("memory of page tables", "held"),
+        ("kernel objects of other sessions", "held"),
+    ], findings
 
 
 def test_the_command_names_an_unknown_backend(capsys):

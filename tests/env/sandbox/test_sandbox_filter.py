@@ -13,6 +13,7 @@ from asyncrl.env.sandbox.jail import seccomp
 
 ALLOWED, KILLED = seccomp.ALLOW, seccomp.KILL_PROCESS
 REFUSED, ABSENT = seccomp.ERRNO | errno.EPERM, seccomp.ERRNO | errno.ENOSYS
+STREAM, SEQPACKET = 1, 5
 HEADERS = {
     "x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h",
     "aarch64": "/usr/include/asm-generic/unistd.h",
@@ -30,6 +31,8 @@ def verdict(program: bytes, arch: int, number: int, *arguments: int) -> int:
         at += 1
         if code == seccomp.LD_WORD:
             (accumulator,) = struct.unpack_from("<I", data, operand)
+        elif code == seccomp.AND:
+            accumulator &= operand
         elif code == seccomp.RETURN:
             return operand
         else:
@@ -82,15 +85,32 @@ def test_ordinary_calls_pass(ask):
 
 def test_sockets_are_local_unless_the_variant_says_otherwise(ask):
     unix, inet, inet6, netlink, packet = 1, 2, 10, 16, 17
-    assert ask(seccomp.SOCKET, unix) == ALLOWED
+    assert ask(seccomp.SOCKET, unix, STREAM) == ALLOWED
     for family in (inet, inet6, netlink, packet):
         assert ask(seccomp.SOCKET, family) == REFUSED
     assert ask(seccomp.SOCKET, inet, variant="network") == ALLOWED
     assert ask(seccomp.SOCKET, inet6, variant="network") == ALLOWED
     assert ask(seccomp.SOCKET, netlink, variant="network") == REFUSED
-    assert ask(seccomp.SOCKET, unix, variant="sealed") == REFUSED
-    assert ask(seccomp.SOCKETPAIR, unix, variant="sealed") == ALLOWED
-    assert ask(seccomp.SOCKETPAIR, inet, variant="network") == REFUSED
+    assert ask(seccomp.SOCKET, unix, STREAM, variant="sealed") == REFUSED
+    assert ask(seccomp.SOCKETPAIR, unix, STREAM, variant="sealed") == ALLOWED
+    assert ask(seccomp.SOCKETPAIR, inet, STREAM, variant="network") == REFUSED
+
+
+def test_local_sockets_are_connected_ones_since_others_hold_more_than_they_count_for(ask):
+    unix, inet, datagram, raw, close_on_exec = 1, 2, 2, 3, 0o2000000
+    for numbers in (seccomp.SOCKET, seccomp.SOCKETPAIR):
+        for kind in (datagram, raw):
+            assert ask(numbers, unix, kind) == ask(numbers, unix, kind | close_on_exec) == REFUSED
+        assert ask(numbers, unix, STREAM | close_on_exec) == ask(numbers, unix, SEQPACKET) == ALLOWED
+    assert ask(seccomp.SOCKET, inet, datagram, variant="network") == ALLOWED
+
+
+def test_wishes_for_larger_socket_buffers_are_answered_with_success_and_not_passed_on(ask):
+    done, reuse_address = seccomp.ERRNO, 2
+    for option in (7, 8, 32, 33):
+        assert ask(seccomp.SETSOCKOPT, 3, 1, option) == done
+        assert ask(seccomp.SETSOCKOPT, 3, 6, option) == ALLOWED
+    assert ask(seccomp.SETSOCKOPT, 3, 1, reuse_address) == ALLOWED
 
 
 def test_forks_and_threads_pass_but_not_new_namespaces(ask):
@@ -137,5 +157,6 @@ def test_the_numbers_are_the_kernels(machine):
     column = seccomp.MACHINES[machine].column
     named = seccomp.REFUSED | seccomp.ABSENT
     named |= {"clone": seccomp.CLONE, "socket": seccomp.SOCKET, "ioctl": seccomp.IOCTL}
+    named |= {"socketpair": seccomp.SOCKETPAIR, "setsockopt": seccomp.SETSOCKOPT}
     wrong = {n: v[column] for n, v in named.items() if v[column] >= 0 and kernel.get(n) != v[column]}
     assert not wrong

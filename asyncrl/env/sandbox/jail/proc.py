@@ -9,6 +9,19 @@ import time
 from collections.abc import Container
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+INTERNET_SOCKETS = ("tcp", "tcp6", "udp", "udp6")
+
+
+def _send_buffer_bytes() -> int:
+    with contextlib.suppress(OSError, ValueError), open("/proc/sys/net/core/wmem_default") as file:
+        return int(file.read())
+    return 212_992
+
+
+SOCKET_BYTES = _send_buffer_bytes() + 64 * 1024
+"""A socket's send buffer, and the one packet more that the kernel lets in."""
+OWN_SOCKETS = os.stat("/proc/self/net/unix").st_ino if os.path.exists("/proc/self/net/unix") else 0
+"""The number of the table of this process's own network namespace; every namespace has one."""
 
 
 def _read(path: str) -> bytes:
@@ -17,6 +30,11 @@ def _read(path: str) -> bytes:
         return os.read(fd, 65536)
     finally:
         os.close(fd)
+
+
+def _read_all(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 def _children_of(pid: int) -> list[int]:
@@ -48,23 +66,60 @@ def orphans_of_uid(uid: int, known: Container[int]) -> list[int]:
     return found
 
 
-def resident_bytes(pids: list[int]) -> int:
-    """Upper estimate of the memory of these processes: mapped program files are counted as well."""
+def most_private_bytes(pids: list[int]) -> int:
+    """Upper bound of `private_bytes`, cheaper: mapped program files count as well, and every page as two of tables."""
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError, IndexError):
-            total += int(_read(f"/proc/{pid}/statm").split()[1]) * PAGE_BYTES
+            size, resident = _read(f"/proc/{pid}/statm").split()[:2]
+            total += (int(resident) + 2 * int(size)) * PAGE_BYTES
     return total
 
 
 def private_bytes(pids: list[int]) -> int:
-    """Anonymous and shared-anonymous memory of these processes. Pages shared after a fork count once each."""
+    """Anonymous and shared-anonymous memory and page tables of these processes.
+
+    Pages shared after a fork count once each. Page tables are no part of the resident size, and reading through a
+    large empty mapping makes nothing else.
+    """
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError):
             for line in _read(f"/proc/{pid}/status").splitlines():
-                if line.startswith((b"RssAnon:", b"RssShmem:")):
+                if line.startswith((b"RssAnon:", b"RssShmem:", b"VmPTE:")):
                     total += int(line.split()[1]) * 1024
+    return total
+
+
+def socket_bytes(pids: list[int]) -> int:
+    """Most memory that the buffers of these processes' sockets can hold.
+
+    The kernel says how many local sockets there are, not what they hold, so each counts as a full send buffer (see
+    `seccomp`: its size cannot be changed). In a network namespace of the programs' own that finds sockets that wait
+    to be accepted or were sent over another one, too; in the host's only those that a process has open.
+    """
+    total = 0
+    tables: set[int] = set()
+    open_ones: set[str] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError):
+            table = os.stat(f"/proc/{pid}/net/unix").st_ino
+            if table == OWN_SOCKETS:
+                links = (os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd"))
+                open_ones.update(link for link in links if link.startswith("socket:"))
+            elif table not in tables:
+                tables.add(table)
+                total += max(0, _read_all(f"/proc/{pid}/net/unix").count(b"\n") - 1) * SOCKET_BYTES
+                total += sum(_queued(f"/proc/{pid}/net/{name}") for name in INTERNET_SOCKETS)
+    return total + len(open_ones) * SOCKET_BYTES
+
+
+def _queued(path: str) -> int:
+    """Bytes in the queues of Internet sockets, doubled for the kernel's own part of each packet, and their count."""
+    total = 0
+    for line in _read_all(path).splitlines()[1:]:
+        sent, _, received = line.split()[4].partition(b":")
+        total += SOCKET_BYTES + 2 * (int(sent, 16) + int(received, 16))
     return total
 
 
@@ -83,8 +138,9 @@ def memory_file_bytes(pids: list[int]) -> int:
 def holds_more_than(root: int, limit_bytes: int, memory_files: bool = False) -> bool:
     """Whether the tree below `root` holds more memory than `limit_bytes`."""
     pids = descendants(root)
+    left = limit_bytes - socket_bytes(pids)
     # The cheap number is an upper bound: the exact one is read only when it may matter.
-    if resident_bytes(pids) > limit_bytes and private_bytes(pids) > limit_bytes:
+    if left < 0 or (most_private_bytes(pids) > left and private_bytes(pids) > left):
         return True
     return memory_files and memory_file_bytes(pids) > limit_bytes
 

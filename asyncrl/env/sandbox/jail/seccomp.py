@@ -12,7 +12,7 @@ import platform
 import struct
 from dataclasses import dataclass
 
-LD_WORD, JMP_EQ, JMP_GE, JMP_SET, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+LD_WORD, JMP_EQ, JMP_GE, JMP_SET, RETURN, AND = 0x20, 0x15, 0x35, 0x45, 0x06, 0x54
 OFFSET_NUMBER, OFFSET_ARCH = 0, 4
 ALLOW, KILL_PROCESS, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 
@@ -22,6 +22,10 @@ FIRST_UNKNOWN = 457
 
 CLONE_NEW_ANY = 0x7E020000
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
+SOCK_TYPE_MASK, SOCK_DGRAM, SOCK_RAW = 0xF, 2, 3
+SOL_SOCKET = 1
+BUFFER_OPTIONS = (7, 8, 32, 33)
+"""SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE."""
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 
 # name: (x86-64, aarch64); -1 where the machine has no such call.
@@ -95,12 +99,15 @@ ABSENT = {
     "memfd_secret": (447, 447),
     "shmget": (29, 194),
     "msgget": (68, 186),
+    "semget": (64, 190),
+    "mq_open": (240, 180),
     # Its flags lie behind a pointer that a filter cannot follow; libraries fall back to clone.
     "clone3": (435, 435),
 }
 CLONE = (56, 220)
 SOCKET = (41, 198)
 SOCKETPAIR = (53, 199)
+SETSOCKOPT = (54, 208)
 IOCTL = (16, 29)
 
 
@@ -139,10 +146,31 @@ def _only_values(index: int, values: tuple[int, ...], otherwise: int) -> list[by
     return [_argument(index), *checks, _ret(otherwise), _ret(ALLOW)]
 
 
-def _never_values(index: int, values: tuple[int, ...], then: int) -> list[bytes]:
-    """Refuse the call if its argument is one of `values`."""
+def _never_values(index: int, values: tuple[int, ...], then: int, mask: int = 0xFFFFFFFF) -> list[bytes]:
+    """Answer the call with `then` if its masked argument is one of `values`, else allow it."""
     checks = [_op(JMP_EQ, value, len(values) - i, 0) for i, value in enumerate(values)]
-    return [_argument(index), *checks, _ret(ALLOW), _ret(then)]
+    return [_argument(index), _op(AND, mask), *checks, _ret(ALLOW), _ret(then)]
+
+
+def _only_sockets(families: tuple[int, ...], otherwise: int) -> list[bytes]:
+    """Allow sockets of these families, local ones only if they are connected.
+
+    A local datagram socket keeps what many senders have queued after these are closed, so its memory could not be
+    told from the number of sockets (`proc.socket_bytes`). SOCK_RAW is another name for it.
+    """
+    is_datagram = _never_values(1, (SOCK_DGRAM, SOCK_RAW), otherwise, SOCK_TYPE_MASK)
+    unix = [_op(JMP_EQ, AF_UNIX, 0, len(is_datagram)), *is_datagram] if AF_UNIX in families else []
+    others = tuple(family for family in families if family != AF_UNIX)
+    return [_argument(0), *unix, *_only_values(0, others, otherwise)]
+
+
+def _without_buffer_sizes() -> list[bytes]:
+    """Answer calls that set the size of a socket's buffers with success, without making them.
+
+    The kernel itself takes such sizes as a wish and bounds them in silence; an error would end programs that set one.
+    """
+    options = _never_values(2, BUFFER_OPTIONS, ERRNO)
+    return [_argument(1), _op(JMP_EQ, SOL_SOCKET, 1, 0), _ret(ALLOW), *options]
 
 
 FAMILIES = {"sealed": (), "default": (AF_UNIX,), "network": (AF_UNIX, AF_INET, AF_INET6)}
@@ -173,8 +201,9 @@ def build_filter(variant: str = "default", machine: str | None = None) -> bytes:
     program += [_op(JMP_GE, FIRST_UNKNOWN, 0, 1), _ret(absent)]
     families = FAMILIES[variant]
     column = here.column
-    program += _when_call(SOCKET[column], _only_values(0, families, refuse))
-    program += _when_call(SOCKETPAIR[column], _only_values(0, (AF_UNIX,), refuse))
+    program += _when_call(SOCKET[column], _only_sockets(families, refuse))
+    program += _when_call(SOCKETPAIR[column], _only_sockets((AF_UNIX,), refuse))
+    program += _when_call(SETSOCKOPT[column], _without_buffer_sizes())
     program += _when_call(IOCTL[column], _never_values(1, (TIOCSTI, TIOCLINUX), refuse))
     clone_check = [_argument(0), _op(JMP_SET, CLONE_NEW_ANY, 0, 1), _ret(refuse), _ret(ALLOW)]
     program += _when_call(CLONE[column], clone_check)
