@@ -69,6 +69,12 @@ def test_a_run_whose_launcher_was_killed_goes_on_where_its_checkpoint_is(workpla
     resume(workplace, run, "train.zero_stage=2")
     check_trained_once(run)
     assert json.loads((run / "config.json").read_text())["train"]["zero_stage"] == 2
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["lives"] == 2
+    assert 0 < summary["busy"]["trainer"] <= 1
+    files = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    resume(workplace, run)
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == files, "a finished run is left alone"
 
 
 @pytest.mark.parametrize(

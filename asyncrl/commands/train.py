@@ -41,11 +41,15 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from asyncrl.launch.folder import RunFolder
+    from asyncrl.launch.lives import finished
     from asyncrl.launch.train import TrainRun, describe
     from asyncrl.train.supported import check_supported
 
     signal.signal(signal.SIGTERM, _interrupt)
     config, path = _chosen(args)
+    if args.resume is not None and (done := finished(path, config.train.num_steps)):
+        _tell_finished(done, path)
+        return 0
     for one in (config, *(config.policy(name) for name in config.policies)):
         check_supported(one)
     with RunFolder(path) as folder, _resumable(path):
@@ -55,13 +59,30 @@ def run(args: argparse.Namespace) -> int:
         if training.eval_before and training.eval_after:
             print(f"held-out before: {describe(training.eval_before)}")
             print(f"held-out after:  {describe(training.eval_after)}")
-        print(
-            f"{summary['steps']} steps in {summary['train_wall_s']:.0f} s, staleness at most "
-            f"{summary['staleness']['max']} of {summary['max_staleness']} allowed; "
-            f"engine busy {summary['busy']['engine']:.0%}, trainer busy {summary['busy']['trainer']:.0%}"
-        )
-        print(f"plot: {path / 'reward.png'}   summary: {path / 'summary.json'}")
+        _tell(summary, path)
     return 0
+
+
+def _tell(summary: dict[str, Any], path: Path) -> None:
+    print(
+        f"{summary['steps']} steps in {summary['train_wall_s']:.0f} s, staleness at most "
+        f"{summary['staleness']['max']} of {summary['max_staleness']} allowed; "
+        f"engine busy {summary['busy']['engine']:.0%}, trainer busy {summary['busy']['trainer']:.0%}"
+    )
+    print(f"plot: {path / 'reward.png'}   summary: {path / 'summary.json'}")
+
+
+def _tell_finished(summary: dict[str, Any], path: Path) -> None:
+    """Say that a run has nothing left to do, and how there would be more."""
+    print(f"finished: {path}; nothing was started")
+    _tell(summary, path)
+    if summary["plan_ended"]:
+        print(
+            "every task of its plan was used; for more begin a new run from its checkpoint: "
+            f"asyncrl train RECIPE model.path={path / summary['checkpoint']}"
+        )
+    else:
+        print(f"for more steps: asyncrl train --resume {path} train.num_steps={2 * summary['steps']}")
 
 
 @contextlib.contextmanager

@@ -13,21 +13,25 @@ if TYPE_CHECKING:
     from asyncrl.launch.train import TrainRun
 
 
-def build_summary(run: TrainRun, stats: dict[str, Any], wall_s: float) -> dict[str, Any]:
-    """Collect the run's results. Times in seconds; staleness in versions, its histogram in tokens."""
-    totals = run.folder.read_json("trainer.json")
+def build_summary(run: TrainRun, stats: dict[str, Any]) -> dict[str, Any]:
+    """Collect the run's results, over all its lives. Times in seconds; staleness in versions, its histogram in
+    tokens."""
+    totals, lives = run.folder.read_json("trainer.json"), run.lives.totals()
+    run.lives.save()
+    train_wall_s = max(lives["train_wall_s"], 1e-9)
     return {
         "eval_before": eval_block(run.eval_before),
         "eval_after": eval_block(run.eval_after),
         "evals": run.evals.results,
-        "wall_s": wall_s,
-        "train_wall_s": run.train_wall_s,
+        "lives": lives["lives"],
+        "wall_s": lives["wall_s"],
+        "train_wall_s": lives["train_wall_s"],
         **_training_block(run.roles, stats),
         "busy": {
-            "engine": run.engine_busy,
-            "trainer": (totals["busy_s"] + totals["publish_s"]) / max(run.train_wall_s, 1e-9),
+            "engine": lives["engine_busy_s"] / train_wall_s / len(run.roles.engines),
+            "trainer": (totals["busy_s"] + totals["publish_s"]) / train_wall_s,
         },
-        "restarts": run.roles.supervisor.restarts(),
+        "restarts": lives["restarts"],
         "seed": run.config.run.seed,
         "policies": {
             name: _training_block(roles, run.policy_stats[name]) for name, roles in run.roles.policies.items()

@@ -31,6 +31,7 @@ from asyncrl.launch.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.failures import USABLE, FailureReport
 from asyncrl.launch.folder import RunFolder
 from asyncrl.launch.inflight import EvalsBeside
+from asyncrl.launch.lives import Lives, begin
 from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_folder
 from asyncrl.launch.roles import PolicyRoles, Roles
 from asyncrl.launch.summary import build_summary
@@ -57,13 +58,12 @@ class TrainRun:
         self.policies: dict[str, PolicyPlan] = {}
         self.policy_stats: dict[str, dict[str, Any]] = {}
         """Last counts of the further policies' buffers."""
-        self.train_wall_s = 0.0
-        self.engine_busy = 0.0
+        self.lives = Lives(folder, resume)
 
     def run(self) -> dict[str, Any]:
         """Run to the end and return the summary. Raises `AsyncRLError`; nothing is left running either way."""
-        start = time.monotonic()
         tasks = plan_tasks(self.config)
+        begin(self.folder.path)
         self.folder.write_json("config.json", self.config.model_dump(mode="json"))
         self.roles = self.make_roles(base_model(self.config))
         self._add_policies()
@@ -78,7 +78,7 @@ class TrainRun:
         finally:
             self.roles.family.stop()
             self._clear_weights()
-        summary = build_summary(self, stats, wall_s=time.monotonic() - start)
+        summary = build_summary(self, stats)
         self.folder.write_json("summary.json", summary)
         before = self.eval_before.mean if self.eval_before else None
         plot_rewards(self.folder.path, before, self.eval_after.mean if self.eval_after else None)
@@ -153,7 +153,7 @@ class TrainRun:
 
     async def _train(self, client: BufferClient, tasks: TaskPlan) -> None:
         """Feed tasks and show progress until the trainer ends."""
-        start, busy_s = time.monotonic(), await self._engine_busy_s()
+        self.lives.train()
         progress, metrics = ProgressLine(self.config.train.num_steps), MetricsTail(self.folder.path)
         done, described, looked = False, float("-inf"), float("-inf")
         failures = FailureReport(self.config.buffer.groups_per_step)
@@ -171,14 +171,14 @@ class TrainRun:
                     await client.describe(self.roles.job())
                     for plan in self.policies.values():
                         await plan.describe()
+                    await self._keep_times()
                     described = time.monotonic()
             for record in metrics.read():
                 progress.show(record["step"], record)
             show_eval(self.evals.tick())
             await asyncio.sleep(TICK_S)
-        self.train_wall_s = time.monotonic() - start
-        busy_s = max(0.0, await self._engine_busy_s() - busy_s)
-        self.engine_busy = busy_s / max(self.train_wall_s, 1e-9) / len(self.roles.engines)
+        await self._keep_times()
+        self.lives.trained()
 
     def _look(self, stats: dict[str, Any], failures: FailureReport) -> None:
         """Say what the buffer's counts tell. Raises `StopError` when the run cannot come to anything."""
@@ -188,18 +188,22 @@ class TrainRun:
         if reason := failures.hopeless(stats):
             raise StopError(f"{reason}\nsee the logs of env and rollout-0 in {self.folder.path / 'logs'}")
 
-    async def _engine_busy_s(self) -> float:
-        """Seconds in which engines had work, as the workers that run now have seen it."""
+    async def _keep_times(self) -> None:
+        """Keep how long the run has taken, and in how much of that engines had work as the workers have seen it."""
 
-        def ask(url: str) -> float:
+        def ask(url: str) -> float | None:
             request = urllib.request.Request(
                 f"{url}/v1/status", headers={"Authorization": f"Bearer {self.roles.token}"}
             )
             with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=10) as reply:
                 return json.loads(reply.read())["engine_busy_s"]
-            return 0.0
+            return None
 
-        return sum([await asyncio.to_thread(ask, worker.url) for worker in self.roles.workers])
+        for worker in self.roles.workers:
+            if (busy_s := await asyncio.to_thread(ask, worker.url)) is not None:
+                self.lives.saw_busy(worker.name, busy_s)
+        self.lives.saw_restarts(self.roles.supervisor.restarts())
+        self.lives.save()
 
     def _clear_weights(self) -> None:
         shutil.rmtree(self.weights_dir, ignore_errors=True)
