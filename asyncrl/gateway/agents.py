@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import inspect
 import json
+import logging
 import math
 import os
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
-from asyncrl.errors import ConfigError
+from asyncrl.env.hosting.threads import SessionThread
+from asyncrl.errors import ConfigError, InfrastructureError
+from asyncrl.gateway.commands import Command
 from asyncrl.import_path import load_object
 
-MAX_OUTPUT_BYTES = 1 << 20
-"""Of standard output and of standard error; what an agent writes beyond is dropped, oldest first."""
+log = logging.getLogger("asyncrl.rollout")
+
+CLEANUP_S = 2.0
+"""What a coroutine has to end in once it is cancelled."""
 SHOWN_CHARACTERS = 1500
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "SSL_CERT_FILE")
 """Environment variables an agent's process inherits; secrets of the worker stay with it."""
@@ -65,7 +71,9 @@ class Agent(Protocol):
 
 class CommandAgent:
     """Starts a process for every episode: the task is JSON on its standard input, and the report is the last line
-    of its standard output that is a JSON object, `{"reward": 1.0, "success": true, "components": {}}`."""
+    of its standard output that is a JSON object, `{"reward": 1.0, "success": true, "components": {}}`.
+
+    The episode ends with the command itself: processes it leaves behind are killed, wherever they write to."""
 
     def __init__(
         self, command: Sequence[str], extra: Mapping[str, str] | None = None, cwd: str | None = None
@@ -76,55 +84,90 @@ class CommandAgent:
 
     async def run(self, task: dict[str, Any], episode: OpenEpisode, timeout_s: float) -> Report:
         inherited = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        environment = {**inherited, **self.extra, **episode.environment()}
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self.command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env={**inherited, **self.extra, **episode.environment()},
-                cwd=self.cwd,
-                start_new_session=True,
-            )
+            command = await Command.start(self.command, environment, self.cwd)
         except OSError as error:
             return Report(problem=f"{self.command[0]}: cannot be started: {error}")
         try:
             async with asyncio.timeout(timeout_s):
-                out, err = await _communicate(process, json.dumps(task).encode() + b"\n")
-                code = await process.wait()
+                code = await command.run(json.dumps(task).encode() + b"\n")
         except TimeoutError:
             return Report(problem=f"the agent did not end within {timeout_s:g} s")
         finally:
-            await _kill(process)
-        report = parse_report(_last_object(out))
+            await command.end()
+        report = parse_report(_last_object(bytes(command.out)))
         if code != 0:
-            words = err.decode("utf-8", "replace").strip()[-SHOWN_CHARACTERS:]
+            words = command.err.decode("utf-8", "replace").strip()[-SHOWN_CHARACTERS:]
             return Report(report.reward, report.success, report.components, f"exit code {code}: {words}")
         return report
 
 
 class CallableAgent:
-    """Calls `function(task, episode)`: a coroutine on the worker's event loop, or a function on a thread.
+    """Calls `function(task, episode)`: a coroutine on the worker's event loop, or a function on a thread of its own.
 
     It returns a reward, a map like a command's report, or None. A thread cannot be ended from outside: past its
-    deadline it runs on, but its episode's key is refused.
+    deadline it runs on, but its episode's key is refused, and the worker does not wait for it, not even at its end.
     """
 
     def __init__(self, function: Callable[[dict[str, Any], OpenEpisode], Any]) -> None:
         self.function = function
+        self.overdue = 0
+        """Threads that run on past their deadline."""
 
     async def run(self, task: dict[str, Any], episode: OpenEpisode, timeout_s: float) -> Report:
+        if inspect.iscoroutinefunction(self.function):
+            return await self._run_here(task, episode, timeout_s)
+        return await self._run_on_thread(task, episode, timeout_s)
+
+    async def _run_here(self, task: dict[str, Any], episode: OpenEpisode, timeout_s: float) -> Report:
+        async def call() -> Report:
+            # Inside the task, since one that ends by SystemExit takes the event loop with it.
+            try:
+                return parse_report(await self.function(task, episode))
+            except (Exception, SystemExit) as error:
+                return _raised(error)
+
+        work = asyncio.create_task(call())
         try:
-            async with asyncio.timeout(timeout_s):
-                if inspect.iscoroutinefunction(self.function):
-                    returned = await self.function(task, episode)
-                else:
-                    returned = await asyncio.to_thread(self.function, task, episode)
-        except TimeoutError:
-            return Report(problem=f"the agent did not end within {timeout_s:g} s")
-        except Exception as error:
-            return Report(problem=f"{type(error).__name__}: {error}"[:SHOWN_CHARACTERS])
-        return parse_report(returned)
+            await asyncio.wait({work}, timeout=timeout_s)
+            if work.done():
+                return work.result()
+        finally:
+            work.cancel()
+            # It may clean up; one that does not let itself be cancelled is not waited for.
+            await asyncio.wait({work}, timeout=CLEANUP_S)
+        return _too_slow(timeout_s)
+
+    async def _run_on_thread(self, task: dict[str, Any], episode: OpenEpisode, timeout_s: float) -> Report:
+        call = partial(contextvars.copy_context().run, self.function, task, episode)
+        try:
+            thread = SessionThread(f"agent {episode.id}")
+        except RuntimeError as error:
+            overdue = f"{self.overdue} earlier ones run on past their deadlines"
+            raise InfrastructureError(f"no thread for the agent: {error}; {overdue}") from error
+        work = thread.submit(call)
+        thread.stop()
+        # Not cancelled at the deadline: it tells when the thread is free after all.
+        await asyncio.wait({work}, timeout=timeout_s)
+        if not work.done():
+            self.overdue += 1
+            work.add_done_callback(self._returned)
+            log.warning("an agent's function runs on past its deadline; %d do so now", self.overdue)
+            return _too_slow(timeout_s)
+        problem = work.exception()
+        return parse_report(work.result()) if problem is None else _raised(problem)
+
+    def _returned(self, work: asyncio.Future[Any]) -> None:
+        self.overdue -= 1
+
+
+def _too_slow(timeout_s: float) -> Report:
+    return Report(problem=f"the agent did not end within {timeout_s:g} s")
+
+
+def _raised(error: BaseException) -> Report:
+    return Report(problem=f"{type(error).__name__}: {error}"[:SHOWN_CHARACTERS])
 
 
 def load_agent(config: Mapping[str, Any]) -> Agent:
@@ -179,32 +222,3 @@ def _last_object(out: bytes) -> dict[str, Any] | None:
             with contextlib.suppress(ValueError, RecursionError):
                 return json.loads(line)
     return None
-
-
-async def _communicate(process: asyncio.subprocess.Process, given: bytes) -> tuple[bytes, bytes]:
-    """Write all of `given`, read both outputs to their ends."""
-
-    async def feed() -> None:
-        assert process.stdin is not None
-        with contextlib.suppress(ConnectionError):
-            process.stdin.write(given)
-            await process.stdin.drain()
-        process.stdin.close()
-
-    assert process.stdout is not None and process.stderr is not None
-    out, err, _ = await asyncio.gather(_tail(process.stdout), _tail(process.stderr), feed())
-    return out, err
-
-
-async def _tail(stream: asyncio.StreamReader) -> bytes:
-    kept = b""
-    while chunk := await stream.read(65_536):
-        kept = (kept + chunk)[-MAX_OUTPUT_BYTES:]
-    return kept
-
-
-async def _kill(process: asyncio.subprocess.Process) -> None:
-    """End the process and all that it started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()

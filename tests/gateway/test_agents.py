@@ -1,11 +1,15 @@
 """Agents as commands and callables: what they report, what becomes of those that fail, branches in a group."""
 
 import asyncio
+import contextlib
+import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 
 import numpy as np
+import psutil
 import pytest
 
 from asyncrl.buffer.admission import judge as admit
@@ -63,6 +67,44 @@ def test_a_hanging_command_is_ended_with_all_it_started(tmp_path):
     assert not mark.exists()
 
 
+@pytest.mark.parametrize("session", ["its own", "the command's"])
+def test_a_child_that_a_command_leaves_behind_is_ended_and_not_waited_for(tmp_path, session):
+    pid_file = tmp_path / "pid"
+    code = f"""
+import subprocess, sys
+sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+child = subprocess.Popen(sleep, start_new_session={session == "its own"})
+open({str(pid_file)!r}, "w").write(str(child.pid))
+print('{{"reward": 1}}')
+"""
+    start = time.monotonic()
+    assert run_command(code, timeout_s=50.0) == Report(1.0)
+    assert time.monotonic() - start < 40
+    assert not runs(int(pid_file.read_text()))
+
+
+def runs(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_what_a_command_wrote_before_its_end_counts_though_a_child_holds_its_outputs():
+    code = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(60)
+print("the last words", file=sys.stderr, end="", flush=True)
+print("x" * 3_000_000)
+print('{"reward": 0.5}', flush=True)
+os._exit(3)
+"""
+    report = run_command(code, timeout_s=50.0)
+    assert (report.reward, report.problem) == (0.5, "exit code 3: the last words")
+
+
 def test_a_flood_of_output_is_cut_and_its_last_report_counts():
     code = "print('x' * 3_000_000); print('{\"reward\": 0}'); print('{\"reward\": 2}')"
     assert run_command(code).reward == 2.0
@@ -89,6 +131,86 @@ def test_callables_run_as_coroutines_or_on_threads_and_their_errors_are_problems
     assert run(coroutine) == Report(2.0, False)
     assert run(function) == Report(0.25)
     assert run(broken).problem == "RuntimeError: no"
+
+
+def test_as_many_functions_run_at_once_as_are_asked_for():
+    meeting = threading.Barrier(48)
+
+    def function(task, episode):
+        meeting.wait(60)
+        return 1.0
+
+    async def scenario():
+        agent = CallableAgent(function)
+        return await asyncio.gather(*(agent.run({}, EPISODE, 60.0) for _ in range(48)))
+
+    assert asyncio.run(scenario()) == [Report(1.0)] * 48
+
+
+def test_functions_that_hang_fail_their_episodes_and_hold_up_nobody():
+    go_on = threading.Event()
+
+    def function(task, episode):
+        if task["hang"]:
+            go_on.wait(60)
+        return 1.0
+
+    async def scenario():
+        agent = CallableAgent(function)
+        # More than the event loop's own pool has threads.
+        hung = await asyncio.gather(*(agent.run({"hang": True}, EPISODE, 0.2) for _ in range(40)))
+        overdue = agent.overdue
+        fine = await agent.run({"hang": False}, EPISODE, 30.0)
+        go_on.set()
+        while agent.overdue:
+            await asyncio.sleep(0.01)
+        return hung, overdue, fine
+
+    hung, overdue, fine = asyncio.run(scenario())
+    assert hung == [Report(problem="the agent did not end within 0.2 s")] * 40
+    assert (overdue, fine) == (40, Report(1.0))
+
+
+def test_a_worker_ends_although_a_function_hangs():
+    code = """
+import asyncio, time
+from asyncrl.gateway.agents import CallableAgent, OpenEpisode
+
+def hang(task, episode):
+    time.sleep(300)
+
+print(asyncio.run(CallableAgent(hang).run({}, OpenEpisode("id", "key", "http://gateway"), 0.2)).problem)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert run.stdout == "the agent did not end within 0.2 s\n"
+
+
+def test_a_coroutine_that_does_not_let_itself_be_ended_is_not_waited_for():
+    async def stubborn(task, episode):
+        for _ in range(4):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1)
+
+    async def scenario():
+        start = time.monotonic()
+        report = await CallableAgent(stubborn).run({}, EPISODE, 0.2)
+        return report, time.monotonic() - start
+
+    report, took_s = asyncio.run(scenario())
+    assert report.problem == "the agent did not end within 0.2 s"
+    assert took_s < 6
+
+
+def test_an_agent_that_exits_ends_its_episode_and_not_the_worker():
+    async def coroutine(task, episode):
+        sys.exit("enough")
+
+    def function(task, episode):
+        sys.exit("enough")
+
+    for agent in (coroutine, function):
+        report = asyncio.run(CallableAgent(agent).run({}, EPISODE, 5.0))
+        assert report.problem == "SystemExit: enough"
 
 
 @pytest.mark.parametrize(
