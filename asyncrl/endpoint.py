@@ -1,7 +1,7 @@
-"""Small files that say where services are.
+"""Small files through which the processes of a run find each other.
 
 In one a service says where it serves: written whole, read by whoever started it. Another says it to a process that was
-started before those it will call.
+started before those it will call. A third asks a trainer to stop.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ def announced_url(ready_file: Path) -> str:
 def tell_addresses(file: Path, urls: Sequence[str]) -> None:
     """Write the addresses for whom `awaited_addresses` waits."""
     write_json(file, list(urls))
+
+
+def stop_file(folder: Path) -> Path:
+    """Return the file whose presence asks the trainer of a run or policy folder to end with a checkpoint."""
+    return folder / "endpoints" / "trainer.stop"
 
 
 def awaited_addresses(words: Sequence[str], timeout_s: float) -> list[str]:

@@ -21,7 +21,7 @@ from asyncrl.clients.buffer import BufferClientSync
 from asyncrl.clients.engine import EngineClient
 from asyncrl.config import Config
 from asyncrl.data.table import TrajectoryTable
-from asyncrl.endpoint import awaited_addresses
+from asyncrl.endpoint import awaited_addresses, stop_file
 from asyncrl.errors import AsyncRLError
 from asyncrl.train.anchors import Anchors
 from asyncrl.train.engine import TrainEngine, leave_distributed
@@ -204,7 +204,7 @@ def run_trainer(
     trainer = Trainer(
         config, engine, objective, anchors, source, publisher,
         recorder.on_step if recorder else lambda *_: None, checkpointer,
-        PoisonFolder(folder / "poison", config, model),
+        PoisonFolder(folder / "poison", config, model), stop_file(folder).exists,
     )  # fmt: skip
     start = time.monotonic()
     alike = "once" if engine.shares_prefixes else "row by row"
@@ -215,9 +215,11 @@ def run_trainer(
     (folder / "endpoints" / f"trainer-{engine.rank}.ready").touch()
     version = trainer.run(recover(trainer, checkpointer, source, publisher))
     wall_s = time.monotonic() - start
-    checkpointer.finish(version, trainer.state_dict())
+    if version or not trainer.stopped:
+        checkpointer.finish(version, trainer.state_dict())
     if first and recorder is not None:
         recorder.close()
+    if first and not trainer.stopped:
         totals = trainer.totals.to_dict() | {"version": version, "wall_s": wall_s}
         (folder / "trainer.json").write_text(json.dumps(totals))
     publisher.close()

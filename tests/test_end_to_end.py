@@ -131,8 +131,14 @@ def test_an_interrupted_run_says_so_and_leaves_nothing_running(workplace):
         time.sleep(0.2)
     assert read_metrics(run), "the run did not reach its first step"
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
-    assert "interrupted" in process.stderr.read()
+    assert process.wait(120) == 130
+    told = process.stderr.read()
+    saved = run / "checkpoints" / f"step-{len(read_metrics(run)):06d}"
+    assert "interrupted: saving a last checkpoint" in told
+    assert f"the newest checkpoint is {saved}\n" in told
+    assert told.endswith(f"asyncrl: interrupted\nasyncrl: go on with the run: asyncrl train --resume {run}\n")
+    assert (saved / "complete.json").exists()
+    assert not (run / "trainer.json").exists(), "a run that was interrupted is not finished"
     assert not processes_of(run)
     assert not weight_folders("cut")
 

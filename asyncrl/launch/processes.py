@@ -161,14 +161,14 @@ class Family:
             if code is not None and code != 0:
                 raise UnavailableError(obituary(child, child.ending()))
 
-    def stop(self, children: Sequence[Child] | None = None) -> None:
+    def stop(self, children: Sequence[Child] | None = None, grace_s: float | None = None) -> None:
         """End children in reverse start order: SIGTERM, a grace, then SIGKILL to the whole group."""
         chosen = list(self.children if children is None else children)
         members = {child.name: _members(child) for child in chosen}
         for child in reversed(chosen):
             if child.alive():
                 child.process.terminate()
-        deadline = time.monotonic() + STOP_GRACE_S
+        deadline = time.monotonic() + (STOP_GRACE_S if grace_s is None else grace_s)
         for child in reversed(chosen):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.process.wait(max(0.1, deadline - time.monotonic()))

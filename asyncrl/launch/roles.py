@@ -8,7 +8,7 @@ from typing import Any
 
 from asyncrl.clients.engine import policy_url
 from asyncrl.config import Config
-from asyncrl.endpoint import tell_addresses
+from asyncrl.endpoint import stop_file, tell_addresses
 from asyncrl.launch.model_folder import check_model, remember_model
 from asyncrl.launch.processes import START_TIMEOUT_S, Child, Family, behind_trainer
 from asyncrl.launch.signs import FileSigns, HttpSigns
@@ -60,7 +60,8 @@ class PolicyRoles:
         self.family.wait_ready(self.buffer, START_TIMEOUT_S)
         self._signs = self._trainer_signs()
         self._signs.forget()
-        self._trainers_engines.unlink(missing_ok=True)
+        for file in (self._trainers_engines, stop_file(self.folder)):
+            file.unlink(missing_ok=True)
         self.trainer = self.family.start(f"{self.prefix}trainer", self._trainer_argv(), ready=False)
 
     def wait_engines(self) -> None:
@@ -80,6 +81,14 @@ class PolicyRoles:
     def trainer_ready(self) -> bool:
         """True once the trainer has loaded its model."""
         return (self.folder / "endpoints" / "trainer-0.ready").exists()
+
+    def ask_trainer_to_stop(self) -> bool:
+        """Have the trainer end with a checkpoint after the step it is in; False where there is none at work."""
+        started = getattr(self, "trainer", None)
+        if started is None or not started.alive() or not self.trainer_ready():
+            return False
+        stop_file(self.folder).touch()
+        return True
 
     def route(self, caller: str, callee: Child) -> str:
         """Return the address under which `caller` reaches `callee`."""

@@ -36,11 +36,15 @@ from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_fol
 from asyncrl.launch.roles import PolicyRoles, Roles
 from asyncrl.launch.summary import build_summary
 from asyncrl.launch.tasks import TaskPlan, plan_tasks
+from asyncrl.train.checkpoints import complete_checkpoints
 from asyncrl.train.progress import MetricsTail, ProgressLine, plot_rewards, read_metrics
 
 TICK_S = 0.25
 DESCRIBE_EVERY_S = 5.0
 LOOK_EVERY_S = 1.0
+SAVE_S = 120.0
+"""How long an interrupted run waits for its last checkpoint."""
+HURRY_S = 0.5
 
 
 class TrainRun:
@@ -59,6 +63,7 @@ class TrainRun:
         self.policy_stats: dict[str, dict[str, Any]] = {}
         """Last counts of the further policies' buffers."""
         self.lives = Lives(folder, resume)
+        self._hurried = False
 
     def run(self) -> dict[str, Any]:
         """Run to the end and return the summary. Raises `AsyncRLError`; nothing is left running either way."""
@@ -75,9 +80,11 @@ class TrainRun:
             say("starting buffer, environments and engine(s); the first answer takes about 20 s")
             self.roles.start()
             stats = asyncio.run(self.roles.supervisor.beside(self._phases(tasks)))
+        except KeyboardInterrupt:
+            self._save_last()
+            raise
         finally:
-            self.roles.family.stop()
-            self._clear_weights()
+            self._stop()
         summary = build_summary(self, stats)
         self.folder.write_json("summary.json", summary)
         before = self.eval_before.mean if self.eval_before else None
@@ -85,6 +92,33 @@ class TrainRun:
         for policy in self.roles.policies.values():
             plot_rewards(policy.folder, None, None)
         return summary
+
+    def _save_last(self) -> None:
+        """Have the trainers end with a checkpoint, unless that takes too long or nobody wants to wait."""
+        asked = [r for r in (self.roles, *self.roles.policies.values()) if r.ask_trainer_to_stop()]
+        if not asked:
+            return
+        say(f"interrupted: saving a last checkpoint, for {SAVE_S:g} s at most; Ctrl-C again stops at once")
+        deadline = time.monotonic() + SAVE_S
+        try:
+            while any(roles.trainer.alive() for roles in asked) and time.monotonic() < deadline:
+                time.sleep(TICK_S)
+        except KeyboardInterrupt:
+            self._hurried = True
+        for roles in asked:
+            kept = complete_checkpoints(roles.folder / "checkpoints")
+            newest = f"the newest checkpoint is {kept[0][1]}" if kept else "there is no checkpoint yet"
+            say(newest + (f"; {roles.trainer.name} has saved no other" if roles.trainer.alive() else ""))
+
+    def _stop(self) -> None:
+        """End every process, at once when interrupted again."""
+        try:
+            self.roles.family.stop(grace_s=HURRY_S if self._hurried else None)
+        except KeyboardInterrupt:
+            self.roles.family.stop(grace_s=HURRY_S)
+            raise
+        finally:
+            self._clear_weights()
 
     def make_roles(self, model: str) -> Roles:
         """Return what starts the processes."""

@@ -3,7 +3,8 @@
 The ledger says how far the run had come. A trainer that finds it beyond its own start puts everything back to one
 version, in this order, so that a crash in between is repeated without harm:
 
-    leases pause -> the ledger forgets later steps -> engines get the checkpoint's weights -> leases resume
+    leases pause -> the ledger forgets later steps -> engines get the checkpoint's weights
+    -> the ledger is told the staleness bound in force -> leases resume
 
 Tasks of the forgotten steps are planned again, so each is trained once in the history that survives. At most
 `train.checkpoint_every` steps are lost.
@@ -32,6 +33,7 @@ class RunLedger(Protocol):
     def stats(self) -> dict[str, Any]: ...
     def pause(self, paused: bool) -> None: ...
     def rollback(self, version: int) -> int: ...
+    def bound(self, staleness: int) -> None: ...
 
 
 class Recoverable(Protocol):
@@ -40,6 +42,7 @@ class Recoverable(Protocol):
     engine: TrainEngine
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def staleness_bound(self) -> int | None: ...
 
 
 class Publisher(Protocol):
@@ -72,6 +75,9 @@ def recover(
             )
         publisher.publish(version, engine)
     if source is not None:
+        if (bound := trainer.staleness_bound()) is not None:
+            # The ledger may have been told of one that a later, forgotten step led to, or start with the recipe's.
+            source.bound(bound)
         source.pause(False)
     engine.barrier()
     return version

@@ -21,10 +21,16 @@ class PeekSource(Protocol):
     def peek(self, step: int, seen: Sequence[str], wait_s: float) -> tuple[Sequence[Group], bool]: ...
 
 
-def gather(streamed: StreamedStep, source: PeekSource | None, timeout_s: float) -> float:
+def gather(
+    streamed: StreamedStep,
+    source: PeekSource | None,
+    timeout_s: float,
+    asked_to_stop: Callable[[], bool] = lambda: False,
+    look_s: float = float("inf"),
+) -> float:
     """Add groups as they become ready until the batch is complete or `timeout_s` passed; return the seconds waited.
 
-    A collective; `source` is rank 0's.
+    A collective; `source` and `asked_to_stop`, which is asked every `look_s`, are rank 0's.
     """
     engine, waited_s = streamed.engine, 0.0
     deadline = time.monotonic() + timeout_s
@@ -34,8 +40,9 @@ def gather(streamed: StreamedStep, source: PeekSource | None, timeout_s: float) 
         if engine.rank == 0:
             assert source is not None
             left_s = max(0.0, deadline - time.monotonic())
-            groups, complete = source.peek(streamed.version, streamed.seen, left_s)
-            message = pack({"groups": [encode_group(g) for g in groups], "over": complete or left_s <= 0})
+            groups, complete = source.peek(streamed.version, streamed.seen, min(left_s, look_s))
+            over = complete or left_s <= 0 or asked_to_stop()
+            message = pack({"groups": [encode_group(g) for g in groups], "over": over})
         answer = unpack(engine.broadcast_bytes(message))
         waited_s += time.perf_counter() - start
         if answer["groups"]:

@@ -39,6 +39,9 @@ from asyncrl.weights.publish import PublishReport
 
 log = logging.getLogger("asyncrl.train")
 
+STOP_LOOK_S = 2.0
+"""How often a trainer that waits for groups looks whether it is to stop."""
+
 
 class BatchSource(Protocol):
     """The part of the buffer the trainer uses, synchronous, on rank 0."""
@@ -99,8 +102,13 @@ class Trainer:
         on_step: Callable[[int, dict[str, Any], Sequence[Group]], None] = lambda *_: None,
         checkpointer: Checkpointer | None = None,
         poison: PoisonFolder | None = None,
+        asked_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.config = config
+        self.asked_to_stop = asked_to_stop
+        """Asked on rank 0 between steps and while groups are waited for."""
+        self.stopped = False
+        """Whether the run ended because it was asked to."""
         self.engine = engine
         self.objective = objective
         self.anchors = anchors
@@ -121,13 +129,16 @@ class Trainer:
         )
 
     def run(self, start: int = 0) -> int:
-        """Train from version `start` until the recipe's steps are done or the plan is; return the version."""
+        """Train from version `start` until the recipe's steps or the plan are done, or it is asked to stop; return the
+        version."""
         version = start
         self.anchors.before_run(self.engine, version)
         while version < self.config.train.num_steps:
             streamed, streaming_s = self._stream(version)
             groups, wait_s = self._take(version)
             if not groups:
+                if streamed is not None:
+                    streamed.abandon()
                 break
             if not self._trusted(version, groups):
                 if streamed is not None:
@@ -145,7 +156,10 @@ class Trainer:
             self.engine, self.objective, self.anchors, self.settings, version, self._learning_rate(version),
             self.controls.kl.coef,
         )  # fmt: skip
-        return streamed, gather(streamed, self.source, self.config.buffer.wait_timeout_s)
+        wait_s = gather(
+            streamed, self.source, self.config.buffer.wait_timeout_s, self.asked_to_stop, STOP_LOOK_S
+        )
+        return streamed, wait_s
 
     def _trained(
         self, version: int, batch: StepBatch, groups: Sequence[Group], streamed: StreamedStep | None
@@ -273,6 +287,12 @@ class Trainer:
             "totals": self.totals.to_dict(),
         }
 
+    def staleness_bound(self) -> int | None:
+        """Return the staleness bound its controller has in force; None where the recipe's stands."""
+        staleness = self.controls.staleness
+        # A run may go on under a lower limit than its checkpoint knew.
+        return min(staleness.state.max_staleness, staleness.rule.maximum) if staleness is not None else None
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned. Call on every rank."""
         self.anchors.load_state_dict(state["anchors"])
@@ -281,24 +301,35 @@ class Trainer:
         self.totals = Totals(**{**state["totals"], "lags": Counter(state["totals"]["lags"])})
 
     def _take(self, step: int) -> tuple[list[Group], float]:
-        """Return the step's groups on every rank, and the seconds rank 0 waited."""
+        """Return the step's groups on every rank, and the seconds rank 0 waited; none when it was asked to stop."""
         start = time.perf_counter()
         message = None
         if self.engine.rank == 0:
-            assert self.source is not None
-            timeout_s = self.config.buffer.wait_timeout_s
-            groups = self.source.take(step, timeout_s)
-            if groups is None:
-                message = pack({"timeout": True, "groups": []})
-            else:
-                message = pack({"timeout": False, "groups": [encode_group(g) for g in groups]})
+            groups, stop = self._wait_for_batch(step)
+            timeout = groups is None and not stop
+            message = pack(
+                {"timeout": timeout, "stop": stop, "groups": [encode_group(g) for g in groups or ()]}
+            )
         answer = unpack(self.engine.broadcast_bytes(message))
+        self.stopped = answer["stop"]
         if answer["timeout"]:
             raise DeadlineError(
                 f"step {step}: no batch within buffer.wait_timeout_s={self.config.buffer.wait_timeout_s:g}; "
                 "the rollout workers' logs say what they are waiting for"
             )
         return [decode_group(body) for body in answer["groups"]], time.perf_counter() - start
+
+    def _wait_for_batch(self, step: int) -> tuple[Sequence[Group] | None, bool]:
+        """Return the batch, None when it did not come in time, and whether the trainer is to stop instead."""
+        assert self.source is not None
+        left_s = self.config.buffer.wait_timeout_s
+        while not self.asked_to_stop():
+            piece_s = min(left_s, STOP_LOOK_S)
+            groups = self.source.take(step, piece_s)
+            left_s -= piece_s
+            if groups is not None or left_s <= 0:
+                return groups, False
+        return None, True
 
     def _learning_rate(self, step: int) -> float:
         train = self.config.train

@@ -68,6 +68,9 @@ class World:
     def rollback(self, version):
         return self.ledger.rollback_to(version)
 
+    def bound(self, staleness):
+        self.ledger.bound(staleness)
+
 
 class Run:
     """Trainer processes of one run, one after the other."""
@@ -154,6 +157,34 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(tiny_model, t
     assert run.seen == undisturbed[0]
     assert world.calls == [1, 2, 3, 4, 5, 2, 3, 4, 5, 6]
     assert [version for version, _ in complete_checkpoints(tmp_path)] == [6, 4]
+
+
+class Controlled:
+    """A trainer whose controller has a staleness bound in force once its state is loaded."""
+
+    def __init__(self, engine, bound):
+        self.engine, self.bound = engine, bound
+
+    def load_state_dict(self, state):
+        self.bound = state["bound"]
+
+    def staleness_bound(self):
+        return self.bound
+
+
+@pytest.mark.parametrize(("saved", "expected"), [(True, 1), (False, 4), (None, 2)])
+def test_the_ledger_is_told_the_staleness_bound_in_force(tiny_model, tmp_path, saved, expected):
+    """saved: whether there is a checkpoint, under bound 1; None where no controller moves the bound."""
+    engine = make_engine(tiny_model, 1)
+    saver = Checkpointer(tmp_path, engine, tiny_model)
+    world = World()
+    world.ledger = Ledger(":memory:", LedgerSettings(2, 4, 2))
+    world.ledger.bound(2)
+    if saved:
+        saver.save(0, {"bound": 1})
+        saver.wait()
+    recover(Controlled(engine, None if saved is None else 4), saver, world, world)
+    assert world.stats()["staleness_bound"] == expected
 
 
 def test_checkpoints_of_another_ledger_are_refused(tiny_model, tmp_path):

@@ -101,6 +101,31 @@ def test_an_exhausted_plan_ends_the_run_early(engine):
     assert script.calls[-1] == ("take", 1)
 
 
+@pytest.mark.parametrize("schedule", ["partial", "periodic"])
+def test_a_trainer_that_is_asked_to_stop_ends_between_steps(engine, schedule):
+    script = Scripted([groups_at(0), groups_at(1), groups_at(2)])
+    trainer = make_trainer(engine, script, max_staleness=0, schedule=schedule)
+    trainer.asked_to_stop = lambda: ("commit", 2) in script.calls
+    assert trainer.run() == 2
+    assert trainer.stopped
+    assert [call for call in script.calls if call[0] == "commit"] == [("commit", 1), ("commit", 2)]
+    assert ("take", 2) not in script.calls
+
+
+def test_a_trainer_that_waits_for_groups_stops_when_asked(engine):
+    script = Scripted([groups_at(0), None])
+    trainer = make_trainer(engine, script)
+    trainer.asked_to_stop = lambda: script.calls.count(("take", 1)) == 2
+    assert trainer.run() == 1
+    assert trainer.stopped
+
+
+def test_a_trainer_that_nobody_asks_to_stop_has_not_stopped(engine):
+    trainer = make_trainer(engine, Scripted([groups_at(0), []]))
+    trainer.run()
+    assert not trainer.stopped
+
+
 def test_a_batch_that_does_not_come_in_time_ends_the_run_by_name(engine):
     with pytest.raises(DeadlineError, match=r"step 0: no batch within buffer.wait_timeout_s=5"):
         make_trainer(engine, Scripted([None])).run()

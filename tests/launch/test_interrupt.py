@@ -1,0 +1,93 @@
+"""A run that is interrupted waits for a last checkpoint, and stops at once when it is interrupted again."""
+
+import signal
+import sys
+import time
+
+import pytest
+
+from asyncrl.config import parse_config
+from asyncrl.endpoint import stop_file
+from asyncrl.launch.folder import RunFolder
+from asyncrl.launch.processes import spawn
+from asyncrl.launch.train import TrainRun
+
+OBEDIENT = """
+import pathlib, time
+ready, stop, saved = (pathlib.Path(p) for p in {paths})
+ready.touch()
+while not stop.exists():
+    time.sleep(0.01)
+saved.mkdir(parents=True)
+for name in ("complete.json", "training.json"):
+    (saved / name).touch()
+"""
+DEAF = """
+import pathlib, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path({paths}[0]).touch()
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def interrupted(tmp_path):
+    """Return a function that gives a run whose trainer is the given program, at work."""
+    runs = []
+
+    def make(program):
+        config = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}})
+        run = TrainRun(config, RunFolder(tmp_path))
+        run.roles = run.make_roles("m")
+        runs.append(run)
+        ready = tmp_path / "endpoints" / "trainer-0.ready"
+        paths = [str(path) for path in (ready, stop_file(tmp_path), tmp_path / "checkpoints" / "step-000007")]
+        child = run.roles.family.start("trainer", ["--version"], ready=False)
+        child.process.wait(60)
+        child.process = spawn([sys.executable, "-c", program.format(paths=paths)], child.log, {})
+        run.roles.trainer = child
+        while not ready.exists():
+            assert child.alive()
+            time.sleep(0.01)
+        return run
+
+    yield make
+    for run in runs:
+        run.roles.family.stop(grace_s=0.1)
+
+
+def test_the_trainer_is_given_time_to_save_what_it_has(interrupted, tmp_path, capsys):
+    run = interrupted(OBEDIENT)
+    run._save_last()
+    assert run.roles.trainer.process.returncode == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "interrupted: saving a last checkpoint, for 120 s at most; Ctrl-C again stops at once",
+        f"the newest checkpoint is {tmp_path}/checkpoints/step-000007",
+    ]
+
+
+def test_a_trainer_that_does_not_save_in_time_is_not_waited_for(interrupted, capsys, monkeypatch):
+    monkeypatch.setattr("asyncrl.launch.train.SAVE_S", 0.3)
+    interrupted(DEAF)._save_last()
+    assert capsys.readouterr().err.splitlines()[1] == "there is no checkpoint yet; trainer has saved no other"
+
+
+def test_a_second_interruption_stops_at_once(interrupted, monkeypatch):
+    monkeypatch.setattr("asyncrl.launch.processes.STOP_GRACE_S", 3000.0)
+    run = interrupted(DEAF)
+
+    def again(seconds):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("asyncrl.launch.train.time.sleep", again)
+        run._save_last()
+    run._stop()
+    assert run.roles.trainer.process.returncode == -signal.SIGKILL
+
+
+def test_a_trainer_that_has_ended_is_not_waited_for(interrupted, capsys):
+    run = interrupted(DEAF)
+    run.roles.family.kill(run.roles.trainer)
+    run._save_last()
+    assert capsys.readouterr().err == ""
