@@ -54,7 +54,13 @@ def _main(arguments: Sequence[str]) -> int:
         # As with `python -m`: a user's own environment or reward is usually a file of the current folder.
         search_in([Path.cwd()])
     parser = build_parser(arguments)
-    args = parser.parse_args(arguments)
+    args, rest = parser.parse_known_args(arguments)
+    if rest:
+        # argparse leaves over what follows an option where a list may be empty.
+        overrides = [word for word in rest if "=" in word and not word.startswith("-")]
+        if overrides != rest or not hasattr(args, "overrides"):
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        args.overrides = [*args.overrides, *overrides]
     try:
         return args.run(args)
     except (ConfigError, InputError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -16,7 +16,7 @@ from asyncrl.clients.gateway import GatewayClient
 from asyncrl.clients.router import EngineRouter
 from asyncrl.config import Config
 from asyncrl.env.protocol import Action
-from asyncrl.errors import ConfigError
+from asyncrl.env.settings import check_settings
 from asyncrl.gateway.agent_group import MAX_RUNNING, AgentRunner, AgentSettings, EpisodeHost, LocalHost
 from asyncrl.gateway.agents import load_agent
 from asyncrl.gateway.episodes import Episodes
@@ -29,7 +29,6 @@ AGENT = "agent"
 """The `env.name` of recipes whose episodes an agent plays."""
 MAX_BODY_BYTES = 32 * 2**20
 STOP_S = 5.0
-_KEYS = {"command", "callable", "environment", "cwd", "gateway", "tasks", "task_config", "max_running"}
 
 
 class Agents:
@@ -44,7 +43,7 @@ class Agents:
         parse: Callable[[str], Action],
         token: str = "",
     ) -> None:
-        _check(config.env.config)
+        check_settings(AGENT, config.env.config)
         self.config = config
         self.agent = load_agent(config.env.config)
         engines = _Engines(router, generator)
@@ -64,7 +63,7 @@ class Agents:
             self.config.max_tokens,
             rollout.max_tokens_per_turn,
             rollout.max_turns,
-            int(self.config.env.config.get("max_running", MAX_RUNNING)),
+            int(self.config.env.config.get("max_running") or MAX_RUNNING),
         )
         return AgentRunner(self.host, self.agent, settings)
 
@@ -120,9 +119,3 @@ class _Server(uvicorn.Server):
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "http":
         await JSONResponse({"error": {"message": "not found"}}, 404)(scope, receive, send)
-
-
-def _check(config: Mapping[str, Any]) -> None:
-    unknown = set(config) - _KEYS
-    if unknown:
-        raise ConfigError(f"env.config.{min(unknown)}: unknown; an agent takes {', '.join(sorted(_KEYS))}")

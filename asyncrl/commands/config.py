@@ -21,13 +21,11 @@ def add(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from asyncrl.algo.settings import resolve_settings
     from asyncrl.config import load_config
-    from asyncrl.env.registry import load_env
+    from asyncrl.launch.check import check_recipe
 
     config = load_config(args.recipe, args.overrides)
+    check_recipe(config)
     resolved = config.model_dump(mode="json")
     resolved["algo"] = resolve_settings(config.algo)
-    for name in config.policies:
-        resolve_settings(config.policy(name).algo)
-    load_env(config.env.name)
     print(json.dumps(resolved, indent=2))
     return 0

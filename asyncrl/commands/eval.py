@@ -33,6 +33,7 @@ def add(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from asyncrl.config import apply_override, load_config, parse_config
     from asyncrl.import_path import absolute, search_in
+    from asyncrl.launch.check import check_evaluation
     from asyncrl.launch.evaluate import evaluate_checkpoint
     from asyncrl.launch.train import describe
 
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
             apply_override(data, override)
         config = parse_config(data)
         search_in(config.run.python_path)
+    check_evaluation(config)
     folder = Path(tempfile.mkdtemp(prefix="asyncrl-eval-"))
     try:
         result = evaluate_checkpoint(config, folder, args.checkpoint, env, args.tasks, args.samples)

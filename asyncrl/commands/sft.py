@@ -21,8 +21,11 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from asyncrl.config import load_config
+    from asyncrl.launch.check import check_recipe, check_tasks
 
     config = load_config(args.recipe, args.overrides)
+    check_recipe(config)
+    check_tasks(config)
     from asyncrl.train.sft import train_base_model
 
     folder = train_base_model(config, args.out)

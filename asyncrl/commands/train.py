@@ -40,18 +40,17 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from asyncrl.launch.check import check_run
     from asyncrl.launch.folder import RunFolder
     from asyncrl.launch.lives import finished
     from asyncrl.launch.train import TrainRun, describe
-    from asyncrl.train.supported import check_supported
 
     signal.signal(signal.SIGTERM, _interrupt)
     config, path = _chosen(args)
     if args.resume is not None and (done := finished(path, config.train.num_steps)):
         _tell_finished(done, path)
         return 0
-    for one in (config, *(config.policy(name) for name in config.policies)):
-        check_supported(one)
+    check_run(config)
     with RunFolder(path) as folder, _resumable(path):
         print(f"run folder: {path}", file=sys.stderr)
         training = TrainRun(config, folder, resume=args.resume is not None)

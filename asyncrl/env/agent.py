@@ -19,16 +19,34 @@ class AgentTasks(Env):
     evaluation never step it: the agent does what it likes with a task.
     """
 
-    def __init__(self, task: Task, **config: Any) -> None:
+    def __init__(
+        self,
+        task: Task,
+        command: list[str] | None = None,
+        callable: str = "",
+        environment: dict[str, str] | None = None,
+        cwd: str = "",
+        gateway: str = "",
+        tasks: str = "",
+        task_config: dict[str, Any] | None = None,
+        max_running: int = 0,
+    ) -> None:
         super().__init__(task)
-        source = config.get("tasks", "")
-        if not source:
+        if not tasks:
             raise ConfigError(
                 'env.config.tasks: needed where an agent\'s tasks are played without it, as in "sft"'
             )
-        self.inner = _load(source)(replace(task, env=source), **config.get("task_config", {}))
-        self.max_turns = self.inner.max_turns
-        self.tools = self.inner.tools  # type: ignore[misc]
+        self.played = _load(tasks)(replace(task, env=tasks), **(task_config or {}))
+        self.max_turns = self.played.max_turns
+        self.tools = self.played.tools  # type: ignore[misc]
+
+    @classmethod
+    def inner(
+        cls, tasks: str = "", task_config: dict[str, Any] | None = None, **agent: Any
+    ) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        """Yield key, name and settings of the environment whose tasks it gets."""
+        if tasks:
+            yield "task_config", tasks, task_config or {}
 
     @classmethod
     def tasks(cls, split: str, env: str, **config: Any) -> Iterator[Task]:
@@ -41,19 +59,19 @@ class AgentTasks(Env):
             yield replace(task, env=env)
 
     def reset(self) -> Any:
-        return self.inner.reset()
+        return self.played.reset()
 
     def step(self, action: Action) -> Any:
-        return self.inner.step(action)
+        return self.played.step(action)
 
     def close(self) -> Any:
-        return self.inner.close()
+        return self.played.close()
 
     def oracle(self, messages: list[Message]) -> Message:
-        return self.inner.oracle(messages)
+        return self.played.oracle(messages)
 
     def random_policy(self, messages: list[Message], rng: Any) -> Message:
-        return self.inner.random_policy(messages, rng)
+        return self.played.random_policy(messages, rng)
 
 
 def _load(name: str) -> type[Env]:

@@ -35,13 +35,22 @@ def base_model_key(config: Config) -> str:
     return f"{name}-{digest}"
 
 
+def base_model_is_cached(config: Config) -> bool:
+    """True when the recipe's base model has been trained already."""
+    return (_folder(config) / "config.json").exists()
+
+
+def _folder(config: Config) -> Path:
+    return cache_folder() / "base_models" / base_model_key(config)
+
+
 def cached_base_model(config: Config) -> Path:
     """Return the folder of the recipe's base model, training it first when it is not there.
 
     The training runs in a process of its own, so the launcher never loads torch. Raises `UnavailableError`.
     """
-    folder = cache_folder() / "base_models" / base_model_key(config)
-    if (folder / "config.json").exists():
+    folder = _folder(config)
+    if base_model_is_cached(config):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     print(f"training the tiny base model once, into {folder}", file=sys.stderr, flush=True)

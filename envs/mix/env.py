@@ -59,6 +59,12 @@ class Mix(Env):
             yield Task(f"{part}-{task.id}", env, task.seed, split, {PART: part, "data": task.data})
 
     @classmethod
+    def inner(cls, parts: dict[str, Any] | None = None) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        """Yield key, environment and settings of each part, to be checked before a run starts."""
+        for part, (name, _, config) in read_parts(parts).items():
+            yield f"parts.{part}.config", name, config
+
+    @classmethod
     def missing(cls) -> str:
         """Return what keeps it from starting without any setting."""
         return "settings: parts"

@@ -108,6 +108,18 @@ def test_the_module_is_the_command():
     assert (done.returncode, done.stdout) == (0, "asyncrl 0.1.0\n")
 
 
+def test_settings_may_follow_an_option(capsys, monkeypatch):
+    seen = {}
+    monkeypatch.setattr("asyncrl.commands.sft.run", lambda args: seen.update(vars(args)) or 0)
+    code, _, _ = run(
+        capsys, "sft", "gridworld_grpo", "sft.seed=1", "--out", "base", "sft.steps=2", "run.seed=3"
+    )
+    assert (code, seen["overrides"]) == (0, ["sft.seed=1", "sft.steps=2", "run.seed=3"])
+    for wrong in (["--no-such=1"], ["word"]):
+        code, _, err = run(capsys, "sft", "gridworld_grpo", "--out", "base", *wrong)
+        assert code == 2 and f"unrecognized arguments: {wrong[0]}" in err
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_shows_its_own_options_only(capsys, role):
     code, out, _ = run(capsys, "serve", role, "--help")

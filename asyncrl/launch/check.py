@@ -1,0 +1,182 @@
+"""Finds wrong settings before anything starts and before there is a run folder. Loads no torch."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from asyncrl.config import Config
+from asyncrl.env.protocol import Env
+from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
+from asyncrl.env.settings import check_environment, check_settings, first_task
+from asyncrl.env.tasks import read_task_file
+from asyncrl.errors import ConfigError
+from asyncrl.gateway.agents import load_agent
+from asyncrl.launch.base_model import base_model_is_cached
+from asyncrl.train.supported import check_supported
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+HUB_TIMEOUT_S = 10.0
+WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json")
+
+
+def check_recipe(config: Config) -> None:
+    """Check what the configuration alone tells: objectives, and the settings of the environment by their signatures.
+
+    Raises `ConfigError` naming the key, the value and what is allowed.
+    """
+    for one in (config, *(config.policy(name) for name in config.policies)):
+        check_supported(one)
+    check_settings(config.env.name, config.env.config)
+    for name in config.env.limits:
+        if name not in ENVS and ":" not in name:
+            load_env(name)
+    for key, url in (
+        ("judge.url", config.judge.url),
+        ("reference.url", config.reference.url),
+        ("teacher.url", config.teacher.url),
+    ):
+        if url and not url.startswith(("http://", "https://")):
+            raise ConfigError(f"{key}: must begin with http:// or https://, got {url!r}")
+
+
+def check_run(config: Config) -> None:
+    """Check everything that can be known before a run starts: the recipe, tasks, models, agent and environment.
+
+    Raises `ConfigError` and `InputError` naming the key, the value and what is allowed.
+    """
+    check_recipe(config)
+    check_tasks(config)
+    check_model("model.path", config.model.path, config)
+    for name in config.policies:
+        policy = config.policy(name)
+        check_model(f"policies.{name}.model.path", policy.model.path, policy)
+    for section in ("critic", "reference", "teacher"):
+        path = getattr(config, section).path
+        if path:
+            check_model(f"{section}.path", path, config, policy=False)
+
+
+def check_tasks(config: Config) -> None:
+    """Check that there are tasks, and that the environment takes its settings and the first of them."""
+    env = config.env
+    listed = read_task_file(env.task_file, env.name) if env.task_file else None
+    task = listed[0] if listed else first_task(env.name, env.config, "train")
+    if config.eval.tasks:
+        try:
+            first_task(env.name, env.config, "heldout")
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error}; eval.tasks={config.eval.tasks} needs some, 0 goes without"
+            ) from error
+    if env.name in ELSEWHERE:
+        check_agent(env.config)
+    else:
+        check_environment(env.name, env.config, task)
+
+
+def check_evaluation(config: Config) -> None:
+    """Check what can be known before an evaluation of `model.path` starts. Raises `ConfigError`."""
+    env = config.env
+    check_settings(env.name, env.config)
+    task = first_task(env.name, env.config, "heldout")
+    check_model("checkpoint", config.model.path, config)
+    if env.name in ELSEWHERE:
+        check_agent(env.config)
+    else:
+        check_environment(env.name, env.config, task)
+
+
+def check_agent(settings: dict[str, Any]) -> None:
+    """Check that an agent can be started: its function imported, or its program found."""
+    load_agent(settings)
+    command, cwd = settings.get("command"), settings.get("cwd")
+    if cwd and not Path(cwd).is_dir():
+        raise ConfigError(f"env.config.cwd: there is no folder {cwd!r}")
+    if command and not (shutil.which(command[0]) or (Path(cwd or ".") / command[0]).is_file()):
+        raise ConfigError(f"env.config.command: there is no program {command[0]!r}")
+
+
+def check_model(key: str, path: str, config: Config, policy: bool = True) -> None:
+    """Check that a model is there: a folder, the hub's, or one that the environment's scripted expert can make.
+
+    policy: it is also served, so it must have the context that the engine is asked for.
+    """
+    if path == "sft" and policy:
+        _check_expert(key, config)
+        return
+    local = Path(path)
+    named = path.startswith(("/", ".", "~")) or path.count("/") > 1 or not HUB_NAME.fullmatch(path)
+    context = _context(_check_folder(key, local) if named or local.exists() else _check_hub(key, path))
+    if policy and context and config.engine.max_model_len > context:
+        raise ConfigError(
+            f"engine.max_model_len: must be at most {context}, the context of {path!r}, got "
+            f"{config.engine.max_model_len}"
+        )
+
+
+def _check_expert(key: str, config: Config) -> None:
+    env_class = load_env(config.env.name)
+    if config.env.name not in ELSEWHERE and not base_model_is_cached(config):
+        for method in ("oracle", "random_policy"):
+            if getattr(env_class, method) is getattr(Env, method):
+                raise ConfigError(
+                    f"{key}: 'sft' makes a base model of scripted episodes, and {config.env.name!r} has no {method}; "
+                    "give a model (a Hugging Face folder or a hub name), or write oracle and random_policy"
+                )
+
+
+def _check_folder(key: str, folder: Path) -> Path:
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{key}: there is no folder {str(folder)!r}; give a Hugging Face folder or a hub name"
+        )
+    if (folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
+        raise ConfigError(f"{key}: {str(folder)!r} holds an adapter alone; give the model it was trained on")
+    if not (folder / "config.json").exists():
+        raise ConfigError(
+            f"{key}: {str(folder)!r} has no config.json; give a Hugging Face folder or a hub name"
+        )
+    if not any(any(folder.glob(pattern)) for pattern in WEIGHTS):
+        raise ConfigError(f"{key}: {str(folder)!r} has no weights ({', '.join(WEIGHTS)})")
+    return folder / "config.json"
+
+
+def _check_hub(key: str, name: str) -> Path:
+    """Return the `config.json` of a hub's model, from the cache or the hub."""
+    import huggingface_hub
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+
+    found = huggingface_hub.try_to_load_from_cache(name, "config.json")
+    if isinstance(found, str):
+        return Path(found)
+    try:
+        return Path(huggingface_hub.hf_hub_download(name, "config.json", etag_timeout=HUB_TIMEOUT_S))
+    except GatedRepoError as error:
+        raise ConfigError(f"{key}: {name!r} is gated; ask for access on the hub, and set HF_TOKEN") from error
+    except RepositoryNotFoundError as error:
+        raise ConfigError(
+            f"{key}: there is neither a folder {name!r} here nor such a model on the hub (a private one needs HF_TOKEN)"
+        ) from error
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        raise ConfigError(
+            f"{key}: there is no folder {name!r} here, and the hub's model of that name is neither in the cache nor to "
+            f"be had: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        ) from error
+
+
+def _context(described: Path) -> int:
+    """Return the tokens of context that a model's `config.json` states, 0 where it depends on more than one number."""
+    try:
+        found = json.loads(described.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{described}: cannot be read: {error}") from error
+    text = found.get("text_config") or found
+    scaling = text.get("rope_scaling") or text.get("rope_parameters") or {}
+    kinds = {scaling.get("rope_type", scaling.get("type", "default")), "default"}
+    nested = any(isinstance(value, dict) for value in scaling.values())
+    context = text.get("max_position_embeddings")
+    return context if isinstance(context, int) and len(kinds) == 1 and not nested else 0
