@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import math
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ import aiohttp
 
 from asyncrl.clients.coalesce import Coalescer
 from asyncrl.config import JudgeConfig
+from asyncrl.env.protocol import MAX_REWARD
 from asyncrl.errors import JudgeError
 from asyncrl.rollout.judge import JudgeRequest
 
@@ -31,6 +31,7 @@ ATTEMPTS = 3
 FIRST_PAUSE_S = 0.5
 BATCH_SIZE = 32
 REMEMBERED = 65536
+PLACES = re.compile(r"\{conversation\}|\{task\}")
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
@@ -58,7 +59,7 @@ class JudgeClient:
 
     async def score(self, request: JudgeRequest) -> float:
         """Return the judge's score. Raises `JudgeError` saying what the endpoint said."""
-        key = _digest(request)
+        key = _digest(request, self.config.kind)
         if key in self._known:
             self._known.move_to_end(key)
             return self._known[key]
@@ -127,8 +128,12 @@ class JudgeClient:
             raise JudgeError(f"{type(error).__name__}: {error}") from error
 
     def _prompt(self, request: JudgeRequest) -> dict[str, Any]:
-        text = self.config.prompt.replace("{conversation}", _transcript(request))
-        text = text.replace("{task}", json.dumps(request.task.data, default=str))
+        # In one pass: what the policy wrote is not looked through for places to fill in.
+        filled = {
+            "{conversation}": _transcript(request),
+            "{task}": json.dumps(request.task.data, default=str),
+        }
+        text = PLACES.sub(lambda place: filled[place.group()], self.config.prompt)
         return {
             "model": self.config.model,
             "messages": [{"role": "user", "content": text}],
@@ -140,29 +145,45 @@ class JudgeClient:
         try:
             text = reply["choices"][0]["message"]["content"] or ""
         except (KeyError, IndexError, TypeError):
-            raise JudgeError(f"not a chat completion: {str(reply)[:300]}") from None
+            text = None
+        if not isinstance(text, str):
+            raise JudgeError(f"not a chat completion: {_shown(reply)}")
         found = NUMBER.findall(text)
         if not found:
             raise JudgeError(f"no number in the reply {text[:200]!r}")
-        return _finite(float(found[-1])) / self.config.scale
+        return _in_range(float(found[-1])) / self.config.scale
 
 
 def _read_scores(reply: Any, count: int) -> list[float | JudgeError]:
     scores = reply.get("scores") if isinstance(reply, dict) else None
     if not isinstance(scores, list) or len(scores) != count:
-        raise JudgeError(f'expected {{"scores": [{count} numbers]}}, got {str(reply)[:300]}')
-    return [
-        _finite(float(score))
-        if isinstance(score, int | float) and not isinstance(score, bool)
-        else JudgeError(f"the judge gave {score!r} for this conversation")
-        for score in scores
-    ]
+        raise JudgeError(f'expected {{"scores": [{count} numbers]}}, got {_shown(reply)}')
+    return [_read_score(score) for score in scores]
 
 
-def _finite(score: float) -> float:
-    if not math.isfinite(score):
-        raise JudgeError(f"the score is {score}")
-    return score
+def _read_score(score: Any) -> float | JudgeError:
+    """Return the score of one conversation of a batch; one that is none fails that conversation alone."""
+    if not isinstance(score, int | float) or isinstance(score, bool):
+        return JudgeError(f"the judge gave {score!r:.100} for this conversation")
+    try:
+        return _in_range(score)
+    except JudgeError as error:
+        return error
+
+
+def _in_range(score: float) -> float:
+    # Compared as it is: an integer may be beyond every float.
+    if not -MAX_REWARD <= score <= MAX_REWARD:
+        raise JudgeError(f"a score must be a number up to ±{MAX_REWARD:g}, got {_shown(score)}")
+    return float(score)
+
+
+def _shown(value: Any) -> str:
+    """Return the beginning of what the judge said. Python does not print integers of thousands of digits."""
+    try:
+        return str(value)[:300]
+    except ValueError:
+        return "a huge integer"
 
 
 def _item(request: JudgeRequest) -> dict[str, Any]:
@@ -183,10 +204,10 @@ def _transcript(request: JudgeRequest) -> str:
     return "\n".join(lines)
 
 
-def _digest(request: JudgeRequest) -> str:
-    content = json.dumps(
-        [request.task.env, request.task.data, request.task.seed, request.messages], default=str
-    )
+def _digest(request: JudgeRequest, kind: str) -> str:
+    """Return what is equal for equal questions: a judge that is told the environment's reward is asked again."""
+    task, told = request.task, request.reward if kind == "score" else None
+    content = json.dumps([task.env, task.data, task.seed, request.messages, told], default=str)
     return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 

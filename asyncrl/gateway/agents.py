@@ -8,7 +8,6 @@ import contextvars
 import inspect
 import json
 import logging
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from asyncrl.env.hosting.threads import SessionThread
+from asyncrl.env.protocol import MAX_REWARD
 from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.gateway.commands import Command
 from asyncrl.import_path import load_object
@@ -194,26 +194,41 @@ def parse_report(raw: Any) -> Report:
     """Read what an agent returned or printed; what is wrong with it becomes the report's `problem`."""
     if raw is None:
         return Report()
-    given = {"reward": raw} if _is_number(raw) else raw
+    given = {"reward": raw} if isinstance(raw, int | float) and not isinstance(raw, bool) else raw
     if not isinstance(given, dict):
-        return Report(problem=f"the agent must report a number or a map, got {str(raw)[:100]!r}")
+        return Report(problem=f"the agent must report a number or a map, got {_shown(raw)}")
     unknown = set(given) - {"reward", "success", "components"}
     reward, success, components = given.get("reward"), given.get("success"), given.get("components") or {}
     if unknown:
         problem = f"report.{min(unknown)}: unknown; allowed: reward, success, components"
     elif reward is not None and not _is_number(reward):
-        problem = f"report.reward: must be a finite number, got {str(reward)[:100]!r}"
+        problem = f"report.reward: must be a number up to ±{MAX_REWARD:g}, got {_shown(reward)}"
     elif success is not None and not isinstance(success, bool):
         problem = f"report.success: must be true or false, got {str(success)[:100]!r}"
-    elif not isinstance(components, dict) or not all(_is_number(value) for value in components.values()):
-        problem = f"report.components: must map names to finite numbers, got {str(components)[:100]!r}"
+    elif not isinstance(components, dict) or not all(
+        isinstance(name, str) and _is_number(value) for name, value in components.items()
+    ):
+        problem = (
+            f"report.components: must map names to numbers up to ±{MAX_REWARD:g}, got {_shown(components)}"
+        )
     else:
         return Report(None if reward is None else float(reward), success, dict(components))
     return Report(problem=problem)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether it can be a reward. Compared as it is: an integer may be beyond every float."""
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and -MAX_REWARD <= value <= MAX_REWARD
+    )
+
+
+def _shown(value: Any) -> str:
+    """Return the beginning of what was reported. Python does not print integers of thousands of digits."""
+    try:
+        return repr(str(value)[:100])
+    except ValueError:
+        return "a huge integer"
 
 
 def _last_object(out: bytes) -> dict[str, Any] | None:

@@ -12,9 +12,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from asyncrl.data.codec import MAX_GROUP_SIZE
+from asyncrl.env.protocol import MAX_REWARD
 from asyncrl.errors import ConflictError, InputError
 from asyncrl.gateway.export import Verdict, export_tree
-from asyncrl.gateway.tree import CallTree
+from asyncrl.gateway.tree import Call, CallTree, add_components
 from asyncrl.rollout.generate import Generated
 from asyncrl.types import FailureClass, Status, Trajectory
 
@@ -53,10 +54,6 @@ def parse_spec(raw: Any) -> EpisodeSpec:
         first = error.errors()[0]
         where = ".".join(str(part) for part in ("episode", *first["loc"]))
         raise InputError(f"{where}: {first['msg']}, got {str(first['input'])[:100]!r}") from None
-
-
-MAX_REWARD = 1e12
-"""Far beyond any sensible reward, and small enough that sums of many stay finite."""
 
 
 @dataclass(slots=True, eq=False)
@@ -166,15 +163,14 @@ class Episode:
         if success is not None and not isinstance(success, bool):
             raise InputError(f"reward.success must be true, false or null, got {success!r}")
         call_id = raw.get("call_id")
+        earner: Episode | Call = self
         if call_id is not None:
             call = self.tree.by_id(str(call_id))
             if call is None:
                 raise InputError(f"reward.call_id: this episode has no call {str(call_id)[:100]!r}")
-            call.reward += amount
-        else:
-            self.reward += amount
-        for name, value in components.items():
-            self.components[name] = self.components.get(name, 0.0) + value
+            earner = call
+        earner.reward += amount
+        add_components(earner.components, components)
         self.success = self.success if success is None else success
 
 

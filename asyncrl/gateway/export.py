@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.gateway.tree import Call, CallTree, digest, path
+from asyncrl.gateway.tree import Call, CallTree, add_components, digest, path
 from asyncrl.types import NOT_SAMPLED, FailureClass, Status, Trajectory, Turn
 
 
@@ -19,7 +19,7 @@ class Verdict:
     failure: FailureClass | None = None
     error: str = ""
     reward: float = 0.0
-    """Of the whole episode; rewards of single calls come on top."""
+    """Of the whole episode; rewards and components of single calls come on top."""
     components: dict[str, float] = field(default_factory=dict)
     success: bool | None = None
 
@@ -30,7 +30,8 @@ def export_tree(
     """Return the trajectories of an episode and how many of their tokens differ from what the engine read.
 
     A call shared by several branches is trained in the first; in the others its tokens are context. Each
-    trajectory earns the episode's reward and the rewards of all calls on its path, shared ones included.
+    trajectory earns the episode's reward and the rewards of all calls on its path, shared ones included, and their
+    components likewise.
     An episode without calls gives one empty trajectory, which carries its status.
     """
     leaves = tree.leaves()
@@ -51,13 +52,10 @@ def export_tree(
         }
         if leaf.agent:
             info["agent"] = leaf.agent
-        reward = verdict.reward + sum(call.reward for call in calls)
-        trajectories.append(_trajectory(task_id, episode_index, arrays, turns, reward, verdict, timing, info))
+        trajectories.append(_trajectory(task_id, episode_index, arrays, turns, calls, verdict, timing, info))
     if not leaves:
         arrays, turns = _lay_out([], set())
-        trajectories = [
-            _trajectory(task_id, episode_index, arrays, turns, verdict.reward, verdict, timing, {})
-        ]
+        trajectories = [_trajectory(task_id, episode_index, arrays, turns, [], verdict, timing, {})]
     return trajectories, drifted
 
 
@@ -101,11 +99,14 @@ def _trajectory(
     episode_index: int,
     arrays: dict[str, np.ndarray],
     turns: tuple[Turn, ...],
-    reward: float,
+    calls: list[Call],
     verdict: Verdict,
     timing: dict[str, float],
     info: dict[str, Any],
 ) -> Trajectory:
+    components = dict(verdict.components)
+    for call in calls:
+        add_components(components, call.components)
     return Trajectory(
         task_id=task_id,
         episode_index=episode_index,
@@ -114,9 +115,9 @@ def _trajectory(
         behavior_logprobs=arrays["behavior_logprobs"],
         versions=arrays["versions"],
         turns=turns,
-        reward=reward,
+        reward=verdict.reward + sum(call.reward for call in calls),
         status=verdict.status,
-        components=dict(verdict.components),
+        components=components,
         success=verdict.success,
         failure=verdict.failure,
         error=verdict.error[:2000],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -32,6 +32,8 @@ class Call:
     text_end: str | None = None
     """Prompt and completion of a plain text call."""
     reward: float = 0.0
+    components: dict[str, float] = field(default_factory=dict)
+    """Named parts of the reward that were sent for this call."""
     index: int = 0
     """Position among the calls of the episode, in the order of their answers."""
     root: int = 0
@@ -77,6 +79,12 @@ class CallTree:
     def leaves(self) -> list[Call]:
         """Calls that nothing continues, in order."""
         return [call for call in self.calls if not call.num_children]
+
+
+def add_components(total: dict[str, float], more: dict[str, float]) -> None:
+    """Add the named parts of a reward to those of others."""
+    for name, value in more.items():
+        total[name] = total.get(name, 0.0) + value
 
 
 def path(call: Call) -> list[Call]:

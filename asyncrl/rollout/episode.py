@@ -119,8 +119,8 @@ class EpisodeRunner:
         if self.judging is None or first.failure is not None:
             return first, *others
         start = time.monotonic()
-        judged = await self.judging.apply(first, task, builder.conversation)
-        return replace(judged, timing={**judged.timing, "judge_s": time.monotonic() - start}), *others
+        first, *others = await self.judging.apply((first, *others), task, builder.conversation)
+        return replace(first, timing={**first.timing, "judge_s": time.monotonic() - start}), *others
 
     async def _run(self, builder: TrajectoryBuilder, turns: _Turns) -> tuple[Trajectory, ...]:
         """Play the episode; its session is closed when this returns."""

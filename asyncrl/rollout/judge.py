@@ -6,6 +6,7 @@ else. A judge that fails says nothing about the policy: the episode fails with a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -42,15 +43,21 @@ class Judging:
     mode: Literal["replace", "add"] = "replace"
     weight: float = 1.0
 
-    async def apply(self, trajectory: Trajectory, task: Task, messages: list[Message]) -> Trajectory:
-        """Return the trajectory with its judged reward, or failed when there is no judgement."""
+    async def apply(
+        self, played: Sequence[Trajectory], task: Task, messages: list[Message]
+    ) -> tuple[Trajectory, ...]:
+        """Return an episode's trajectories with their judged rewards; the main agent's is the first.
+
+        The judge reads the main agent's conversation, and every agent that has spoken gets the score: they had one
+        task. Without a judgement the whole episode has failed, and the main agent's trajectory says so alone.
+        """
+        first = played[0]
         try:
-            score = await self.judge.score(JudgeRequest(task, tuple(messages), trajectory.reward))
+            score = await self.judge.score(JudgeRequest(task, tuple(messages), first.reward))
         except JudgeError as error:
-            return replace(
-                trajectory, status=Status.FAILED, failure=error.failure, error=str(error)[:2000], success=None
-            )
-        return with_score(trajectory, self.weight * score, self.mode)
+            why = str(error)[:2000]
+            return (replace(first, status=Status.FAILED, failure=error.failure, error=why, success=None),)
+        return tuple(with_score(trajectory, self.weight * score, self.mode) for trajectory in played)
 
 
 def with_score(trajectory: Trajectory, score: float, mode: Literal["replace", "add"]) -> Trajectory:

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 import threading
 from contextlib import contextmanager
 
@@ -52,14 +53,10 @@ def serving(endpoint):
 
 def lengths(body):
     """A reward model that likes short conversations."""
-    import json
-
     return 200, json.dumps({"scores": [1.0 / len(item["messages"]) for item in body["items"]]})
 
 
 def chat(text):
-    import json
-
     return lambda body: (200, json.dumps({"choices": [{"message": {"content": text}}]}))
 
 
@@ -141,7 +138,6 @@ def test_a_busy_judge_is_asked_again():
         (broken, "HTTP 503: busy"),
         (lambda body: (200, "[1.0]"), r"expected {\"scores\": \[1 numbers\]}, got \[1.0\]"),
         (lambda body: (200, '{"scores": [1.0, 2.0]}'), "expected"),
-        (lambda body: (200, '{"scores": [NaN]}'), "the score is nan"),
         (lambda body: (200, "no json"), "JSONDecodeError"),
     ],
 )
@@ -155,12 +151,51 @@ def test_an_answer_that_is_none_is_an_error_with_its_words_after_three_attempts(
     assert len(endpoint.bodies) == 3
 
 
-def test_a_conversation_without_a_score_fails_alone():
-    endpoint = Endpoint(lambda body: (200, '{"scores": [0.5, null]}'))
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("null", "the judge gave None for this conversation"),
+        ("NaN", "a score must be a number up to ±1e+12, got nan"),
+        ("Infinity", "a score must be a number up to ±1e+12, got inf"),
+        ("1" + "0" * 400, "a score must be a number up to ±1e+12, got 1000"),
+    ],
+)
+def test_a_conversation_without_a_score_fails_alone(given, why):
+    endpoint = Endpoint(lambda body: (200, f'{{"scores": [0.5, {given}, 0.25]}}'))
     with serving(endpoint) as url:
-        (score, error), _ = score_all(f"{url}/score", [request(0), request(1)])
-    assert score == 0.5
-    assert str(error) == "the judge gave None for this conversation"
+        (score, error, other), _ = score_all(f"{url}/score", [request(i) for i in range(3)])
+    assert (score, other) == (0.5, 0.25)
+    assert isinstance(error, JudgeError)
+    assert str(error).startswith(why)
+
+
+def test_a_policy_that_writes_a_place_of_the_prompt_is_not_shown_the_task():
+    endpoint = Endpoint(chat("1"))
+    asked = dataclasses.replace(
+        request(3), messages=({"role": "assistant", "content": "see {task}{conversation}"},)
+    )
+    with serving(endpoint) as url:
+        score_all(url, [asked], kind="chat", model="m", prompt="{conversation}|{task}")
+    (body,) = endpoint.bodies
+    assert body["messages"][0]["content"] == '[assistant] see {task}{conversation}|{"n": 3}'
+
+
+def test_a_judge_that_is_told_the_environments_reward_is_asked_again_for_another():
+    endpoint = Endpoint(
+        lambda body: (200, json.dumps({"scores": [item["reward"] for item in body["items"]]}))
+    )
+    with serving(endpoint) as url:
+        scores, _ = score_all(f"{url}/score", [request(1), dataclasses.replace(request(1), reward=1.0)])
+    assert scores == [0.5, 1.0]
+
+
+@pytest.mark.parametrize("content", [["7"], {"text": "7"}, 7])
+def test_a_chat_reply_that_is_no_text_is_an_error_and_no_crash(content):
+    endpoint = Endpoint(chat(content))
+    with serving(endpoint) as url:
+        (error,), _ = score_all(url, [request(0)], kind="chat", model="m")
+    assert isinstance(error, JudgeError)
+    assert "not a chat completion" in str(error)
 
 
 def test_a_failed_question_may_be_asked_again_later():

@@ -110,7 +110,7 @@ def test_sessions_are_spread_and_stay_in_their_process(pool, loop):
     [
         ("raise", EnvironmentFailure, "step raised KeyError: 'lost key'"),
         ("nonsense", EnvironmentFailure, "must return a Step, got dict"),
-        ("endless", EnvironmentFailure, "reward must be finite"),
+        ("endless", EnvironmentFailure, "reward must be a number up to"),
         ("object", EnvironmentFailure, "cannot be sent"),
         ("broken", EnvironmentFailure, "^the level file is broken$"),
         ("own", InfrastructureError, "^lost between 1 and 2$"),

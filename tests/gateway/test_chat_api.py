@@ -150,7 +150,7 @@ def test_rewards_of_calls_count_on_every_path_through_them(make_gateway):
     trajectories, _ = asyncio.run(scenario())
     assert [t.reward for t in trajectories] == [1.75, 1.5]
     assert [[turn.reward for turn in t.turns] for t in trajectories] == [[0.5, 0.25], [0.0]]
-    assert trajectories[0].components == {"form": 1.0}
+    assert [t.components for t in trajectories] == [{"form": 1.0}, {}], "the second branch lacks the call"
 
 
 def test_streamed_text_is_the_whole_text_and_is_recorded(make_gateway):

@@ -162,11 +162,19 @@ def test_a_group_numbers_the_trajectories_and_says_which_episode_each_is_of(rend
     assert [t.info.get("agent", "") for t in group.trajectories] == ["", "", *["helper"] * 4]
 
 
-@pytest.mark.parametrize("value", [float("nan"), "much"])
-def test_a_reward_that_is_no_number_is_the_environments_failure(renderer, monkeypatch, value):
-    monkeypatch.setattr(Generous, "step", lambda self, action: Step(done=True, rewards={MAIN_AGENT: value}))
+@pytest.mark.parametrize("place", ["reward", "rewards", "components"])
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), "much", 1e13, -(10**400), 10**5000],
+    ids=["nan", "text", "1e13", "-1e400", "1e5000"],
+)
+def test_a_reward_that_is_no_sensible_number_is_the_environments_failure(renderer, monkeypatch, value, place):
+    given = {place: value if place == "reward" else {MAIN_AGENT: value}}
+    monkeypatch.setattr(Generous, "step", lambda self, action: Step(done=True, **given))
     (failed,) = play(make_runner(renderer), "Generous")
     assert failed.failure is FailureClass.ENVIRONMENT
+    assert "test_conversation:Generous'" in failed.error
+    assert "much" in failed.error or "must be a number up to ±1e+12" in failed.error
 
 
 def test_a_reward_for_another_agent_leaves_what_is_known_of_its_turn(renderer):

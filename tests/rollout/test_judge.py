@@ -7,6 +7,7 @@ import pytest
 from asyncrl.errors import JudgeError
 from asyncrl.rollout.judge import Judging, with_score
 from asyncrl.types import FailureClass, Status, Task
+from tests.rollout.test_conversation import make_runner as make_team
 from tests.rollout.test_episode import Scripted, make_runner
 from tests.train.factories import trajectory
 
@@ -23,7 +24,8 @@ class Fixed:
 
 
 def judged(judging, episode):
-    return asyncio.run(judging.apply(episode, Task("t", "e", 0), [{"role": "user", "content": "hi"}]))
+    (found,) = asyncio.run(judging.apply([episode], Task("t", "e", 0), [{"role": "user", "content": "hi"}]))
+    return found
 
 
 def test_a_score_replaces_the_environments_rewards_on_every_turn():
@@ -78,3 +80,20 @@ def test_an_episode_that_failed_is_not_judged(renderer):
     runner.judging = Judging(judge)
     found = asyncio.run(runner.run(Task("t", "tests.rollout.test_episode:Broken", 0), 0, "e"))
     assert (found.failure, judge.asked) == (FailureClass.ENVIRONMENT, [])
+
+
+@pytest.mark.parametrize(("mode", "rewards"), [("replace", [0.25] * 3), ("add", [1.75, 2.375, 4.5])])
+def test_every_agent_of_an_episode_gets_the_score(renderer, mode, rewards):
+    runner = make_team(renderer)
+    runner.judging = Judging(Fixed(0.25), mode)
+    found = asyncio.run(runner.play(Task("t", "tests.rollout.test_conversation:Asking", 0), 0, "e"))
+    assert [t.reward for t in found] == rewards
+    assert [t.components["judge"] for t in found] == [0.25] * 3
+    assert found[0].turns[-1].reward == (0.25 if mode == "replace" else 1.25)
+
+
+def test_no_agent_of_an_episode_without_a_judgement_is_trained_with_the_environments_reward(renderer):
+    runner = make_team(renderer)
+    runner.judging = Judging(Fixed(None))
+    found = asyncio.run(runner.play(Task("t", "tests.rollout.test_conversation:Asking", 0), 0, "e"))
+    assert [(t.failure, t.usable) for t in found] == [(FailureClass.JUDGE, False)]

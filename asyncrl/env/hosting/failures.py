@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from asyncrl.env.protocol import Step
+from asyncrl.env.protocol import MAX_REWARD, Step
 from asyncrl.env.tool_schemas import check_tools
 from asyncrl.errors import (
     AsyncRLError,
@@ -95,7 +95,12 @@ def check_step(step: Any) -> Step:
 
 
 def _number(value: Any, name: str) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"{name} must be finite, got {number}")
+    try:
+        number = float(value)
+    except OverflowError:
+        # An integer beyond every float.
+        number = math.inf
+    # NaN fails the comparison too.
+    if not -MAX_REWARD <= number <= MAX_REWARD:
+        raise ValueError(f"{name} must be a number up to ±{MAX_REWARD:g}, got {number:g}")
     return number
