@@ -6,6 +6,7 @@ The rules are pure functions of `asyncrl.algo`; here are their states, saved wit
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -23,6 +24,8 @@ from asyncrl.algo.ops import sequence_log_ratio
 from asyncrl.config import Config
 from asyncrl.train.batch import StepBatch
 from asyncrl.types import Trajectory
+
+PLAN_NUMBER = re.compile(r"\d{8,}-(?=.)")
 
 
 @dataclass(slots=True)
@@ -65,6 +68,8 @@ class BaselineTracker:
     """
 
     beliefs: dict[str, tuple[float, float]] = field(default_factory=dict)
+    numbered: bool = True
+    """Whether task ids begin with their number in the plan, as those an environment yields do; a task file's do not."""
 
     def baselines(self, batch: StepBatch) -> Tensor:
         """Return [B] expected rewards before the batch is seen. Rewards must lie in [0, 1]."""
@@ -85,16 +90,19 @@ class BaselineTracker:
             belief = torch.tensor(self._belief(trajectory), dtype=torch.float64)
             reward = torch.tensor(trajectory.reward, dtype=torch.float64)
             alpha, beta = update_beta(belief[0], belief[1], reward, rho[row])
-            self.beliefs[prompt_key(trajectory)] = (float(alpha), float(beta))
+            self.beliefs[self._key(trajectory)] = (float(alpha), float(beta))
 
     def _belief(self, trajectory: Trajectory) -> tuple[float, float]:
-        return self.beliefs.get(prompt_key(trajectory)) or initial_beta(torch.zeros(0))
+        return self.beliefs.get(self._key(trajectory)) or initial_beta(torch.zeros(0))
+
+    def _key(self, trajectory: Trajectory) -> str:
+        return prompt_key(trajectory) if self.numbered else trajectory.task_id
 
 
 def prompt_key(trajectory: Trajectory) -> str:
-    """Identify the problem, whichever epoch it is in: the task id without its number in the plan."""
-    number, separator, rest = trajectory.task_id.partition("-")
-    return rest if separator and number.isdigit() else trajectory.task_id
+    """Identify the problem, whichever epoch it is in: the task id without its number in the plan, of eight digits."""
+    found = PLAN_NUMBER.match(trajectory.task_id)
+    return trajectory.task_id[found.end() :] if found else trajectory.task_id
 
 
 @dataclass(slots=True)
@@ -146,7 +154,9 @@ def make_controls(config: Config, objective: Objective) -> Controls:
         )
         if rule.enabled
         else None,
-        baselines=BaselineTracker() if "baselines" in objective.needs else None,
+        baselines=BaselineTracker(numbered=not config.env.task_file)
+        if "baselines" in objective.needs
+        else None,
         lr_power=float(scaling["power"]),
         lr_base_ess=float(scaling["base_ess"]),
     )

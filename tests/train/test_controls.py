@@ -113,10 +113,18 @@ def test_a_reward_outside_the_unit_interval_is_refused_by_name():
 
 
 @pytest.mark.parametrize(
-    ("task_id", "key"), [("00000012-maze-3", "maze-3"), ("maze-3", "maze-3"), ("7", "7")]
+    ("task_id", "key"),
+    [("00000012-maze-3", "maze-3"), ("maze-3", "maze-3"), ("7", "7"), ("2023-aime-3", "2023-aime-3")],
 )
 def test_a_prompts_key_leaves_out_its_place_in_the_plan(task_id, key):
     assert prompt_key(trajectory(task_id)) == key
+
+
+def test_problems_of_a_task_file_are_told_apart_by_their_whole_ids():
+    tracker = BaselineTracker(numbered=False)
+    batch = build_step_batch([group("20230101-aime", [1.0]), group("20240101-aime", [0.0])], 0, 0)
+    tracker.update(batch, torch.tensor([0.0, 0.0]))
+    assert set(tracker.beliefs) == {"20230101-aime", "20240101-aime"}
 
 
 def test_single_rollout_presets_learn_their_baselines_while_they_train(tiny_model):
