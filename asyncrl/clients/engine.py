@@ -101,8 +101,12 @@ class EngineClient:
             if reason := await self._exchange(left):
                 await self._retry(list(left.values()), reason)
         except InputError as error:
-            for pending in left.values():
-                _fail(pending, InputError(f"engine {self.url}: {error}"))
+            refused = list(left.values())
+            if len(refused) == 1:
+                _fail(refused[0], InputError(f"engine {self.url}: {error}"))
+            else:
+                # Refused as a whole, as a body that is too large: smaller ones find whose fault it is.
+                await asyncio.gather(self._call(refused[::2]), self._call(refused[1::2]))
         except asyncio.CancelledError:
             for pending in left.values():
                 pending.answer.cancel()

@@ -23,6 +23,7 @@ from asyncrl.errors import (
     EnvironmentFailure,
     EpisodeError,
     InfrastructureError,
+    InputError,
     UnavailableError,
 )
 
@@ -118,6 +119,13 @@ class EnvServiceClient:
                         return
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        except InputError as error:
+            left = [w for w in waiting if not w.answer.done()]
+            if len(left) == 1:
+                _fail(left, str(error))
+            elif left:
+                # Refused as a whole, as a body that is too large: smaller ones find whose fault it is.
+                await asyncio.gather(self._call(left[::2]), self._call(left[1::2]))
         except AsyncRLError as error:
             _fail(waiting, str(error))
         except asyncio.CancelledError:

@@ -14,17 +14,19 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from asyncrl.errors import AsyncRLError, ConflictError, InputError, StaleError, UnavailableError
 from asyncrl.rollout.episode import EpisodeRunner
 from asyncrl.rollout.group import GroupRunner, run_group
-from asyncrl.types import Group, Lease
+from asyncrl.types import FailureClass, Group, Lease
 
 log = logging.getLogger("asyncrl.rollout")
 
+END_TIMEOUT_S = 5.0
+"""How long a buffer that does not answer is waited for with the end of a lease."""
 LIMIT_POLL_S = 0.25
 """How often a slot above the limit looks again."""
 
@@ -35,6 +37,7 @@ class LeaseSource(Protocol):
     async def lease(self, worker: str, wait_s: float) -> Lease | None: ...
     async def renew(self, lease_id: str) -> float: ...
     async def release(self, lease_id: str) -> Any: ...
+    async def fail(self, lease_id: str, failure: FailureClass, error: str) -> Any: ...
     async def put(self, group: Group) -> Any: ...
     async def reclaim(self, worker: str) -> int: ...
 
@@ -178,16 +181,26 @@ class RolloutLoop:
                 log.warning("lease %s not renewed: %s", lease.id, error)
 
     async def _put(self, group: Group) -> None:
-        """Hand the group over; repeat through outages, since a put of the same lease counts once."""
+        """Hand the group over; repeat through outages, since a put of the same lease counts once.
+
+        A group that the buffer refuses, as one that is too large, is lost and not the worker: its lease ends at once
+        with the reason, and its task is played again or set aside.
+        """
         deadline = time.monotonic() + self.lease_s
         while True:
             try:
                 await self.buffer.put(group)
                 return
-            except (ConflictError, StaleError, InputError) as error:
-                # The group is lost, not the worker: its lease runs out and the task is leased again.
+            except ConflictError as error:
+                # The lease is gone, and the task is somebody else's.
                 self.counters.leases_lost += 1
                 log.error("group %s refused: %s", group.id, error)
+                return
+            except (StaleError, InputError) as error:
+                self.counters.leases_lost += 1
+                log.error("group %s refused: %s", group.id, error)
+                failed = self.buffer.fail(group.id, FailureClass.INFRASTRUCTURE, f"group refused: {error}")
+                await self._end_lease(group.id, failed)
                 return
             except (UnavailableError, TimeoutError, OSError) as error:
                 if time.monotonic() > deadline:
@@ -196,11 +209,15 @@ class RolloutLoop:
                 await self._pause(1.0)
 
     async def _give_back(self, lease: Lease) -> None:
+        await self._end_lease(lease.id, self.buffer.release(lease.id))
+
+    async def _end_lease(self, lease_id: str, call: Coroutine[Any, Any, Any]) -> None:
+        """Tell the buffer that a lease ends; one that it does not hear of runs out."""
         try:
-            async with asyncio.timeout(5):
-                await self.buffer.release(lease.id)
+            async with asyncio.timeout(END_TIMEOUT_S):
+                await call
         except (AsyncRLError, TimeoutError, OSError) as error:
-            log.warning("lease %s not given back: %s", lease.id, error)
+            log.warning("lease %s not given back: %s", lease_id, error)
 
     async def _pause(self, seconds: float) -> None:
         try:

@@ -322,6 +322,22 @@ def test_operations_that_are_due_before_the_next_request_may_be_made_are_sent_to
     assert len(sessions) == 4
 
 
+def test_an_operation_too_large_to_be_sent_fails_alone(serving, monkeypatch):
+    monkeypatch.setattr("asyncrl.services.env.MAX_BODY_BYTES", 8000)
+
+    async def scenario():
+        async with client_of(serving().url) as client:
+            sessions = await asyncio.gather(*(client.open(troubled(), {}) for _ in range(5)))
+            texts = ["hello", "x" * 9000, "hello", "hello", "hello"]
+            steps = [s.step(0, Action(text), 5.0) for s, text in zip(sessions, texts, strict=True)]
+            return await asyncio.gather(*steps, return_exceptions=True)
+
+    first, refused, *others = asyncio.run(scenario())
+    assert isinstance(refused, InfrastructureError)
+    assert "body must have at most 8000 bytes" in str(refused)
+    assert [step.messages[0]["content"].split()[:2] for step in (first, *others)] == [["hello", "1"]] * 4
+
+
 def test_an_operation_that_waits_to_be_sent_fails_when_the_client_is_closed(serving):
     service = serving()
 

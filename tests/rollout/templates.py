@@ -51,7 +51,9 @@ MISTRAL = """\
 {{- '<s>' }}
 {%- for message in told %}
     {%- if message.role == 'user' %}
-        {%- if tools and message == asked[-1] %}{{- '[AVAILABLE_TOOLS]' + tools | tojson + '[/AVAILABLE_TOOLS]' }}{% endif %}
+        {%- if tools and message == asked[-1] %}
+            {{- '[AVAILABLE_TOOLS]' + tools | tojson + '[/AVAILABLE_TOOLS]' }}
+        {%- endif %}
         {{- '[INST]' + message.content + '[/INST]' }}
     {%- elif message.tool_calls %}
         {{- '[TOOL_CALLS][' }}
@@ -68,7 +70,8 @@ MISTRAL = """\
         {%- if message.tool_call_id is not defined or message.tool_call_id | length != 9 %}
             {{- raise_exception('Tool call IDs should be alphanumeric strings with length 9!') }}
         {%- endif %}
-        {{- '[TOOL_RESULTS]{"content": ' + message.content + ', "call_id": "' + message.tool_call_id + '"}[/TOOL_RESULTS]' }}
+        {{- '[TOOL_RESULTS]{"content": ' + message.content }}
+        {{- ', "call_id": "' + message.tool_call_id + '"}[/TOOL_RESULTS]' }}
     {%- else %}
         {{- raise_exception('Only user, assistant and tool roles are supported') }}
     {%- endif %}
@@ -78,7 +81,8 @@ MISTRAL = """\
 
 THINKING = """\
 {%- for message in messages %}
-    {%- set content = message.content.split('</think>')[-1].lstrip('\\n') if message.role == 'assistant' else message.content %}
+    {%- set content = message.content %}
+    {%- if message.role == 'assistant' %}{% set content = content.split('</think>')[-1].lstrip('\\n') %}{% endif %}
     {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n<think>\\n' }}{% endif %}

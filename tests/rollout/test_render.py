@@ -1,12 +1,15 @@
 """Rendering is append-only and agrees with the chat template."""
 
 import copy
+import json
+import shutil
 
 import numpy as np
 import pytest
 
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.rollout.render import ChatRenderer, sampling_seed
+from asyncrl.rollout import render
+from asyncrl.rollout.render import ChatRenderer, load_renderer, sampling_seed
 
 OPENING = [{"role": "user", "content": "goal north east"}]
 TOOLS = [{"type": "function", "function": {"name": "calc", "parameters": {"properties": {"a": {}, "b": {}}}}}]
@@ -203,3 +206,34 @@ def test_seeds_depend_on_every_part_and_nothing_else():
 def test_half_a_surrogate_pair_is_refused_in_words(renderer):
     with pytest.raises(InputError, match="half a surrogate pair"):
         renderer.opening([{"role": "user", "content": "half \ud83d"}])
+
+
+@pytest.mark.parametrize(("named", "stops"), [([2, 0, 3], [0, 3]), (0, [0]), (None, [])])
+def test_every_end_token_of_the_generation_config_stops_a_turn(tiny_model, renderer, tmp_path, named, stops):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    config = json.loads((folder / "generation_config.json").read_text()) | {"eos_token_id": named}
+    (folder / "generation_config.json").write_text(json.dumps(config))
+    loaded = load_renderer(str(folder))
+    end = renderer.tokenizer.eos_token_id
+    assert loaded.stop_token_ids == (end, *stops)
+    for stop in (end, *stops):
+        ids = np.asarray([*renderer.tokenizer.encode("north"), stop])
+        assert loaded.text(ids) == "north"
+
+
+def test_a_model_without_a_generation_config_stops_at_its_eos_token(tiny_model, tmp_path):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    (folder / "generation_config.json").unlink()
+    assert len(load_renderer(str(folder)).stop_token_ids) == 1
+
+
+def test_what_a_renderer_remembers_is_bounded_in_bytes(renderer, monkeypatch):
+    ids = renderer.opening([ASKED])
+    monkeypatch.setattr(render, "CACHE_BYTES", 2 * (ids.nbytes + render._ENTRY_BYTES) + 64)
+    small = ChatRenderer(renderer.tokenizer)
+    first = small.opening([ASKED])
+    for number in range(5):
+        small.opening([{"role": "user", "content": f"goal {number}"}])
+        assert small._cached_bytes == sum(i.nbytes + render._ENTRY_BYTES for i in small._cache.values())
+        assert 0 < small._cached_bytes <= render.CACHE_BYTES
+        assert small.opening([ASKED]) is first, "what is used stays"

@@ -9,7 +9,7 @@ import pytest
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.clients.env import LocalEnvs
 from asyncrl.env.protocol import Env, Step
-from asyncrl.errors import EnvironmentFailure, UnavailableError
+from asyncrl.errors import EnvironmentFailure, InputError, UnavailableError
 from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
 from asyncrl.rollout.generate import Generated
@@ -37,6 +37,9 @@ class OneTurn(Env):
 class Buffer:
     """A ledger behind the worker's interface; `outages` calls fail first."""
 
+    too_large = ()
+    """Tasks whose groups are refused."""
+
     def __init__(self, ledger, outages=()):
         self.ledger, self.outages, self.refused = ledger, list(outages), []
 
@@ -62,8 +65,13 @@ class Buffer:
     async def reclaim(self, worker):
         return self.ledger.reclaim(worker)
 
+    async def fail(self, lease_id, failure, error):
+        return self.ledger.fail(lease_id, failure, error)
+
     async def put(self, group):
         self._check("put")
+        if group.task.id in self.too_large:
+            raise InputError("body must have at most 9 bytes")
         return self.ledger.put(group)
 
 
@@ -268,6 +276,22 @@ def test_outages_of_the_buffer_are_ridden_out_and_a_put_counts_once(renderer):
     refused, counters = asyncio.run(scenario())
     assert refused == ["lease", "put"]
     assert (counters.groups, counters.leases_lost) == (1, 0)
+
+
+def test_a_group_the_buffer_refuses_frees_its_slot_at_once_and_the_worker_goes_on(renderer):
+    async def scenario():
+        # Of two slots one would be held for a minute by the refused group.
+        ledger, _, buffer, loop = setup(renderer, tasks=2, slots=1, lease_s=60.0)
+        buffer.too_large = ("t0",)
+        running = asyncio.ensure_future(loop.run())
+        await until(lambda: ledger.stats()["failed"] == 1 and ledger.stats()["ready"] == 1)
+        await finish(loop, running)
+        return ledger.stats(), loop.counters
+
+    stats, counters = asyncio.run(scenario())
+    assert stats["in_flight"] == 0
+    assert stats["failed_by_class"] == {"infrastructure": 1}
+    assert counters.leases_lost == counters.groups - 1, "each attempt counts"
 
 
 def test_a_bug_in_one_slot_ends_the_whole_loop(renderer):

@@ -1,6 +1,7 @@
 """The real vLLM server behind our client: exact log-probabilities, versions, in-flight updates, refusals."""
 
 import asyncio
+import dataclasses
 import subprocess
 import sys
 
@@ -294,3 +295,15 @@ def test_a_port_in_use_is_refused_by_number_with_exit_code_2(engine_url, tiny_mo
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert f"port {port} is in use" in done.stderr
+
+
+def test_a_request_too_large_to_be_sent_fails_alone(engine_url):
+    async def scenario(client):
+        requests = [GenerateRequest(f"size-{i}", np.full(8, 7, np.int32), max_tokens=4) for i in range(3)]
+        requests[1] = dataclasses.replace(requests[1], token_ids=np.zeros(17 * 2**20, np.int32))
+        return await asyncio.gather(*(client.generate(r) for r in requests), return_exceptions=True)
+
+    first, refused, last = with_client(engine_url, scenario)
+    assert isinstance(refused, InputError)
+    assert "larger than" in str(refused)
+    assert [len(answer.token_ids) for answer in (first, last)] == [4, 4]
