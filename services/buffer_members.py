@@ -52,34 +52,46 @@ class Leave(Call):
 
 
 class Members:
-    """The job and its members."""
+    """The job and its members, as far as a buffer that began at `start` has heard of them. Monotonic seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: float) -> None:
         self.described: Describe | None = None
+        self._start = start
+        self._left: set[str] = set()
         self._joined: dict[str, tuple[str, float]] = {}
 
     def join(self, role: str, url: str, now: float) -> None:
         if url not in self._joined and len(self._joined) >= MAX_MEMBERS:
             raise UnavailableError(f"the job has {MAX_MEMBERS} members already")
+        self._left.discard(url)
         self._joined[url] = (role, now)
 
     def leave(self, url: str) -> None:
-        self._joined.pop(url, None)
+        if self._joined.pop(url, None) is not None and len(self._left) < MAX_MEMBERS:
+            self._left.add(url)
 
     def job(self, now: float) -> dict[str, Any]:
-        """Return the job with all members that were heard of lately. Raises `UnavailableError` without one."""
+        """Return the job with all members that were heard of lately. Raises `UnavailableError` without one.
+
+        `settled` is False until every member has had the time to be heard of; `left` are those that said goodbye.
+        """
         if self.described is None:
             raise UnavailableError("no job has been described here (yet)", retry_after_s=2.0)
         self._joined = {u: member for u, member in self._joined.items() if now - member[1] <= MEMBER_S}
         joined: dict[str, list[str]] = {"engine": [], "env": []}
         for url, (role, _) in self._joined.items():
             joined[role].append(url)
-        return self.described.model_dump() | {"joined": joined}
+        settled = now - self._start > MEMBER_S
+        return self.described.model_dump() | {
+            "joined": joined,
+            "settled": settled,
+            "left": sorted(self._left),
+        }
 
 
 def add_member_routes(app: FastAPI) -> None:
     """Add `/v1/job`, `/v1/join` and `/v1/leave`."""
-    members = Members()
+    members = Members(time.monotonic())
 
     @app.post("/v1/job", openapi_extra=documented(Describe))
     async def describe(request: Request) -> dict[str, bool]:

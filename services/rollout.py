@@ -27,6 +27,7 @@ from asyncrl.clients.concurrency import Concurrency
 from asyncrl.clients.engine import EngineClient
 from asyncrl.clients.env import EnvClient
 from asyncrl.clients.judge import JudgeClient
+from asyncrl.clients.members import members
 from asyncrl.clients.patient import PatientGenerator
 from asyncrl.clients.router import EngineRouter
 from asyncrl.config import Config
@@ -92,7 +93,8 @@ class RolloutService:
         self.config = config
         self.name = name
         self._token = token
-        self._joined: dict[str, set[str]] = {}
+        self._joined: dict[str, dict[str, set[str]]] = {}
+        """Members of each policy's job that are in use, by role."""
         self.router = EngineRouter([self._client(url) for url in engines])
         self.engines = PatientGenerator(self.router, config.engine.start_timeout_s)
         self.envs = EnvClient(list(envs), token, batch_delay_s=config.rollout.batch_delay_s)
@@ -205,20 +207,19 @@ class RolloutService:
         try:
             job = await buffer.job()
         except AsyncRLError:
-            # A buffer alone, of which no launcher has said what it is for.
-            job = {"joined": {"engine": [], "env": []}}
-        engines, envs = set(job["joined"]["engine"]), set(job["joined"]["env"])
-        joined = self._joined.get(name, set())
-        for url in engines - joined:
+            # Away, or a buffer of which no launcher has said (yet) what it is for: nothing is known to have changed.
+            job = None
+        known = self._joined.get(name, {"engine": set(), "env": set()})
+        found = {role: members(job, role, known[role]) for role in known}
+        for url in found["engine"] - known["engine"]:
             router.join(self._client(url))
-        for url in envs - joined:
+        for url in found["env"] - known["env"]:
             self.envs.join(url)
-        for url in joined - engines - envs:
-            if url in self.envs.urls:
-                self.envs.leave(url)
-            else:
-                await router.leave(url)
-        self._joined[name] = engines | envs
+        for url in known["engine"] - found["engine"]:
+            await router.leave(url)
+        for url in known["env"] - found["env"]:
+            self.envs.leave(url)
+        self._joined[name] = found
 
     async def run_tasks(
         self, tasks: Sequence[Task], samples: int, temperature: float, seed: int | None

@@ -19,6 +19,7 @@ from typing import Any
 from asyncrl.algo.objective import build_objective
 from asyncrl.clients.buffer import BufferClientSync
 from asyncrl.clients.engine import EngineClient
+from asyncrl.clients.members import members
 from asyncrl.config import Config
 from asyncrl.data.table import TrajectoryTable
 from asyncrl.endpoint import awaited_addresses, stop_file
@@ -47,7 +48,7 @@ class SyncFilePublisher:
         token: str,
         rank: int,
         wait_s: float = 0.0,
-        joined: Callable[[], Sequence[str]] = lambda: (),
+        job: Callable[[], dict[str, Any] | None] = lambda: None,
         finish_requests: bool = False,
     ) -> None:
         self._loop = asyncio.new_event_loop()
@@ -56,8 +57,8 @@ class SyncFilePublisher:
         self._token = token
         self._clients = [EngineClient(url, token) for url in engines]
         self._guests: dict[str, EngineClient] = {}
-        self.joined = joined
-        """Asks for the engines that have joined the job since it began."""
+        self.job = job
+        """Asks what the buffer knows of the job, engines that joined it among others; None without an answer."""
         self.publisher = FilePublisher(
             directory, self._clients, wait_s=wait_s, finish_requests=finish_requests
         )
@@ -79,7 +80,7 @@ class SyncFilePublisher:
 
     def _welcome(self) -> None:
         """Publish to engines that have joined, and no more to those that have left."""
-        wanted = self.joined()
+        wanted = members(self.job(), "engine", self._guests)
         for url in wanted:
             self._guests.setdefault(url, EngineClient(url, self._token))
         gone = [self._guests.pop(url) for url in list(self._guests) if url not in wanted]
@@ -98,14 +99,14 @@ class SyncFilePublisher:
         await asyncio.gather(*(client.close() for client in (*self._clients, *self._guests.values())))
 
 
-def joined_engines(source: BufferClientSync | None) -> Sequence[str]:
-    """Return the engines that have joined the job; none where nobody has described a job."""
+def described_job(source: BufferClientSync | None) -> dict[str, Any] | None:
+    """Return what the buffer knows of the job; None where nobody has described one, or it does not answer."""
     if source is None:
-        return ()
+        return None
     try:
-        return source.job()["joined"]["engine"]
+        return source.job()
     except AsyncRLError:
-        return ()
+        return None
 
 
 def open_publisher(
@@ -120,7 +121,7 @@ def open_publisher(
     if config.engine.weight_transfer == "shared_file":
         return SyncFilePublisher(
             weights_dir, engines, token, engine.rank, config.engine.start_timeout_s,
-            lambda: joined_engines(source), config.train.schedule == "asynchronous",
+            lambda: described_job(source), config.train.schedule == "asynchronous",
         )  # fmt: skip
     from asyncrl.weights.vllm_transport import DevicePublisher
 

@@ -62,7 +62,7 @@ def fetch_job(buffer: str, token: str) -> Job:
 
     found = asyncio.run(ask())
     config = parse_config(found.pop("config"), f"the job at {buffer}", strict=False)
-    del found["joined"]
+    del found["joined"], found["settled"], found["left"]
     return Job(config, **found)
 
 

@@ -86,12 +86,24 @@ def test_what_cannot_take_part_is_refused(service, role, url):
 
 
 def test_a_member_that_says_nothing_is_forgotten():
-    members = Members()
+    members = Members(start=0.0)
     members.described = Describe(**JOB)
     members.join("engine", "http://a:1", now=0.0)
     members.join("env", "http://b:1", now=10.0)
     assert members.job(MEMBER_S)["joined"]["engine"] == ["http://a:1"]
     assert members.job(MEMBER_S + 1)["joined"] == {"engine": [], "env": ["http://b:1"]}
+
+
+def test_a_buffer_that_has_just_started_says_that_it_may_not_know_everybody():
+    members = Members(start=100.0)
+    members.described = Describe(**JOB)
+    members.join("engine", "http://b:1", now=100.0)
+    members.leave("http://b:1")
+    early, late = members.job(101.0), members.job(101.0 + MEMBER_S)
+    assert (early["settled"], late["settled"]) == (False, True)
+    assert early["left"] == ["http://b:1"]
+    members.join("engine", "http://b:1", now=102.0)
+    assert members.job(103.0)["left"] == []
 
 
 @pytest.mark.parametrize(("policy", "path"), [("", ""), ("helpers", "/policies/helpers")])
