@@ -145,31 +145,35 @@ def _check_folder(key: str, folder: Path) -> Path:
     return folder / "config.json"
 
 
-def _check_hub(key: str, name: str) -> Path:
-    """Return the `config.json` of a hub's model, from the cache or the hub."""
+def _check_hub(key: str, name: str) -> Path | None:
+    """Return the cached `config.json` of a hub's model; None where it is not cached and the hub has it."""
     import huggingface_hub
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     found = huggingface_hub.try_to_load_from_cache(name, "config.json")
     if isinstance(found, str):
         return Path(found)
     try:
-        return Path(huggingface_hub.hf_hub_download(name, "config.json", etag_timeout=HUB_TIMEOUT_S))
+        huggingface_hub.HfApi().model_info(name, timeout=HUB_TIMEOUT_S)
+        return None
     except GatedRepoError as error:
         raise ConfigError(f"{key}: {name!r} is gated; ask for access on the hub, and set HF_TOKEN") from error
     except RepositoryNotFoundError as error:
         raise ConfigError(
             f"{key}: there is neither a folder {name!r} here nor such a model on the hub (a private one needs HF_TOKEN)"
         ) from error
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except Exception as error:
+        # Of whichever HTTP library the hub's client uses.
         raise ConfigError(
             f"{key}: there is no folder {name!r} here, and the hub's model of that name is neither in the cache nor to "
-            f"be had: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            f"be had: {type(error).__name__}: {error}"
         ) from error
 
 
-def _context(described: Path) -> int:
+def _context(described: Path | None) -> int:
     """Return the tokens of context that a model's `config.json` states, 0 where it depends on more than one number."""
+    if described is None:
+        return 0
     try:
         found = json.loads(described.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

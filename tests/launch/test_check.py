@@ -157,7 +157,7 @@ def test_a_model_of_the_hub_is_asked_for_unless_it_is_cached(folder, monkeypatch
         raise OSError("no route")
 
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *args: None)
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", refuse)
     with pytest.raises(ConfigError, match=r"there is no folder 'org/name' here, .*no route"):
         check_model("model.path", "org/name", config)
     cached = str(folder / "model" / "config.json")

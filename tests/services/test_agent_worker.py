@@ -113,7 +113,7 @@ def test_unknown_agent_settings_are_refused_by_key(tiny_model):
     config = parse_config(
         {"model": {"path": tiny_model}, "env": {"name": "agent", "config": {"commands": ["x"]}}}
     )
-    with pytest.raises(ConfigError, match=r"env\.config\.commands: unknown"):
+    with pytest.raises(ConfigError, match=r"env\.config\.commands: .*did you mean 'command'"):
         Agents(config, None, None, None, None)
 
 
