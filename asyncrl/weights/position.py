@@ -12,7 +12,7 @@ from typing import Any
 
 from asyncrl.errors import ConflictError, InputError
 from asyncrl.jsonfile import write_json
-from asyncrl.weights.files import WeightFile, verify_weights
+from asyncrl.weights.files import WeightFile
 
 COMMITTED = "committed.json"
 
@@ -56,9 +56,9 @@ class Position:
         self._caught_up = not directory
 
     def missed(self) -> WeightFile | None:
-        """Return what must be loaded before anything is served, verified; None when nothing must.
+        """Return what must be loaded before anything is served; None when nothing must.
 
-        Raises `InputError` when it cannot be read, as while the trainer replaces it.
+        Reads the record alone, not the weights. Raises `InputError` when it is damaged.
         """
         if self._caught_up:
             return None
@@ -66,7 +66,6 @@ class Position:
         if found is None:
             self._caught_up = True
             return None
-        verify_weights(found)
         return found
 
     def repeats(self, file: WeightFile) -> bool:

@@ -19,7 +19,7 @@ from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
 from asyncrl.config_sections import LoraConfig
 from asyncrl.errors import InputError, UnavailableError
-from asyncrl.weights.files import WeightFile
+from asyncrl.weights.files import WeightFile, verify_weights
 from asyncrl.weights.folders import policy_weights
 from asyncrl.weights.position import Position
 from asyncrl.weights.vllm_adapters import Adapters
@@ -62,6 +62,8 @@ class Served:
         self.name = name
         self.committing = committing
         self.position = Position(folder, base_version())
+        self._attempt: asyncio.Future[None] | None = None
+        """The newest attempt to catch up."""
         self.adapters = None if lora is None else Adapters(lora, folder, base_version(), ids)
 
     def own(self, request_id: str) -> str:
@@ -96,17 +98,30 @@ class Served:
             return await self._load(engine, file, mode)
 
     async def catch_up(self, engine: Any) -> None:
-        """Load the version that the run has committed, once after the start. Raises `UnavailableError`."""
+        """Load the version that the run has committed, once after the start. Raises `UnavailableError`.
+
+        All that ask meanwhile wait for one attempt, whose result is theirs; the next to ask after one that failed
+        begins another.
+        """
         try:
             if self.position.missed() is None:
                 return
-            async with self.committing:
-                missed = await asyncio.to_thread(self.position.missed)
-                if missed is not None:
-                    await self._load(engine, missed)
-                    log.warning("caught up with version %d", missed.version)
+            if self._attempt is None or self._attempt.done():
+                self._attempt = asyncio.ensure_future(self._catch_up(engine))
+            # A client that leaves does not end what the others wait for.
+            await asyncio.shield(self._attempt)
         except InputError as error:
             raise UnavailableError(f"the engine could not catch up yet: {error}") from error
+
+    async def _catch_up(self, engine: Any) -> None:
+        async with self.committing:
+            missed = self.position.missed()
+            if missed is None:
+                return
+            # Tens of gigabytes may take longer than the launcher waits for a sign of life.
+            await asyncio.to_thread(verify_weights, missed)
+            await self._load(engine, missed)
+            log.warning("caught up with version %d", missed.version)
 
     async def _load(self, engine: Any, file: WeightFile, mode: str = "keep") -> dict[str, Any]:
         if self.adapters is not None:

@@ -42,14 +42,6 @@ def test_an_engine_that_got_a_commit_first_has_caught_up(tmp_path):
     assert position.missed() is None
 
 
-def test_a_torn_file_is_not_caught_up_with(tmp_path):
-    file = written(tmp_path, 5)
-    write_committed(tmp_path, file)
-    (tmp_path / "weights-00000005.safetensors").write_bytes(b"torn")
-    with pytest.raises(InputError, match=r"version 5: .* has 4 bytes"):
-        Position(str(tmp_path), 0).missed()
-
-
 def test_a_damaged_record_is_named(tmp_path):
     (tmp_path / "committed.json").write_text("{")
     with pytest.raises(InputError, match=r"committed\.json: JSONDecodeError"):

@@ -1,0 +1,99 @@
+"""An engine that starts late checks and loads what it has missed once, whoever asks, and answers meanwhile."""
+
+import asyncio
+import itertools
+import threading
+
+import pytest
+import torch
+
+from asyncrl.errors import UnavailableError
+from asyncrl.weights import vllm_served
+from asyncrl.weights.files import verify_weights, write_weights
+from asyncrl.weights.position import write_committed
+
+CALLS = 64
+
+
+class Loading(vllm_served.Served):
+    """An engine's policy that only counts what it would load."""
+
+    def __init__(self, folder):
+        super().__init__("", str(folder), None, asyncio.Lock(), itertools.count(1))
+        self.loaded = []
+
+    async def _load(self, engine, file, mode="keep"):
+        await asyncio.sleep(0)
+        self.loaded.append(file.version)
+        self.position.moved(file)
+        return {}
+
+
+@pytest.fixture
+def committed(tmp_path):
+    file = write_weights(tmp_path, 5, [("w", torch.ones(2))], epoch=1)
+    write_committed(tmp_path, file)
+    return file
+
+
+@pytest.fixture
+def verified(monkeypatch):
+    """The threads in which weights were verified."""
+    threads = []
+
+    def verify(file):
+        threads.append(threading.current_thread())
+        return verify_weights(file)
+
+    monkeypatch.setattr(vllm_served, "verify_weights", verify)
+    return threads
+
+
+def test_calls_that_come_together_verify_and_load_once_beside_the_event_loop(tmp_path, committed, verified):
+    async def scenario():
+        policy = Loading(tmp_path)
+        await asyncio.gather(*(policy.catch_up(None) for _ in range(CALLS)))
+        await policy.catch_up(None)
+        return policy.loaded
+
+    assert asyncio.run(scenario()) == [5]
+    assert len(verified) == 1
+    assert verified[0] is not threading.main_thread()
+
+
+def test_an_engine_that_has_missed_nothing_reads_no_weights(tmp_path, verified):
+    policy = Loading(tmp_path)
+    asyncio.run(policy.catch_up(None))
+    assert (policy.loaded, verified) == ([], [])
+
+
+def test_a_torn_file_fails_all_that_wait_once_and_is_loaded_when_it_is_whole(tmp_path, committed, verified):
+    path = tmp_path / "weights-00000005.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(b"torn")
+
+    async def scenario():
+        policy = Loading(tmp_path)
+        failed = await asyncio.gather(*(policy.catch_up(None) for _ in range(CALLS)), return_exceptions=True)
+        path.write_bytes(whole)
+        await policy.catch_up(None)
+        return failed, policy.loaded
+
+    failed, loaded = asyncio.run(scenario())
+    assert all(isinstance(error, UnavailableError) for error in failed)
+    assert "could not catch up yet: weights of version 5" in str(failed[0]) and "has 4 bytes" in str(
+        failed[0]
+    )
+    assert (loaded, len(verified)) == ([5], 2)
+
+
+def test_a_client_that_leaves_does_not_end_what_others_wait_for(tmp_path, committed, verified):
+    async def scenario():
+        policy = Loading(tmp_path)
+        first, second = (asyncio.ensure_future(policy.catch_up(None)) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        await second
+        return policy.loaded
+
+    assert asyncio.run(scenario()) == [5]
