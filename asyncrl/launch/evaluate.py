@@ -15,7 +15,7 @@ from asyncrl.config import Config
 from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
 from asyncrl.env.registry import load_env
 from asyncrl.errors import InfrastructureError
-from asyncrl.evaluation.statistics import clustered_mean, pass_at_k
+from asyncrl.evaluation.statistics import Interval, clustered_mean, pass_at_k
 from asyncrl.launch.processes import Family
 from asyncrl.types import FailureClass, Group
 
@@ -29,8 +29,9 @@ class EvalResult:
 
     mean: float
     """Mean reward over tasks."""
-    ci_low: float
-    ci_high: float
+    ci_low: float | None
+    """With `ci_high` the interval at 95 %; None from a single task, which shows no spread."""
+    ci_high: float | None
     tasks: int
     samples: int
     success: float | None
@@ -73,11 +74,17 @@ def summarize(groups: list[Group], samples: int) -> EvalResult:
         tasks=reward.tasks,
         samples=samples,
         success=success.mean if success else None,
-        success_ci=(success.ci_low, success.ci_high) if success else None,
+        success_ci=_bounds(success) if success else None,
         pass_at=_pass_at(judged) if has_verdict else {},
         failed=failed,
         truncated=sum(t.status == "truncated" for kept in valid.values() for t in kept),
     )
+
+
+def _bounds(interval: Interval) -> tuple[float, float] | None:
+    if interval.ci_low is None or interval.ci_high is None:
+        return None
+    return interval.ci_low, interval.ci_high
 
 
 def _pass_at(judged: dict[str, list[float]]) -> dict[str, float]:

@@ -72,8 +72,8 @@ def eval_block(result: EvalResult | None) -> dict[str, Any] | None:
     if result is None:
         return None
     mean, low, high = result.mean, result.ci_low, result.ci_high
-    if result.success is not None and result.success_ci is not None:
-        mean, (low, high) = result.success, result.success_ci
+    if result.success is not None:
+        mean, (low, high) = result.success, result.success_ci or (None, None)
     return {
         "mean": mean,
         "ci_low": low,

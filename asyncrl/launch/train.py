@@ -260,7 +260,8 @@ def base_model(config: Config) -> str:
 
 def describe(result: EvalResult) -> str:
     """Return one line about an evaluation."""
-    line = f"reward {result.mean:.3f} [{result.ci_low:.3f}, {result.ci_high:.3f}] over {result.tasks} tasks"
+    interval = "" if result.ci_low is None else f" [{result.ci_low:.3f}, {result.ci_high:.3f}]"
+    line = f"reward {result.mean:.3f}{interval} over {result.tasks} tasks"
     if result.success is not None:
         line += f", success {result.success:.3f}"
     if result.failed:

@@ -1,11 +1,19 @@
 """Evaluation statistics against numbers computed by hand or taken from tables."""
 
 import math
+import random
 from itertools import combinations
 
 import pytest
 
-from asyncrl.evaluation.statistics import clustered_mean, pass_at_k, pass_hat_k, t_quantile, wilson
+from asyncrl.evaluation.statistics import (
+    clustered_mean,
+    effective_size,
+    pass_at_k,
+    pass_hat_k,
+    t_quantile,
+    wilson,
+)
 
 
 def test_wilson_gives_the_interval_of_the_textbook():
@@ -39,10 +47,55 @@ def test_tasks_without_values_do_not_count_and_none_at_all_is_refused():
         clustered_mean({"a": []})
 
 
-def test_one_task_says_nothing_about_the_spread():
-    interval = clustered_mean({"a": [0.2, 0.4]})
-    assert interval.mean == pytest.approx(0.3)
-    assert (interval.ci_low, interval.ci_high) == (-math.inf, math.inf)
+@pytest.mark.parametrize("values", [[0.2, 0.4], [1.0], [0.0, 1.0, 1.0]])
+def test_one_task_says_nothing_about_the_spread(values):
+    interval = clustered_mean({"a": values})
+    assert interval.mean == pytest.approx(sum(values) / len(values))
+    assert (interval.ci_low, interval.ci_high) == (None, None)
+
+
+def test_tasks_that_end_alike_count_once_however_often_they_are_sampled():
+    assert effective_size([1.0] * 20, 80) == pytest.approx(20)
+    assert effective_size([1.0] * 10 + [0.0] * 10, 80) == pytest.approx(20)
+    all_right = clustered_mean({f"t{i}": [1.0] * 4 for i in range(20)})
+    assert (all_right.ci_low, all_right.ci_high) == pytest.approx((0.8389, 1.0), abs=1e-4)
+
+
+def test_the_effective_size_grows_with_the_variance_within_tasks():
+    # z^2 = 3.8415: p = 0.5, W = 4 * 0.25 / 7.8415 / 0.25 = 0.51011, 4 / 0.48989 = 8.1651.
+    assert effective_size([0.5] * 4, 1000) == pytest.approx(8.1651, abs=1e-4)
+    assert effective_size([0.5] * 4, 8) == 8, "at most the samples there are"
+    # Two samples each that are independent: half of the tasks mixed, a quarter right, a quarter wrong.
+    assert effective_size([0.5] * 500 + [1.0] * 250 + [0.0] * 250, 2000) == pytest.approx(2000, rel=0.01)
+
+
+def test_intervals_of_successes_lie_within_0_and_1_and_move_with_every_failure():
+    def interval(failures):
+        outcomes = {f"t{i:02d}": [0.0 if i < failures else 1.0, 1.0, 1.0, 1.0] for i in range(20)}
+        found = clustered_mean(outcomes)
+        return found.ci_low, found.ci_high
+
+    found = [interval(failures) for failures in range(21)]
+    assert all(0 <= low < high <= 1 for low, high in found)
+    # p = (19.75 + 1.9207) / 23.8415 = 0.90895, W = 0.1875 / 23.8415 / 0.082760 = 0.095030, size 22.1002.
+    assert found[1] == pytest.approx(wilson(0.9875 * 22.1002, 22.1002), abs=1e-5)
+    highs = [high for _, high in found]
+    assert highs == sorted(highs, reverse=True)
+
+
+def test_intervals_cover_as_often_as_they_say_when_samples_of_a_task_are_alike():
+    rng = random.Random(0)
+    # Near 1 the interval is wider than it need be.
+    for mean, alike, at_most in ((0.5, 4.0, 0.97), (0.9, 4.0, 0.99), (0.97, 20.0, 1.0)):
+        covered = 0
+        for _ in range(1000):
+            tasks = {}
+            for i in range(50):
+                rate = rng.betavariate(mean * alike, (1 - mean) * alike)
+                tasks[f"t{i}"] = [float(rng.random() < rate) for _ in range(4)]
+            interval = clustered_mean(tasks)
+            covered += interval.ci_low <= mean <= interval.ci_high
+        assert 0.93 <= covered / 1000 <= at_most, (mean, alike, covered)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Evaluation results: whose failures count, what a rate is over, and what the summary shows."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -66,3 +67,11 @@ def test_one_line_describes_a_result():
     result = summarize([judged("a", [True, FailureClass.INFRASTRUCTURE]), judged("b", [False, True])], 2)
     assert describe(result).startswith("reward 0.750 [")
     assert describe(result).endswith("over 2 tasks, success 0.750, failed episodes {'infrastructure': 1}")
+
+
+def test_a_single_task_has_a_mean_and_no_interval_in_valid_json():
+    result = summarize([judged("a", [True, True, False, True])], 4)
+    block = eval_block(result)
+    assert (block["mean"], block["ci_low"], block["ci_high"], block["success_ci"]) == (0.75, None, None, None)
+    json.dumps([block, result.to_json()], allow_nan=False)
+    assert describe(result) == "reward 0.750 over 1 tasks, success 0.750"
