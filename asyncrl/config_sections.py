@@ -214,7 +214,9 @@ class TrustConfig(Section):
     """Compares what workers sent with the trainer's own log-probabilities, see `asyncrl.train.trust`."""
 
     max_logp_error: float = Field(0.25, ge=0)
-    """Mean absolute difference of a group's fresh tokens, nats, from which its worker is quarantined; 0 never."""
+    """Mean absolute difference of a group's compared tokens, nats, above which its worker is quarantined; 0 never."""
+    max_token_error: float = Field(15.0, ge=0)
+    """The same for the largest difference of any one token; 0 never."""
     sample_tokens: int = Field(2048, ge=0)
     """Tokens compared in each step."""
 

@@ -206,6 +206,7 @@ def run_trainer(
         config, engine, objective, anchors, source, publisher,
         recorder.on_step if recorder else lambda *_: None, checkpointer,
         PoisonFolder(folder / "poison", config, model), stop_file(folder).exists,
+        weights_dir if config.engine.weight_transfer == "shared_file" else None,
     )  # fmt: skip
     start = time.monotonic()
     alike = "once" if engine.shares_prefixes else "row by row"

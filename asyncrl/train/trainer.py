@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,7 +34,7 @@ from asyncrl.train.schedule import gather, settle
 from asyncrl.train.sft_phase import SftPhase
 from asyncrl.train.step import StepReport, StepSettings, train_step
 from asyncrl.train.stream import StreamedStep
-from asyncrl.train.trust import compare, refuted
+from asyncrl.train.trust import Comparison, compare, refuted
 from asyncrl.types import Group
 from asyncrl.weights.publish import PublishReport
 
@@ -103,6 +104,7 @@ class Trainer:
         checkpointer: Checkpointer | None = None,
         poison: PoisonFolder | None = None,
         asked_to_stop: Callable[[], bool] = lambda: False,
+        weights_dir: Path | None = None,
     ) -> None:
         self.config = config
         self.asked_to_stop = asked_to_stop
@@ -117,10 +119,13 @@ class Trainer:
         self.on_step = on_step
         self.checkpointer = checkpointer
         self.poison = poison
+        self.weights_dir = weights_dir
+        """Where the publisher leaves the weights of the version before, to check what that one sampled."""
         self.controls = make_controls(config, objective)
         self.sft_phase = SftPhase(config.sft_phase)
         self.totals = Totals()
-        self.trust_error = 0.0
+        self.trusted: list[Comparison] = []
+        """What the newest batch's log-probabilities were found to be."""
         self.settings = StepSettings(
             temperature=config.rollout.temperature,
             micro_batch_tokens=config.train.micro_batch_tokens,
@@ -217,17 +222,19 @@ class Trainer:
         """
         config = self.config
         found = compare(
-            self.engine, groups, version, config.buffer.max_staleness, config.trust, self.settings
-        )
-        self.trust_error = max((one.error for one in found), default=0.0)
+            self.engine, groups, version, config.buffer.max_staleness, config.trust, self.settings,
+            self.weights_dir,
+        )  # fmt: skip
+        self.trusted = found
         wrong = refuted(found, config.trust)
         if not wrong:
             return True
-        worst = max(wrong, key=lambda one: one.error)
+        worst = max(wrong, key=lambda one: one.worst)
         reason = (
-            f"log-probabilities of {len(wrong)} groups differ from the trainer's by up to {worst.error:.3g} nats "
-            f"on average (group {worst.group}, version {version}), more than trust.max_logp_error="
-            f"{config.trust.max_logp_error:g}"
+            f"log-probabilities of {len(wrong)} groups differ from the trainer's: those of group {worst.group} by "
+            f"{worst.error:.3g} nats on average and {worst.worst:.3g} at most (step {version}, {worst.num_tokens} "
+            f"tokens); trust.max_logp_error={config.trust.max_logp_error:g} and trust.max_token_error="
+            f"{config.trust.max_token_error:g} allow less"
         )
         if self.engine.rank == 0:
             assert self.source is not None
@@ -378,7 +385,10 @@ class Trainer:
             "reward/mean": float(rewards.mean()),
             "reward/std": float(rewards.std()),
             **({"success/mean": float(np.mean(successes))} if successes else {}),
-            "trust/error": self.trust_error,
+            "trust/error": max((one.error for one in self.trusted), default=0.0),
+            "trust/worst_token": max((one.worst for one in self.trusted), default=0.0),
+            "trust/tokens": sum(one.num_tokens for one in self.trusted),
+            "trust/earlier_tokens": sum(one.num_earlier for one in self.trusted),
             "staleness/mean": sum(lag * n for lag, n in lags.items()) / count,
             "staleness/max": max(lags, default=0),
             "tokens/trained": report.num_tokens,

@@ -61,6 +61,11 @@ def on_cpu(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tenso
     return unique
 
 
+def weights_path(directory: str | Path, version: int) -> Path:
+    """Return where the weights of `version` are, or would be."""
+    return Path(directory) / f"weights-{version:08d}.safetensors"
+
+
 def write_weights(
     directory: str | Path, version: int, tensors: Iterable[tuple[str, torch.Tensor]], epoch: int = 0
 ) -> WeightFile:
@@ -70,7 +75,7 @@ def write_weights(
     `UnavailableError` when the disk does not take them.
     """
     directory = Path(directory)
-    path = directory / f"weights-{version:08d}.safetensors"
+    path = weights_path(directory, version)
     partial = path.with_suffix(f".partial-{os.getpid()}")
     unique = on_cpu(tensors)
     try:

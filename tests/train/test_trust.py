@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
@@ -15,9 +16,11 @@ from asyncrl.train.step import StepSettings
 from asyncrl.train.trainer import Trainer
 from asyncrl.train.trust import compare, refuted
 from asyncrl.types import Task
+from asyncrl.weights.files import write_weights
 from asyncrl.weights.publish import PublishReport
 from tests.train.factories import group
-from tests.train.one_step import make_engine, near_policy
+from tests.train.one_step import make_engine, near_policy, snapshot, step_once
+from tests.train.one_step_lora import adapted
 
 SETTINGS = StepSettings(1.0, 10**6, 1, horizon=64.0)
 
@@ -61,8 +64,81 @@ def test_numbers_of_another_policy_are_refuted_group_by_group(engine, forgery):
     assert found(engine, honest, max_logp_error=0.0) == []
 
 
-def test_tokens_of_older_versions_prove_nothing(engine):
-    assert found(engine, four(version=2)) == []
+def off_by(played, nats, tokens):
+    """Add `nats` to the log-probability of the first `tokens` tokens of a group's first episode."""
+    first = played.trajectories[0]
+    logp = first.behavior_logprobs.copy()
+    logp[np.flatnonzero(first.loss_mask)[:tokens]] -= nats
+    return replace(played, trajectories=(replace(first, behavior_logprobs=logp), *played.trajectories[1:]))
+
+
+def test_a_few_tokens_are_enough_when_they_are_far_off(engine):
+    short = near_policy(engine, [group("t0", [0.0, 1.0], 3, turns=1)], noise=0.0)[0]
+    assert [c.num_tokens for c in compare(engine, [short], 3, 0, TrustConfig(), SETTINGS)] == [6]
+    assert found(engine, [off_by(short, 30.0, 3)])[0].worst == pytest.approx(30.0, abs=0.01)
+    assert found(engine, [off_by(short, 30.0, 1)], max_logp_error=0.0)
+    assert found(engine, [off_by(short, 14.0, 3)]) == []
+    assert found(engine, [off_by(short, 30.0, 3)], max_token_error=0.0) == []
+    assert found(engine, [off_by(short, np.nan, 1)])
+
+
+@pytest.fixture(scope="module", params=["all weights", "adapter"])
+def moved(request, tiny_model, tmp_path_factory):
+    """An engine a step further than what `folder` holds as version 2, groups that version sampled, and its step."""
+    if request.param == "adapter":
+        learner = adapted(tiny_model)
+        engine = learner.engine
+        learner.step()
+    else:
+        engine = make_engine(tiny_model, zero_stage=1)
+    folder = tmp_path_factory.mktemp("weights")
+    write_weights(folder, 2, engine.weights())
+    earlier = near_policy(engine, four(version=2), noise=0.0)
+    for _ in range(3):
+        step_once(engine)
+    write_weights(folder, 3, engine.weights())
+    return engine, folder, earlier
+
+
+def test_tokens_of_an_older_version_are_held_against_its_weights(moved):
+    engine, folder, earlier = moved
+    before = snapshot(engine)
+    seen = compare(engine, earlier, 3, 1, TrustConfig(), SETTINGS, folder)
+    assert [(c.num_tokens, c.num_earlier) for c in seen] == [(24, 24)] * 4
+    assert max(c.worst for c in seen) < 1e-4
+    assert all(torch.equal(before[name], tensor) for name, tensor in snapshot(engine).items())
+    under_new = near_policy(engine, four(version=2), noise=0.0)
+    assert min(c.error for c in compare(engine, under_new, 3, 1, TrustConfig(), SETTINGS, folder)) > 1e-3
+    forged = [made_up(earlier[0]), *earlier[1:]]
+    wrong = refuted(compare(engine, forged, 3, 1, TrustConfig(), SETTINGS, folder), TrustConfig())
+    assert [c.group for c in wrong] == ["g-t0"]
+
+
+def test_each_span_is_held_against_the_version_that_sampled_it(moved):
+    engine, folder, earlier = moved
+    newer = near_policy(engine, four(version=3), noise=0.0)
+    mixed = []
+    for old, new in zip(earlier[0].trajectories, newer[0].trajectories, strict=True):
+        second = np.arange(old.num_tokens) >= old.turns[1].start
+        mixed.append(
+            replace(
+                old,
+                versions=np.where(second, new.versions, old.versions),
+                behavior_logprobs=np.where(second, new.behavior_logprobs, old.behavior_logprobs),
+            )
+        )
+    played = replace(earlier[0], trajectories=tuple(mixed))
+    [seen] = compare(engine, [played], 3, 1, TrustConfig(), SETTINGS, folder)
+    assert (seen.num_tokens, seen.num_earlier) == (24, 12)
+    assert seen.worst < 1e-4
+
+
+def test_tokens_whose_versions_weights_are_gone_are_not_compared(moved, tmp_path):
+    engine, _folder, earlier = moved
+    assert compare(engine, earlier, 3, 1, TrustConfig(), SETTINGS) == []
+    assert compare(engine, earlier, 3, 1, TrustConfig(), SETTINGS, tmp_path) == []
+    (tmp_path / "weights-00000002.safetensors").write_bytes(b"torn")
+    assert compare(engine, earlier, 3, 1, TrustConfig(), SETTINGS, tmp_path) == []
 
 
 def test_a_sample_takes_from_every_group_in_turn(engine):
