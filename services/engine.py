@@ -20,13 +20,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from asyncrl.config_sections import LoraConfig
 from asyncrl.endpoint import announce
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
 from asyncrl.parent import die_with_parent
+from asyncrl.train.checkpoints import loadable_policy
 from asyncrl.weights.adapter import buffer_rank
 
 LOOPBACK = "127.0.0.1"
@@ -172,8 +173,9 @@ def serve_engine(options: EngineOptions, port: int = 0, ready_file: str | None =
     Raises `ConfigError` (model or port), `DeadlineError` (not up in time), `UnavailableError` (it died).
     """
     _check_model(options.model)
-    with _socket_folder(options.weights_dir) as sockets:
-        return _serve(options, port, ready_file, sockets)
+    with _scratch_folder(options.weights_dir) as scratch:
+        loaded = replace(options, model=loadable_policy(options.model, Path(scratch)))
+        return _serve(loaded, port, ready_file, scratch)
 
 
 def _serve(options: EngineOptions, port: int, ready_file: str | None, sockets: str) -> int:
@@ -202,9 +204,9 @@ def _serve(options: EngineOptions, port: int, ready_file: str | None, sockets: s
     raise UnavailableError(f"engine: no free port in {tries} tries")
 
 
-def _socket_folder(weights_dir: str) -> tempfile.TemporaryDirectory[str]:
-    """Return a folder for vLLM's sockets, which it leaves behind. In a run it lies beside the weights, so that it goes
-    with them when this process is killed."""
+def _scratch_folder(weights_dir: str) -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for what is needed while vLLM runs, as its sockets, which it leaves behind. In a run it lies
+    beside the weights, so that it goes with them when this process is killed."""
     beside = len(weights_dir) <= MAX_PARENT_CHARS and Path(weights_dir).is_dir()
     return tempfile.TemporaryDirectory(
         prefix="rpc-", dir=weights_dir if weights_dir and beside else None, ignore_cleanup_errors=True

@@ -1,6 +1,8 @@
 """The main job, for real: every process, a few steps, from the command line."""
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -73,16 +75,66 @@ def test_every_trained_token_is_within_the_staleness_bound(finished):
             assert len(row["token_ids"]) == len(row["versions"]) == len(row["behavior_logprobs"])
 
 
-def test_trajectories_open_with_datasets_and_the_checkpoint_with_transformers(finished):
+def test_trajectories_open_with_datasets(finished):
     import datasets
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     files = [str(p) for p in sorted((finished / "trajectories").glob("*.parquet"))]
     table = datasets.Dataset.from_parquet(files, cache_dir=str(finished / "hf"))
     assert len(table) == 3 * 4 * 4
-    checkpoint = finished / json.loads((finished / "summary.json").read_text())["checkpoint"]
-    assert AutoModelForCausalLM.from_pretrained(checkpoint).config.hidden_size == 64
+
+
+PLAIN_VLLM = """
+import json, sys
+from vllm import LLM, SamplingParams
+
+model = LLM(sys.argv[1], dtype="float32", max_model_len=64, enforce_eager=True)
+greedy = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+[answer] = model.generate({"prompt_token_ids": list(range(5, 25))}, greedy)
+print("TOKENS", json.dumps(list(answer.outputs[0].token_ids)))
+"""
+
+
+@pytest.fixture(scope="module")
+def checkpoint(finished):
+    return finished / json.loads((finished / "summary.json").read_text())["checkpoint"]
+
+
+def test_vllm_without_our_plugin_loads_a_checkpoint_as_transformers_does(checkpoint):
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     assert AutoTokenizer.from_pretrained(checkpoint).chat_template
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    prompt = torch.arange(5, 25)[None]
+    expected = model.generate(prompt, do_sample=False, min_new_tokens=4, max_new_tokens=4, eos_token_id=None)
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN_VLLM, str(checkpoint)],
+        env={**os.environ, "VLLM_PLUGINS": "", "VLLM_CPU_KVCACHE_SPACE": "1"},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"TOKENS {expected[0, 20:].tolist()}" in done.stdout
+
+
+def test_a_checkpoint_is_evaluated_as_at_the_end_of_its_run(workplace, finished, checkpoint, tmp_path):
+    """Of a run whose checkpoints still held the training state beside the policy, too."""
+    older = tmp_path / "step-000003"
+    shutil.copytree(checkpoint, older)
+    for file in (older / "training_state").iterdir():
+        file.rename(older / file.name)
+    after = json.loads((finished / "summary.json").read_text())["eval_after"]
+    for folder in (checkpoint, older):
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "asyncrl", "eval", str(folder), "--env", "gridworld", "--tasks", "20"),
+                *("--recipe", str(finished / "config.json"), "--out", str(tmp_path / "result.json")),
+            ],
+            env=environment(workplace), capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found = json.loads((tmp_path / "result.json").read_text())
+        assert (found["tasks"], found["failed"]) == (20, {})
+        assert found["mean"] == pytest.approx(after["mean"], abs=0.1)
 
 
 def test_a_run_leaves_metrics_a_plot_and_logs_and_nothing_running(finished):

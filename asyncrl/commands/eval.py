@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from asyncrl.errors import AsyncRLError
 
 
 def add(subparsers: Any) -> None:
@@ -54,8 +57,14 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(tempfile.mkdtemp(prefix="asyncrl-eval-"))
     try:
         result = evaluate_checkpoint(config, folder, args.checkpoint, env, args.tasks, args.samples)
-    finally:
+    except AsyncRLError:
+        # The message may say to look into a log.
+        print(f"logs of this evaluation: {folder / 'logs'}", file=sys.stderr)
+        raise
+    except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
     print(describe(result))
     for k, value in result.pass_at.items():
         print(f"pass@{k} {value:.3f}")

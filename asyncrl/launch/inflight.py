@@ -18,7 +18,7 @@ from typing import Any
 
 from asyncrl.config import Config
 from asyncrl.launch.processes import Child, Family, behind_trainer
-from asyncrl.train.checkpoints import complete_checkpoints
+from asyncrl.train.checkpoints import STATE, complete_checkpoints
 
 log = logging.getLogger("asyncrl.launch")
 
@@ -91,9 +91,9 @@ class EvalsBeside:
         self._child = self.family.start("eval", argv, ready=False, nice=behind_trainer())
 
     def _pin(self, path: Path, model: Path) -> None:
-        """Link the checkpoint's files, so that it stays when the trainer removes its own."""
+        """Link the policy's files, so that they stay when the trainer removes its own."""
         shutil.rmtree(self._place, ignore_errors=True)
-        shutil.copytree(path, model, copy_function=os.link, ignore=shutil.ignore_patterns("training.*"))
+        shutil.copytree(path, model, copy_function=os.link, ignore=shutil.ignore_patterns(STATE))
 
     def _collect(self) -> dict[str, Any] | None:
         child = self._child

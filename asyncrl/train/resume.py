@@ -1,11 +1,13 @@
 """Training checkpoints: everything a trainer needs to go on, as one unit, written while training goes on.
 
-    checkpoints/step-NNNNNN/        a policy in Hugging Face format, and beside it
-        training.safetensors        float32 weights, Adam's moments, extra tensors, every rank's random state
-        training.json               the version (the ledger's position) and extra values
-        complete.json               size and checksum of each file, written last
+    checkpoints/step-NNNNNN/            a policy in Hugging Face format, see `asyncrl.train.checkpoints`
+        training_state/
+            training.safetensors        float32 weights, Adam's moments, extra tensors, every rank's random state
+            training.json               the version (the ledger's position) and extra values
+        complete.json                   size and checksum of each file, written last
 
-The folder is written under another name and renamed when `complete.json` is on disk. Weights and moments are whole
+vLLM takes every safetensors file beside `config.json` for weights, so the training state has a folder of its own. The
+checkpoint is written under another name and renamed when `complete.json` is on disk. Weights and moments are whole
 tensors by parameter name, so another number of ranks or another ZeRO stage can load them.
 """
 
@@ -28,7 +30,15 @@ from torch import Tensor
 
 from asyncrl.errors import InputError
 from asyncrl.train.checkpoint import gather_policy, write_policy
-from asyncrl.train.checkpoints import MARKER, VALUES, checkpoint_path, complete_checkpoints
+from asyncrl.train.checkpoints import (
+    MARKER,
+    STATE,
+    TENSORS,
+    VALUES,
+    checkpoint_path,
+    complete_checkpoints,
+    state_folder,
+)
 from asyncrl.train.engine import TrainEngine
 from asyncrl.train.full_state import gather_state, load_state
 from asyncrl.train.nested_state import join, split
@@ -37,7 +47,6 @@ from asyncrl.weights.files import file_checksum
 
 log = logging.getLogger("asyncrl.train")
 
-TENSORS = "training.safetensors"
 EXTRA = "extra"
 
 
@@ -107,8 +116,9 @@ class Checkpointer:
 
         Raises `InputError` when it was made by another model.
         """
-        tensors = load_file(str(path / TENSORS))
-        values = json.loads((path / VALUES).read_text())
+        state = state_folder(path)
+        tensors = load_file(str(state / TENSORS))
+        values = json.loads((state / VALUES).read_text())
         load_state(self.engine, tensors)
         for name, other in self.others.items():
             prefix = f"{name}:"
@@ -151,8 +161,10 @@ class Checkpointer:
         try:
             shutil.rmtree(partial, ignore_errors=True)
             write_policy(self.engine, policy, partial, self.base_model)
-            save_file(tensors, str(partial / TENSORS))
-            (partial / VALUES).write_text(json.dumps({"version": version, "extra": values}))
+            state = partial / STATE
+            state.mkdir()
+            save_file(tensors, str(state / TENSORS))
+            (state / VALUES).write_text(json.dumps({"version": version, "extra": values}))
             _seal(partial)
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)
@@ -204,6 +216,8 @@ def _seal(folder: Path) -> None:
     for file in sorted(p for p in folder.rglob("*") if p.is_file()):
         listed[str(file.relative_to(folder))] = [file.stat().st_size, file_checksum(file)]
         _sync(file)
+    for inner in sorted(p for p in folder.rglob("*") if p.is_dir()):
+        _sync(inner)
     marker = folder / MARKER
     marker.write_text(json.dumps(listed, indent=1))
     _sync(marker)

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +12,7 @@ from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
 from asyncrl.launch.inflight import EvalsBeside, read_evals
 from asyncrl.launch.processes import Family
-from asyncrl.train.checkpoints import MARKER, VALUES, checkpoint_path
+from asyncrl.train.checkpoints import MARKER, STATE, VALUES, checkpoint_path
 
 
 def config(model, **evaluation):
@@ -31,8 +33,9 @@ def setup(folder, model, *versions):
     for version in versions:
         path = checkpoint_path(folder / "checkpoints", version)
         shutil.copytree(model, path)
-        for name in (MARKER, VALUES):
-            (path / name).write_text("{}")
+        (path / STATE).mkdir()
+        for file in (path / MARKER, path / STATE / VALUES):
+            file.write_text("{}")
     return EvalsBeside(config(model), folder, Family(folder))
 
 
@@ -81,6 +84,12 @@ def test_an_evaluation_that_fails_is_recorded_and_ends_nothing(tiny_model, tmp_p
     assert record["version"] == 2
     assert "asyncrl eval ended with exit code" in record["error"]
     assert read_evals(tmp_path)[0]["error"] == record["error"]
+    log = (tmp_path / "logs" / "eval.log").read_text()
+    found = re.search(r"engine ended with exit code \d+; see (\S+/logs/engine\.log)", log)
+    kept = Path(found[1])
+    assert "vLLM exited with code" in kept.read_text(), "the log is where the message says"
+    assert "model_type" in log, "and its last lines, which say why, are on the console"
+    shutil.rmtree(kept.parents[1])
 
 
 def test_every_needs_tasks():

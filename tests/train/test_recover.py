@@ -10,7 +10,7 @@ from asyncrl.config import SftPhaseConfig, parse_config
 from asyncrl.data.codec import decode_group
 from asyncrl.errors import InputError
 from asyncrl.train.anchors import Anchors
-from asyncrl.train.checkpoints import checkpoint_path, complete_checkpoints
+from asyncrl.train.checkpoints import checkpoint_path, complete_checkpoints, state_folder
 from asyncrl.train.recover import recover
 from asyncrl.train.resume import Checkpointer
 from asyncrl.train.sft_phase import SftPhase
@@ -90,7 +90,12 @@ class Run:
                 "model": {"path": "m"},
                 "env": {"name": "gridworld"},
                 "trust": {"max_logp_error": 0},
-                "train": {"num_steps": STEPS, "learning_rate": 1e-3, "warmup_steps": 4},
+                "train": {
+                    "num_steps": STEPS,
+                    "learning_rate": 1e-3,
+                    "warmup_steps": 2,
+                    "lr_schedule": "cosine",
+                },
                 "buffer": {"max_staleness": 0},
             }
         )
@@ -131,6 +136,8 @@ def test_a_resumed_run_has_the_losses_and_batches_of_an_undisturbed_one(
     assert run.seen == expected
     assert totals.lags == expected_totals.lags
     assert totals.trained_tokens == expected_totals.trained_tokens
+    rates = [run.seen[version][0][2] for version in range(1, STEPS + 1)]
+    assert rates == pytest.approx([5e-4, 1e-3, 1e-3, 8.5355e-4, 5e-4, 1.4645e-4], rel=1e-4), "warm-up, cosine"
     stats = world.ledger.stats()
     assert (stats["trained"], stats["pending"], stats["paused"]) == (2 * STEPS, 2, False)
 
@@ -152,7 +159,7 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(tiny_model, t
     world.kill_at = ("before committing", 5)
     with pytest.raises(Killed):
         run.process()
-    (checkpoint_path(tmp_path, 4) / "training.safetensors").write_bytes(b"torn")
+    (state_folder(checkpoint_path(tmp_path, 4)) / "training.safetensors").write_bytes(b"torn")
     assert run.process()[0] == STEPS
     assert run.seen == undisturbed[0]
     assert world.calls == [1, 2, 3, 4, 5, 2, 3, 4, 5, 6]

@@ -4,13 +4,14 @@ import json
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from asyncrl.errors import InputError
-from asyncrl.train.checkpoints import checkpoint_path, complete_checkpoints
+from asyncrl.train.checkpoints import checkpoint_path, complete_checkpoints, loadable_policy, state_folder
 from asyncrl.train.full_state import gather_state, load_state
 from asyncrl.train.resume import Checkpointer, newest_usable
 from tests.train.one_step import make_engine, snapshot, step_once
@@ -133,7 +134,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tiny_model, tmp_
     for version in (1, 2):
         saver.save(version, {})
     saver.wait()
-    file = checkpoint_path(tmp_path, 2) / "training.safetensors"
+    file = state_folder(checkpoint_path(tmp_path, 2)) / "training.safetensors"
     data = file.read_bytes()
     if damage == "torn":
         file.write_bytes(data[: len(data) // 2])
@@ -176,6 +177,43 @@ def test_the_marker_lists_every_file(tiny_model, tmp_path):
     assert set(listed) == {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} - {
         "complete.json"
     }
+
+
+def as_written_before(path):
+    """Give a checkpoint the layout of earlier versions: the training state beside the policy."""
+    for file in (path / "training_state").iterdir():
+        file.rename(path / file.name)
+    (path / "training_state").rmdir()
+    listed = json.loads((path / "complete.json").read_text())
+    moved = {name.removeprefix("training_state/"): entry for name, entry in listed.items()}
+    (path / "complete.json").write_text(json.dumps(moved))
+
+
+def test_only_the_policys_weights_lie_where_vllm_looks_for_weights(tiny_model, tmp_path):
+    saver = Checkpointer(tmp_path, trained(tiny_model, steps=1), tiny_model)
+    saver.save(1, {})
+    saver.wait()
+    path = checkpoint_path(tmp_path, 1)
+    assert [p.name for p in path.glob("*.safetensors")] == ["model.safetensors"]
+    assert loadable_policy(str(path), tmp_path) == str(path)
+
+
+def test_a_checkpoint_with_the_state_beside_the_policy_still_resumes_and_loads(tiny_model, tmp_path):
+    engine = trained(tiny_model)
+    saver = Checkpointer(tmp_path / "checkpoints", engine, tiny_model)
+    saver.save(2, {"count": 3})
+    saver.wait()
+    path = checkpoint_path(tmp_path / "checkpoints", 2)
+    as_written_before(path)
+    assert newest_usable(tmp_path / "checkpoints", at_most=2) == (2, path)
+    other = make_engine(tiny_model, 1)
+    assert Checkpointer(tmp_path, other, tiny_model).load(path).extra == {"count": 3}
+    assert worst(gather_state(other), gather_state(engine)) == 0
+    policy = Path(loadable_policy(str(path), tmp_path))
+    assert {p.name for p in path.iterdir()} - {p.name for p in policy.iterdir()} == {
+        "training.safetensors", "training.json", "complete.json",
+    }  # fmt: skip
+    assert (policy / "model.safetensors").read_bytes() == (path / "model.safetensors").read_bytes()
 
 
 def test_a_second_engine_is_saved_and_restored_beside_the_first(tiny_model, tmp_path):
