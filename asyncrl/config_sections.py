@@ -142,6 +142,8 @@ class TrainConfig(Section):
     weight_decay: float = Field(0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.95)
     warmup_steps: int = Field(0, ge=0)
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """What the learning rate does after the warm-up; the last two take it to near 0 by the last of `num_steps`."""
     max_grad_norm: float = Field(1.0, gt=0)
     num_minibatches: int = Field(1, ge=1)
     """Optimizer steps taken on each batch."""

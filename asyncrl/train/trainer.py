@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from asyncrl.algo.control.lr_schedule import lr_factor
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
@@ -340,7 +341,8 @@ class Trainer:
 
     def _learning_rate(self, step: int) -> float:
         train = self.config.train
-        return train.learning_rate * min(1.0, (step + 1) / max(1, train.warmup_steps))
+        factor = lr_factor(train.lr_schedule, step, train.num_steps, train.warmup_steps)
+        return train.learning_rate * factor
 
     def _account(
         self,
