@@ -16,6 +16,7 @@ from asyncrl.envs.repair.faults import faults
 from asyncrl.envs.repair.problem import Repository, make_repository
 from asyncrl.envs.sandboxed import LazySandbox, describe
 from asyncrl.envs.tools import Handler, ToolError, answer_calls, call_message, say, schema
+from asyncrl.errors import InputError
 from asyncrl.types import Message, Task
 
 RULES = "A test fails. Find the fault and repair it with the tools. When it is repaired, say done."
@@ -148,7 +149,11 @@ class Repair(ProceduralEnv):
 
     async def _run_tests(self) -> str:
         box = await self.box.open()
-        await self._write(box, self.files)
+        try:
+            await self._write(box, self.files)
+        except InputError as error:
+            # The repository's code has filled the disk, say, or left a folder in a file's place.
+            raise ToolError(str(error)) from error
         return describe(await box.exec(code=_program("tests_runner")), self.shown_characters)
 
     async def _judge(self) -> float:
@@ -186,7 +191,7 @@ def _last_list(output: str) -> list[Any]:
     for line in reversed(output.splitlines()):
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(found, list):
             return found

@@ -7,6 +7,7 @@ import base64
 import secrets
 
 from asyncrl.env.sandbox.protocol import ReadEnd, Sandbox, SandboxProcess
+from asyncrl.errors import ConflictError, DeadlineError
 
 STOP_TIMEOUT_S = 10.0
 
@@ -32,7 +33,12 @@ class Shell:
         # As one encoded word, so that an open quote or a bracket cannot swallow what follows.
         text = base64.b64encode(command.encode("utf-8", "surrogatepass")).decode()
         line = f"eval \"$(base64 -d <<<'{text}')\" </dev/null; printf '%s %s %s\\n' {mark} $? {mark}\n"
-        await self._bash.send(line.encode())
+        try:
+            await self._bash.send(line.encode())
+        except (ConflictError, DeadlineError):
+            # Something that an earlier command left behind has ended or stopped it.
+            await self.stop()
+            return "the shell has ended and was started again; the command was not run"
         end = f" {mark}\n".encode()
         result = await self._bash.read_until(end, timeout_s)
         if result.end is ReadEnd.MARKER:

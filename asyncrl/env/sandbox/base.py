@@ -11,7 +11,8 @@ from asyncrl.env.sandbox.protocol import WORKDIR, ExecResult, Limits, Sandbox, S
 from asyncrl.errors import ConfigError, ConflictError, InputError
 
 COMPILE_TIMEOUT_S = 60.0
-NOT_FOUND = 127
+NOT_FOUND, CANNOT_RUN = 127, 126
+"""Exit statuses as shells give them: no such program; one that the session's own state keeps from starting."""
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -87,7 +88,11 @@ class BaseSandbox(Sandbox):
 
     async def build(self, code: str, language: str | None = None) -> tuple[ExecResult, tuple[str, ...]]:
         profile = languages.get(language or self.spec.language)
-        await self.write(profile.file, code.encode("utf-8", "surrogatepass"))
+        try:
+            await self.write(profile.file, code.encode("utf-8", "surrogatepass"))
+        except InputError as error:
+            # A full disk, say, or a folder of that name: what programs of the session left there.
+            return ExecResult(CANNOT_RUN, stderr=str(error).encode(), phase="compile"), profile.run
         if not profile.compile:
             return ExecResult(0, phase="compile"), profile.run
         result = await self._run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import json
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from asyncrl.env.sandbox import allow_list
-from asyncrl.env.sandbox.base import NOT_FOUND
+from asyncrl.env.sandbox.base import CANNOT_RUN, NOT_FOUND
 from asyncrl.env.sandbox.local import Command, LocalSandbox, rlimits
 from asyncrl.env.sandbox.protocol import WORKDIR, Guarantee, Probe, SandboxSpec
 from asyncrl.errors import ConfigError, InfrastructureError
@@ -124,5 +125,7 @@ class BubblewrapSandbox(LocalSandbox):
             return returncode
         text = stderr.decode(errors="replace").strip()
         if text.startswith("bwrap: execvp"):
-            return NOT_FOUND
+            return NOT_FOUND if os.strerror(errno.ENOENT) in text else CANNOT_RUN
+        if self._broken_by_itself(text):
+            return CANNOT_RUN
         raise InfrastructureError(f"bubblewrap failed ({returncode}): {text[-2000:]}")

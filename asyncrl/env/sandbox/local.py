@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import math
 import os
 import shutil
@@ -15,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from asyncrl.env.sandbox.allow_list import AllowListProxy
-from asyncrl.env.sandbox.base import NOT_FOUND, PATH, BaseSandbox
-from asyncrl.env.sandbox.jail import files
+from asyncrl.env.sandbox.base import CANNOT_RUN, NOT_FOUND, PATH, BaseSandbox
+from asyncrl.env.sandbox.jail import files, spawn
 from asyncrl.env.sandbox.jail.client import LauncherClient
 from asyncrl.env.sandbox.jail.streams import BoundedReader, write_all
 from asyncrl.env.sandbox.local_process import LocalProcess
@@ -110,6 +111,12 @@ class LocalSandbox(BaseSandbox):
     def _check_status(self, status: bytes, returncode: int, stderr: bytes) -> int:
         """The program's exit status, given what the jail reported; raises `InfrastructureError`."""
         return returncode
+
+    def _broken_by_itself(self, complaint: str) -> bool:
+        """Whether a jail could not start a program for what the session's own programs did to it."""
+        # Its processes are the only ones under its user id, if it has one of its own.
+        crowded = self._uid is not None and os.strerror(errno.EAGAIN) in complaint
+        return crowded or "chdir" in complaint
 
     # -- life -------------------------------------------------------------------------------------------------
 
@@ -262,8 +269,9 @@ class LocalSandbox(BaseSandbox):
     ) -> ExecResult:
         stdout, stderr = outputs
         reason, returncode = body["reason"], body["status"]
-        if body["error"].startswith("exec: "):
-            return ExecResult(NOT_FOUND, stdout, body["error"].encode(), wall_s=wall_s)
+        for prefix, status in ((spawn.NOT_FOUND, NOT_FOUND), (spawn.CANNOT_RUN, CANNOT_RUN)):
+            if body["error"].startswith(prefix):
+                return ExecResult(status, stdout, body["error"].encode(), wall_s=wall_s)
         if body["error"]:
             raise InfrastructureError(
                 f"sandbox backend {self.name!r} could not start the program: {body['error']}"

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import ClassVar
 
-from asyncrl.env.sandbox.base import NOT_FOUND
+from asyncrl.env.sandbox.base import CANNOT_RUN, NOT_FOUND
 from asyncrl.env.sandbox.jail import seccomp
 from asyncrl.env.sandbox.local import Command, LocalSandbox, rlimits
 from asyncrl.env.sandbox.protocol import WORKDIR, Guarantee, Probe, SandboxSpec
@@ -113,5 +113,7 @@ class NsjailSandbox(LocalSandbox):
     def _check_status(self, status: bytes, returncode: int, stderr: bytes) -> int:
         log = status.decode(errors="replace").strip()
         if "[F]" in log or "[E]" in log:
+            if self._broken_by_itself(log):
+                return CANNOT_RUN
             raise InfrastructureError(f"nsjail failed ({returncode}): {log[-2000:]}")
         return NOT_FOUND if returncode == 127 else returncode

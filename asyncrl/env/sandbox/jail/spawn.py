@@ -11,8 +11,9 @@ from typing import Any, NoReturn
 
 from asyncrl.env.sandbox.jail import kernel, proc, seccomp
 
-EXEC_FAILED = "exec: "
-"""Prefix of an error that is the program's fault (no such file), not the machinery's."""
+NOT_FOUND, CANNOT_RUN = "not found: ", "cannot run: "
+"""Prefixes of errors that are the session's own doing, not the machinery's: no such program; a folder that nobody may
+enter any more, a file that is no program, as many processes as are allowed."""
 
 _programs: dict[str, bytes] = {}
 
@@ -40,6 +41,10 @@ def _place_descriptors(fds: list[int], keep: int) -> int:
     return keep
 
 
+class SessionError(Exception):
+    """What programs of the session did to it keeps the next one from starting."""
+
+
 def _become(request: dict[str, Any]) -> None:
     for name, value in request["rlimits"].items():
         kind = getattr(resource, f"RLIMIT_{name}")
@@ -58,8 +63,11 @@ def _become(request: dict[str, Any]) -> None:
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
     if request.get("cwd"):
-        # As the sandbox's user: its folder may be a link by now.
-        os.chdir(request["cwd"])
+        # As the sandbox's user: its folder may be a link by now, or closed.
+        try:
+            os.chdir(request["cwd"])
+        except OSError as error:
+            raise SessionError(f"{request['cwd']}: {error.strerror}") from error
     # After the change of user, which clears it.
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if request.get("filter"):
@@ -79,8 +87,11 @@ def run_program(request: dict[str, Any], fds: list[int], error_fd: int) -> NoRet
         try:
             os.execvpe(request["argv"][0], request["argv"], request["env"])
         except OSError as error:
-            os.write(error_fd, f"{EXEC_FAILED}{request['argv'][0]}: {error.strerror}".encode())
+            prefix = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
+            os.write(error_fd, f"{prefix}{request['argv'][0]}: {error.strerror}".encode())
             os._exit(127)
+    except SessionError as error:
+        os.write(error_fd, f"{CANNOT_RUN}{error}".encode()[:4000])
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.write(error_fd, repr(error).encode()[:4000])

@@ -29,6 +29,8 @@ from typing import Any, NoReturn
 from asyncrl.env.sandbox.jail import channel, kernel
 
 FILE = "main.py"
+CANNOT_RUN = "cannot run: "
+"""As in `spawn`, which is not inside."""
 ERROR_FD, HIGH_FD = 3, 1000
 """Where a job reports that it could not be set up, and where descriptors wait until 0, 1 and 2 are free."""
 
@@ -102,7 +104,11 @@ def _run_code(code: str, request: dict[str, Any]) -> int:
     """The exit status a fresh interpreter would give for this code."""
     os.environ.clear()
     os.environ.update(request["env"])
-    os.chdir(request["cwd"])
+    try:
+        os.chdir(request["cwd"])
+    except OSError as error:
+        os.write(2, f"{CANNOT_RUN}{request['cwd']}: {error.strerror}".encode())
+        return 126
     sys.argv = [FILE]
     sys.path.insert(0, request["cwd"])
     for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
@@ -142,6 +148,8 @@ def _finish(status: int) -> NoReturn:
 def _job(request: dict[str, Any], fds: list[int], config: dict[str, Any], error_fd: int) -> NoReturn:
     error_fd = fcntl.fcntl(error_fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
     try:
+        # Not in the zygote's process group: a signal to one's own group crosses pid namespaces.
+        os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         code = _take_descriptors(fds, error_fd)
@@ -196,11 +204,20 @@ class Zygote:
         error_read, error_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         # The next child becomes the new namespace's init; then back, or the zygote could make only one.
         kernel.unshare(kernel.CLONE_NEWPID)
-        pid = os.fork()
+        refused = ""
+        try:
+            pid = os.fork()
+        except OSError as error:
+            # The session's other jobs hold all the processes it may have.
+            pid, refused = -1, f"{CANNOT_RUN}{error.strerror}"
         if pid == 0:
             _job(message, fds, self._config, error_write)
         kernel.enter_namespace(self._own_pids)
         os.close(error_write)
+        if refused:
+            os.close(error_read)
+            channel.send(self._sock, {"id": message["id"], "status": 126, "reason": "", "error": refused})
+            return
         self._jobs[pid] = (message["id"], error_read)
 
     def _reap(self) -> None:
