@@ -8,12 +8,17 @@ import secrets
 from dataclasses import dataclass
 from importlib import resources
 
-from asyncrl.env.sandbox.protocol import WORKDIR, Sandbox
-from asyncrl.envs.terminal.folder import TaskFolder, archive, rename_paths
+from asyncrl.env.sandbox.base import BaseSandbox, Judge
+from asyncrl.env.sandbox.protocol import Sandbox
+from asyncrl.envs.terminal.folder import TaskFolder, rename_paths
 from asyncrl.errors import EnvironmentFailure, InputError
 
 KEPT_BYTES = 64 * 1024
 REWARD_BYTES = 64 * 1024
+KILLED = 129
+"""The least exit status of a program that a signal ended."""
+PYTHON_START = ".python-start"
+"""Folder of what every Python that the tests start runs first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,37 +31,50 @@ class Verdict:
 
 
 async def verify(box: Sandbox, task: TaskFolder) -> Verdict:
-    """Put the tests into a folder of a name nobody knows, run them there, read the verdict.
+    """Put the tests where the agent's programs have not been, run them there, read the verdict.
 
-    Raises `EnvironmentFailure` when the tests give none.
+    Raises `EnvironmentFailure` when the tests give none, and not for anything the agent left in its session.
     """
-    place = f".verifier-{secrets.token_hex(8)}"
-    tests, logs = f"{WORKDIR}/{place}/tests", f"{WORKDIR}/{place}/logs"
-    files = {f"{place}/tests/{name}": _text(data, task, tests, logs) for name, data in task.tests.items()}
-    # The agent's own dot files and packages must not be read by what judges it.
-    env = {"HOME": f"{WORKDIR}/{place}", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    unpacked = await box.exec(["tar", "-xf", "-"], stdin=archive(files), env=env)
-    made = await box.exec(["mkdir", "-p", logs], env=env)
-    if not (unpacked.ok and made.ok):
+    judge = box.judge() if isinstance(box, BaseSandbox) else Judge(box)
+    tests = judge.tests
+    files = {name: _text(data, task, tests, judge.logs) for name, data in task.tests.items()}
+    try:
+        await judge.write(files | {f"{PYTHON_START}/sitecustomize.py": _own_text("python_start.py").encode()})
+    except InputError as error:
         # The agent has filled the disk, say: its work cannot be judged, and that is its fault.
-        return Verdict(0.0, 0.0, unpacked.stderr.decode("utf-8", "replace"))
+        return Verdict(0.0, 0.0, str(error))
+    # The agent's own dot files and packages must not be read by what judges it, nor its files in place of a library's.
+    env = {
+        "HOME": judge.logs,
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONSAFEPATH": "1",
+        "PYTHONPATH": f"{tests}/{PYTHON_START}",
+    }
     options = {"env": env, "timeout_s": task.verifier_timeout_s, "max_output_bytes": KEPT_BYTES}
     if "test.sh" in task.tests:
         argv = ["bash", "--noprofile", "--norc", f"{tests}/test.sh"]
-        result = await box.exec(argv, **options)  # type: ignore[arg-type]
+        result = await judge.exec(argv, **options)  # type: ignore[arg-type]
         output = result.text + result.stderr.decode("utf-8", "replace")
-        reward = await _read_reward(box, logs)
+        if result.timed_out or result.out_of_memory or result.returncode >= KILLED:
+            # What the tests would have written last is missing.
+            return Verdict(0.0, 0.0, output)
+        reward = await _read_reward(judge)
         reward = float(result.ok) if reward is None else reward
         return Verdict(reward, reward, output)
     token = secrets.token_hex(8)
     argv = ["python3", "-I", "-S", "-B", "-c", runner_text(), f"{tests}/test_outputs.py"]
-    result = await box.exec(argv, stdin=token.encode(), **options)  # type: ignore[arg-type]
+    result = await judge.exec(argv, stdin=token.encode(), **options)  # type: ignore[arg-type]
     return _judge(result.text, result.stderr.decode("utf-8", "replace"), token, task)
 
 
 def runner_text() -> str:
     """Return the program that runs the functions of test_outputs.py."""
-    return resources.files(__package__).joinpath("runner.py").read_text(encoding="utf-8")
+    return _own_text("runner.py")
+
+
+def _own_text(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def _text(data: bytes, task: TaskFolder, tests: str, logs: str) -> bytes:
@@ -80,17 +98,24 @@ def _judge(output: str, errors: str, token: str, task: TaskFolder) -> Verdict:
     return Verdict(0.0, 0.0, errors)
 
 
-async def _read_reward(box: Sandbox, logs: str) -> float | None:
-    """The number in reward.txt, or the `reward` of reward.json; None when the tests wrote neither."""
+async def _read_reward(judge: Judge) -> float | None:
+    """The number in reward.txt, or the `reward` of reward.json; None when the tests wrote neither.
+
+    0 when the first of them is a folder or a link, which no test makes, or empty, as on a disk that the agent filled.
+    """
     for name in ("reward.txt", "reward.json"):
         try:
-            data = await box.read(f"{logs}/{name}", REWARD_BYTES)
+            data = await judge.read(name, REWARD_BYTES)
         except InputError:
+            return 0.0
+        if data is None:
             continue
+        if not data.strip():
+            return 0.0
         try:
             found = json.loads(data)
             reward = float(found["reward"] if isinstance(found, dict) else found)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise EnvironmentFailure(f"terminal: {name} holds no reward: {data[:200]!r}") from error
         if not math.isfinite(reward):
             raise EnvironmentFailure(f"terminal: {name}: the reward must be finite, got {reward}")

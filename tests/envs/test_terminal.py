@@ -106,11 +106,13 @@ def test_long_output_is_shown_by_its_ends():
 
 
 def test_the_tests_are_nowhere_while_the_agent_works(tmp_path):
-    folder = write_task(tmp_path / "t", "grep -r SECRET''WORD /work && exit 0\n# SECRETWORD")
+    folder = write_task(tmp_path / "t", "grep -r SECRET''WORD /tests && exit 0\n# SECRETWORD")
     step, end = play(
-        make(folder=str(folder)), shell("grep -r SECRET''WORD /work /tmp /dev/shm; ls -A /work /tmp"), DONE
+        make(folder=str(folder)),
+        shell("grep -r SECRET''WORD /work /tmp /dev/shm; ls -A /work /tmp; ls -d /tests /logs"),
+        DONE,
     )
-    assert shown(step) == ["/tmp:\n\n/work:"]
+    assert shown(step)[0].startswith("/tmp:\n\n/work:\nls: cannot access '/tests'")
     assert (end.done, end.reward) == (True, 1.0)
 
 
@@ -184,6 +186,86 @@ def test_the_agent_does_not_reach_its_judge(tmp_path, attack):
     folder = write_task(tmp_path / "t", "python3 -c 'import sys; sys.exit(1)'; test -e /app/made")
     end = play(make(folder=str(folder)), shell(ATTACKS[attack]), DONE)[-1]
     assert (end.done, end.reward) == (True, 0.0)
+
+
+RUNS_THE_PROGRAM = """
+python3 -m unittest discover -s /tests -p 'check.py' > /dev/null 2>&1 || exit 1
+out=$(bash /app/run.sh 2> /dev/null)
+if [ "$out" = right ]; then echo 1 > /logs/verifier/reward.txt; else echo 0 > /logs/verifier/reward.txt; fi
+"""
+CHECK = """
+import subprocess, unittest
+class Check(unittest.TestCase):
+    def test_program(self):
+        ran = subprocess.run(["bash", "/app/run.sh"], capture_output=True, stdin=subprocess.DEVNULL, timeout=20)
+        self.assertEqual(ran.stdout, b"right\\n")
+"""
+FROM_THE_PROGRAM = {
+    "a folder in the place of the reward, and another reward": "mkdir -p /logs/verifier/reward.txt; "
+    "echo '{\"reward\": 1}' > /logs/verifier/reward.json",
+    "other tests": "chmod -R u+w /tests; rm -f /tests/*; echo 'exit 0' > /tests/test.sh; echo > /tests/check.py",
+    "a link in the place of the reward": "ln -s /work/mine /logs/verifier/reward.txt; echo 1 > /work/mine",
+}
+INSTEAD_OF_A_LIBRARY = ("unittest/__main__.py", "unittest/__init__.py", "subprocess.py", "sitecustomize.py")
+
+
+def write_checked_task(path):
+    folder = write_task(path, RUNS_THE_PROGRAM)
+    (path / "tests" / "check.py").write_text(CHECK)
+    return folder
+
+
+@pytest.mark.parametrize("attack", list(FROM_THE_PROGRAM))
+def test_a_program_that_the_tests_run_does_not_reach_the_reward(tmp_path, attack):
+    folder = write_checked_task(tmp_path / "t")
+    program = f"cat > run.sh <<'END'\n{FROM_THE_PROGRAM[attack]}\nEND"
+    end = play(make(folder=str(folder)), shell(program), DONE)[-1]
+    assert (end.done, end.reward) == (True, 0.0)
+    assert play(make(folder=str(folder)), shell("echo 'echo right' > run.sh"), DONE)[-1].reward == 1.0
+
+
+@pytest.mark.parametrize("file", INSTEAD_OF_A_LIBRARY)
+def test_a_module_of_the_agents_does_not_stand_in_for_the_standard_library(tmp_path, file):
+    folder = write_task(tmp_path / "t", "cd /app; python3 -m unittest discover -s /tests -p 'check.py'")
+    (tmp_path / "t" / "tests" / "check.py").write_text(CHECK)
+    program = f"mkdir -p unittest; echo 'import os; os._exit(0)' > {file}"
+    end = play(make(folder=str(folder)), shell(program), DONE)[-1]
+    assert (end.done, end.reward) == (True, 0.0)
+
+
+def test_a_program_still_finds_its_own_modules(tmp_path):
+    folder = write_checked_task(tmp_path / "t")
+    program = "echo 'text = \"right\"' > words.py; echo 'from words import text; print(text)' > main.py; "
+    end = play(make(folder=str(folder)), shell(program + "echo 'python3 main.py' > run.sh"), DONE)[-1]
+    assert end.reward == 1.0
+
+
+# -- what the agent does to its session -------------------------------------------------------------------------
+
+HARMS = {
+    "closed folder": "chmod 000 /work",
+    "full disk": "for f in a b c d e; do cat /dev/zero > $f; done; :",
+    "full disk but for the tests": "for f in a b c d e; do cat /dev/zero > $f; done; head -c 16000 < a > b",
+    "killed shell": "(sleep 0.3; kill -9 $$) &",
+    "stopped shell": "kill -STOP $$",
+    "everything killed": "kill -9 -1",
+}
+
+
+@pytest.mark.parametrize("harm", list(HARMS))
+def test_what_the_agent_does_to_its_session_loses_the_episode_and_does_not_void_it(tmp_path, harm):
+    folder = write_task(
+        tmp_path / "t",
+        "test -e /app/made && echo 1 > /logs/verifier/reward.txt\necho 0 > /logs/verifier/reward.txt",
+    )
+    env = make(folder=str(folder), command_timeout_s=1.0)
+    *_, end = play(env, shell(HARMS[harm], "sleep 0.5"), shell("echo x"), DONE)
+    assert (end.done, end.reward) == (True, 0.0)
+
+
+def test_an_empty_reward_is_none(tmp_path):
+    folder = write_task(tmp_path / "t", "> /logs/verifier/reward.txt")
+    assert play(make(folder=str(folder)), DONE)[-1].reward == 0.0
 
 
 READ_THE_TOKEN = r"""touch made; cat > x.sh <<'END'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -14,6 +15,47 @@ COMPILE_TIMEOUT_S = 60.0
 NOT_FOUND, CANNOT_RUN = 127, 126
 """Exit statuses as shells give them: no such program; one that the session's own state keeps from starting."""
 PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+class Judge:
+    """Where the tests that judge a session's files lie and run, and what they write.
+
+    This one hides them in the session's folder under a name that nobody knows before. A backend that can keeps them
+    out of reach (`local_judge`).
+    """
+
+    def __init__(self, box: Sandbox) -> None:
+        home = f"{WORKDIR}/.verifier-{secrets.token_hex(8)}"
+        self.box, self.tests, self.logs = box, f"{home}/tests", f"{home}/logs"
+        """Folders as programs see them: for files of the tests, and for what they write."""
+
+    async def write(self, files: Mapping[str, bytes]) -> None:
+        """Put files below `tests`. Raises `InputError` when the session's disk is full."""
+        made = await self.box.exec(["mkdir", "-p", self.logs])
+        for path, data in files.items():
+            await self.box.write(f"{self.tests}/{path}", data)
+        if not made.ok:
+            raise InputError(f"sandbox folder {self.logs} cannot be made: {made.stderr[-500:]!r}")
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        stdin: bytes = b"",
+        timeout_s: float,
+        max_output_bytes: int,
+    ) -> ExecResult:
+        """Run a program that may write to `logs`."""
+        return await self.box.exec(
+            argv, stdin=stdin, timeout_s=timeout_s, max_output_bytes=max_output_bytes, env=env
+        )
+
+    async def read(self, name: str, max_bytes: int) -> bytes | None:
+        """A file below `logs`, or None when there is nothing. Raises `InputError` as `Sandbox.read` does."""
+        path = f"{self.logs}/{name}"
+        there = await self.box.exec(["sh", "-c", '[ -e "$0" ] || [ -L "$0" ]', path])
+        return await self.box.read(path, max_bytes) if there.ok else None
 
 
 class BaseSandbox(Sandbox):
@@ -46,6 +88,10 @@ class BaseSandbox(Sandbox):
         self.spec = spec
         self.limits = spec.limits or languages.get(spec.language).limits
         self.started = True
+
+    def judge(self) -> Judge:
+        """A place to run the session's tests in, once what is judged has ended."""
+        return Judge(self)
 
     def _environment(self, extra: Mapping[str, str] | None) -> dict[str, str]:
         base = {"PATH": PATH, "HOME": self.workdir, "TMPDIR": "/tmp", "LANG": "C.UTF-8"}

@@ -15,6 +15,7 @@ from typing import ClassVar
 from asyncrl.env.sandbox import allow_list
 from asyncrl.env.sandbox.base import CANNOT_RUN, NOT_FOUND
 from asyncrl.env.sandbox.local import Command, LocalSandbox, rlimits
+from asyncrl.env.sandbox.local_judge import LOGS, TESTS
 from asyncrl.env.sandbox.protocol import WORKDIR, Guarantee, Probe, SandboxSpec
 from asyncrl.errors import ConfigError, InfrastructureError
 
@@ -75,7 +76,7 @@ class BubblewrapSandbox(LocalSandbox):
         root = path.parents[2] if path.parent.name == "_bin" else path.parent
         return str(root), str(path.relative_to(root))
 
-    def _options(self, env: dict[str, str], cwd: str) -> list[str]:
+    def _options(self, env: dict[str, str], cwd: str, judging: bool = False) -> list[str]:
         assert self._launcher is not None
         options = [
             self._executable, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent",
@@ -103,14 +104,22 @@ class BubblewrapSandbox(LocalSandbox):
         options += ["--bind", f"{self._path}/work", WORKDIR, "--bind", f"{self._path}/tmp", "/tmp"]
         for mount, source in zip(self.spec.mounts, self._exposed, strict=True):
             options += ["--bind" if mount.writable else "--ro-bind", source, mount.target]
+        if judging:
+            options += ["--ro-bind", f"{self._path}/tests", TESTS, "--bind", f"{self._path}/logs", LOGS]
         # Bubblewrap's own / and /dev are memory file systems without a bound: read-only once they are laid out.
         return [*options, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cwd]
 
-    def _command(self, argv: list[str], env: dict[str, str], cwd: str) -> Command:
+    def _command(self, argv: list[str], env: dict[str, str], cwd: str, judging: bool = False) -> Command:
         if self.spec.allow_hosts:
             argv = allow_list.wrap(argv)
             env = allow_list.PROXY_ENV | env
-        options = [*self._options(env, cwd), "--json-status-fd", str(STATUS_FD), "--seccomp", "{filter}"]
+        options = [
+            *self._options(env, cwd, judging),
+            "--json-status-fd",
+            str(STATUS_FD),
+            "--seccomp",
+            "{filter}",
+        ]
         return Command(
             [*options, "--", *argv],
             {},

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from asyncrl.env.sandbox.base import NOT_FOUND
 from asyncrl.env.sandbox.local import Command, LocalSandbox, rlimits
+from asyncrl.env.sandbox.local_judge import LOGS, TESTS
 from asyncrl.env.sandbox.protocol import WORKDIR, Guarantee, Probe, SandboxSpec
 from asyncrl.errors import ConfigError, InfrastructureError
 
@@ -44,7 +45,7 @@ class GvisorSandbox(LocalSandbox):
         if not (self._launcher.mounts and self._launcher.uids):
             raise ConfigError("gvisor needs root, mounts and user ids, which this host or container forbids")
 
-    def _mounts(self) -> list[dict[str, Any]]:
+    def _mounts(self, judging: bool) -> list[dict[str, Any]]:
         assert self._launcher is not None
         binds = [("/usr", "/usr", False), (f"{self._launcher.base}/etc", "/etc", False)]
         for name in ("lib", "lib64", "lib32", "bin", "sbin"):
@@ -52,6 +53,8 @@ class GvisorSandbox(LocalSandbox):
                 binds.append((f"/{name}", f"/{name}", False))
         for name, target in (("work", WORKDIR), ("tmp", "/tmp"), ("shm", "/dev/shm")):
             binds.append((f"{self._path}/{name}", target, True))
+        if judging:
+            binds += [(f"{self._path}/tests", TESTS, False), (f"{self._path}/logs", LOGS, True)]
         for mount, source in zip(self.spec.mounts, self._exposed, strict=True):
             binds.append((source, mount.target, mount.writable))
         mounts: list[dict[str, Any]] = [
@@ -63,7 +66,7 @@ class GvisorSandbox(LocalSandbox):
             mounts.append({"destination": target, "type": "bind", "source": source, "options": options})
         return mounts
 
-    def _bundle(self, argv: list[str], env: dict[str, str], cwd: str) -> dict[str, Any]:
+    def _bundle(self, argv: list[str], env: dict[str, str], cwd: str, judging: bool) -> dict[str, Any]:
         """The OCI configuration of one program."""
         assert self._launcher is not None
         bounds = rlimits(self.limits) | {"NPROC": self.limits.processes}
@@ -82,11 +85,11 @@ class GvisorSandbox(LocalSandbox):
             },
             "root": {"path": f"{self._launcher.base}/root", "readonly": True},
             "hostname": "sandbox",
-            "mounts": self._mounts(),
+            "mounts": self._mounts(judging),
             "linux": {"namespaces": [{"type": kind} for kind in NAMESPACES]},
         }
 
-    def _command(self, argv: list[str], env: dict[str, str], cwd: str) -> Command:
+    def _command(self, argv: list[str], env: dict[str, str], cwd: str, judging: bool = False) -> Command:
         number = next(self._bundles)
         runsc = [
             shutil.which("runsc") or "runsc", "--root", f"{self._path}/runsc", "--network=none", "--ignore-cgroups",
@@ -99,7 +102,7 @@ class GvisorSandbox(LocalSandbox):
             supervise=True,
             keep_user=True,
             memory_files=True,
-            files={f"bundle{number}/config.json": json.dumps(self._bundle(argv, env, cwd))},
+            files={f"bundle{number}/config.json": json.dumps(self._bundle(argv, env, cwd, judging))},
             status_fd=True,
         )
 

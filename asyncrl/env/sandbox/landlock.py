@@ -87,20 +87,26 @@ class LandlockSandbox(LocalSandbox):
     def _environment(self, extra: Mapping[str, str] | None) -> dict[str, str]:
         return super()._environment(extra) | {"TMPDIR": f"{self._path}/tmp"}
 
-    def _rules(self, rights: int) -> list[tuple[int, str]]:
+    def _judge_paths(self) -> tuple[str, str]:
+        return f"{self._path}/tests", f"{self._path}/logs"
+
+    def _rules(self, rights: int, judging: bool) -> list[tuple[int, str]]:
         rules = [(READ, path) for pattern in READABLE for path in glob.glob(pattern)]
         rules += [(READ_FILE | WRITE_FILE, path) for path in DEVICES if os.path.exists(path)]
         rules += [(rights if mount.writable else READ, mount.source) for mount in self.spec.mounts]
         rules = [(access if os.path.isdir(path) else access & FILE_ONLY, path) for access, path in rules]
-        # Not looked at from here: it may exist in the launcher's mount namespace only.
-        rules.append((rights & ~IOCTL_DEV, self._path))
+        # Not looked at from here: they may exist in the launcher's mount namespace only.
+        writable = ("work", "tmp", "shm", "logs") if judging else ("work", "tmp", "shm")
+        rules += [(rights & ~IOCTL_DEV, f"{self._path}/{name}") for name in writable]
+        if judging:
+            rules.append((READ, f"{self._path}/tests"))
         return [(access & rights, path) for access, path in rules]
 
-    def _command(self, argv: list[str], env: dict[str, str], cwd: str) -> Command:
+    def _command(self, argv: list[str], env: dict[str, str], cwd: str, judging: bool = False) -> Command:
         assert self._launcher is not None
         handled, rights = ruleset(self._launcher.landlock)
         bounds = rlimits(self.limits)
         if not self._launcher.uids:
             del bounds["NPROC"]
         command = Command(argv, env, cwd, supervise=True, filter="sealed", rlimits=bounds)
-        return dataclasses.replace(command, landlock=(handled, self._rules(rights)))
+        return dataclasses.replace(command, landlock=(handled, self._rules(rights, judging)))

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from asyncrl.env.sandbox.allow_list import AllowListProxy
-from asyncrl.env.sandbox.base import CANNOT_RUN, NOT_FOUND, PATH, BaseSandbox
+from asyncrl.env.sandbox.base import CANNOT_RUN, NOT_FOUND, PATH, BaseSandbox, Judge
 from asyncrl.env.sandbox.jail import files, spawn
 from asyncrl.env.sandbox.jail.client import LauncherClient
 from asyncrl.env.sandbox.jail.streams import BoundedReader, write_all
+from asyncrl.env.sandbox.local_judge import LOGS, TESTS, LocalJudge
 from asyncrl.env.sandbox.local_process import LocalProcess
 from asyncrl.env.sandbox.protocol import (
     MIB,
@@ -100,12 +101,13 @@ class LocalSandbox(BaseSandbox):
         self._exposed: list[str] = []
         """The mounts' sources, as the sandbox's user reaches them."""
         self._executable = ""
-        self._folder = -1
+        self._folder = self._tests_folder = self._logs_folder = -1
         self._proxy: AllowListProxy | None = None
         self._processes: set[LocalProcess] = set()
         self._stopping: asyncio.Future[None] | None = None
 
-    def _command(self, argv: list[str], env: dict[str, str], cwd: str) -> Command:
+    def _command(self, argv: list[str], env: dict[str, str], cwd: str, judging: bool = False) -> Command:
+        """How the program is run; `judging` shows it the folders of the session's judge, too."""
         raise NotImplementedError
 
     def _check_status(self, status: bytes, returncode: int, stderr: bytes) -> int:
@@ -144,7 +146,7 @@ class LocalSandbox(BaseSandbox):
             if "UidsExhausted" in str(error):
                 raise UnavailableError(str(error), retry_after_s=5.0) from error
             raise
-        self._folder, net_folder = fds
+        self._folder, net_folder, self._tests_folder, self._logs_folder = fds
         self._uid, self._path = body["uid"], body["path"]
         self._exposed = body["exposed"][: len(spec.mounts)]
         if tool:
@@ -186,9 +188,10 @@ class LocalSandbox(BaseSandbox):
             await self._launcher.request({"op": "close", "session": self._session})
         if self._proxy is not None:
             await self._proxy.stop()
-        if self._folder >= 0:
-            os.close(self._folder)
-            self._folder = -1
+        for folder in (self._folder, self._tests_folder, self._logs_folder):
+            if folder >= 0:
+                os.close(folder)
+        self._folder = self._tests_folder = self._logs_folder = -1
 
     # -- programs ---------------------------------------------------------------------------------------------
 
@@ -227,6 +230,27 @@ class LocalSandbox(BaseSandbox):
         cwd: str,
     ) -> ExecResult:
         command = self._command(list(argv), self._environment(env), self._inner_path(cwd))
+        return await self._run_command(command, stdin, timeout_s, max_output_bytes)
+
+    def judge(self) -> Judge:
+        self._check_running()
+        tests, logs = self._judge_paths()
+        return LocalJudge(self, tests, logs, self._tests_folder, self._logs_folder)
+
+    def _judge_paths(self) -> tuple[str, str]:
+        """The judge's folders as its programs see them."""
+        return TESTS, LOGS
+
+    async def run_judge(
+        self,
+        argv: Sequence[str],
+        stdin: bytes,
+        timeout_s: float,
+        max_output_bytes: int,
+        env: Mapping[str, str],
+    ) -> ExecResult:
+        """Run a program of the session's judge. Taken by `LocalJudge`."""
+        command = self._command(self._checked(argv), self._environment(env), self.workdir, judging=True)
         return await self._run_command(command, stdin, timeout_s, max_output_bytes)
 
     async def _run_command(

@@ -13,6 +13,7 @@ from typing import ClassVar
 from asyncrl.env.sandbox.base import CANNOT_RUN, NOT_FOUND
 from asyncrl.env.sandbox.jail import seccomp
 from asyncrl.env.sandbox.local import Command, LocalSandbox, rlimits
+from asyncrl.env.sandbox.local_judge import LOGS, TESTS
 from asyncrl.env.sandbox.protocol import WORKDIR, Guarantee, Probe, SandboxSpec
 from asyncrl.errors import ConfigError, InfrastructureError
 
@@ -81,7 +82,7 @@ class NsjailSandbox(LocalSandbox):
         root = path.parents[2] if path.parent.parent.name == "nsjail" else path.parent
         return str(root), str(path.relative_to(root))
 
-    def _command(self, argv: list[str], env: dict[str, str], cwd: str) -> Command:
+    def _command(self, argv: list[str], env: dict[str, str], cwd: str, judging: bool = False) -> Command:
         assert self._launcher is not None
         uid = os.getuid() if self._uid is None else self._uid
         gid = os.getgid() if self._uid is None else self._uid
@@ -101,6 +102,9 @@ class NsjailSandbox(LocalSandbox):
             options += ["--bindmount", f"/dev/{name}"]
         for name, target in (("work", WORKDIR), ("tmp", "/tmp"), ("shm", "/dev/shm")):
             options += ["--bindmount", f"{self._path}/{name}:{target}"]
+        if judging:
+            options += ["--bindmount_ro", f"{self._path}/tests:{TESTS}"]
+            options += ["--bindmount", f"{self._path}/logs:{LOGS}"]
         for mount, source in zip(self.spec.mounts, self._exposed, strict=True):
             options += ["--bindmount" if mount.writable else "--bindmount_ro", f"{source}:{mount.target}"]
         for name, value in env.items():

@@ -233,9 +233,10 @@ class Sandbox(abc.ABC):
         """Run a program (`argv`) or a source text (`code`, in `language` or the spec's) to its end.
 
         `code` is written to the profile's file in `WORKDIR`, compiled where the language needs it, and run. A
-        compiler's failure comes back with `phase="compile"`. What the session's own programs have made impossible (a
-        full disk, a closed folder, as many processes as are allowed) is a result of status 126, not an exception. To run one program on many inputs, `build` it once.
-        `timeout_s` defaults to the limits' `wall_s` and bounds each phase. `cwd` lies under `WORKDIR`.
+        compiler's failure comes back with `phase="compile"`. To run one program on many inputs, `build` it once.
+        What the session's own programs have made impossible (a full disk, a closed folder, as many processes as are
+        allowed) is a result of status 126, not an exception. `timeout_s` defaults to the limits' `wall_s` and
+        bounds each phase. `cwd` lies under `WORKDIR`.
         """
 
     @abc.abstractmethod

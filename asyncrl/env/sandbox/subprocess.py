@@ -28,5 +28,8 @@ class SubprocessSandbox(LocalSandbox):
     def _bring_python(self) -> None:
         """Programs find whatever the host has."""
 
-    def _command(self, argv: list[str], env: dict[str, str], cwd: str) -> Command:
+    def _judge_paths(self) -> tuple[str, str]:
+        return f"{self._path}/tests", f"{self._path}/logs"
+
+    def _command(self, argv: list[str], env: dict[str, str], cwd: str, judging: bool = False) -> Command:
         return Command(argv, env, cwd, rlimits={"CORE": 0})

@@ -39,7 +39,7 @@ class Session:
     """One session's files."""
 
     path: str
-    """Folder with `work`, `tmp`, `shm`, and `net` for the proxy's socket."""
+    """Folder with `work`, `tmp`, `shm`, `net` for the proxy's socket, and `tests` and `logs` of what judges it."""
     uid: int | None
     disk_bytes: int
     exposed: list[str] = field(default_factory=list)
@@ -130,7 +130,8 @@ class Folders:
             options = f"size={disk_bytes},nr_inodes={MAX_FILES},mode=0711"
             kernel.mount("tmpfs", path, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
         os.mkdir(f"{path}/net", 0o755)
-        for name in ("work", "tmp", "shm"):
+        os.mkdir(f"{path}/tests", 0o755)
+        for name in ("work", "tmp", "shm", "logs"):
             os.mkdir(f"{path}/{name}", 0o700)
             os.chown(f"{path}/{name}", owner, owner)
         for number, source in enumerate(expose):

@@ -23,6 +23,8 @@ from typing import Any
 from asyncrl.env.sandbox.jail import channel, kernel, proc, spawn, uids
 from asyncrl.env.sandbox.jail.folders import Folders, Session
 
+HANDED_OUT = ("work", "net", "tests", "logs")
+"""The folders of a session that asyncrl gets descriptors of."""
 TICK_S = 0.05
 IDLE_MS = 1000.0
 
@@ -175,7 +177,7 @@ class Launcher:
             raise
         self._sessions[message["session"]] = session
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        folders = tuple(os.open(f"{session.path}/{name}", flags) for name in ("work", "net"))
+        folders = tuple(os.open(f"{session.path}/{name}", flags) for name in HANDED_OUT)
         body = {"uid": uid, "path": session.path, "exposed": session.exposed}
         self._answer(message["id"], body, folders)
         for folder in folders:
