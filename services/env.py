@@ -57,6 +57,7 @@ def create_env_app(host: EnvHost, token: str = "") -> FastAPI:
     app = create_app(
         "asyncrl environments", token, MAX_BODY_BYTES, OWN_STATUSES, {"session reaper": host.reap}, sessions
     )
+    app.state.stopping = host.places.stopping
     _add_sessions(app, host)
     add_hot_route(app, "/v1/batch", BatchRoute(host, STATUSES | OWN_STATUSES))
     add_status(app, host)

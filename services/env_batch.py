@@ -1,6 +1,6 @@
 """`POST /v1/batch`: many operations in one msgpack body, each answered as soon as it is done.
 
-    request   {"operations": [{"op": "open", "task", "config", "key"}
+    request   {"operations": [{"op": "open", "task", "config", "key", "wait_s"}
                             | {"op": "step", "session", "step_index", "action", "timeout_s"}
                             | {"op": "renew", "sessions"}
                             | {"op": "close", "session"}, ...],
@@ -8,8 +8,9 @@
     answer    [number, result] after [number, result] ..., in the order in which they end
 
 A result is a session with its `lease_s`, a step, {"gone": [session, ...]} of those that could not be renewed, or {}; or
-{"error", "message", "status"} and, where it is worth another try, "retry_after_s". What runs in place is answered in
-one piece; a slow operation holds back nothing but itself.
+{"error", "message", "status"} and, where it is worth another try, "retry_after_s"; where all places are taken, also
+"stuck_s" since one last came free. What runs in place is answered in one piece; a slow operation holds back nothing but
+itself. An open waits `wait_s` for a place; who asks again with its key has kept its place in the queue.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from asyncrl.services.http import error_response
 MEDIA_TYPE = "application/x-msgpack-sequence"
 MAX_OPERATIONS = 4096
 MAX_TIMEOUT_S = 3600.0
+MAX_WAIT_S = 60.0
 MAX_GATHER_S = 10.0
 
 log = logging.getLogger("asyncrl.env")
@@ -86,8 +88,10 @@ class BatchRoute:
             "message": str(error),
             "status": error_response(error, self.statuses).status_code,
         }
-        retry_after_s = getattr(error, "retry_after_s", None)
-        return found if retry_after_s is None else found | {"retry_after_s": retry_after_s}
+        for name in ("retry_after_s", "stuck_s"):
+            if (value := getattr(error, name, None)) is not None:
+                found[name] = value
+        return found
 
 
 def prepare(host: EnvHost, operation: Any) -> Coroutine[Any, Any, dict[str, Any]]:
@@ -102,7 +106,10 @@ def prepare(host: EnvHost, operation: Any) -> Coroutine[Any, Any, dict[str, Any]
             return _step(host, str(operation["session"]), index, action, timeout_s)
         if kind == "open":
             task, config = task_from_map(operation["task"]), dict(operation["config"])
-            return _open(host, task, config, str(operation.get("key", "")))
+            wait_s = float(operation.get("wait_s", 0.0))
+            if not 0 <= wait_s <= MAX_WAIT_S:
+                raise InputError(f"wait_s: must be from 0 to {MAX_WAIT_S:g}, got {wait_s}")
+            return _open(host, task, config, str(operation.get("key", "")), wait_s)
         if kind == "close":
             return _close(host, str(operation["session"]))
         if kind == "renew":
@@ -123,8 +130,8 @@ def session_to_map(session: HostedSession) -> dict[str, Any]:
     }
 
 
-async def _open(host: EnvHost, task: Any, config: dict[str, Any], key: str) -> dict[str, Any]:
-    return session_to_map(await host.open(task, config, key)) | {"lease_s": host.lease_s}
+async def _open(host: EnvHost, task: Any, config: dict[str, Any], key: str, wait_s: float) -> dict[str, Any]:
+    return session_to_map(await host.open(task, config, key, wait_s)) | {"lease_s": host.lease_s}
 
 
 async def _step(host: EnvHost, session: str, index: int, action: Action, timeout_s: float) -> dict[str, Any]:

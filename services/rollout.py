@@ -25,7 +25,7 @@ from asyncrl.algo.settings import needed, resolve_settings
 from asyncrl.clients.buffer import BufferClient
 from asyncrl.clients.concurrency import Concurrency
 from asyncrl.clients.engine import EngineClient
-from asyncrl.clients.env import EnvClient
+from asyncrl.clients.env import OPEN_TIMEOUT_S, EnvClient
 from asyncrl.clients.judge import JudgeClient
 from asyncrl.clients.members import members
 from asyncrl.clients.patient import PatientGenerator
@@ -97,7 +97,14 @@ class RolloutService:
         """Members of each policy's job that are in use, by role."""
         self.router = EngineRouter([self._client(url) for url in engines])
         self.engines = PatientGenerator(self.router, config.engine.start_timeout_s)
-        self.envs = EnvClient(list(envs), token, batch_delay_s=config.rollout.batch_delay_s)
+        # Whoever holds a place ends by one of these, so that one must come free in both together.
+        place_timeout_s = config.rollout.episode_timeout_s + config.env.lease_s + OPEN_TIMEOUT_S
+        self.envs = EnvClient(
+            list(envs),
+            token,
+            place_timeout_s=place_timeout_s,
+            batch_delay_s=config.rollout.batch_delay_s,
+        )
         self.renderer = load_renderer(model)
         self.parse = load_parser(config.model.tool_format)
         self.buffer = BufferClient(buffer, token) if buffer else None

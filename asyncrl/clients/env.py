@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import random
 import time
 import uuid
@@ -18,8 +20,15 @@ from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AsyncRLError, ConfigError, InfrastructureError
 from asyncrl.types import Message, Task
 
+log = logging.getLogger("asyncrl.rollout")
+
 OPEN_TIMEOUT_S = 90.0
-"""How long one open may take, the wait for room included."""
+"""How long one open may take, the wait for a worker included, that for a place not."""
+PLACE_TIMEOUT_S = 900.0
+"""How long an open waits for a place while none comes free for anybody: longer than any episode should take."""
+WAIT_S = 10.0
+"""How long a service is let wait for a place before the next one is asked."""
+TELL_EVERY_S = 60.0
 LEAST_S = 0.1
 """With less time than this left, a service is not asked for a session any more."""
 CLOSE_TIMEOUT_S = 60.0
@@ -66,28 +75,78 @@ class EnvClient:
         urls: Sequence[str],
         token: str = "",
         open_timeout_s: float = OPEN_TIMEOUT_S,
+        place_timeout_s: float = PLACE_TIMEOUT_S,
         retry_s: float = RETRY_S,
         batch_delay_s: float = 0.0,
     ) -> None:
         if not urls:
             raise ConfigError("an environment client needs at least one service's URL")
         self.open_timeout_s = open_timeout_s
+        self.place_timeout_s = place_timeout_s
         self._token, self._retry_s, self._batch_delay_s = token, retry_s, batch_delay_s
         self._services = [self._service(url) for url in urls]
         self._urls = [url.rstrip("/") for url in urls]
         self._left: list[EnvServiceClient] = []
         self._next = 0
+        self._waiting = 0
+        """Opens that were told that every place is taken."""
+        self._told = -math.inf
 
     def _service(self, url: str) -> EnvServiceClient:
         return EnvServiceClient(url, self._token, self._retry_s, self._batch_delay_s)
 
     async def open(self, task: Task, config: dict[str, Any]) -> EnvSession:
-        """Open a session; while every service is full, wait as long as they ask, until `open_timeout_s`.
+        """Open a session; while every place is taken, wait for one.
 
-        Raises `EnvironmentFailure` (the environment raised or refuses its configuration) and
-        `InfrastructureError` (no service could be reached or had room).
+        The wait is as long as it must be, unless no place comes free for anybody in `place_timeout_s`. Raises
+        `EnvironmentFailure` (the environment raised or refuses its configuration) and `InfrastructureError` (no
+        service could be reached or had room).
         """
-        operation = {"op": "open", "task": task_to_map(task), "config": config, "key": uuid.uuid4().hex}
+        operation: dict[str, Any] = {
+            "op": "open",
+            "task": task_to_map(task),
+            "config": config,
+            "key": uuid.uuid4().hex,
+            "wait_s": 0.0,
+        }
+        waiting_since = 0.0
+        try:
+            while True:
+                asked = time.monotonic()
+                try:
+                    return await self._open(operation)
+                except Full as error:
+                    if error.stuck_s is None:
+                        raise
+                    now = time.monotonic()
+                    if not waiting_since:
+                        waiting_since = now
+                        self._waiting += 1
+                    self._check_progress(error, error.stuck_s, now - waiting_since)
+                    if now - asked < operation["wait_s"]:
+                        # A service that ends lets nobody wait.
+                        await asyncio.sleep(error.retry_after_s * random.uniform(0.5, 1.5))
+                    operation["wait_s"] = round(min(WAIT_S, self.place_timeout_s) / len(self._services), 3)
+        finally:
+            self._waiting -= bool(waiting_since)
+
+    def _check_progress(self, error: Full, stuck_s: float, waited_s: float) -> None:
+        """Say now and then who waits for what. Raises `InfrastructureError` when nothing has moved for too long."""
+        if min(stuck_s, waited_s) >= self.place_timeout_s:
+            raise InfrastructureError(
+                f"no place came free within {self.place_timeout_s:g} s: {error}; raise env.max_sessions or env.limits, "
+                "or look for sessions that do not end"
+            )
+        now = time.monotonic()
+        if waited_s > TELL_EVERY_S and now - self._told > TELL_EVERY_S:
+            self._told = now
+            log.warning("%d episodes wait for a place: %s", self._waiting, error)
+
+    async def _open(self, operation: dict[str, Any]) -> EnvSession:
+        """Ask every service in turn until one opens the session, or one says that all its places are taken.
+
+        Raises `Full`, the one of the service where a place came free last, and as `open` does.
+        """
         deadline = time.monotonic() + self.open_timeout_s
         last: Full | None = None
         while True:
@@ -98,12 +157,17 @@ class EnvClient:
                 left_s = round(deadline - time.monotonic(), 1)
                 if left_s < LEAST_S:
                     break
+                wait_s: float = operation["wait_s"]
+                deadline += wait_s
                 try:
-                    return EnvSession(service, await service.operate(operation, left_s))
+                    return EnvSession(service, await service.operate(operation, left_s + wait_s))
                 except Full as error:
                     full.append(error)
                 except InfrastructureError as error:
                     failure = error
+            taken = [error for error in full if error.stuck_s is not None]
+            if taken:
+                raise min(taken, key=lambda error: error.stuck_s or 0.0)
             # Not all at once: many episodes wait for the few places that come free.
             pause_s = min((e.retry_after_s for e in full), default=0.0) * random.uniform(0.5, 1.5)
             last = full[-1] if full else last

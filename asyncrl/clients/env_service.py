@@ -35,11 +35,13 @@ RETRY_AFTER_S = 1.0
 
 
 class Full(InfrastructureError):
-    """The service has no room now."""
+    """The service has no room now: every place is taken, or no worker is ready (`stuck_s` is None then)."""
 
-    def __init__(self, message: str, retry_after_s: float) -> None:
+    def __init__(self, message: str, retry_after_s: float, stuck_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.stuck_s = stuck_s
+        """Seconds since a place last came free."""
 
 
 @dataclass(slots=True)
@@ -174,7 +176,9 @@ def _settle(waiting: _Waiting, result: dict[str, Any]) -> None:
     if "error" not in result:
         waiting.answer.set_result(result)
     elif "retry_after_s" in result:
-        waiting.answer.set_exception(Full(result["message"], float(result["retry_after_s"])))
+        waiting.answer.set_exception(
+            Full(result["message"], float(result["retry_after_s"]), result.get("stuck_s"))
+        )
     else:
         waiting.answer.set_exception(sorted_failure(result["error"], result["message"]))
 

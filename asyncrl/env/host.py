@@ -12,22 +12,22 @@ from functools import partial
 from typing import Any
 
 from asyncrl.env.hosting.failures import known_class
+from asyncrl.env.hosting.places import NoPlace, Places
 from asyncrl.env.hosting.runtime import LocalRuntime, Opened, Runtime
 from asyncrl.env.protocol import Action, Env, Step
+from asyncrl.env.registry import names_inside
 from asyncrl.errors import (
     AsyncRLError,
     ConflictError,
     DeadlineError,
     EpisodeError,
     InfrastructureError,
-    UnavailableError,
 )
 from asyncrl.types import Message, Task
 
 REMEMBERED = 16384
 """Ended sessions whose reason is kept for a client that asks late."""
 STOP_TIMEOUT_S = 5.0
-RETRY_AFTER_S = 1.0
 
 
 class SessionGone(ConflictError):
@@ -39,7 +39,8 @@ class HostedSession:
     """One live environment."""
 
     id: str
-    env_name: str
+    names: tuple[str, ...]
+    """What it counts as against the limits: its environment, and those that play inside it."""
     opened: Opened
     expires: float
     key: str = ""
@@ -71,7 +72,7 @@ class HostCounts:
     """Sessions lost with a worker."""
     reaped: int = 0
     rejected: int = 0
-    """Opens refused because a limit was reached."""
+    """Opens that got no place in the time they would wait."""
     close_failed: int = 0
     failures: Counter[str] = field(default_factory=Counter)
     """By class: agent, environment, infrastructure, deadline, other."""
@@ -80,7 +81,8 @@ class HostCounts:
 class EnvHost:
     """Owns sessions. A step may be repeated; a client that goes away has its session reaped.
 
-    max_sessions: sessions at once. limits: the same for single environments, by the name a task gives them.
+    max_sessions: sessions at once. limits: the same for single environments, by the name a task gives them, also where
+    they play inside another one.
     lease_s: how long a session lives without a call; clients renew what they hold while nothing is to be stepped.
     """
 
@@ -91,31 +93,35 @@ class EnvHost:
         limits: Mapping[str, int] | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        self.max_sessions = max_sessions
         self.lease_s = lease_s
-        self.limits = dict(limits or {})
+        self.places = Places(max_sessions, limits or {})
         self.runtime: Runtime = runtime or LocalRuntime()
         self.runtime.on_lost = self._lose
         self.sessions: dict[str, HostedSession] = {}
         self.counts = HostCounts()
-        self.held: Counter[str] = Counter()
-        """Sessions that are opening, open or closing, by environment: what the limits bound."""
         self._openings: dict[str, tuple[Task, asyncio.Task[HostedSession]]] = {}
         self._ended: OrderedDict[str, tuple[int | None, AsyncRLError]] = OrderedDict()
         self._endings: set[asyncio.Task[None]] = set()
 
-    async def open(self, task: Task, config: dict[str, Any], key: str = "") -> HostedSession:
+    @property
+    def held(self) -> Counter[str]:
+        """Sessions that are opening, open or closing, by environment: what the limits bound."""
+        return self.places.held
+
+    async def open(
+        self, task: Task, config: dict[str, Any], key: str = "", wait_s: float = 0.0
+    ) -> HostedSession:
         """Create a session and reset it. A repeated `key` returns the session it made, or is making.
 
-        Raises `UnavailableError` when full, `ConfigError` for an unknown environment, `InputError` for a
-        configuration it refuses, `ConflictError` for a key that made a session of another task, `DeadlineError`,
-        and `EpisodeError` when the environment or its worker fails.
+        wait_s: how long to wait for a place. Raises `NoPlace` when there is none, `ConfigError` for an unknown
+        environment, `InputError` for a configuration it refuses, `ConflictError` for a key that made a session of
+        another task, `DeadlineError`, and `EpisodeError` when the environment or its worker fails.
         """
         if not key:
-            return await self._open(task, config, key)
+            return await self._open(task, config, key, wait_s)
         first, opening = self._openings.get(key, (task, None))
         if opening is None:
-            opening = asyncio.create_task(self._open(task, config, key))
+            opening = asyncio.create_task(self._open(task, config, key, wait_s))
             self._openings[key] = task, opening
             opening.add_done_callback(partial(self._forget_failed, key))
         elif first != task:
@@ -211,31 +217,31 @@ class EnvHost:
             await asyncio.wait(self._endings, timeout=STOP_TIMEOUT_S)
         await self.runtime.stop()
 
-    async def _open(self, task: Task, config: dict[str, Any], key: str) -> HostedSession:
-        self._check_room(task.env)
-        self.held[task.env] += 1
+    async def _open(self, task: Task, config: dict[str, Any], key: str, wait_s: float) -> HostedSession:
+        names = await self._names(task, config)
+        try:
+            await self.places.take(names, key, wait_s)
+        except NoPlace:
+            self.counts.rejected += 1
+            raise
         session_id = uuid.uuid4().hex
         try:
             opened = await self.runtime.open(session_id, task, config)
         except BaseException as error:
-            self._release(task.env)
+            self.places.give_back(names)
             self._count_failure(error)
             raise
         expires = time.monotonic() + self.lease_s
-        session = HostedSession(session_id, task.env, opened, expires, key)
+        session = HostedSession(session_id, names, opened, expires, key)
         self.sessions[session_id] = session
         self.counts.opened += 1
         return session
 
-    def _check_room(self, env_name: str) -> None:
-        if self.held.total() >= self.max_sessions:
-            message = f"all {self.max_sessions} environment sessions are in use"
-        elif (limit := self.limits.get(env_name)) is not None and self.held[env_name] >= limit:
-            message = f"all {limit} sessions of environment {env_name!r} are in use"
-        else:
-            return
-        self.counts.rejected += 1
-        raise UnavailableError(message, retry_after_s=RETRY_AFTER_S)
+    async def _names(self, task: Task, config: dict[str, Any]) -> tuple[str, ...]:
+        """What a session of the task counts as. Only limits need to know what plays inside an environment."""
+        if not self.places.limits:
+            return (task.env,)
+        return (task.env, *await asyncio.to_thread(names_inside, task, config))
 
     def _find(self, session_id: str, index: int | None = None) -> HostedSession:
         session = self.sessions.get(session_id)
@@ -298,12 +304,7 @@ class EnvHost:
         except AsyncRLError:
             self.counts.close_failed += 1
         finally:
-            self._release(session.env_name)
-
-    def _release(self, env_name: str) -> None:
-        self.held[env_name] -= 1
-        if not self.held[env_name]:
-            del self.held[env_name]
+            self.places.give_back(session.names)
 
     def _forget_failed(self, key: str, opening: asyncio.Task[HostedSession]) -> None:
         if opening.cancelled() or opening.exception() is not None:

@@ -114,6 +114,14 @@ class Env:
             yield Task(id=f"{split}-{seed}", env=env, seed=seed, split=split)
             seed += 2
 
+    @classmethod
+    def inner_task(cls, task: Task, **config: Any) -> tuple[Task, dict[str, Any]] | None:
+        """The task and settings of the environment that plays `task` inside this one; None where none does.
+
+        `env.limits` holds for it too.
+        """
+        return None
+
     def reset(self) -> list[Message] | Awaitable[list[Message]]:
         """Return the opening messages (system, user)."""
         raise NotImplementedError

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import logging
+from typing import Any
 
 from asyncrl.env.protocol import Env
 from asyncrl.errors import ConfigError
 from asyncrl.import_path import FORMS, load_object
+from asyncrl.types import Task
+
+log = logging.getLogger("asyncrl.env")
 
 ENVS: dict[str, str] = {
     "browser": "asyncrl.envs.browser.env:Browser",
@@ -37,6 +42,21 @@ ENVS: dict[str, str] = {
 
 ELSEWHERE: dict[str, str] = {"agent": "asyncrl.env.agent:AgentTasks"}
 """Names that give tasks only: their episodes are played without an environment session."""
+
+
+def names_inside(task: Task, config: dict[str, Any]) -> list[str]:
+    """Return the environments that play `task` inside the one it names, outermost first; only of registered ones.
+
+    Wrong tasks and settings give none: whoever opens the session says what is wrong with them.
+    """
+    names: list[str] = []
+    try:
+        while task.env in ENVS and (inner := load_env(task.env).inner_task(task, **config)) is not None:
+            task, config = inner
+            names.append(task.env)
+    except Exception as error:
+        log.debug("task %s: what plays it is not known: %s", task.id, error)
+    return names
 
 
 def load_env(name: str) -> type[Env]:

@@ -67,6 +67,7 @@ class _Turns:
     min_version: int
     guide: Guide | None
     order: int
+    on_open: Callable[[], None]
 
 
 class EpisodeRunner:
@@ -103,6 +104,7 @@ class EpisodeRunner:
         min_version: int = 0,
         guide: Guide | None = None,
         order: int = 0,
+        on_open: Callable[[], None] = lambda: None,
     ) -> tuple[Trajectory, ...]:
         """Play one episode and have it judged. `episode_id` must be unique among running episodes.
 
@@ -111,9 +113,10 @@ class EpisodeRunner:
         min_version: the oldest policy version that may sample; engines with older weights are passed over.
         guide: turns that are given, not sampled.
         order: place among the requests that wait for an engine, lower ones first.
+        on_open: called once the session is open; what comes before is no time of the episode's.
         """
         builder = TrajectoryBuilder(task, episode_index)
-        first, *others = await self._run(builder, _Turns(episode_id, min_version, guide, order))
+        first, *others = await self._run(builder, _Turns(episode_id, min_version, guide, order, on_open))
         if guide is not None:
             first = replace(first, info={**first.info, **guide.info})
         if self.judging is None or first.failure is not None:
@@ -128,6 +131,7 @@ class EpisodeRunner:
         try:
             start = time.monotonic()
             session = await self.envs.open(task, self.settings.env_config or {})
+            turns.on_open()
             builder.env_s += time.monotonic() - start
         except EpisodeError as error:
             return (builder.finish(Status.FAILED, error.failure, str(error)),)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from asyncrl.errors import EpisodeError
@@ -151,9 +152,16 @@ async def _run_episode(
     played: tuple[Trajectory, ...]
     for attempt in itertools.count(1):
         try:
-            async with asyncio.timeout(timeout_s):
+            # Its time begins with its session: until then it may wait for a place, which has a deadline of its own.
+            async with asyncio.timeout(None) as clock:
                 played = await runner.play(
-                    lease.task, index, f"{episode_id}-{attempt}", lease.version, guide, lease.order
+                    lease.task,
+                    index,
+                    f"{episode_id}-{attempt}",
+                    lease.version,
+                    guide,
+                    lease.order,
+                    partial(_start, clock, timeout_s),
                 )
         except TimeoutError:
             played = (_timed_out(lease, index, timeout_s),)
@@ -164,6 +172,10 @@ async def _run_episode(
     if attempt == 1:
         return played
     return tuple(replace(t, info={**t.info, "attempts": attempt}) for t in played)
+
+
+def _start(clock: asyncio.Timeout, timeout_s: float) -> None:
+    clock.reschedule(asyncio.get_running_loop().time() + timeout_s)
 
 
 def _timed_out(lease: Lease, index: int, timeout_s: float) -> Trajectory:

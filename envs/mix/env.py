@@ -22,6 +22,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.types import Message, Task
 
 PART = "part"
+HINT = "hint"
 
 
 class Mix(Env):
@@ -32,9 +33,8 @@ class Mix(Env):
     def __init__(self, task: Task, parts: dict[str, Any] | None = None) -> None:
         super().__init__(task)
         self.part = task.data[PART]
-        name, _, config = read_parts(parts)[self.part]
-        inner = replace(task, env=name, data=task.data["data"])
-        self.env = load_env(name)(inner, **config)
+        inner, config = self.inner_task(task, parts)
+        self.env = load_env(inner.env)(inner, **config)
         self.max_turns = self.env.max_turns
         self.blocking = self.env.blocking  # type: ignore[misc]
         self.tools = self.env.tools  # type: ignore[misc]
@@ -56,7 +56,16 @@ class Mix(Env):
                 del left[part]
                 continue
             dealt[part] += 1
-            yield Task(f"{part}-{task.id}", env, task.seed, split, {PART: part, "data": task.data})
+            data = {PART: part, "data": task.data}
+            # Read by the rollout, which knows nothing of parts.
+            data |= {HINT: task.data[HINT]} if HINT in task.data else {}
+            yield Task(f"{part}-{task.id}", env, task.seed, split, data)
+
+    @classmethod
+    def inner_task(cls, task: Task, parts: dict[str, Any] | None = None) -> tuple[Task, dict[str, Any]]:  # type: ignore[override]
+        """Return the part's own task and settings."""
+        name, _, config = read_parts(parts)[task.data[PART]]
+        return replace(task, env=name, data=task.data["data"]), config
 
     @classmethod
     def inner(cls, parts: dict[str, Any] | None = None) -> Iterator[tuple[str, str, dict[str, Any]]]:

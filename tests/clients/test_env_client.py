@@ -15,7 +15,7 @@ import pytest
 from asyncrl.clients.env import EnvClient, LocalEnvs
 from asyncrl.clients.env_service import EnvServiceClient
 from asyncrl.data.codec import task_to_map
-from asyncrl.env.host import RETRY_AFTER_S, EnvHost
+from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action
 from asyncrl.env.workers.pool import WorkerPool
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
@@ -108,28 +108,87 @@ def test_more_episodes_than_places_wait_their_turn(serving):
     assert service.host.counts.rejected > 0
 
 
-def test_waiting_for_room_ends_by_its_deadline(serving):
+@pytest.mark.parametrize("options", [{"max_sessions": 2}, {"limits": {"gridworld": 2}}])
+def test_an_episode_waits_for_its_place_for_longer_than_an_open_may_take(serving, options):
+    service = serving(**options)
+
+    async def scenario():
+        async with client_of(service.url, open_timeout_s=1.0, place_timeout_s=60.0) as client:
+            holders = [await client.open(grid(), {}) for _ in range(2)]
+            waiting = [asyncio.create_task(play(client, seed)) for seed in range(8)]
+            await asyncio.sleep(3.0)
+            assert not any(task.done() for task in waiting)
+            for session in holders:
+                await session.close()
+            return await asyncio.gather(*waiting)
+
+    assert asyncio.run(scenario()) == [1.0] * 8
+
+
+def test_a_wait_in_which_no_place_comes_free_ends_with_the_reason(serving):
     service = serving(max_sessions=1)
 
     async def scenario():
-        async with client_of(service.url, open_timeout_s=4.0) as client:
+        async with client_of(service.url, place_timeout_s=2.0) as client:
             await client.open(grid(), {})
-            with pytest.raises(InfrastructureError, match=r"no room within 4 s: all 1 environment sessions"):
+            with pytest.raises(InfrastructureError) as caught:
+                await client.open(grid(), {})
+        return str(caught.value)
+
+    message = asyncio.run(scenario())
+    assert "no place came free within 2 s: all 1 environment sessions are in use" in message
+    assert "raise env.max_sessions or env.limits" in message
+
+
+def test_a_wait_goes_on_while_places_come_free_for_others(serving):
+    service = serving(max_sessions=1)
+
+    async def scenario():
+        async with client_of(service.url, place_timeout_s=3.0) as client:
+            first = await client.open(grid(), {})
+            queue = []
+            for seed in range(4):
+                queue.append(asyncio.create_task(client.open(grid(seed), {})))
+                await asyncio.sleep(0.1)
+            order = []
+            for task in queue:
+                await asyncio.sleep(1.0)
+                await first.close()
+                first = await task
+                order.append([one.done() for one in queue])
+            return order
+
+    # First come, first served; the last waits for longer than the deadline.
+    assert asyncio.run(scenario()) == [[n <= turn for n in range(4)] for turn in range(4)]
+
+
+def test_waiting_for_a_worker_up_to_the_last_moment_is_told_as_such(serving, monkeypatch):
+    service = serving(runtime=WorkerPool(0))
+    monkeypatch.setattr(random, "uniform", lambda low, high: 1.0)
+
+    async def scenario():
+        async with client_of(service.url, open_timeout_s=1.04) as client:
+            with pytest.raises(
+                InfrastructureError, match=r"no room within 1\.04 s: no environment worker is ready"
+            ):
                 await client.open(grid(), {})
 
     asyncio.run(scenario())
 
 
-def test_waiting_for_room_up_to_the_last_moment_is_told_as_such(serving, monkeypatch):
-    service = serving(max_sessions=1)
-    monkeypatch.setattr(random, "uniform", lambda low, high: 1.0)
+def test_a_service_that_ends_lets_nobody_wait_for_a_place(tmp_path):
+    service = Served(tmp_path, max_sessions=1)
 
     async def scenario():
-        async with client_of(service.url) as client:
+        async with client_of(service.url, retry_s=0.5) as client:
             await client.open(grid(), {})
-            client.open_timeout_s = RETRY_AFTER_S + 0.04
-            with pytest.raises(InfrastructureError, match="all 1 environment sessions"):
-                await client.open(grid(), {})
+            waiting = asyncio.create_task(client.open(grid(), {}))
+            await asyncio.sleep(1.0)
+            start = time.monotonic()
+            await asyncio.to_thread(service.close)
+            assert time.monotonic() - start < 9
+            with pytest.raises(InfrastructureError):
+                await waiting
 
     asyncio.run(scenario())
 

@@ -5,14 +5,18 @@ import random
 from collections import Counter
 from itertools import islice
 
+import numpy as np
 import pytest
 
 from asyncrl.config import load_config
+from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action
 from asyncrl.env.registry import load_env
 from asyncrl.envs.mix.env import Mix, read_parts
-from asyncrl.errors import ConfigError
+from asyncrl.errors import ConfigError, UnavailableError
 from asyncrl.launch.tasks import plan_tasks
+from asyncrl.rollout.guide import hint
+from asyncrl.types import Task
 from tests.scripts import SCRIPTS, load_script
 
 PARTS = {
@@ -50,6 +54,36 @@ def test_a_part_that_has_no_more_tasks_leaves_its_turns_to_the_others(monkeypatc
     dealt = Counter(t.data["part"] for t in tasks(100))
     assert dealt["easy"] == 3
     assert sum(dealt.values()) == 100
+
+
+def test_the_limit_of_an_environment_holds_for_the_parts_that_play_it():
+    parts = {"calculator": {}, "easy": {"env": "calculator", "config": {"limit": 5}}, "gridworld": {}}
+    by_part = {}
+    for task in tasks(9, parts=parts):
+        by_part.setdefault(task.data["part"], task)
+
+    async def scenario():
+        host = EnvHost(limits={"calculator": 1})
+        await host.open(by_part["easy"], {"parts": parts})
+        with pytest.raises(UnavailableError, match="all 1 sessions of environment 'calculator'"):
+            await host.open(by_part["calculator"], {"parts": parts})
+        await host.open(by_part["gridworld"], {"parts": parts})
+        held = dict(host.held)
+        await host.close_all()
+        return held, dict(host.held)
+
+    assert asyncio.run(scenario()) == ({"mix": 2, "calculator": 1, "gridworld": 1}, {})
+
+
+def test_hints_of_a_part_reach_the_rollout(monkeypatch):
+    gridworld = load_env("gridworld")
+    hinted = [Task("a", "gridworld", 1, data={"hint": ["north"]}), Task("b", "gridworld", 2)]
+    monkeypatch.setattr(gridworld, "tasks", lambda *args, **config: iter(hinted))
+    with_hint, without = Mix.tasks("train", "mix", parts={"gridworld": {}})
+    guide = hint(with_hint, 1, lambda message: np.frombuffer(message["content"].encode(), np.uint8))
+    assert [bytes(turn) for turn in guide.turns] == [b"north"]
+    assert hint(without, 1, None) is None
+    assert Mix(with_hint, parts={"gridworld": {}}).env.task.data == hinted[0].data
 
 
 def test_an_episode_is_the_parts_own():

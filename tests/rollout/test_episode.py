@@ -206,3 +206,16 @@ def test_an_episode_that_does_not_end_in_time_is_an_infrastructure_failure(rende
     group = asyncio.run(run_group(make_runner(renderer, Stuck(renderer)), lease, "w", 0.05))
     assert group.trajectories[0].failure is FailureClass.INFRASTRUCTURE
     assert "episode_timeout_s" in group.trajectories[0].error
+
+
+def test_the_wait_for_a_session_is_no_time_of_the_episodes(renderer):
+    class Waiting(LocalEnvs):
+        async def open(self, task, config):
+            await asyncio.sleep(1.0)
+            return await super().open(task, config)
+
+    runner = make_runner(renderer, Scripted(renderer), max_turns=1)
+    runner.envs = Waiting()
+    lease = Lease("g", Task("t", f"{HERE}:Endless", 0), 0, 1, 1, 1, 60.0)
+    trajectory = asyncio.run(run_group(runner, lease, "w", 0.9)).trajectories[0]
+    assert (trajectory.usable, trajectory.info.get("attempts")) == (True, None)
