@@ -11,9 +11,9 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_example_environment_is_about_thirty_lines_and_plays():
+def test_the_example_environment_is_as_short_as_said_and_plays():
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL).group(1)
-    assert len(code.splitlines()) <= 32
+    assert len(code.splitlines()) <= 35
     names: dict = {}
     exec(code, names)
     env = names["GuessNumber"](Task("t", "my_env:GuessNumber", seed=4))
