@@ -15,6 +15,8 @@ from pathlib import Path
 import msgpack
 import pytest
 
+from asyncrl.config import load_config
+
 TESTS = Path(__file__).parent.parent
 GRID = {"env": "gridworld", "seed": 3}
 
@@ -249,6 +251,27 @@ def test_the_command_takes_its_settings_from_a_recipe(tmp_path):
         assert (status, session["lease_s"]) == (201, 33.0)
         assert open_session(url)[0] == 429
         assert len(ask("GET", f"{url}/v1/status")[1]["workers"]) == 1
+    finally:
+        end(process)
+
+
+@pytest.mark.slow
+def test_a_run_finds_the_environment_of_the_folder_it_was_started_in_from_any_other(tmp_path, monkeypatch):
+    (tmp_path / "my_served_env.py").write_text(
+        "from asyncrl.envs.gridworld.env import Gridworld\n\nclass Mine(Gridworld):\n    pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    config = load_config("gridworld_grpo", ["env.name=my_served_env:Mine", "env.processes=1"])
+    (tmp_path / "config.json").write_text(config.model_dump_json())
+    ready = tmp_path / "ready.json"
+    argv = ["serve", "env", "--folder", str(tmp_path), "--ready-file", str(ready)]
+    process = subprocess.Popen([sys.executable, "-m", "asyncrl", *argv], cwd="/")
+    try:
+        url = wait_ready(process, ready)
+        task = {"id": "a", "env": "my_served_env:Mine", "seed": 0}
+        status, session, _ = ask("POST", f"{url}/v1/sessions", {"task": task, "config": {}})
+        assert status == 201, session
     finally:
         end(process)
 
