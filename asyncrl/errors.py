@@ -5,6 +5,7 @@ AsyncRLError
 ├── InputError         a file or a message from outside is malformed
 ├── StaleError         something older than the staleness bound was about to be used
 ├── ConflictError      a message contradicts the state it refers to (an expired lease, a wrong step)
+│   └── QuarantineError  a worker is quarantined: what it does is not taken any more
 ├── DeadlineError      a wait ended by its deadline
 ├── StopError          the run is to end by its own policy; starting it again would not help
 ├── UnavailableError   the other side cannot serve now; the same call may work later
@@ -39,6 +40,10 @@ class StaleError(AsyncRLError):
 
 class ConflictError(AsyncRLError):
     """The message contradicts the receiver's state: an expired lease, a wrong step index, a closed session."""
+
+
+class QuarantineError(ConflictError):
+    """The worker is quarantined and gets no lease. The message says why; asking again does not help."""
 
 
 class DeadlineError(AsyncRLError):

@@ -186,6 +186,12 @@ def _add_planning(app: FastAPI, service: BufferService) -> None:
         service.changed()
         return {"pending_again": moved}
 
+    @app.post("/v1/readmit", openapi_extra=documented(messages.Worker))
+    async def readmit(request: Request) -> dict[str, str]:
+        """Let a quarantined worker have leases again."""
+        body = await read(request, messages.Worker)
+        return {"was": ledger.readmit(body.worker)}
+
 
 def _add_leases(app: FastAPI, service: BufferService) -> None:
     ledger = service.ledger

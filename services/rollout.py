@@ -283,6 +283,7 @@ class RolloutService:
         return {
             "name": self.name,
             "mode": "leasing",
+            "refused": self.loop.refused,
             "running": [lease.task.id for lease in self.loop.running.values()],
             "groups_limit": self.loop.limit(),
             "engine_busy_s": engine_busy_s,

@@ -9,7 +9,7 @@ from asyncrl.buffer.settings import LedgerSettings
 from asyncrl.buffer.staleness import deadline
 from asyncrl.buffer.store import Store
 from asyncrl.data.codec import decode_task
-from asyncrl.errors import ConflictError, InputError
+from asyncrl.errors import ConflictError, InputError, QuarantineError
 from asyncrl.types import FailureClass, Lease
 
 HOLDING = "('leased', 'ready', 'bound')"
@@ -42,7 +42,7 @@ class Leases:
         """Admit the next task; the same one again for the same `request` of the worker."""
         reason = self.store.row("SELECT reason FROM quarantine WHERE worker = ?", worker)
         if reason is not None:
-            raise ConflictError(f"worker {worker!r} is quarantined: {reason[0]}")
+            raise QuarantineError(f"worker {worker!r} is quarantined: {reason[0]}")
         return self._granted_before(worker, request, now) or self._grant_next(worker, request, now)
 
     def _granted_before(self, worker: str, request: str, now: float) -> Lease | None:
@@ -168,6 +168,12 @@ class Leases:
         return self.store.execute(
             "UPDATE tasks SET state = 'pending' WHERE state IN ('leased', 'ready') AND worker = ?", (worker,)
         ).rowcount
+
+    def readmit(self, worker: str) -> str:
+        """Let a worker have leases again; return why it had none, "" when it was not quarantined."""
+        row = self.store.row("SELECT reason FROM quarantine WHERE worker = ?", worker)
+        self.store.execute("DELETE FROM quarantine WHERE worker = ?", (worker,))
+        return row[0] if row is not None else ""
 
     def restart(self, now: float) -> None:
         """Give every lease its full time again: the clock may have been another one."""

@@ -128,7 +128,7 @@ class Ledger:
         """Admit the next task; None while nothing can be leased, `why_no_lease` says why.
 
         request: names the call; a repeat by the same worker gets the same lease as long as it lives.
-        Raises `ConflictError` for a quarantined worker.
+        Raises `QuarantineError` for a quarantined worker.
         """
         with self._store.transaction():
             return self._leases.grant(worker, request, _or_clock(now))
@@ -185,6 +185,11 @@ class Ledger:
         """Refuse a worker further leases and plan its untaken groups again; return how many."""
         with self._store.transaction():
             return self._leases.quarantine(worker, reason)
+
+    def readmit(self, worker: str) -> str:
+        """Let a quarantined worker have leases again; return why it had none, "" when it was not quarantined."""
+        with self._store.transaction():
+            return self._leases.readmit(worker)
 
     def distrust(self, step: int, leases: Sequence[str], reason: str) -> list[str]:
         """Quarantine whoever leased these groups of a taken batch; return their names.

@@ -132,6 +132,10 @@ class BufferClient:
             "pending_again"
         ]
 
+    async def readmit(self, worker: str) -> str:
+        """Let a quarantined worker have leases again; return why it had none, "" when it was not quarantined."""
+        return (await self._http.post("/v1/readmit", {"worker": worker}))["was"]
+
     async def reclaim(self, worker: str) -> int:
         """Say that `worker` has just started: whatever it held is lost; return how many leases that were."""
         return (await self._http.post("/v1/reclaim", {"worker": worker}))["lost"]
@@ -213,6 +217,9 @@ class BufferClientSync:
 
     def quarantine(self, worker: str, reason: str) -> int:
         return self._run(self._client.quarantine(worker, reason))
+
+    def readmit(self, worker: str) -> str:
+        return self._run(self._client.readmit(worker))
 
     def stats(self) -> dict[str, Any]:
         return self._run(self._client.status())

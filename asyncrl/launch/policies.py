@@ -75,6 +75,10 @@ class PolicyPlan:
         else:
             await self._plan.feed(self._client)
 
+    async def quarantined(self) -> dict[str, str]:
+        """Return the workers its buffer has quarantined, and why."""
+        return (await self._client.status())["quarantine_reasons"]
+
     async def describe(self) -> None:
         """Say what the job is, for engines that join it."""
         await self._client.describe(self.roles.job())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from asyncrl.clients.buffer import BufferClientSync
 from asyncrl.clients.engine import policy_url
 from asyncrl.config import Config
 from asyncrl.endpoint import stop_file, tell_addresses
@@ -15,6 +18,8 @@ from asyncrl.launch.signs import FileSigns, HttpSigns
 from asyncrl.launch.supervise import Supervisor
 from asyncrl.train.progress import read_metrics
 from asyncrl.weights.folders import policy_weights
+
+log = logging.getLogger("asyncrl.launch")
 
 
 class PolicyRoles:
@@ -69,6 +74,16 @@ class PolicyRoles:
         for child in self.engines:
             self.family.wait_ready(child, self.config.engine.start_timeout_s)
         tell_addresses(self._trainers_engines, self.engine_addresses("trainer"))
+
+    def readmit(self, workers: Sequence[str]) -> None:
+        """Let workers that an earlier life of the run has quarantined contribute again: these are new ones."""
+        buffer = BufferClientSync(self.buffer.url, self.token)
+        try:
+            for name in workers:
+                if was := buffer.readmit(name):
+                    log.warning("%s had been quarantined (%s); it may contribute again", name, was)
+        finally:
+            buffer.close()
 
     def watch(self, supervisor: Supervisor) -> None:
         """Have them watched."""
@@ -186,10 +201,10 @@ class Roles(PolicyRoles):
         family.wait_ready(self.env, START_TIMEOUT_S)
         for policy in policies:
             policy.wait_engines()
-        self.workers = [
-            family.start(f"rollout-{i}", self._worker_argv(f"rollout-{i}"), nice=self.nice)
-            for i in range(self.config.rollout.workers)
-        ]
+        names = [f"rollout-{i}" for i in range(self.config.rollout.workers)]
+        for policy in policies:
+            policy.readmit(names)
+        self.workers = [family.start(name, self._worker_argv(name), nice=self.nice) for name in names]
         for child in self.workers:
             family.wait_ready(child, START_TIMEOUT_S)
         for child in (self.env, *self.workers):

@@ -33,6 +33,7 @@ from asyncrl.launch.folder import RunFolder
 from asyncrl.launch.inflight import EvalsBeside
 from asyncrl.launch.lives import Lives, begin
 from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_folder
+from asyncrl.launch.quarantine import QuarantineReport
 from asyncrl.launch.roles import PolicyRoles, Roles
 from asyncrl.launch.summary import build_summary
 from asyncrl.launch.tasks import TaskPlan, plan_tasks
@@ -191,10 +192,14 @@ class TrainRun:
         progress, metrics = ProgressLine(self.config.train.num_steps), MetricsTail(self.folder.path)
         done, described, looked = False, float("-inf"), float("-inf")
         failures = FailureReport(self.config.buffer.groups_per_step)
+        quarantines = QuarantineReport([worker.name for worker in self.roles.workers])
         while not done:
             done = self.roles.supervisor.done(self.roles.trainer)
             if done or time.monotonic() - looked > LOOK_EVERY_S:
-                self._look(await client.status(), failures)
+                stats = await client.status()
+                self._look(stats, failures)
+                if not done:
+                    await self._look_for_workers(stats, quarantines)
                 looked = time.monotonic()
             if not done:
                 await tasks.feed(client)
@@ -221,6 +226,16 @@ class TrainRun:
             say(line)
         if reason := failures.hopeless(stats):
             raise StopError(f"{reason}\nsee the logs of env and rollout-0 in {self.folder.path / 'logs'}")
+
+    async def _look_for_workers(self, stats: dict[str, Any], quarantines: QuarantineReport) -> None:
+        """Say which workers are quarantined, by any policy. Raises `StopError` when nobody is left to work."""
+        reasons = dict(stats["quarantine_reasons"])
+        for plan in self.policies.values():
+            reasons |= await plan.quarantined()
+        for line in quarantines.news(reasons):
+            say(line)
+        if reason := quarantines.hopeless(reasons, stats, time.monotonic()):
+            raise StopError(reason)
 
     async def _keep_times(self) -> None:
         """Keep how long the run has taken, and in how much of that engines had work as the workers have seen it."""

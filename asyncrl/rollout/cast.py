@@ -79,7 +79,8 @@ class CastRunner:
     """A `GroupRunner` that plays groups with several policies.
 
     Returns the main policy's group; those of the others are put before. The trajectories of a policy that takes no
-    more, because its training has ended, are left out.
+    more, because its training has ended, are left out. Raises `QuarantineError` when a policy's buffer refuses the
+    worker.
     """
 
     def __init__(self, runner: EpisodeRunner, players: Sequence[Player], renew_every_s: float) -> None:

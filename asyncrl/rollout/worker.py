@@ -18,7 +18,14 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from asyncrl.errors import AsyncRLError, ConflictError, InputError, StaleError, UnavailableError
+from asyncrl.errors import (
+    AsyncRLError,
+    ConflictError,
+    InputError,
+    QuarantineError,
+    StaleError,
+    UnavailableError,
+)
 from asyncrl.rollout.episode import EpisodeRunner
 from asyncrl.rollout.group import GroupRunner, run_group
 from asyncrl.types import FailureClass, Group, Lease
@@ -103,7 +110,7 @@ class RolloutLoop:
         self.counters = WorkerCounters()
         self.running: dict[str, Lease] = {}
         self.refused = ""
-        """Why the buffer grants this worker no leases any more."""
+        """Why a buffer grants this worker no leases any more; it stands still then, until it is told to end."""
         self._draining = asyncio.Event()
 
     def drain(self) -> None:
@@ -133,6 +140,10 @@ class RolloutLoop:
 
     async def _lease_and_work(self) -> bool:
         """Run one group if there is one; False when this worker will get none any more."""
+        if self.refused:
+            # Ending the process would only have it started again.
+            await self._draining.wait()
+            return False
         try:
             lease = await self.buffer.lease(self.name, self.poll_s)
         except (UnavailableError, TimeoutError, OSError) as error:
@@ -140,14 +151,16 @@ class RolloutLoop:
             await self._pause(1.0)
             return True
         except ConflictError as error:
-            # Quarantined. Ending the process would only have it started again.
-            log.error("no more leases: %s", error)
-            self.refused = str(error)
-            await self._draining.wait()
-            return False
+            self._stand_still(error)
+            return True
         if lease is not None:
             await self._work(lease)
         return True
+
+    def _stand_still(self, error: ConflictError) -> None:
+        if not self.refused:
+            log.error("no more leases: %s", error)
+        self.refused = str(error)
 
     async def _work(self, lease: Lease) -> None:
         self.running[lease.id] = lease
@@ -159,7 +172,13 @@ class RolloutLoop:
                 self.counters.leases_lost += 1
                 log.warning("lease %s of task %s lost: %s", lease.id, lease.task.id, keeper.exception())
                 return
-            group = work.result()
+            try:
+                group = work.result()
+            except QuarantineError as error:
+                # The buffer of a further policy plays no group with this worker.
+                self._stand_still(error)
+                await self._give_back(lease)
+                return
             self.counters.add(group)
             await self._put(group)
         except asyncio.CancelledError:

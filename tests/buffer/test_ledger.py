@@ -4,7 +4,7 @@ import pytest
 
 from asyncrl.buffer.ledger import LeaseGoneError, Ledger, LedgerSettings, UnknownLeaseError
 from asyncrl.data.codec import decode_group
-from asyncrl.errors import ConfigError, ConflictError, InputError, StaleError, StorageError
+from asyncrl.errors import ConfigError, ConflictError, InputError, QuarantineError, StaleError, StorageError
 from asyncrl.types import FailureClass
 from tests.buffer.factories import failed_group, group, lease, ledger, tasks, trajectory
 
@@ -355,6 +355,16 @@ def test_a_rollback_to_the_committed_version_keeps_the_batch_and_what_is_still_t
     assert book.rollback_to(0) == 1, "tokens of version 1 were sampled from weights that are gone"
     assert book.take(0).groups == batch
     assert book.stats()["ready"] == 1
+
+
+def test_a_worker_that_is_readmitted_gets_leases_again():
+    book = ledger()
+    book.quarantine("w", "made up")
+    with pytest.raises(QuarantineError, match="'w' is quarantined: made up"):
+        book.lease("w")
+    assert book.readmit("w") == "made up"
+    assert book.lease("w") is not None
+    assert book.readmit("w") == ""
 
 
 def test_a_quarantined_worker_loses_what_is_not_yet_taken():

@@ -14,6 +14,7 @@ from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
 from asyncrl.rollout.generate import Generated
 from asyncrl.rollout.render import Limits
 from asyncrl.rollout.toolcalls import parse_hermes
+from asyncrl.rollout.worker import RolloutLoop
 from asyncrl.types import Lease, Task
 from tests.buffer.serving import ThreadService
 from tests.rollout.test_conversation import Asking
@@ -114,6 +115,43 @@ def bodies(service):
             await buffer.close()
 
     return asyncio.run(take())
+
+
+def test_a_worker_that_a_policys_buffer_refuses_stands_still_and_gives_its_lease_back(
+    renderer, helpers, tmp_path
+):
+    helpers.ledger.quarantine("w", "made up")
+    (tmp_path / "main").mkdir()
+    mains = ThreadService(tmp_path / "main")
+    mains.ledger.add_tasks([Task("task-1", f"{HERE}:Asking")])
+
+    async def scenario():
+        buffer, own = BufferClient(helpers.url), BufferClient(mains.url)
+        settings = EpisodeSettings(Limits(0, 16, 200))
+        runner = EpisodeRunner(Voice(renderer, 0), LocalEnvs(), renderer, parse_hermes, settings)
+        cast = CastRunner(runner, [Player("help", frozenset({"helper"}), Voice(renderer, 1), buffer)], 0.2)
+        loop = RolloutLoop("w", own, cast, 2, 10.0, 30.0, poll_s=0.05)
+        running = asyncio.ensure_future(loop.run())
+        try:
+            async with asyncio.timeout(20):
+                while not loop.refused or (await own.status())["in_flight"]:
+                    assert not running.done()
+                    await asyncio.sleep(0.01)
+            status = await own.status()
+            loop.drain()
+            await asyncio.wait_for(running, 20)
+            return loop.refused, status
+        finally:
+            running.cancel()
+            await buffer.close()
+            await own.close()
+
+    try:
+        refused, status = asyncio.run(scenario())
+    finally:
+        mains.close()
+    assert "worker 'w' is quarantined: made up" in refused
+    assert (status["pending"], status["in_flight"], status["failed"]) == (1, 0, 0)
 
 
 def test_each_policy_samples_its_own_agents_turns(renderer, helpers):

@@ -22,6 +22,7 @@ CALLS = {
     "/v1/pause": {"paused": True},
     "/v1/bound": {"staleness": 1},
     "/v1/quarantine": {"worker": "w", "reason": "r"},
+    "/v1/readmit": {"worker": "w"},
     "/v1/lease": {"worker": "w", "wait_s": 0},
     "/v1/renew": {"lease": "1-1-ab"},
     "/v1/release": {"lease": "1-1-ab"},
