@@ -104,6 +104,9 @@ class _Engines:
     async def generate(self, request: GenerateRequest) -> Generated:
         return await self.generator.generate(request)
 
+    async def context_limit(self) -> int:
+        return await self.router.context_limit()
+
     def hold(self, session: str, num_tokens: int, ttl_s: float) -> None:
         self.router.hold(session, num_tokens, ttl_s)
 

@@ -2,7 +2,7 @@
 
     asyncrl serve gateway --model DIR --engines URL [URL ...]
 
-`POST   /asyncrl/v1/episodes`             open an episode; the answer holds its API key
+`POST   /asyncrl/v1/episodes`             open an episode; the answer holds its API key and its reward key
 `GET    /asyncrl/v1/episodes/ID`          how it stands
 `POST   /asyncrl/v1/episodes/ID/reward`   reward of a call or of the episode
 `POST   /asyncrl/v1/episodes/ID/finish`   end it; the answer holds its trajectories and counters
@@ -80,7 +80,7 @@ def _add_episode_routes(app: FastAPI, episodes: Episodes) -> None:
     @app.post("/asyncrl/v1/episodes")
     async def open_episode(request: Request) -> Response:
         episode = episodes.open(parse_spec(await _body(request)))
-        return _reply(request, {"id": episode.id, "key": episode.key})
+        return _reply(request, {"id": episode.id, "key": episode.key, "reward_key": episode.reward_key})
 
     @app.get("/asyncrl/v1/episodes/{episode_id}")
     async def show(request: Request, episode_id: str) -> Response:
@@ -163,6 +163,8 @@ def serve_gateway(
 ) -> None:
     """Run a gateway until it is told to stop."""
     router = EngineRouter([EngineClient(url, token) for url in engines])
-    sampler = Sampler(router, load_renderer(model), load_parser(config.model.tool_format), config.max_tokens)
+    sampler = Sampler(
+        router, load_renderer(model), load_parser(config.model.tool_format), config.rollout.max_tokens
+    )
     app = create_gateway_app(Episodes(sampler), router, token)
     serve(app, host=host, port=port, ready_file=ready_file)

@@ -66,8 +66,11 @@ class AgentApi:
         except ClientGone:
             if call.episode is not None:
                 call.episode.counters["undelivered_calls"] += 1
+        except ContextTooLong as error:
+            message = call.format.too_long(error.num_tokens, error.limit)
+            await call.refuse(400, message, "context_length_exceeded")
         except AsyncRLError as error:
-            await call.refuse(_status(error), str(error), _code(error))
+            await call.refuse(_status(error), str(error))
         except Exception as error:
             log.exception("%s failed", path)
             await call.refuse(500, f"unexpected {type(error).__name__}; see the gateway's log")
@@ -91,16 +94,16 @@ class _Call:
         """Set once a streamed answer has begun: what goes wrong then is an event."""
 
     async def answer(self) -> None:
+        if self.path == REWARD_PATH:
+            await self._reward()
+            return
         episode = self.episode = self.api.episodes.by_key(self._key())
         if episode is None:
             await self.refuse(401, "no open episode has this API key", "invalid_api_key")
         elif self.path.startswith("/v1/models"):
-            await self.reply(200, _models(self.path))
+            await self.reply(200, _models(self.path, await self.api.sampler.context_limit(episode)))
         elif self.method != "POST":
             await self.refuse(405, "only POST is allowed")
-        elif self.path == REWARD_PATH:
-            episode.add_reward(await self._body())
-            await self.reply(200, {"reward": episode.describe()["reward"]})
         elif self.path == "/v1/messages/count_tokens":
             ids = render_whole(self.api.sampler.renderer, read_conversation(await self._body()))
             await self.reply(200, {"input_tokens": len(ids)})
@@ -109,12 +112,25 @@ class _Call:
         else:
             await self.refuse(404, f"no route {self.path}; there are {', '.join(FORMATS)} and /v1/models")
 
+    async def _reward(self) -> None:
+        """Take a reward from the one who runs the agent. The agent itself may be whatever the policy wrote."""
+        episode = self.api.episodes.by_reward_key(self._key())
+        if episode is not None and self.method == "POST":
+            episode.add_reward(await self._body())
+            await self.reply(200, {"reward": episode.describe()["reward"]})
+        elif episode is not None:
+            await self.refuse(405, "only POST is allowed")
+        elif self.api.episodes.by_key(self._key()) is not None:
+            await self.refuse(403, "an agent's key cannot report rewards; use the episode's reward_key")
+        else:
+            await self.refuse(401, "no open episode has this reward key", "invalid_api_key")
+
     async def _complete(self, episode: Episode, ask: Ask) -> None:
         sampler = self.api.sampler
         if ask.conversation is not None:
-            prepared = sampler.prepare_chat(episode, ask.conversation, ask.sampling)
+            prepared = await sampler.prepare_chat(episode, ask.conversation, ask.sampling)
         else:
-            prepared = sampler.prepare_prompt(episode, ask.prompt, ask.sampling)
+            prepared = await sampler.prepare_prompt(episode, ask.prompt, ask.sampling)
         if ask.stream:
             await self._stream(episode, ask, prepared)
             return
@@ -182,9 +198,8 @@ class _Call:
     def _hinted(self, ask: Ask) -> Ask:
         agent = self.headers.get(AGENT_HEADER, b"").decode("latin-1")[:200]
         ttl_s = _seconds(self.headers.get(TTL_HEADER))
-        if not agent and ttl_s is None:
-            return ask
-        return replace(ask, sampling=replace(ask.sampling, agent=agent, ttl_s=ttl_s))
+        hints = {"agent": agent, "ttl_s": ttl_s, "id_prefix": self.format.id_prefix}
+        return replace(ask, sampling=replace(ask.sampling, **hints))
 
     def _key(self) -> str:
         bearer = self.headers.get(b"authorization", b"").decode("latin-1")
@@ -221,15 +236,25 @@ def _status(error: AsyncRLError) -> int:
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
 
 
-def _code(error: AsyncRLError) -> str:
-    return "context_length_exceeded" if isinstance(error, ContextTooLong) else ""
+def _models(path: str, max_model_len: int) -> dict[str, Any]:
+    """The list of models, or one of them, for clients of either make: every name is the policy.
 
-
-def _models(path: str) -> dict[str, Any]:
-    """The list of models, or one of them: every name is the policy."""
-    name = path.removeprefix("/v1/models").strip("/")
-    model = {"id": name or MODEL, "object": "model", "type": "model", "created": 0, "owned_by": "asyncrl"}
-    return model if name else {"object": "list", "data": [model], "has_more": False}
+    max_model_len: longest context with its answer, in tokens, under the name that vLLM has for it.
+    """
+    name = path.removeprefix("/v1/models").strip("/") or MODEL
+    model = {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "asyncrl",
+        "max_model_len": max_model_len,
+        "type": "model",
+        "display_name": name,
+        "created_at": "1970-01-01T00:00:00Z",
+    }
+    if path.removeprefix("/v1/models").strip("/"):
+        return model
+    return {"object": "list", "data": [model], "has_more": False, "first_id": name, "last_id": name}
 
 
 def _seconds(raw: bytes | None) -> float | None:

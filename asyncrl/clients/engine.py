@@ -179,7 +179,7 @@ class EngineClient:
             ) from error
 
     async def state(self) -> dict[str, Any]:
-        """Return `{version, paused, running, waiting, kv_usage, kv_tokens}`."""
+        """Return `{version, paused, running, waiting, kv_usage, kv_tokens, max_model_len}`."""
         return await self.request("state", timeout_s=10.0)
 
 

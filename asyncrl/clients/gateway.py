@@ -28,7 +28,7 @@ class GatewayClient:
     async def open(self, spec: EpisodeSpec) -> OpenEpisode:
         """Open an episode. One that is opened but never finished expires by itself, so a repeat does no harm."""
         answer = await self._http.post(PREFIX, spec.model_dump(), self.timeout_s)
-        return OpenEpisode(answer["id"], answer["key"], self.url)
+        return OpenEpisode(answer["id"], answer["key"], answer["reward_key"], self.url)
 
     async def describe(self, episode_id: str) -> dict[str, Any]:
         """Return how an episode stands: `calls`, `branches`, `running`, `reward`, `limit`, `counters`, ..."""

@@ -39,6 +39,8 @@ class _Engine:
     kv_usage: float = 0.0
     kv_tokens: int = 0
     """Size of its KV cache; 0 while unknown."""
+    max_model_len: int = 0
+    """Longest context with its answer, in tokens; 0 while unknown."""
     others: int = 0
     """Requests it had from other routers at the last probe."""
     held_tokens: int = 0
@@ -106,6 +108,14 @@ class EngineRouter:
                 engine.health.failed(refused=_refused(error))
                 failure = error
         raise failure or InfrastructureError("every engine has left this router")
+
+    async def context_limit(self) -> int:
+        """Return the longest context with its answer that every engine takes, in tokens; 0 while none has said."""
+        self._start_probing()
+        if not any(engine.max_model_len for engine in self._engines.values()):
+            await self.probe()
+        known = [engine.max_model_len for engine in self._engines.values() if engine.max_model_len]
+        return min(known, default=0)
 
     def hold(self, session: str, num_tokens: int, ttl_s: float) -> None:
         """Say that a session's context of `num_tokens` is needed again within `ttl_s`; 0 says that it is not.
@@ -239,6 +249,7 @@ class EngineRouter:
         engine.others = max(0, everybodys - max(in_flight, engine.client.in_flight))
         engine.kv_usage = float(state.get("kv_usage", 0.0))
         engine.kv_tokens = int(state.get("kv_tokens", 0))
+        engine.max_model_len = int(state.get("max_model_len", 0))
 
     def _saw(self, engine: _Engine, version: int) -> None:
         now = time.monotonic()

@@ -36,6 +36,8 @@ class OpenEpisode:
     id: str
     key: str
     """Its API key."""
+    reward_key: str
+    """Reports rewards over HTTP; for the one who runs the agent, never for what the policy writes or starts."""
     url: str
     """Address of the gateway; OpenAI's clients take it with `/v1` behind it, Anthropic's as it is."""
 
@@ -73,7 +75,11 @@ class CommandAgent:
     """Starts a process for every episode: the task is JSON on its standard input, and the report is the last line
     of its standard output that is a JSON object, `{"reward": 1.0, "success": true, "components": {}}`.
 
-    The episode ends with the command itself: processes it leaves behind are killed, wherever they write to."""
+    The episode ends with the command itself: processes it leaves behind are killed, wherever they write to.
+
+    The task has the episode's `reward_key` beside it: what the process starts inherits its environment, and must not
+    be able to reward itself.
+    """
 
     def __init__(
         self, command: Sequence[str], extra: Mapping[str, str] | None = None, cwd: str | None = None
@@ -91,7 +97,8 @@ class CommandAgent:
             return Report(problem=f"{self.command[0]}: cannot be started: {error}")
         try:
             async with asyncio.timeout(timeout_s):
-                code = await command.run(json.dumps(task).encode() + b"\n")
+                given = json.dumps({**task, "reward_key": episode.reward_key})
+                code = await command.run(given.encode() + b"\n")
         except TimeoutError:
             return Report(problem=f"the agent did not end within {timeout_s:g} s")
         finally:

@@ -7,7 +7,7 @@ from typing import Any
 from asyncrl.errors import InputError
 from asyncrl.gateway.conversation import chat_conversation
 from asyncrl.gateway.episode import Episode
-from asyncrl.gateway.exchange import Ask, Done, Event, arguments_text, flag, openai_error
+from asyncrl.gateway.exchange import Ask, Done, Event, arguments_text, flag, openai_error, openai_too_long
 from asyncrl.gateway.fields import MAX_N, SAMPLING_IGNORED, ignored, integer, number, refuse, stops
 from asyncrl.gateway.sampler import call_id
 from asyncrl.gateway.sampling import Prepared, Sampled, Sampling
@@ -46,6 +46,8 @@ def read_sampling(
 class ChatFormat:
     """Implements `exchange.Format`."""
 
+    id_prefix = "chatcmpl-"
+
     def read(self, body: dict[str, Any], episode: Episode) -> Ask:
         refuse(body, _REFUSED)
         flag(body, "logprobs")
@@ -78,6 +80,9 @@ class ChatFormat:
 
     def error(self, status: int, message: str, code: str = "") -> dict[str, Any]:
         return openai_error(status, message, code)
+
+    def too_long(self, num_tokens: int, limit: int) -> str:
+        return openai_too_long(num_tokens, limit)
 
 
 class ChatStream:
@@ -122,8 +127,8 @@ class ChatStream:
 
 
 def finish_reason(sampled: Sampled) -> str:
-    """ "tool_calls", "stop" or "length"."""
-    return "tool_calls" if sampled.tool_calls else sampled.finish_reason
+    """ "tool_calls", "stop", or "length", also with calls: of several, the last may be missing."""
+    return "tool_calls" if sampled.tool_calls and sampled.finish_reason == "stop" else sampled.finish_reason
 
 
 def usage(done: Done) -> dict[str, Any]:

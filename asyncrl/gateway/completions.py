@@ -7,7 +7,7 @@ from typing import Any
 from asyncrl.errors import InputError
 from asyncrl.gateway.chat import read_sampling, usage
 from asyncrl.gateway.episode import Episode
-from asyncrl.gateway.exchange import Ask, Done, Event, flag, openai_error
+from asyncrl.gateway.exchange import Ask, Done, Event, flag, openai_error, openai_too_long
 from asyncrl.gateway.fields import SAMPLING_IGNORED, ignored, integer, refuse
 from asyncrl.gateway.sampler import call_id
 from asyncrl.gateway.sampling import Prepared, Sampled
@@ -25,6 +25,8 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
 class CompletionFormat:
     """Implements `exchange.Format`."""
 
+    id_prefix = "cmpl-"
+
     def read(self, body: dict[str, Any], episode: Episode) -> Ask:
         refuse(body, _REFUSED)
         limit = integer(body, "max_tokens", DEFAULT_MAX_TOKENS, 1)
@@ -40,6 +42,9 @@ class CompletionFormat:
 
     def error(self, status: int, message: str, code: str = "") -> dict[str, Any]:
         return openai_error(status, message, code)
+
+    def too_long(self, num_tokens: int, limit: int) -> str:
+        return openai_too_long(num_tokens, limit)
 
 
 class CompletionStream:

@@ -62,6 +62,9 @@ class Episode:
 
     id: str
     key: str
+    """What the agent calls with."""
+    reward_key: str
+    """What the one who runs the agent reports rewards with."""
     spec: EpisodeSpec
     clock: Callable[[], float] = time.monotonic
     tree: CallTree = field(default_factory=CallTree)

@@ -14,6 +14,7 @@ from asyncrl.gateway.episode import Episode, EpisodeSpec
 from asyncrl.gateway.sampler import Sampler
 
 KEY_PREFIX = "ep-"
+REWARD_KEY_PREFIX = "reward-"
 ENDED_S = 60.0
 """How long the result of an episode can be fetched again."""
 
@@ -40,17 +41,18 @@ class Episodes:
         """`opened`, `ended`, `expired`, and the sums of the counters of ended episodes."""
         self._by_id: dict[str, Episode] = {}
         self._by_key: dict[str, Episode] = {}
+        self._by_reward_key: dict[str, Episode] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
 
     def open(self, spec: EpisodeSpec) -> Episode:
-        """Open an episode with a fresh key. Raises `UnavailableError` when there are too many."""
+        """Open an episode with fresh keys. Raises `UnavailableError` when there are too many."""
         if len(self._by_id) >= self.max_episodes:
             raise UnavailableError(f"all {self.max_episodes} episodes are open", retry_after_s=1.0)
-        key = KEY_PREFIX + secrets.token_urlsafe(24)
-        episode = Episode(uuid.uuid4().hex, key, spec, self.clock)
-        self._by_id[episode.id] = self._by_key[key] = episode
+        key, reward_key = (prefix + secrets.token_urlsafe(24) for prefix in (KEY_PREFIX, REWARD_KEY_PREFIX))
+        episode = Episode(uuid.uuid4().hex, key, reward_key, spec, self.clock)
+        self._by_id[episode.id] = self._by_key[key] = self._by_reward_key[reward_key] = episode
         self.counters["opened"] += 1
         return episode
 
@@ -63,6 +65,10 @@ class Episodes:
     def by_key(self, key: str) -> Episode | None:
         """The episode of a key. Keys are random, so a dictionary's timing tells nothing about them."""
         return self._by_key.get(key)
+
+    def by_reward_key(self, key: str) -> Episode | None:
+        """The episode that this key reports rewards of."""
+        return self._by_reward_key.get(key)
 
     def ended(self, episode: Episode) -> None:
         """Count a finished episode, once, and stop what it has running."""
@@ -78,6 +84,7 @@ class Episodes:
         """Forget an episode and everything it recorded."""
         self._by_id.pop(episode.id, None)
         self._by_key.pop(episode.key, None)
+        self._by_reward_key.pop(episode.reward_key, None)
         self.sampler.end(episode)
 
     async def reap(self, every_s: float = 5.0) -> None:

@@ -79,6 +79,9 @@ class Stream(Protocol):
 class Format(Protocol):
     """One API format."""
 
+    id_prefix: str
+    """What ids of its answers begin with."""
+
     def read(self, body: dict[str, Any], episode: Episode) -> Ask:
         """Check a request. Raises `InputError` naming the field."""
         ...
@@ -93,6 +96,10 @@ class Format(Protocol):
 
     def error(self, status: int, message: str, code: str = "") -> dict[str, Any]:
         """The body of a refusal."""
+        ...
+
+    def too_long(self, num_tokens: int, limit: int) -> str:
+        """The message for a context that leaves no room for an answer, in the words that clients look for."""
         ...
 
 
@@ -116,6 +123,15 @@ def openai_error(status: int, message: str, code: str = "") -> dict[str, Any]:
     """A refusal as OpenAI's clients read it."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     return {"error": {"message": message, "type": kind, "param": None, "code": code or None}}
+
+
+def openai_too_long(num_tokens: int, limit: int) -> str:
+    """What OpenAI says of a context that leaves no room for an answer, with the code for clients that read the text."""
+    return (
+        f"This model's maximum context length is {limit} tokens. However, you requested {num_tokens + 1} tokens "
+        f"({num_tokens} in the messages, 1 in the completion). Please reduce the length of the messages or completion. "
+        "(context_length_exceeded)"
+    )
 
 
 def arguments_text(arguments: dict[str, Any]) -> str:

@@ -31,6 +31,8 @@ _THOUGHTS = ("thinking", "redacted_thinking")
 class MessagesFormat:
     """Implements `exchange.Format`."""
 
+    id_prefix = "msg_"
+
     def read(self, body: dict[str, Any], episode: Episode) -> Ask:
         limit = integer(body, "max_tokens", 0, 1)
         if not limit:
@@ -54,6 +56,9 @@ class MessagesFormat:
 
     def error(self, status: int, message: str, code: str = "") -> dict[str, Any]:
         return messages_error(status, message)
+
+    def too_long(self, num_tokens: int, limit: int) -> str:
+        return f"prompt is too long: {num_tokens} tokens > {limit - 1} maximum"
 
 
 class MessagesStream:
@@ -191,13 +196,17 @@ def _text_block(text: str) -> dict[str, Any]:
 
 
 def _stop(sampled: Sampled) -> dict[str, Any]:
-    if sampled.tool_calls:
+    if sampled.finish_reason == "length":
+        # Also with calls: of several, the last may be missing.
+        reason = "max_tokens"
+    elif sampled.tool_calls:
         reason = "tool_use"
-    elif sampled.stop_string:
-        reason = "stop_sequence"
     else:
-        reason = "end_turn" if sampled.finish_reason == "stop" else "max_tokens"
-    return {"stop_reason": reason, "stop_sequence": sampled.stop_string or None}
+        reason = "stop_sequence" if sampled.stop_string else "end_turn"
+    return {
+        "stop_reason": reason,
+        "stop_sequence": sampled.stop_string if reason == "stop_sequence" else None,
+    }
 
 
 def _usage(done: Done) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from asyncrl.errors import InputError
 from asyncrl.gateway.chat import read_sampling
 from asyncrl.gateway.conversation import chat_conversation, function_tool, text_of
 from asyncrl.gateway.episode import Episode
-from asyncrl.gateway.exchange import Ask, Done, arguments_text, flag, openai_error
+from asyncrl.gateway.exchange import Ask, Done, arguments_text, flag, openai_error, openai_too_long
 from asyncrl.gateway.fields import SAMPLING_IGNORED, ignored, integer, refuse
 from asyncrl.gateway.responses_stream import ResponsesStream
 from asyncrl.gateway.sampler import call_id
@@ -26,6 +26,8 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
 
 class ResponsesFormat:
     """Implements `exchange.Format`."""
+
+    id_prefix = "resp_"
 
     def read(self, body: dict[str, Any], episode: Episode) -> Ask:
         refuse(body, _REFUSED)
@@ -56,10 +58,15 @@ class ResponsesFormat:
         return response
 
     def stream(self, ask: Ask, prepared: Prepared, episode: Episode) -> ResponsesStream:
-        return ResponsesStream(response_head(ask, prepared), lambda done: self.answer(done, episode))
+        return ResponsesStream(
+            response_head(ask, prepared), message_id(prepared.id), lambda done: self.answer(done, episode)
+        )
 
     def error(self, status: int, message: str, code: str = "") -> dict[str, Any]:
         return openai_error(status, message, code)
+
+    def too_long(self, num_tokens: int, limit: int) -> str:
+        return openai_too_long(num_tokens, limit)
 
 
 def response_head(ask: Ask, prepared: Prepared) -> dict[str, Any]:
@@ -86,6 +93,11 @@ def response_head(ask: Ask, prepared: Prepared) -> dict[str, Any]:
     }
 
 
+def message_id(response_id: str) -> str:
+    """Id of the message item of a response."""
+    return f"msg_{response_id.removeprefix(ResponsesFormat.id_prefix)}"
+
+
 def output_items(prepared: Prepared, sampled: Sampled) -> list[dict[str, Any]]:
     """An answer as output items: its text, then its calls."""
     items: list[dict[str, Any]] = []
@@ -94,7 +106,7 @@ def output_items(prepared: Prepared, sampled: Sampled) -> list[dict[str, Any]]:
         items.append(
             {
                 "type": "message",
-                "id": f"msg_{prepared.id}",
+                "id": message_id(prepared.id),
                 "role": "assistant",
                 "status": status,
                 "content": [{"type": "output_text", "text": sampled.content, "annotations": []}],

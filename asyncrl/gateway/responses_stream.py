@@ -13,12 +13,14 @@ _PART = {"type": "output_text", "text": "", "annotations": []}
 class ResponsesStream:
     """Implements `exchange.Stream`. `finish` gives the whole response of a finished request."""
 
-    def __init__(self, head: dict[str, Any], finish: Callable[[Done], dict[str, Any]]) -> None:
+    def __init__(
+        self, head: dict[str, Any], message_id: str, finish: Callable[[Done], dict[str, Any]]
+    ) -> None:
         self.head = head
         self.finish = finish
         self.number = 0
         self.shown = 0
-        self.message_id = f"msg_{head['id']}"
+        self.message_id = message_id
 
     def opening(self) -> list[Event]:
         return [

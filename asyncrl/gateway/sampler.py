@@ -30,28 +30,48 @@ class Sampler:
     """Shared by all episodes of a gateway."""
 
     def __init__(
-        self, engines: Engines, renderer: ChatRenderer, parse: Callable[[str], Action], max_model_len: int
+        self, engines: Engines, renderer: ChatRenderer, parse: Callable[[str], Action], max_tokens: int = 0
     ) -> None:
+        """max_tokens: bound on a conversation with its answer; 0 for that of the engines alone."""
         self.engines = engines
         self.renderer = renderer
         self.parse = parse
-        self.max_model_len = max_model_len
+        self.max_tokens = max_tokens
         self.pauses = Pauses()
 
-    def prepare_chat(self, episode: Episode, conversation: Conversation, sampling: Sampling) -> Prepared:
-        """Find what a conversation continues. Raises `InputError`, `ContextTooLong`, `EpisodeEnded`."""
+    async def context_limit(self, episode: Episode) -> int:
+        """Return the longest context with its answer in this episode, in tokens.
+
+        Raises `InfrastructureError` where that is not known because no engine has answered yet.
+        """
+        served = await self.engines.context_limit()
+        limits = [n for n in (episode.spec.max_tokens, self.max_tokens, served) if n]
+        if not limits:
+            episode.counters["infrastructure_errors"] += 1
+            raise InfrastructureError("no engine answers, so the length of its contexts is not known")
+        return min(limits)
+
+    async def prepare_chat(
+        self, episode: Episode, conversation: Conversation, sampling: Sampling
+    ) -> Prepared:
+        """Find what a conversation continues.
+
+        Raises `InputError`, `ContextTooLong`, `EpisodeEnded`, `InfrastructureError`.
+        """
+        limit = await self.context_limit(episode)
         episode.check_open()
         parent, context = continue_chat(self.renderer, episode, conversation)
-        return self._prepared(episode, sampling, parent, context, conversation=conversation)
+        return self._prepared(episode, sampling, parent, context, limit, conversation=conversation)
 
-    def prepare_prompt(self, episode: Episode, prompt: str | list[int], sampling: Sampling) -> Prepared:
+    async def prepare_prompt(self, episode: Episode, prompt: str | list[int], sampling: Sampling) -> Prepared:
         """The same for a plain prompt, text or token ids."""
+        limit = await self.context_limit(episode)
         episode.check_open()
         if isinstance(prompt, str):
             parent, context = continue_text(self.renderer, episode, prompt)
-            return self._prepared(episode, sampling, parent, context, prompt_text=prompt)
+            return self._prepared(episode, sampling, parent, context, limit, prompt_text=prompt)
         parent, context = continue_ids(episode, np.asarray(prompt, np.int32))
-        return self._prepared(episode, sampling, parent, context)
+        return self._prepared(episode, sampling, parent, context, limit)
 
     async def sample(self, prepared: Prepared, on_text: OnText | None = None) -> list[Sampled]:
         """Sample the answers. `on_text` receives the text of a single answer as it grows.
@@ -117,6 +137,7 @@ class Sampler:
         sampling: Sampling,
         parent: Call | None,
         context: np.ndarray,
+        limit: int,
         conversation: Conversation | None = None,
         prompt_text: str | None = None,
     ) -> Prepared:
@@ -126,16 +147,12 @@ class Sampler:
             episode.limit = episode.limit or "max_calls"
             raise InputError(f"this episode may make {spec.max_calls} calls; it has made {made}")
         read_ids = np.concatenate([token_ids(parent), context])
-        limit = min(spec.max_tokens or self.max_model_len, self.max_model_len)
         room = limit - len(read_ids)
         if not len(read_ids):
             raise InputError("prompt: must not be empty")
         if room < 1:
             episode.limit = episode.limit or "max_tokens"
-            raise ContextTooLong(
-                f"the conversation has {len(read_ids)} tokens and the limit with an answer is {limit} "
-                "(context_length_exceeded)"
-            )
+            raise ContextTooLong(len(read_ids), limit)
         episode.touched = episode.clock()
         for name in sampling.ignored:
             episode.counters[f"ignored: {name}"] += 1
@@ -146,7 +163,7 @@ class Sampler:
         read_digest = digest(read_ids)
         episode.asked[read_digest] += 1
         return Prepared(
-            id=uuid.uuid4().hex,
+            id=sampling.id_prefix + uuid.uuid4().hex,
             episode=episode,
             sampling=sampling,
             parent=parent,

@@ -19,13 +19,26 @@ from asyncrl.types import Message
 class Engines(Generator, Protocol):
     """A router over engines. It ends a request whose `generate` is cancelled."""
 
+    async def context_limit(self) -> int:
+        """Longest context with its answer that the engines take, in tokens; 0 while unknown."""
+        ...
+
     def hold(self, session: str, num_tokens: int, ttl_s: float) -> None:
         """Say that a session's context of `num_tokens` is needed again within `ttl_s`; 0 says that it is not."""
         ...
 
 
 class ContextTooLong(InputError):
-    """The conversation leaves no room for an answer."""
+    """The conversation leaves no room for an answer. Each API format has words of its own for it, which clients look
+    for; see `exchange.Format.too_long`.
+
+    num_tokens: of the conversation. limit: of a conversation with its answer.
+    """
+
+    def __init__(self, num_tokens: int, limit: int) -> None:
+        super().__init__(f"the conversation has {num_tokens} tokens and the limit with an answer is {limit}")
+        self.num_tokens = num_tokens
+        self.limit = limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +56,8 @@ class Sampling:
     """Parameters the client gave that have no effect here."""
     agent: str = ""
     """Sub-agent that asks."""
+    id_prefix: str = ""
+    """Of the answer's id, as the API format has it."""
     ttl_s: float | None = None
     """Client's hint for how long it will be before this conversation goes on."""
 

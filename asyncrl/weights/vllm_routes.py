@@ -10,7 +10,7 @@ generation requests, bodies are msgpack with raw arrays, and answers stream back
 `POST /asyncrl/v1/weights/commit`  a `WeightFile` -> pause, load, set the version, resume; with `finish_requests`
                                    running requests end under the old weights first; an adapter is loaded beside
                                    those in use
-`GET  /asyncrl/v1/state`           {version, paused, running, waiting, kv_usage, kv_tokens}
+`GET  /asyncrl/v1/state`           {version, paused, running, waiting, kv_usage, kv_tokens, max_model_len}
 
 All of them exist again under `/policies/NAME` for every further policy whose adapters the engine serves.
 
@@ -116,7 +116,9 @@ class Routes:
 
     async def _state(self, policy: Served, engine: Any) -> dict[str, Any]:
         version = await policy.newest(engine)
-        return {"version": version, "paused": await engine.is_paused(), **_pressure(engine)}
+        length = engine.vllm_config.model_config.max_model_len
+        state = {"version": version, "paused": await engine.is_paused(), "max_model_len": int(length)}
+        return state | _pressure(engine)
 
     async def _generate(
         self, policy: Served, engine: Any, body: dict[str, Any], receive: Any, send: Any

@@ -21,6 +21,7 @@ class ScriptedEngine:
         self.renderer, self.reply = renderer, reply
         self.requests, self.held = [], []
         self.failure = None
+        self.max_model_len = CONTEXT
 
     def tokens(self, text):
         singles = [self.renderer.tokenizer.encode(c, add_special_tokens=False) for c in text]
@@ -40,6 +41,9 @@ class ScriptedEngine:
         reason = "stop" if len(cut) == len(ids) else "length"
         return Generated(cut, logprobs, np.full(len(cut), 7, np.int32), reason, 0)
 
+    async def context_limit(self):
+        return self.max_model_len
+
     def hold(self, session, num_tokens, ttl_s):
         self.held.append((session, num_tokens, ttl_s))
 
@@ -56,7 +60,7 @@ class Gateway:
     def __init__(self, renderer, reply):
         self.engine = ScriptedEngine(renderer, reply)
         self.renderer = renderer
-        self.episodes = Episodes(Sampler(self.engine, renderer, parse_hermes, CONTEXT))
+        self.episodes = Episodes(Sampler(self.engine, renderer, parse_hermes))
         self.app = create_gateway_app(self.episodes, self.engine, token="secret")
 
     def http(self, key=""):

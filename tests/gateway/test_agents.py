@@ -20,7 +20,7 @@ from asyncrl.gateway.agent_group import AgentRunner, AgentSettings, LocalHost, j
 from asyncrl.gateway.agents import CallableAgent, CommandAgent, OpenEpisode, Report, load_agent, parse_report
 from asyncrl.types import FailureClass, Lease, Status, Task
 
-EPISODE = OpenEpisode("id", "ep-key", "http://gateway")
+EPISODE = OpenEpisode("id", "ep-key", "reward-key", "http://gateway")
 LEASE = Lease(
     "lease", Task("t", "agent", 4), version=3, deadline=4, group_size=3, attempt=1, expires_in_s=60.0
 )
@@ -47,6 +47,14 @@ def test_a_command_does_not_see_the_workers_secrets(monkeypatch):
     monkeypatch.setenv("ASYNCRL_TOKEN", "secret")
     code = "import os; print('{\"reward\": %d}' % ('ASYNCRL_TOKEN' in os.environ))"
     assert run_command(code).reward == 0.0
+
+
+def test_a_command_can_report_rewards_over_http_and_what_it_starts_inherits_no_key_for_that():
+    code = (
+        "import json, os, sys; task = json.load(sys.stdin); key = task['reward_key']; "
+        "print(json.dumps({'reward': 2 * (key == 'reward-key') + (key in str(dict(os.environ)))}))"
+    )
+    assert run_command(code).reward == 2.0
 
 
 def test_a_crash_keeps_what_was_reported_and_says_why():

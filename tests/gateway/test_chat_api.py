@@ -137,7 +137,7 @@ def test_rewards_of_calls_count_on_every_path_through_them(make_gateway):
         more = [USER, said(first), {"role": "user", "content": "a"}]
         second = await ask(client, more)
         await ask(client, [*more[:2], {"role": "user", "content": "b"}])
-        async with gateway.http(episode.key) as http:
+        async with gateway.http(episode.reward_key) as http:
             answer = await http.post("/asyncrl/v1/reward", json={"reward": 0.5, "call_id": first.id})
             assert (answer.status_code, answer.json()) == (200, {"reward": 0.5})
         async with gateway.http("secret") as http:
@@ -151,6 +151,26 @@ def test_rewards_of_calls_count_on_every_path_through_them(make_gateway):
     assert [t.reward for t in trajectories] == [1.75, 1.5]
     assert [[turn.reward for turn in t.turns] for t in trajectories] == [[0.5, 0.25], [0.0]]
     assert [t.components for t in trajectories] == [{"form": 1.0}, {}], "the second branch lacks the call"
+
+
+def test_the_key_an_agent_calls_with_cannot_reward_it(make_gateway):
+    async def scenario():
+        gateway = make_gateway(lambda prompt: "yes")
+        episode = await gateway.open()
+        await ask(gateway.openai(episode), [USER])
+        answers = []
+        for key in (episode.key, "reward-none", "secret"):
+            async with gateway.http(key) as http:
+                answers.append(await http.post("/asyncrl/v1/reward", json={"reward": 5.0}))
+        async with gateway.http(episode.reward_key) as http:
+            models = await http.get("/v1/models")
+        return answers, models.status_code, await gateway.finish(episode, reward=1.0)
+
+    answers, models, (trajectories, _) = asyncio.run(scenario())
+    assert [answer.status_code for answer in answers] == [403, 401, 401]
+    assert "use the episode's reward_key" in answers[0].text
+    assert models == 401
+    assert trajectories[0].reward == 1.0
 
 
 def test_streamed_text_is_the_whole_text_and_is_recorded(make_gateway):

@@ -85,9 +85,14 @@ def test_no_request_is_answered_by_a_server_error(make_gateway):
     async def scenario():
         gateway, rng, seen = make_gateway(lambda prompt: "ok"), random.Random(0), Counter()
         episode = await gateway.open()
-        async with gateway.http(episode.key) as agent, gateway.http("secret") as owner:
+        async with (
+            gateway.http(episode.key) as agent,
+            gateway.http(episode.reward_key) as harness,
+            gateway.http("secret") as owner,
+        ):
+            others = {"/asyncrl/v1/reward": harness, "/asyncrl/v1/episodes": owner}
             for path, body in BODIES.items():
-                http = owner if path.startswith("/asyncrl/v1/episodes") else agent
+                http = others.get(path, agent)
                 assert (await http.post(path, json=body)).status_code == 200, path
                 for number in range(REQUESTS):
                     sent = raw(disturbed(body, rng), rng)

@@ -71,7 +71,7 @@ def test_arguments_that_no_call_could_have_are_shown_to_the_model_as_the_text_th
     messages = [USER, {"role": "assistant", "content": "", "tool_calls": [call]}, result]
     body = {"messages": messages} if path != "/v1/responses" else {"input": [USER, *items, output]}
     gateway = make_gateway(lambda prompt: "yes")
-    gateway.episodes.sampler.max_model_len = 10**6
+    gateway.engine.max_model_len = 10**6
     answer = asyncio.run(post(gateway, path, body))
     assert answer.status_code == 200, answer.text[:300]
     read = gateway.renderer.tokenizer.decode(gateway.engine.requests[0].token_ids.tolist())

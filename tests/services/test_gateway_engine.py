@@ -27,6 +27,7 @@ from asyncrl.types import Status
 pytestmark = pytest.mark.slow
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
 TOOLS = [{"type": "function", "function": {"name": "mul", "description": "", "parameters": PARAMETERS}}]
+FLAT = [{"type": "function", "name": "mul", "description": "", "parameters": PARAMETERS, "strict": False}]
 USER = {"role": "user", "content": "6 * 8"}
 CALL = {"type": "function", "id": "call00000", "function": {"name": "mul", "arguments": {"a": 6, "b": 8}}}
 RESULT = {"role": "tool", "tool_call_id": "call00000", "content": "48"}
@@ -70,9 +71,7 @@ def gateway(taught, tiny_model, engine_url, publish_weights, tmp_path_factory):
     folder = tmp_path_factory.mktemp("gateway")
 
     version = publish_weights(taught)
-    config = parse_config(
-        {"model": {"path": tiny_model}, "env": {"name": "gridworld"}, "engine": {"max_model_len": 256}}
-    )
+    config = parse_config({"model": {"path": tiny_model}, "env": {"name": "gridworld"}})
     (folder / "config.json").write_text(config.model_dump_json())
     family = Family(folder)
     try:
@@ -111,61 +110,152 @@ def check_the_taught_episode(gateway, taught, check_agreement):
     return check
 
 
-def chat_agent(url):
+def chat_agent(url, stream=False):
+    """An agent of the openai package's chat completions."""
+
+    def ask(client, messages):
+        options = {"model": "m", "messages": messages, "tools": TOOLS}
+        if not stream:
+            return client.chat.completions.create(**options).choices[0]
+        with client.chat.completions.stream(**options) as events:
+            return events.get_final_completion().choices[0]
+
     def agent(key):
         client = openai.OpenAI(base_url=f"{url}/v1", api_key=key)
         messages = [USER]
-        while (
-            said := client.chat.completions.create(model="m", messages=messages, tools=TOOLS)
-            .choices[0]
-            .message
-        ).tool_calls:
-            messages += [said, {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": "48"}]
-        assert said.content == "48"
+        while (choice := ask(client, messages)).finish_reason == "tool_calls":
+            (call,) = choice.message.tool_calls
+            assert (call.function.name, json.loads(call.function.arguments)) == ("mul", {"a": 6, "b": 8})
+            said = choice.message.model_dump(exclude_none=True, include={"role", "content", "tool_calls"})
+            messages += [said, {"role": "tool", "tool_call_id": call.id, "content": "48"}]
+        assert (choice.message.content, choice.finish_reason) == ("48", "stop")
 
     return agent
 
 
-def test_a_chat_agent_of_the_openai_client_calls_its_tool_and_answers(gateway, check_the_taught_episode):
-    check_the_taught_episode(play(gateway, chat_agent(gateway.url)))
+def responses_agent(url, stream=False):
+    """An agent of the openai package's responses, which goes on by id when it does not stream."""
 
+    def ask(client, **options):
+        options |= {"model": "m", "tools": FLAT}
+        if not stream:
+            return client.responses.create(**options)
+        with client.responses.stream(**options) as events:
+            return events.get_final_response()
 
-def test_an_agent_of_the_anthropic_client_streams_the_same_tokens(gateway, check_the_taught_episode):
     def agent(key):
-        client = anthropic.Anthropic(base_url=gateway.url, api_key=key)
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key=key)
+        first = ask(client, input=[USER])
+        (call,) = first.output
+        assert (call.type, call.name, json.loads(call.arguments)) == (
+            "function_call",
+            "mul",
+            {"a": 6, "b": 8},
+        )
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "48"}
+        if stream:
+            said = call.model_dump(include={"type", "id", "call_id", "name", "arguments"})
+            second = ask(client, input=[USER, said, result])
+        else:
+            second = ask(client, input=[result], previous_response_id=first.id)
+        assert (second.output_text, second.status) == ("48", "completed")
+
+    return agent
+
+
+def messages_agent(url, stream=False):
+    """An agent of the anthropic package."""
+
+    def ask(client, messages):
         tools = [{"name": "mul", "input_schema": PARAMETERS}]
-        messages = [USER]
-        with client.messages.stream(model="m", max_tokens=99, messages=messages, tools=tools) as stream:
-            first = stream.get_final_message()
-        result = {"type": "tool_result", "tool_use_id": first.content[-1].id, "content": "48"}
-        messages += [{"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
-        with client.messages.stream(model="m", max_tokens=99, messages=messages, tools=tools) as stream:
-            assert "".join(stream.text_stream) == "48"
+        options = {"model": "m", "max_tokens": 99, "messages": messages, "tools": tools}
+        if not stream:
+            return client.messages.create(**options)
+        with client.messages.stream(**options) as events:
+            return events.get_final_message()
 
-    ours = play(gateway, agent)
-    check_the_taught_episode(ours)
-    theirs = play(gateway, chat_agent(gateway.url))
-    assert ours[0][0].token_ids.tolist() == theirs[0][0].token_ids.tolist()
+    def agent(key):
+        client = anthropic.Anthropic(base_url=url, api_key=key)
+        first = ask(client, [USER])
+        (use,) = first.content
+        assert (first.stop_reason, use.name, use.input) == ("tool_use", "mul", {"a": 6, "b": 8})
+        result = {"type": "tool_result", "tool_use_id": use.id, "content": "48"}
+        said = [use.model_dump(include={"type", "id", "name", "input"})]
+        second = ask(
+            client, [USER, {"role": "assistant", "content": said}, {"role": "user", "content": [result]}]
+        )
+        assert (second.content[0].text, second.stop_reason) == ("48", "end_turn")
+
+    return agent
 
 
-@pytest.mark.parametrize("api", ["chat", "responses"])
-def test_an_agent_of_the_openai_agents_framework_is_one_trajectory(gateway, check_the_taught_episode, api):
+def framework_agent(url, stream=False, api="OpenAIChatCompletionsModel"):
+    """An agent of the openai-agents framework."""
     agents = pytest.importorskip("agents")
+
+    async def run(agent):
+        if not stream:
+            return await agents.Runner.run(agent, "6 * 8")
+        result = agents.Runner.run_streamed(agent, "6 * 8")
+        kinds = [
+            event.name async for event in result.stream_events() if event.type == "run_item_stream_event"
+        ]
+        assert kinds == ["tool_called", "tool_output", "message_output_created"]
+        return result
 
     def agent(key):
         agents.set_tracing_disabled(True)
-        client = openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=key)
-        kind = agents.OpenAIChatCompletionsModel if api == "chat" else agents.OpenAIResponsesModel
+        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key)
 
         @agents.function_tool
         def mul(a: int, b: int) -> int:
             return a * b
 
-        model = kind(model="m", openai_client=client)
-        result = asyncio.run(agents.Runner.run(agents.Agent(name="a", model=model, tools=[mul]), "6 * 8"))
+        model = getattr(agents, api)(model="m", openai_client=client)
+        result = asyncio.run(run(agents.Agent(name="a", model=model, tools=[mul])))
         assert result.final_output == "48"
 
-    check_the_taught_episode(play(gateway, agent))
+    return agent
+
+
+def framework_responses_agent(url, stream=False):
+    return framework_agent(url, stream, "OpenAIResponsesModel")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "make", [chat_agent, responses_agent, messages_agent, framework_agent, framework_responses_agent]
+)
+def test_an_agent_of_every_sdk_calls_its_tool_and_answers_in_one_exact_trajectory(
+    gateway, check_the_taught_episode, make, stream
+):
+    check_the_taught_episode(play(gateway, make(gateway.url, stream)))
+
+
+def test_the_sdks_lead_to_the_same_tokens(gateway):
+    ours, theirs = (play(gateway, make(gateway.url)) for make in (messages_agent, chat_agent))
+    assert ours[0][0].token_ids.tolist() == theirs[0][0].token_ids.tolist()
+
+
+def test_the_context_is_as_long_as_the_engine_says(gateway):
+    """The gateway was told nothing of the engine's 256 tokens; its own default is 2,048."""
+
+    def agent(key):
+        client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=key)
+        assert client.models.list().data[0].max_model_len == 256
+        with pytest.raises(openai.BadRequestError, match="maximum context length is 256 tokens") as caught:
+            client.completions.create(model="m", prompt=[5] * 256)
+        assert caught.value.code == "context_length_exceeded"
+        answer = client.completions.create(model="m", prompt=[5] * 255, max_tokens=9)
+        assert answer.usage.total_tokens == 256
+        claude = anthropic.Anthropic(base_url=gateway.url, api_key=key)
+        with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > 255 maximum"):
+            claude.messages.create(
+                model="m", max_tokens=9, messages=[{"role": "user", "content": "north " * 300}]
+            )
+
+    (trajectory,), summary = play(gateway, agent)
+    assert (trajectory.num_tokens, summary["limit"]) == (256, "max_tokens")
 
 
 def test_streamed_pieces_and_stop_strings_agree_with_a_forward_pass_at_temperature_one(
