@@ -56,6 +56,33 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Decoding:
+    """How tokens are chosen, and what is reported of them, where nothing is trained on the answer.
+
+    The defaults sample from the policy itself, which is what training assumes.
+    """
+
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    schema: str = ""
+    """JSON schema that the answer follows; tokens that would leave it are masked."""
+    top_logprobs: int | None = None
+    """Report so many of the likeliest tokens beside each; None reports none."""
+    prompt_logprobs: bool = False
+    """Report them for the context too."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the turn has to be sampled at once: what was sampled before matters, or is reported."""
+        penalties = self.presence_penalty, self.frequency_penalty, self.repetition_penalty
+        return bool(self.schema) or penalties != (0.0, 0.0, 1.0) or self.top_logprobs is not None
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One sampled assistant turn inside a trajectory: token positions `[start, end)`."""
 

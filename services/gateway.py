@@ -7,6 +7,8 @@
 `POST   /asyncrl/v1/episodes/ID/reward`   reward of a call or of the episode
 `POST   /asyncrl/v1/episodes/ID/finish`   end it; the answer holds its trajectories and counters
 `DELETE /asyncrl/v1/episodes/ID`          forget it
+`POST   /asyncrl/v1/keys`                 make a key whose calls no episode records, for evaluation
+`DELETE /asyncrl/v1/keys/ID`              end it
 
 These take the service's token; `services.gateway_api` has the routes that take an episode's key. Bodies are JSON,
 or msgpack where the content type says so; the answer is in the same form.
@@ -73,6 +75,7 @@ def create_gateway_app(episodes: Episodes, router: EngineRouter, token: str = ""
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
 
     _add_episode_routes(app, episodes)
+    _add_key_routes(app, episodes)
     return app
 
 
@@ -104,6 +107,18 @@ def _add_episode_routes(app: FastAPI, episodes: Episodes) -> None:
     @app.delete("/asyncrl/v1/episodes/{episode_id}")
     async def forget(request: Request, episode_id: str) -> Response:
         episodes.drop(episodes.by_id(episode_id))
+        return _reply(request, {})
+
+
+def _add_key_routes(app: FastAPI, episodes: Episodes) -> None:
+    @app.post("/asyncrl/v1/keys")
+    async def open_key(request: Request) -> Response:
+        opened = episodes.open_key()
+        return _reply(request, {"id": opened.id, "key": opened.key})
+
+    @app.delete("/asyncrl/v1/keys/{key_id}")
+    async def drop_key(request: Request, key_id: str) -> Response:
+        episodes.drop_key(key_id)
         return _reply(request, {})
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -25,8 +25,10 @@ from asyncrl.gateway.exchange import MODEL, Ask, Done, Event, Format, Stream, en
 from asyncrl.gateway.messages import MessagesFormat, read_conversation
 from asyncrl.gateway.prefixes import render_whole
 from asyncrl.gateway.responses import ResponsesFormat
+from asyncrl.gateway.sampler import together
 from asyncrl.gateway.sampling import ContextTooLong, Prepared, Sampled
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 AGENT_HEADER = b"x-asyncrl-agent"
@@ -128,15 +130,18 @@ class _Call:
     async def _complete(self, episode: Episode, ask: Ask) -> None:
         sampler = self.api.sampler
         if ask.conversation is not None:
-            prepared = await sampler.prepare_chat(episode, ask.conversation, ask.sampling)
+            prepared = [await sampler.prepare_chat(episode, ask.conversation, ask.sampling)]
         else:
-            prepared = await sampler.prepare_prompt(episode, ask.prompt, ask.sampling)
+            prepared = [await sampler.prepare_prompt(episode, p, ask.sampling) for p in ask.prompts]
         if ask.stream:
-            await self._stream(episode, ask, prepared)
+            await self._stream(episode, ask, prepared[0])
             return
-        answers = await self._unless_gone(sampler.sample(prepared))
-        sampler.record(prepared, answers)
-        await self.reply(200, self.format.answer(Done(ask, prepared, answers, sampler.renderer), episode))
+        answered = await self._unless_gone(together(sampler.sample(one) for one in prepared))
+        bodies = []
+        for one, answers in zip(prepared, answered, strict=True):
+            sampler.record(one, answers)
+            bodies.append(self.format.answer(Done(ask, one, answers, sampler.renderer), episode))
+        await self.reply(200, bodies[0] if len(bodies) == 1 else CompletionFormat.merge(bodies))
 
     async def _stream(self, episode: Episode, ask: Ask, prepared: Prepared) -> None:
         sampler = self.api.sampler
@@ -161,7 +166,7 @@ class _Call:
         sampler.record(prepared, answers)
         await self._events(stream.closing(Done(ask, prepared, answers, sampler.renderer)), last=True)
 
-    async def _unless_gone(self, work: Awaitable[list[Sampled]]) -> list[Sampled]:
+    async def _unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
         """Await `work`. Raises `ClientGone`, and ends the work, when the client disconnects first."""
         # The body was read, so what is left to receive is the end of the connection.
         gone = asyncio.ensure_future(self.receive())

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import aiohttp
@@ -184,7 +185,9 @@ class EngineClient:
 
 
 def _encode(request: GenerateRequest) -> dict[str, Any]:
+    decoding = {} if request.decoding is None else {"decoding": asdict(request.decoding)}
     return {
+        **decoding,
         "id": request.id,
         "token_ids": np.ascontiguousarray(request.token_ids, dtype="<i4").tobytes(),
         "max_tokens": request.max_tokens,
@@ -217,7 +220,14 @@ def decode_generated(message: dict[str, Any]) -> Generated:
         versions=versions,
         finish_reason=message["finish_reason"],
         cached_tokens=message["cached_tokens"],
+        top_logprobs=_likeliest(message.get("top_logprobs", ())),
+        prompt_logprobs=_likeliest(message.get("prompt_logprobs", ())),
     )
+
+
+def _likeliest(raw: Sequence[Sequence[Sequence[Any]]]) -> tuple[dict[int, float], ...]:
+    """Read [token ids, log-probabilities] per position."""
+    return tuple(dict(zip(ids, logprobs, strict=True)) for ids, logprobs in raw)
 
 
 def _fail(pending: _Pending, error: Exception) -> None:

@@ -28,7 +28,12 @@ class GatewayClient:
     async def open(self, spec: EpisodeSpec) -> OpenEpisode:
         """Open an episode. One that is opened but never finished expires by itself, so a repeat does no harm."""
         answer = await self._http.post(PREFIX, spec.model_dump(), self.timeout_s)
-        return OpenEpisode(answer["id"], answer["key"], answer["reward_key"], self.url)
+        return OpenEpisode(answer["id"], answer["key"], self.url, answer["reward_key"])
+
+    async def open_key(self) -> tuple[str, str]:
+        """Make a key whose calls no episode records, for evaluation; return its id and the key."""
+        answer = await self._http.post("/asyncrl/v1/keys", {}, self.timeout_s, repeat=False)
+        return answer["id"], answer["key"]
 
     async def describe(self, episode_id: str) -> dict[str, Any]:
         """Return how an episode stands: `calls`, `branches`, `running`, `reward`, `limit`, `counters`, ..."""

@@ -53,7 +53,7 @@ class LocalHost:
 
     async def open(self, spec: EpisodeSpec) -> OpenEpisode:
         episode = self.episodes.open(spec)
-        return OpenEpisode(episode.id, episode.key, episode.reward_key, self.url)
+        return OpenEpisode(episode.id, episode.key, self.url, episode.reward_key)
 
     async def describe(self, episode_id: str) -> dict[str, Any]:
         return self.episodes.by_id(episode_id).describe()

@@ -36,10 +36,10 @@ class OpenEpisode:
     id: str
     key: str
     """Its API key."""
-    reward_key: str
-    """Reports rewards over HTTP; for the one who runs the agent, never for what the policy writes or starts."""
     url: str
     """Address of the gateway; OpenAI's clients take it with `/v1` behind it, Anthropic's as it is."""
+    reward_key: str = ""
+    """Reports rewards over HTTP; for the one who runs the agent, never for what the policy writes or starts."""
 
     def environment(self) -> dict[str, str]:
         """Environment variables by which the SDKs find gateway and key."""

@@ -6,25 +6,35 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.gateway.conversation import chat_conversation
+from asyncrl.gateway.decoding import (
+    MAX_TOP_LOGPROBS,
+    NOT_KEPT,
+    read_decoding,
+    read_format,
+    refuse_recorded,
+)
 from asyncrl.gateway.episode import Episode
 from asyncrl.gateway.exchange import Ask, Done, Event, arguments_text, flag, openai_error, openai_too_long
-from asyncrl.gateway.fields import MAX_N, SAMPLING_IGNORED, ignored, integer, number, refuse, stops
+from asyncrl.gateway.fields import MAX_N, ignored, integer, number, refuse, stops
 from asyncrl.gateway.sampler import call_id
 from asyncrl.gateway.sampling import Prepared, Sampled, Sampling
+from asyncrl.types import Decoding
 
 _REFUSED: dict[str, tuple[Any, ...]] = {
-    "response_format": ({"type": "text"},),
-    "top_logprobs": (0,),
     "modalities": (["text"],),
     "audio": (),
     "functions": (),
     "function_call": (),
 }
-_IGNORED = SAMPLING_IGNORED | {"tool_choice": ("auto", "none"), "parallel_tool_calls": (True,)}
+_IGNORED: dict[str, tuple[Any, ...]] = {"tool_choice": ("auto", "none"), "parallel_tool_calls": (True,)}
 
 
 def read_sampling(
-    body: dict[str, Any], episode: Episode, max_tokens: int, dropped: tuple[str, ...]
+    body: dict[str, Any],
+    episode: Episode,
+    max_tokens: int,
+    dropped: tuple[str, ...],
+    decoding: Decoding | None = None,
 ) -> Sampling:
     """What OpenAI's chat and completion formats have in common. Raises `InputError`."""
     temperature = number(body, "temperature", 1.0, 0.0, 100.0)
@@ -38,6 +48,7 @@ def read_sampling(
         stop=stops(body.get("stop")),
         temperature=temperature,
         seed=seed,
+        decoding=decoding,
         parse_tools=body.get("tool_choice") != "none",
         ignored=dropped,
     )
@@ -55,9 +66,17 @@ class ChatFormat:
         options = body.get("stream_options")
         if options is not None and not isinstance(options, dict):
             raise InputError("stream_options: must be an object")
+        top = integer(body, "top_logprobs", 0, 0, MAX_TOP_LOGPROBS)
+        if top:
+            refuse_recorded(episode, "top_logprobs", NOT_KEPT)
+            if not body.get("logprobs"):
+                raise InputError("top_logprobs: needs logprobs to be true")
+        tools = body.get("tools") if body.get("tool_choice") != "none" else None
+        schema = read_format(body.get("response_format"), "response_format", True, episode, tools)
+        decoding, dropped = read_decoding(body, episode, schema, top or None)
         return Ask(
             body,
-            read_sampling(body, episode, limit, ignored(body, _IGNORED)),
+            read_sampling(body, episode, limit, (*dropped, *ignored(body, _IGNORED)), decoding),
             conversation=chat_conversation(body.get("messages"), body.get("tools")),
             stream=flag(body, "stream"),
         )
@@ -166,10 +185,18 @@ def _wire_calls(sampled: Sampled) -> list[dict[str, Any]]:
 def _logprobs(done: Done, sampled: Sampled) -> dict[str, Any] | None:
     if not done.ask.body.get("logprobs"):
         return None
-    ids = sampled.generated.token_ids.tolist()
-    tokens = [done.renderer.tokenizer.decode([i], skip_special_tokens=False) for i in ids]
+
+    def shown(token_id: int, logprob: float) -> dict[str, Any]:
+        token = done.renderer.tokenizer.decode([token_id], skip_special_tokens=False)
+        return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
+
+    generated, wanted = sampled.generated, done.ask.body.get("top_logprobs") or 0
+    # The engine adds the sampled token where it is not among the likeliest.
+    tops = [list(top.items())[:wanted] for top in generated.top_logprobs] or [[]] * len(generated.token_ids)
     content = [
-        {"token": token, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": []}
-        for token, logprob in zip(tokens, sampled.generated.logprobs.tolist(), strict=True)
+        shown(token_id, logprob) | {"top_logprobs": [shown(*one) for one in top]}
+        for token_id, logprob, top in zip(
+            generated.token_ids.tolist(), generated.logprobs.tolist(), tops, strict=True
+        )
     ]
     return {"content": content, "refusal": None}

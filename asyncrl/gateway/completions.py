@@ -1,25 +1,30 @@
-"""`/v1/completions`: a plain prompt, text or token ids."""
+"""`/v1/completions`: plain prompts, text or token ids; for an episode one, without its log-probabilities."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.gateway.chat import read_sampling, usage
+from asyncrl.gateway.decoding import (
+    MAX_TOP_LOGPROBS,
+    NOT_KEPT,
+    read_decoding,
+    read_format,
+    refuse_recorded,
+)
 from asyncrl.gateway.episode import Episode
 from asyncrl.gateway.exchange import Ask, Done, Event, flag, openai_error, openai_too_long
-from asyncrl.gateway.fields import SAMPLING_IGNORED, ignored, integer, refuse
+from asyncrl.gateway.fields import integer, refuse
 from asyncrl.gateway.sampler import call_id
 from asyncrl.gateway.sampling import Prepared, Sampled
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for this route."""
-_REFUSED: dict[str, tuple[Any, ...]] = {
-    "echo": (False,),
-    "suffix": ("",),
-    "best_of": (1,),
-    "logprobs": (0, 1, False),
-}
+MAX_PROMPTS = 512
+_REFUSED: dict[str, tuple[Any, ...]] = {"suffix": ("",), "best_of": (1,)}
 
 
 class CompletionFormat:
@@ -29,13 +34,43 @@ class CompletionFormat:
 
     def read(self, body: dict[str, Any], episode: Episode) -> Ask:
         refuse(body, _REFUSED)
-        limit = integer(body, "max_tokens", DEFAULT_MAX_TOKENS, 1)
-        sampling = read_sampling(body, episode, limit, ignored(body, SAMPLING_IGNORED))
-        return Ask(body, sampling, prompt=_prompt(body.get("prompt")), stream=flag(body, "stream"))
+        echo, wanted = flag(body, "echo"), _wanted(body)
+        if echo:
+            refuse_recorded(episode, "echo", NOT_KEPT)
+        elif wanted is not None and wanted > 1:
+            refuse_recorded(episode, "logprobs above 1", NOT_KEPT)
+        # What is asked for with 0 are log-probabilities of the prompt; engines sample one token at least.
+        limit = max(1, integer(body, "max_tokens", DEFAULT_MAX_TOKENS, 0 if echo else 1))
+        schema = read_format(body.get("response_format"), "response_format", True, episode, None)
+        decoding, dropped = read_decoding(body, episode, schema, wanted, echo)
+        stream, prompts = flag(body, "stream"), _prompts(body.get("prompt"))
+        if len(prompts) > 1:
+            refuse_recorded(episode, "prompt: several", "each call of it is one turn")
+        if stream and (echo or len(prompts) > 1):
+            raise InputError("stream: an echoed prompt or several prompts are answered whole")
+        return Ask(
+            body, read_sampling(body, episode, limit, dropped, decoding), prompts=prompts, stream=stream
+        )
 
     def answer(self, done: Done, episode: Episode) -> dict[str, Any]:
         choices = [_choice(done, index, sampled) for index, sampled in enumerate(done.answers)]
-        return {**_head(done.ask, done.prepared), "choices": choices, "usage": usage(done)}
+        counts = usage(done)
+        if done.ask.body.get("max_tokens") == 0:
+            counts |= {"completion_tokens": 0, "total_tokens": done.prompt_tokens}
+        return {**_head(done.ask, done.prepared), "choices": choices, "usage": counts}
+
+    @staticmethod
+    def merge(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """The answers to several prompts as one: choices in their order, counts added up."""
+        choices = [choice for answer in answers for choice in answer["choices"]]
+        counts = ("prompt_tokens", "completion_tokens", "total_tokens")
+        cached = sum(answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers)
+        usage = {name: sum(answer["usage"][name] for answer in answers) for name in counts}
+        return {
+            **answers[0],
+            "choices": [choice | {"index": index} for index, choice in enumerate(choices)],
+            "usage": usage | {"prompt_tokens_details": {"cached_tokens": cached}},
+        }
 
     def stream(self, ask: Ask, prepared: Prepared, episode: Episode) -> CompletionStream:
         return CompletionStream(ask, prepared)
@@ -77,17 +112,25 @@ class CompletionStream:
         return [("", openai_error(status, message))]
 
 
-def _prompt(raw: Any) -> str | list[int]:
-    """One prompt. Raises `InputError` for several, and for what is neither text nor token ids."""
-    one = raw[0] if isinstance(raw, list) and len(raw) == 1 and isinstance(raw[0], str | list) else raw
-    if isinstance(one, str):
-        return one
-    whole = isinstance(one, list) and all(isinstance(i, int) and not isinstance(i, bool) for i in one)
-    if not whole or not all(0 <= i < 2**31 for i in one):
-        raise InputError(
-            "prompt: must be one text or one list of token ids; ask for several in several calls"
-        )
-    return one
+def _wanted(body: dict[str, Any]) -> int | None:
+    """How many alternatives to show beside each token; None for no log-probabilities at all."""
+    value = body.get("logprobs")
+    if value is None or value is False:
+        return None
+    return 0 if value is True else integer(body, "logprobs", 0, 0, MAX_TOP_LOGPROBS)
+
+
+def _prompts(raw: Any) -> tuple[str | list[int], ...]:
+    """The prompts: one, or a list of them. Raises `InputError` for what is neither text nor token ids."""
+    several = isinstance(raw, list) and raw and isinstance(raw[0], str | list)
+    found = raw if several else [raw]
+    if len(found) > MAX_PROMPTS:
+        raise InputError(f"prompt: must be at most {MAX_PROMPTS} prompts, got {len(found)}")
+    for one in found:
+        whole = isinstance(one, list) and all(isinstance(i, int) and not isinstance(i, bool) for i in one)
+        if not isinstance(one, str) and (not whole or not all(0 <= i < 2**31 for i in one)):
+            raise InputError(f"prompt: must be texts or lists of token ids, got {str(one)[:100]!r}")
+    return tuple(found)
 
 
 def _head(ask: Ask, prepared: Prepared) -> dict[str, Any]:
@@ -100,20 +143,50 @@ def _head(ask: Ask, prepared: Prepared) -> dict[str, Any]:
 
 
 def _choice(done: Done, index: int, sampled: Sampled) -> dict[str, Any]:
-    return {
-        "index": index,
-        "text": sampled.text,
-        "logprobs": _logprobs(done, sampled),
-        "finish_reason": sampled.finish_reason,
-    }
+    body, text, reason = done.ask.body, sampled.text, sampled.finish_reason
+    if body.get("max_tokens") == 0:
+        text, reason = "", "length"
+    if body.get("echo"):
+        text = done.prepared.prompt_text or _decoded(done, done.prepared.read_ids.tolist())
+        text += "" if body.get("max_tokens") == 0 else sampled.text
+    return {"index": index, "text": text, "logprobs": _logprobs(done, sampled), "finish_reason": reason}
+
+
+def _decoded(done: Done, ids: list[int]) -> str:
+    return done.renderer.tokenizer.decode(ids, skip_special_tokens=False)
 
 
 def _logprobs(done: Done, sampled: Sampled) -> dict[str, Any] | None:
-    wanted = done.ask.body.get("logprobs")
-    if wanted is None or wanted is False:
+    """Log-probabilities of the answer, behind those of the prompt where that is echoed; its first token has none."""
+    body, generated = done.ask.body, sampled.generated
+    wanted = _wanted(body)
+    if wanted is None:
         return None
-    ids = sampled.generated.token_ids.tolist()
-    tokens = [done.renderer.tokenizer.decode([i], skip_special_tokens=False) for i in ids]
-    offsets = [sum(map(len, tokens[:k])) for k in range(len(tokens))]
-    logprobs = sampled.generated.logprobs.tolist()
-    return {"tokens": tokens, "token_logprobs": logprobs, "top_logprobs": None, "text_offset": offsets}
+    count = 0 if body.get("max_tokens") == 0 else len(generated.token_ids)
+    ids: list[int] = generated.token_ids.tolist()[:count]
+    logprobs: list[float | None] = list(generated.logprobs.tolist()[:count])
+    tops: list[dict[int, float] | None] = list(generated.top_logprobs[:count])
+    if body.get("echo"):
+        prompt = done.prepared.read_ids.tolist()
+        scores = generated.prompt_logprobs
+        ids = prompt + ids
+        logprobs = [None, *(top[i] for i, top in zip(prompt[1:], scores[1:], strict=True)), *logprobs]
+        tops = [None, *scores[1:], *tops]
+    tokens = [_decoded(done, [i]) for i in ids]
+    ends = list(itertools.accumulate(map(len, tokens), initial=0))
+    return {
+        "tokens": tokens,
+        "token_logprobs": logprobs,
+        "top_logprobs": [_by_text(done, top) for top in tops] if tops else None,
+        "text_offset": ends[:-1],
+    }
+
+
+def _by_text(done: Done, top: dict[int, float] | None) -> dict[str, float] | None:
+    """Log-probabilities by the tokens' texts; of several with one text the likeliest, which comes first."""
+    if top is None:
+        return None
+    found: dict[str, float] = {}
+    for token_id, logprob in top.items():
+        found.setdefault(_decoded(done, [token_id]), logprob)
+    return found

@@ -67,6 +67,8 @@ class Episode:
     """What the one who runs the agent reports rewards with."""
     spec: EpisodeSpec
     clock: Callable[[], float] = time.monotonic
+    recorded: bool = True
+    """False for a key without an episode: its calls are answered and forgotten."""
     tree: CallTree = field(default_factory=CallTree)
     counters: Counter[str] = field(default_factory=Counter)
     """`calls`, `sampled_tokens`, `context_tokens`, `cached_tokens`, `rendered_turns`, `undelivered_calls`,

@@ -15,6 +15,9 @@ from asyncrl.gateway.sampler import Sampler
 
 KEY_PREFIX = "ep-"
 REWARD_KEY_PREFIX = "reward-"
+EVAL_KEY_PREFIX = "eval-"
+MAX_KEYS = 1024
+"""Keys without an episode at once; they do not expire."""
 ENDED_S = 60.0
 """How long the result of an episode can be fetched again."""
 
@@ -42,6 +45,8 @@ class Episodes:
         self._by_id: dict[str, Episode] = {}
         self._by_key: dict[str, Episode] = {}
         self._by_reward_key: dict[str, Episode] = {}
+        self._keys: dict[str, Episode] = {}
+        """What keys without an episode call with, by id."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -56,6 +61,26 @@ class Episodes:
         self.counters["opened"] += 1
         return episode
 
+    def open_key(self) -> Episode:
+        """Return what calls with a fresh key that no episode records. Raises `UnavailableError` for too many."""
+        if len(self._keys) >= MAX_KEYS:
+            raise UnavailableError(
+                f"there are {MAX_KEYS} keys without an episode; delete some", retry_after_s=1.0
+            )
+        key = EVAL_KEY_PREFIX + secrets.token_urlsafe(24)
+        spec = EpisodeSpec(task_id=EVAL_KEY_PREFIX, temperature=None)
+        opened = Episode(uuid.uuid4().hex, key, "", spec, self.clock, recorded=False)
+        self._keys[opened.id] = self._by_key[key] = opened
+        return opened
+
+    def drop_key(self, key_id: str) -> None:
+        """Let a key without an episode serve no more, and end what it has running. Raises `NoEpisode`."""
+        if key_id not in self._keys:
+            raise NoEpisode(f"no key {key_id[:100]!r}")
+        dropped = self._keys.pop(key_id)
+        self._by_key.pop(dropped.key, None)
+        self.sampler.end(dropped)
+
     def by_id(self, episode_id: str) -> Episode:
         """Raises `NoEpisode`."""
         if episode_id not in self._by_id:
@@ -63,7 +88,10 @@ class Episodes:
         return self._by_id[episode_id]
 
     def by_key(self, key: str) -> Episode | None:
-        """The episode of a key. Keys are random, so a dictionary's timing tells nothing about them."""
+        """The episode of a key, or what stands for one where none is recorded.
+
+        Keys are random, so a dictionary's timing tells nothing about them.
+        """
         return self._by_key.get(key)
 
     def by_reward_key(self, key: str) -> Episode | None:

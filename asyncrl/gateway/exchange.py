@@ -25,8 +25,8 @@ class Ask:
     body: dict[str, Any]
     sampling: Sampling
     conversation: Conversation | None = None
-    prompt: str | list[int] = ""
-    """Of a plain completion, where there is no conversation."""
+    prompts: tuple[str | list[int], ...] = ()
+    """Of a plain completion, where there is no conversation; several only where no episode is recorded."""
     stream: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
     """Seconds since 1970."""
@@ -40,9 +40,10 @@ class Ask:
     @property
     def live(self) -> bool:
         """Whether text can be streamed while it grows: not while it may turn out to be a tool call, nor for several
-        answers at once."""
+        answers at once, nor where a turn is sampled whole."""
         tools = self.conversation is not None and self.conversation.tools and self.sampling.parse_tools
-        return self.stream and self.sampling.n == 1 and not tools
+        whole = self.sampling.decoding is not None and self.sampling.decoding.whole
+        return self.stream and self.sampling.n == 1 and not tools and not whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any
 from asyncrl.errors import InputError
 from asyncrl.gateway.chat import read_sampling
 from asyncrl.gateway.conversation import Conversation, chat_conversation, function_tool, text_of
+from asyncrl.gateway.decoding import read_decoding, read_format
 from asyncrl.gateway.episode import Episode
 from asyncrl.gateway.exchange import Ask, Done, Event, arguments_text, flag
 from asyncrl.gateway.fields import ignored, integer, stops
@@ -14,8 +15,6 @@ from asyncrl.gateway.sampler import call_id
 from asyncrl.gateway.sampling import Prepared, Sampled
 
 _IGNORED: dict[str, tuple[Any, ...]] = {
-    "top_p": (1, 1.0),
-    "top_k": (0,),
     "thinking": ({"type": "disabled"},),
     "tool_choice": ({"type": "auto"}, {"type": "none"}),
 }
@@ -41,7 +40,13 @@ class MessagesFormat:
         kind = choice.get("type") if isinstance(choice, dict) else choice
         common = {"temperature": body.get("temperature"), "tool_choice": kind}
         common["stop"] = list(stops(body.get("stop_sequences"), "stop_sequences")) or None
-        sampling = read_sampling(common, episode, limit, ignored(body, _IGNORED))
+        config = body.get("output_config") or {}
+        if not isinstance(config, dict):
+            raise InputError(f"output_config: must be an object, got {str(config)[:100]!r}")
+        tools = body.get("tools") if kind != "none" else None
+        schema = read_format(config.get("format"), "output_config.format", False, episode, tools)
+        decoding, dropped = read_decoding(body, episode, schema)
+        sampling = read_sampling(common, episode, limit, (*dropped, *ignored(body, _IGNORED)), decoding)
         return Ask(body, sampling, conversation=read_conversation(body), stream=flag(body, "stream"))
 
     def answer(self, done: Done, episode: Episode) -> dict[str, Any]:

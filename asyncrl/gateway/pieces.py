@@ -58,6 +58,8 @@ def cut_at_stop(
         generated.versions[:low],
         "stop",
         generated.cached_tokens,
+        generated.top_logprobs[:low],
+        generated.prompt_logprobs,
     )
     return cut, first_stop(decode(cut.token_ids), stop)[1]
 

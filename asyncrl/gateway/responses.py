@@ -8,19 +8,19 @@ from typing import Any
 from asyncrl.errors import InputError
 from asyncrl.gateway.chat import read_sampling
 from asyncrl.gateway.conversation import chat_conversation, function_tool, text_of
+from asyncrl.gateway.decoding import read_decoding, read_format
 from asyncrl.gateway.episode import Episode
 from asyncrl.gateway.exchange import Ask, Done, arguments_text, flag, openai_error, openai_too_long
-from asyncrl.gateway.fields import SAMPLING_IGNORED, ignored, integer, refuse
+from asyncrl.gateway.fields import ignored, integer, refuse
 from asyncrl.gateway.responses_stream import ResponsesStream
 from asyncrl.gateway.sampler import call_id
 from asyncrl.gateway.sampling import Prepared, Sampled
 
-_IGNORED = SAMPLING_IGNORED | {"tool_choice": ("auto", "none"), "parallel_tool_calls": (True,)}
+_IGNORED: dict[str, tuple[Any, ...]] = {"tool_choice": ("auto", "none"), "parallel_tool_calls": (True,)}
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "background": (False,),
     "conversation": (),
     "prompt": (),
-    "text": ({"format": {"type": "text"}}, {}),
 }
 
 
@@ -32,7 +32,15 @@ class ResponsesFormat:
     def read(self, body: dict[str, Any], episode: Episode) -> Ask:
         refuse(body, _REFUSED)
         limit = integer(body, "max_output_tokens", 0, 1)
-        sampling = read_sampling({**body, "n": None, "stop": None}, episode, limit, ignored(body, _IGNORED))
+        text = body.get("text") or {}
+        if not isinstance(text, dict):
+            raise InputError(f"text: must be an object, got {str(text)[:100]!r}")
+        tools = body.get("tools") if body.get("tool_choice") != "none" else None
+        schema = read_format(text.get("format"), "text.format", False, episode, tools)
+        decoding, dropped = read_decoding(body, episode, schema)
+        sampling = read_sampling(
+            {**body, "n": None, "stop": None}, episode, limit, (*dropped, *ignored(body, _IGNORED)), decoding
+        )
         items = (*_earlier(body.get("previous_response_id"), episode), *_items(body.get("input")))
         chat = _chat(items)
         if body.get("instructions"):
@@ -44,7 +52,8 @@ class ResponsesFormat:
         sampled = done.answers[0]
         response = response_head(done.ask, done.prepared)
         response["output"] = output_items(done.prepared, sampled)
-        episode.responses[response["id"]] = (*done.ask.items, *response["output"])
+        if episode.recorded:
+            episode.responses[response["id"]] = (*done.ask.items, *response["output"])
         cut = sampled.finish_reason == "length"
         response["status"] = "incomplete" if cut else "completed"
         response["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
@@ -129,6 +138,10 @@ def output_items(prepared: Prepared, sampled: Sampled) -> list[dict[str, Any]]:
 def _earlier(response_id: Any, episode: Episode) -> tuple[dict[str, Any], ...]:
     if response_id is None:
         return ()
+    if not episode.recorded:
+        raise InputError(
+            "previous_response_id: a key without an episode keeps no responses; send their items as input"
+        )
     items = episode.responses.get(str(response_id))
     if items is None:
         raise InputError(f"previous_response_id: this episode has no response {str(response_id)[:100]!r}")

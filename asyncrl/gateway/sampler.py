@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from asyncrl.rollout.render import ChatRenderer
 from asyncrl.types import Message
 
 OnText = Callable[[str], None]
+T = TypeVar("T")
 
 
 class Sampler:
@@ -82,14 +84,7 @@ class Sampler:
         try:
             if prepared.sampling.n == 1:
                 return [await self._answer(prepared, 0, on_text)]
-            tasks = [
-                asyncio.ensure_future(self._answer(prepared, i, None)) for i in range(prepared.sampling.n)
-            ]
-            try:
-                return list(await asyncio.gather(*tasks))
-            finally:
-                for task in tasks:
-                    task.cancel()
+            return await together(self._answer(prepared, i, None) for i in range(prepared.sampling.n))
         except InfrastructureError:
             prepared.episode.counters["infrastructure_errors"] += 1
             raise
@@ -100,6 +95,8 @@ class Sampler:
         """Add the answers to the episode's tree; to be done before the client can see them."""
         episode = prepared.episode
         episode.check_open()
+        if not episode.recorded:
+            return []
         calls = []
         for index, sampled in enumerate(answers):
             call = episode.tree.add(
@@ -161,7 +158,11 @@ class Sampler:
         max_tokens = min(n for n in (room, spec.max_tokens_per_turn, sampling.max_tokens) if n)
         root = parent.root if parent is not None else episode.next_root()
         read_digest = digest(read_ids)
-        episode.asked[read_digest] += 1
+        # Without an episode nothing is kept of a call: neither how often it was asked nor where it was served.
+        occurrence = 1
+        if episode.recorded:
+            episode.asked[read_digest] += 1
+            occurrence = episode.asked[read_digest]
         return Prepared(
             id=sampling.id_prefix + uuid.uuid4().hex,
             episode=episode,
@@ -170,16 +171,16 @@ class Sampler:
             context=context,
             read_ids=read_ids,
             read_digest=read_digest,
-            occurrence=episode.asked[read_digest],
+            occurrence=occurrence,
             max_tokens=max_tokens,
             root=root,
-            session=_session(episode, root),
+            session=_session(episode, root) if episode.recorded else "",
             conversation=conversation,
             prompt_text=prompt_text,
         )
 
     async def _answer(self, prepared: Prepared, index: int, on_text: OnText | None) -> Sampled:
-        stop = prepared.sampling.stop
+        stop, decoding = prepared.sampling.stop, prepared.sampling.decoding
         if not stop and on_text is None:
             generated = await self._generate(prepared, index, 0, prepared.read_ids, prepared.max_tokens)
             return self._read(prepared, generated, "")
@@ -187,7 +188,7 @@ class Sampler:
         shown, left, stopped = 0, prepared.max_tokens, ""
         while True:
             read_ids = np.concatenate([prepared.read_ids, *(p.token_ids for p in pieces)])
-            size = min(left, PIECE_TOKENS)
+            size = left if decoding is not None and decoding.whole else min(left, PIECE_TOKENS)
             pieces.append(await self._generate(prepared, index, len(pieces), read_ids, size))
             left -= len(pieces[-1].token_ids)
             generated, stopped = cut_at_stop(join(pieces), stop, self.renderer.text)
@@ -215,6 +216,7 @@ class Sampler:
             session=prepared.session,
             min_version=episode.spec.min_version,
             order=episode.spec.order,
+            decoding=sampling.decoding,
         )
         # In a task of its own, so that ending the episode ends the wait without cancelling the HTTP handler.
         task = asyncio.ensure_future(self.engines.generate(request))
@@ -264,6 +266,16 @@ class Sampler:
         prepared.episode.said.update(extend_key(b"", message) for message in said)
         key = prepared.conversation.key()
         return [extend_key(key, message) for message in said]
+
+
+async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results in order; when one raises, the others are cancelled."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def call_id(prepared_id: str, index: int) -> str:

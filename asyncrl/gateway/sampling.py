@@ -13,7 +13,7 @@ from asyncrl.gateway.conversation import Conversation
 from asyncrl.gateway.episode import Episode
 from asyncrl.gateway.tree import Call
 from asyncrl.rollout.generate import Generated, Generator
-from asyncrl.types import Message
+from asyncrl.types import Decoding, Message
 
 
 class Engines(Generator, Protocol):
@@ -51,6 +51,8 @@ class Sampling:
     stop: tuple[str, ...] = ()
     temperature: float = 1.0
     seed: int | None = None
+    decoding: Decoding | None = None
+    """What no episode may ask for, see `gateway.decoding`."""
     parse_tools: bool = True
     ignored: tuple[str, ...] = ()
     """Parameters the client gave that have no effect here."""

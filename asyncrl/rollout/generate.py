@@ -7,6 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
+from asyncrl.types import Decoding
+
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
@@ -29,6 +31,8 @@ class GenerateRequest:
     """Who takes the turn; "" is the main agent."""
     order: int = 0
     """Requests of lower order are scheduled first when there are more than an engine runs at once."""
+    decoding: Decoding | None = None
+    """None samples from the policy itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,10 @@ class Generated:
     """"stop" or "length"."""
     cached_tokens: int = 0
     """Context tokens the engine found in its prefix cache."""
+    top_logprobs: tuple[dict[int, float], ...] = ()
+    """Per sampled token, log-probabilities of the likeliest and of itself, likeliest first; where asked for."""
+    prompt_logprobs: tuple[dict[int, float], ...] = ()
+    """The same per token of the context, at temperature 1; nothing for the first."""
 
 
 class Generator(Protocol):

@@ -26,6 +26,7 @@ import logging
 import os
 import re
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,9 +38,10 @@ from vllm.envs import enable_envs_cache
 from vllm.exceptions import VLLMClientError
 from vllm.inputs.engine import TokensInput, tokens_input
 from vllm.lora.request import LoRARequest
-from vllm.sampling_params import RequestOutputKind
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
+from asyncrl.types import Decoding
 from asyncrl.weights.files import verify_weights
 from asyncrl.weights.position import weight_file_from_json
 from asyncrl.weights.vllm_served import Served, parse_version, served_from_environment
@@ -208,6 +210,8 @@ def _parse(request: dict[str, Any]) -> _Parsed:
             request.get("seed"),
             tuple(request.get("stop_token_ids", ())),
         )
+        if "decoding" in request:
+            sampling = _decoded_as(sampling, Decoding(**request["decoding"]))
         min_version, order = int(request.get("min_version", 0)), int(request.get("order", 0))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"request: {type(error).__name__}: {error}") from error
@@ -238,6 +242,27 @@ def _sampling(
     )
 
 
+def _decoded_as(plain: SamplingParams, decoding: Decoding) -> SamplingParams:
+    """Return parameters for a request that nothing is trained on. Raises `ValueError`."""
+    return SamplingParams(
+        max_tokens=plain.max_tokens,
+        temperature=plain.temperature,
+        seed=plain.seed,
+        stop_token_ids=plain.stop_token_ids,
+        top_p=decoding.top_p,
+        top_k=decoding.top_k,
+        min_p=decoding.min_p,
+        presence_penalty=decoding.presence_penalty,
+        frequency_penalty=decoding.frequency_penalty,
+        repetition_penalty=decoding.repetition_penalty,
+        structured_outputs=StructuredOutputsParams(json=decoding.schema) if decoding.schema else None,
+        logprobs=decoding.top_logprobs or 0,
+        prompt_logprobs=(decoding.top_logprobs or 0) if decoding.prompt_logprobs else None,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
 async def _run(
     engine: Any, request_id: str, parsed: _Parsed, adapter: LoRARequest | None = None
 ) -> dict[str, Any]:
@@ -255,13 +280,24 @@ async def _run(
         (step[token].logprob for step, token in zip(out.logprobs or (), out.token_ids, strict=True)),
         dtype="<f4",
     )
+    reported: dict[str, Any] = {}
+    if parsed.sampling.logprobs or parsed.sampling.prompt_logprobs is not None:
+        reported["top_logprobs"] = _likeliest(out.logprobs or ())
+        reported["prompt_logprobs"] = _likeliest(final.prompt_logprobs or ())
     return {
+        **reported,
         "token_ids": token_ids.tobytes(),
         "logprobs": logprobs.tobytes(),
         "spans": [[parse_version(s.version), s.start, s.end] for s in out.weight_versions or ()],
         "finish_reason": out.finish_reason,
         "cached_tokens": final.num_cached_tokens or 0,
     }
+
+
+def _likeliest(steps: Iterable[Any]) -> list[list[list[Any]]]:
+    """Return [token ids, log-probabilities] per position, likeliest first; a first token of a context has none."""
+    ranked = [sorted((step or {}).items(), key=lambda item: -item[1].logprob) for step in steps]
+    return [[[token for token, _ in one], [found.logprob for _, found in one]] for one in ranked]
 
 
 async def _read_body(receive: Any) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """A gateway in this process over an engine that answers by a script, and the real clients in front of it."""
 
+from types import SimpleNamespace
+
 import httpx
 import numpy as np
 import pytest
@@ -39,7 +41,18 @@ class ScriptedEngine:
         cut = ids[: request.max_tokens]
         logprobs = -np.arange(1, len(cut) + 1, dtype=np.float32) / 64
         reason = "stop" if len(cut) == len(ids) else "length"
-        return Generated(cut, logprobs, np.full(len(cut), 7, np.int32), reason, 0)
+        likeliest = {}
+        if request.decoding is not None and request.decoding.top_logprobs is not None:
+            # The token itself, and below it the tokens before it in the vocabulary.
+            below = range(request.decoding.top_logprobs)
+            likeliest["top_logprobs"] = tuple(
+                {int(i) - b: float(p) - b for b in below} | {int(i): float(p)}
+                for i, p in zip(cut, logprobs, strict=True)
+            )
+            if request.decoding.prompt_logprobs:
+                prompt = request.token_ids.tolist()
+                likeliest["prompt_logprobs"] = ({}, *({i: -i / 64, i + 1: -9.0} for i in prompt[1:]))
+        return Generated(cut, logprobs, np.full(len(cut), 7, np.int32), reason, 0, **likeliest)
 
     async def context_limit(self):
         return self.max_model_len
@@ -73,6 +86,13 @@ class Gateway:
             answer = await http.post("/asyncrl/v1/episodes", json={"task_id": "t", **spec})
         assert answer.status_code == 200, answer.text
         return self.episodes.by_id(answer.json()["id"])
+
+    async def open_key(self):
+        """What calls with a key that no episode records; takes the place of an episode for the clients."""
+        async with self.http("secret") as http:
+            answer = await http.post("/asyncrl/v1/keys")
+        assert answer.status_code == 200, answer.text
+        return SimpleNamespace(**answer.json())
 
     async def finish(self, episode, **body):
         async with self.http("secret") as http:

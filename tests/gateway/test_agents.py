@@ -20,7 +20,7 @@ from asyncrl.gateway.agent_group import AgentRunner, AgentSettings, LocalHost, j
 from asyncrl.gateway.agents import CallableAgent, CommandAgent, OpenEpisode, Report, load_agent, parse_report
 from asyncrl.types import FailureClass, Lease, Status, Task
 
-EPISODE = OpenEpisode("id", "ep-key", "reward-key", "http://gateway")
+EPISODE = OpenEpisode("id", "ep-key", "http://gateway", "reward-key")
 LEASE = Lease(
     "lease", Task("t", "agent", 4), version=3, deadline=4, group_size=3, attempt=1, expires_in_s=60.0
 )

@@ -29,6 +29,14 @@ BODIES = {
         "model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "system": "be brief",
         "tools": [{"name": "add", "input_schema": {"type": "object"}}], "stream": False,
     },
+    "/v1/completions?eval": {
+        "prompt": ["hi", [5, 6]], "max_tokens": 4, "echo": True, "logprobs": 2, "top_p": 0.5, "top_k": 3,
+        "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}},
+    },
+    "/v1/chat/completions?eval": {
+        "messages": MESSAGES, "logprobs": True, "top_logprobs": 3, "min_p": 0.1, "presence_penalty": 0.5,
+        "response_format": {"type": "json_object"},
+    },
     "/v1/messages/count_tokens": {"model": "m", "messages": [{"role": "user", "content": "hi"}]},
     "/asyncrl/v1/reward": {"reward": 0.5, "components": {"a": 1.0}},
     "/asyncrl/v1/episodes": {
@@ -84,15 +92,16 @@ def raw(body, rng):
 def test_no_request_is_answered_by_a_server_error(make_gateway):
     async def scenario():
         gateway, rng, seen = make_gateway(lambda prompt: "ok"), random.Random(0), Counter()
-        episode = await gateway.open()
+        episode, key = await gateway.open(), await gateway.open_key()
         async with (
             gateway.http(episode.key) as agent,
             gateway.http(episode.reward_key) as harness,
             gateway.http("secret") as owner,
+            gateway.http(key.key) as evaluation,
         ):
             others = {"/asyncrl/v1/reward": harness, "/asyncrl/v1/episodes": owner}
             for path, body in BODIES.items():
-                http = others.get(path, agent)
+                http = evaluation if path.endswith("?eval") else others.get(path, agent)
                 assert (await http.post(path, json=body)).status_code == 200, path
                 for number in range(REQUESTS):
                     sent = raw(disturbed(body, rng), rng)
