@@ -7,6 +7,7 @@ import pytest
 
 from asyncrl.env.check import check_env, to_action
 from asyncrl.env.protocol import Action, ToolCall
+from asyncrl.env.sandbox.jail.client import LauncherClient
 from asyncrl.envs.terminal import verify
 from asyncrl.envs.terminal.env import Terminal
 from asyncrl.envs.terminal.folder import find_folders, read_folder, rename_paths
@@ -204,6 +205,8 @@ FROM_THE_PROGRAM = {
     "a folder in the place of the reward, and another reward": "mkdir -p /logs/verifier/reward.txt; "
     "echo '{\"reward\": 1}' > /logs/verifier/reward.json",
     "other tests": "chmod -R u+w /tests; rm -f /tests/*; echo 'exit 0' > /tests/test.sh; echo > /tests/check.py",
+    "a reward of its own, and the end of the tests": "echo 1 > /logs/verifier/reward.txt; kill -9 $PPID",
+    "a reward by a process that stays": "(setsid bash -c 'while :; do echo 1 > /logs/verifier/reward.txt; done' &)",
     "a link in the place of the reward": "ln -s /work/mine /logs/verifier/reward.txt; echo 1 > /work/mine",
 }
 INSTEAD_OF_A_LIBRARY = ("unittest/__main__.py", "unittest/__init__.py", "subprocess.py", "sitecustomize.py")
@@ -284,8 +287,21 @@ END
 """
 
 
-@pytest.mark.parametrize(("hardened", "reward"), [(True, 0.0), (False, 1.0)])
-def test_a_script_that_the_tests_run_cannot_read_the_verdicts_token(tmp_path, monkeypatch, hardened, reward):
+@pytest.mark.parametrize(
+    ("hardened", "traced", "reward"), [(True, False, 0.0), (False, True, 0.0), (False, False, 1.0)]
+)
+def test_a_script_that_the_tests_run_cannot_read_the_verdicts_token(
+    tmp_path, monkeypatch, hardened, traced, reward
+):
+    if not traced:
+        boot = LauncherClient._boot.__func__
+
+        async def untraced(cls):
+            client = await boot(cls)
+            client.traces = False
+            return client
+
+        monkeypatch.setattr(LauncherClient, "_boot", classmethod(untraced))
     if not hardened:
         open_text = (
             verify.runner_text()

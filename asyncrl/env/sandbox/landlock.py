@@ -90,6 +90,9 @@ class LandlockSandbox(LocalSandbox):
     def _judge_paths(self) -> tuple[str, str]:
         return f"{self._path}/tests", f"{self._path}/logs"
 
+    def _temporary_paths(self) -> tuple[str, ...]:
+        return (f"{self._path}/tmp", f"{self._path}/shm")
+
     def _rules(self, rights: int, judging: bool) -> list[tuple[int, str]]:
         rules = [(READ, path) for pattern in READABLE for path in glob.glob(pattern)]
         rules += [(READ_FILE | WRITE_FILE, path) for path in DEVICES if os.path.exists(path)]

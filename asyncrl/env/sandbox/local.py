@@ -56,6 +56,8 @@ class Command:
     argv: list[str]
     env: dict[str, str]
     cwd: str = "/"
+    judge: dict[str, Any] | None = None
+    """What `jail.trace.Tracer` takes, for a program whose children include the agent's."""
     supervise: bool = False
     """Run below a subreaper that ends leftovers; for jails without a pid namespace."""
     filter: str = ""
@@ -207,6 +209,7 @@ class LocalSandbox(BaseSandbox):
             "env": command.env,
             "cwd": command.cwd,
             "supervise": command.supervise,
+            "judge": command.judge,
             "filter": command.filter,
             "empty_network": command.empty_network,
             "keep_user": command.keep_user,
@@ -241,6 +244,10 @@ class LocalSandbox(BaseSandbox):
         """The judge's folders as its programs see them."""
         return TESTS, LOGS
 
+    def _temporary_paths(self) -> tuple[str, ...]:
+        """Where programs may write besides the session's folder."""
+        return ("/tmp", "/dev/shm")
+
     async def run_judge(
         self,
         argv: Sequence[str],
@@ -251,6 +258,11 @@ class LocalSandbox(BaseSandbox):
     ) -> ExecResult:
         """Run a program of the session's judge. Taken by `LocalJudge`."""
         command = self._command(self._checked(argv), self._environment(env), self.workdir, judging=True)
+        assert self._launcher is not None
+        if self._launcher.traces and not command.keep_user:
+            tests, logs = self._judge_paths()
+            writable = [self.workdir, *self._temporary_paths()]
+            command.judge = {"tests": tests, "logs": logs, "writable": writable}
         return await self._run_command(command, stdin, timeout_s, max_output_bytes)
 
     async def _run_command(

@@ -31,5 +31,8 @@ class SubprocessSandbox(LocalSandbox):
     def _judge_paths(self) -> tuple[str, str]:
         return f"{self._path}/tests", f"{self._path}/logs"
 
+    def _temporary_paths(self) -> tuple[str, ...]:
+        return (f"{self._path}/tmp", f"{self._path}/shm")
+
     def _command(self, argv: list[str], env: dict[str, str], cwd: str, judging: bool = False) -> Command:
         return Command(argv, env, cwd, rlimits={"CORE": 0})

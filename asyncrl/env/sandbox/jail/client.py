@@ -146,6 +146,8 @@ class LauncherClient(Channel):
         """Whether sessions get a fresh user id."""
         self.base = ""
         """Folder, in the launcher's view, with `etc` to show inside and an empty `root`."""
+        self.traces = False
+        """Whether programs that a judge starts can be told from its own (`jail.trace`)."""
         self.landlock = 0
         """The kernel's Landlock version."""
 
@@ -180,7 +182,7 @@ class LauncherClient(Channel):
             client.end()
             raise
         client.mounts, client.uids = hello["mounts"], hello["uids"]
-        client.base, client.landlock = hello["base"], hello["landlock"]
+        client.base, client.landlock, client.traces = hello["base"], hello["landlock"], hello["traces"]
         return client
 
     def end(self) -> None:

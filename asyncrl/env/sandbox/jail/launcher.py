@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from asyncrl.env.sandbox.jail import channel, kernel, proc, spawn, uids
+from asyncrl.env.sandbox.jail import channel, kernel, proc, spawn, trace, uids
 from asyncrl.env.sandbox.jail.folders import Folders, Session
 
 HANDED_OUT = ("work", "net", "tests", "logs")
@@ -163,7 +163,7 @@ class Launcher:
             "uids": self._uids is not None,
             "base": self._folders.base,
         }
-        self._answer(message["id"], body | {"landlock": kernel.landlock_abi()})
+        self._answer(message["id"], body | {"landlock": kernel.landlock_abi(), "traces": trace.available()})
 
     def _on_open(self, message: dict[str, Any], fds: list[int]) -> None:
         uid = self._uids.take() if self._uids and message["own_uid"] else None
@@ -197,7 +197,7 @@ class Launcher:
             place = message["argv"].index("{filter}")
             message["argv"][place] = str(len(fds) - 1)
         error_read, error_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        supervised = message.get("supervise", False)
+        supervised = bool(message["supervise"] or message["judge"])
         pid = os.fork()
         if pid == 0:
             (spawn.supervise if supervised else spawn.run_program)(message, fds, error_write)

@@ -9,7 +9,7 @@ import resource
 import signal
 from typing import Any, NoReturn
 
-from asyncrl.env.sandbox.jail import kernel, proc, seccomp
+from asyncrl.env.sandbox.jail import kernel, proc, seccomp, trace
 
 NOT_FOUND, CANNOT_RUN = "not found: ", "cannot run: "
 """Prefixes of errors that are the session's own doing, not the machinery's: no such program; a folder that nobody may
@@ -101,23 +101,35 @@ def run_program(request: dict[str, Any], fds: list[int], error_fd: int) -> NoRet
 def supervise(request: dict[str, Any], fds: list[int], error_fd: int) -> NoReturn:
     """Called in a forked child; runs the program below itself and ends everything it leaves behind.
 
-    Without a pid namespace this is what finds detached processes: as subreaper it inherits them.
+    Without a pid namespace this is what finds detached processes: as subreaper it inherits them. With `judge` in the
+    request, the program is followed by a `trace.Tracer`.
     """
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM})
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    tracer = trace.Tracer(request["judge"]) if request.get("judge") else None
+    gate_read, gate_write = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if child == 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD, signal.SIGTERM})
+        os.close(gate_write)
+        os.read(gate_read, 1)
         run_program(request, fds, error_fd)
+    if tracer is not None:
+        try:
+            tracer.seize(child)
+        except OSError:
+            # A container may forbid it; then the program under test keeps the judge's rights.
+            tracer = None
+    os.close(gate_write)
     # Inherited pipe ends would keep the readers waiting after the program has ended.
     os.closerange(0, 1024)
     status: int | None = None
     while status is None:
         number = signal.sigwait({signal.SIGCHLD, signal.SIGTERM})
-        ended = proc.reap_any()
+        ended = tracer.reap_any() if tracer else proc.reap_any()
         if child in ended:
             status = ended[child]
         elif number == signal.SIGTERM:

@@ -1,0 +1,70 @@
+"""Whether a program that a session's judge has started is the judge's own or the agent's. Standard library only.
+
+The agent's are programs that lie in its folders, interpreters and tools that are given such a file before any file
+of the judge's, and tools that find their work in the current folder when that is the agent's. Code on the command
+line or on the standard input is the judge's, who wrote it there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+INLINE = ("-c", "-e", "-")
+"""Options of interpreters after which code follows that stands in the judge's own files."""
+INTERPRETERS = ("python", "bash", "sh", "dash", "zsh", "perl", "node", "ruby", "lua", "php")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Paths as the programs see them."""
+
+    tests: str
+    logs: str
+    writable: tuple[str, ...]
+    """The agent's folders: its work, and those for temporary files."""
+
+    def side(self, path: str) -> bool | None:
+        """True for a path of the judge's, False for one of the agent's, None for any other."""
+        if _below(path, (self.tests, self.logs)):
+            return True
+        return False if _below(path, self.writable) else None
+
+
+def is_judges(pid: int, places: Places) -> bool:
+    """Whether the program that process `pid` has just been given is the judge's. False when that cannot be seen."""
+    try:
+        executable = os.readlink(f"/proc/{pid}/exe")
+        folder = os.readlink(f"/proc/{pid}/cwd")
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            argv = [os.fsdecode(part) for part in file.read().split(b"\0")[:-1]]
+    except OSError:
+        return False
+    return decide(executable, argv, folder, places, lambda path: os.path.lexists(f"/proc/{pid}/root{path}"))
+
+
+def decide(
+    executable: str, argv: list[str], folder: str, places: Places, exists: Callable[[str], bool]
+) -> bool:
+    """See the head of this file. `exists` tells whether there is something at an absolute path."""
+    if places.side(executable) is False:
+        return False
+    takes_code = os.path.basename(executable).startswith(INTERPRETERS)
+    for argument in argv[1:]:
+        if takes_code and argument in INLINE:
+            return True
+        if argument.startswith("-") or not argument:
+            continue
+        path = os.path.normpath(os.path.join(folder, argument))
+        side = places.side(path)
+        # A plain word is a file only if there is one.
+        if side is not None and ("/" in argument or exists(path)):
+            return side
+    if takes_code and len(argv) == 1:
+        return True
+    return places.side(folder) is not False
+
+
+def _below(path: str, folders: tuple[str, ...]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
