@@ -1,0 +1,86 @@
+"""A virtual environment that has asyncrl as a reader has it: installed from a wheel, far from the repository."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.docs.blocks import ROOT
+
+COMMAND_TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """`bin` holds `python` and `asyncrl`."""
+
+    bin: Path
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of a reader's shell: nothing leads to the repository."""
+        kept = {
+            k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "ASYNCRL_CACHE", "ASYNCRL_TOKEN")
+        }
+        return kept | {
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def run(
+        self, command: list[str], folder: Path, timeout_s: float = COMMAND_TIMEOUT_S
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in `folder`; return its exit code and output, errors mixed in."""
+        return subprocess.run(
+            command, cwd=folder, env=self.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=timeout_s, check=False,
+        )  # fmt: skip
+
+
+def install(folder: Path) -> Installed:
+    """Build the wheel and install it into a new environment that borrows this interpreter's other packages."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    wheel = [
+        *pip,
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(folder),
+        str(_export(folder / "source")),
+    ]
+    subprocess.run(wheel, check=True, capture_output=True)
+    home = folder / "venv"
+    venv.create(home, with_pip=True, symlinks=True)
+    site = next(home.glob("lib/python*/site-packages"))
+    # A plain path in a .pth file: what it names is found after the wheel, and its own .pth files (among them the
+    # editable install of this repository) are not read.
+    (site / "others.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    (built,) = folder.glob("*.whl")
+    into = [*pip, "--python", str(home / "bin" / "python"), "install", "--no-deps", "--no-index", str(built)]
+    subprocess.run(into, check=True, capture_output=True)
+    return Installed(home / "bin")
+
+
+def _export(folder: Path) -> Path:
+    """Copy the files that git knows or would add, so that building leaves nothing in the repository."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    for name in filter(None, listing.split("\0")):
+        source, target = ROOT / name, folder / name
+        if not source.exists() and not source.is_symlink():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_symlink():
+            target.symlink_to(os.readlink(source))
+        else:
+            target.write_bytes(source.read_bytes())
+            target.chmod(source.stat().st_mode)
+    return folder

@@ -1,0 +1,227 @@
+"""Every command and every code block of the pages works for a reader who has only the installed package.
+
+A page's blocks run in order in one folder of the page's own, which is empty at first.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import tomllib
+import urllib.request
+
+import pytest
+
+from tests.docs.blocks import LANGUAGES, ROOT, Block, blocks, pages, spans
+from tests.docs.installed import Installed, install
+
+START_S = 180.0
+BLOCKS = [block for page in pages() for block in blocks(page)]
+RUN = [
+    block
+    for block in BLOCKS
+    if (block.language != "text" or block.said("save as")) and not block.note.startswith("not run")
+]
+SECTIONS = ("run", "model", "env", "engine", "rollout", "buffer", "train", "lora", "trust", "judge", "critic",
+            "reference", "teacher", "staleness_control", "sft_phase", "eval", "sft")  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory) -> Installed:
+    return install(tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture(scope="module")
+def servers():
+    """Servers that a page has started, which its later blocks may ask."""
+    started: list[tuple[str, subprocess.Popen]] = []
+    yield started
+    end_servers(started)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return {page: tmp_path_factory.mktemp(re.sub(r"\W", "-", page)) for page in pages()}
+
+
+def test_the_package_under_test_is_the_installed_one(installed, tmp_path):
+    code = (
+        "import asyncrl, asyncrl.services, asyncrl.envs; print(asyncrl.__file__, asyncrl.services.__file__)"
+    )
+    done = installed.run([str(installed.bin / "python"), "-c", code], tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert all(path.startswith(str(installed.bin.parent)) for path in done.stdout.split())
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.name)
+def test_every_block_says_what_it_is(block: Block):
+    assert block.language in LANGUAGES, "name the block's language; `text` is not run"
+    if block.note.startswith("not run"):
+        assert len(block.said("not run")) > 15, "say why it is not run"
+    elif block.note:
+        assert block.note == "servers" or block.said("save as") or block.said("with"), block.note
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("block", RUN, ids=lambda block: block.name)
+def test_every_block_runs_as_printed(block: Block, installed, folders, servers):
+    folder = folders[block.page]
+    if any(page != block.page for page, _ in servers):
+        end_servers(servers)
+    if block.said("save as"):
+        target = folder / block.said("save as")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(block.text)
+        if target.suffix == ".py":
+            run(installed, [str(installed.bin / "python"), str(target)], folder)
+    elif block.language == "python":
+        # A reader types such lines where top-level `await` is allowed.
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        program = f"""
+            import asyncio, inspect, pathlib
+            code = compile(pathlib.Path("block.py").read_text(), "block.py", "exec", flags={flags})
+            names = {{"__name__": "__main__"}}
+            async def main():
+                result = eval(code, names)
+                if inspect.isawaitable(result):
+                    await result
+            asyncio.run(main())
+        """
+        (folder / "block.py").write_text(block.text)
+        run(installed, [str(installed.bin / "python"), "-c", textwrap.dedent(program)], folder)
+    elif block.language == "toml":
+        recipe = folder / "recipe.toml"
+        recipe.write_text(whole_recipe(block.text))
+        run(installed, ["asyncrl", "config", str(recipe)], folder)
+    elif block.note == "servers":
+        for command in commands(block):
+            servers.append((block.page, see_it_serve(installed, command, folder)))
+    else:
+        for command in commands(block):
+            run(
+                installed,
+                ["bash", "-euo", "pipefail", "-c", f"{command} {block.said('with')}".strip()],
+                folder,
+            )
+
+
+def run(installed: Installed, command: list[str], folder) -> None:
+    done = installed.run(command, folder)
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout[-6000:]}"
+
+
+def commands(block: Block) -> list[str]:
+    """Return the commands of a block without their comments; a backslash joins lines."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    stripped = [re.sub(r"(^|\s)#\s.*$", "", line).strip() for line in lines]
+    return [line for line in stripped if line]
+
+
+def whole_recipe(text: str) -> str:
+    """Add to part of a recipe what every recipe must have."""
+    given = tomllib.loads(text)
+    missing = {"model": 'path = "sft"', "env": 'name = "gridworld"'}
+    return text + "".join(f"\n[{name}]\n{line}\n" for name, line in missing.items() if name not in given)
+
+
+def see_it_serve(installed: Installed, command: str, folder) -> subprocess.Popen:
+    """Start a server and ask it for its health."""
+    ready = folder / "ready.json"
+    ready.unlink(missing_ok=True)
+    log = folder / "server.log"
+    with open(log, "wb") as sink:
+        server = subprocess.Popen(
+            [*shlex.split(command), "--ready-file", str(ready)],
+            cwd=folder, env=installed.environment(), stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
+        )  # fmt: skip
+    deadline = time.monotonic() + START_S
+    while not ready.exists():
+        if server.poll() is not None or time.monotonic() > deadline:
+            end_servers([("", server)])
+            pytest.fail(f"{command}\n{log.read_text()}")
+        time.sleep(0.1)
+    url = re.search(r'"url":\s*"([^"]+)"', ready.read_text())
+    assert url is not None
+    with urllib.request.urlopen(f"{url[1]}/healthz", timeout=30) as reply:
+        assert reply.status == 200
+    return server
+
+
+def end_servers(servers: list[tuple[str, subprocess.Popen]]) -> None:
+    """End servers as Ctrl-C does."""
+    while servers:
+        _, server = servers.pop()
+        server.send_signal(signal.SIGINT)
+        try:
+            server.wait(60)
+        finally:
+            server.kill()
+
+
+@pytest.mark.parametrize("page", pages())
+def test_commands_named_in_the_text_are_ones_the_command_line_takes(page, installed, tmp_path):
+    lines = [span for span in spans(page) if span.startswith("asyncrl ")]
+    lines += [line for block in blocks(page) if block.language == "console" for line in commands(block)]
+    words = [shlex.split(line)[1:] for line in lines if line.startswith("asyncrl ")]
+    # A command that the text only names must exist; one with arguments must be accepted as it stands.
+    words = [[*parts, "--help"] if len(parts) == 1 else parts for parts in words]
+    if not words:
+        return
+    program = textwrap.dedent("""
+        import json, sys
+        from asyncrl.cli import build_parser
+        for words in json.load(open(sys.argv[1])):
+            try:
+                build_parser(words).parse_args(words)
+            except SystemExit as end:
+                assert end.code == 0, words
+    """)
+    (tmp_path / "words.json").write_text(json.dumps(words))
+    run(installed, [str(installed.bin / "python"), "-c", program, "words.json"], tmp_path)
+
+
+@pytest.mark.parametrize("page", pages())
+def test_scripts_named_in_the_text_exist_and_take_the_options_shown(page, tmp_path):
+    for span in spans(page):
+        match = re.match(r"(?:python )?(scripts/[\w/]+\.(?:py|sh))(.*)", span)
+        if match is None:
+            continue
+        script, options = ROOT / match[1], re.findall(r"--[\w-]+", match[2])
+        assert script.is_file(), span
+        if options:
+            command = [sys.executable, str(script), "--help"]
+            help_text = subprocess.run(
+                command, cwd=tmp_path, check=True, capture_output=True, text=True
+            ).stdout
+            assert [option for option in options if option not in help_text] == [], span
+
+
+@pytest.mark.parametrize("page", pages())
+def test_settings_named_in_the_text_exist(page):
+    from asyncrl.config import Config
+
+    for span in spans(page):
+        match = re.match(r"([a-z_]+)\.([a-z_]+)(?![\w./(])", span)
+        if match is None or match[1] not in SECTIONS or span.endswith((".py", ".json", ".toml", ".jsonl")):
+            continue
+        section = Config.model_fields[match[1]].annotation
+        assert section is not None and match[2] in section.model_fields, span
+
+
+@pytest.mark.parametrize("page", pages())
+def test_files_that_a_page_names_or_links_to_exist(page):
+    text = (ROOT / page).read_text()
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    assert [link for link in links if link and not ((ROOT / page).parent / link).exists()] == []
+    named = [
+        span for span in spans(page) if re.fullmatch(r"(asyncrl|services|envs|tests|docs)/[\w/]+\.\w+", span)
+    ]
+    assert [path for path in named if not (ROOT / path).exists()] == []
