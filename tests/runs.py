@@ -1,10 +1,13 @@
 """A small run of the main job in processes of its own, and what it leaves, for tests that disturb it."""
 
+import atexit
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -43,10 +46,13 @@ steps = 40
 """
 STEPS = 8
 STARTED: list[subprocess.Popen] = []
+CACHE = tempfile.mkdtemp(prefix="asyncrl-tests-")
+"""Base models of the whole session: each is trained once, whichever test needs it first."""
+atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 
 
-def environment(workplace):
-    return {**os.environ, "ASYNCRL_CACHE": str(workplace / "cache")}
+def environment():
+    return {**os.environ, "ASYNCRL_CACHE": CACHE}
 
 
 def processes_of(run):
@@ -82,7 +88,7 @@ def start(workplace, name, *more):
     with open(workplace / f"{name}.err", "w") as errors:
         process = subprocess.Popen(
             command(workplace, str(workplace / "recipe.toml"), *settings),
-            env=environment(workplace), stderr=errors,
+            env=environment(), stderr=errors,
         )  # fmt: skip
     STARTED.append(process)
     return process
@@ -109,7 +115,7 @@ def resume(workplace, run, *changes):
     """Go on with a run until its end."""
     done = subprocess.run(
         command(workplace, "--resume", str(run), *changes),
-        env=environment(workplace), capture_output=True, text=True, timeout=400, check=False,
+        env=environment(), capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
@@ -140,7 +146,7 @@ def guest(workplace, run, role, *options):
     buffer = json.loads((run / "endpoints" / "buffer.json").read_text())["url"]
     ready = workplace / f"guest-{role}.json"
     argv = ["serve", role, "--join", buffer, "--ready-file", str(ready), *options]
-    process = subprocess.Popen([sys.executable, "-m", "asyncrl", *argv], env=environment(workplace))
+    process = subprocess.Popen([sys.executable, "-m", "asyncrl", *argv], env=environment())
     STARTED.append(process)
     deadline = time.monotonic() + 300
     while not ready.exists():

@@ -20,7 +20,7 @@ def test_ten_kills_at_random_lose_nothing(workplace):
             *(sys.executable, str(SCRIPTS / "chaos.py"), "--kills", "10", "--seed", "0", "--json", str(report)),
             *("--recipe", str(workplace / "recipe.toml"), "eval.tasks=50", "env.processes=2"),
         ],
-        env=environment(workplace), capture_output=True, text=True, timeout=1700, check=False,
+        env=environment(), capture_output=True, text=True, timeout=1700, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(report.read_text())

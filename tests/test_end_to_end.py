@@ -37,7 +37,7 @@ def command(workplace, *overrides):
 def train(workplace, *overrides):
     return subprocess.run(
         command(workplace, *overrides),
-        env=environment(workplace),
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=400,
@@ -176,7 +176,7 @@ def test_an_interrupted_run_says_so_and_leaves_nothing_running(workplace):
     run = workplace / "runs" / "cut"
     process = subprocess.Popen(
         command(workplace, "run.name=cut", "train.num_steps=500", "eval.tasks=0"),
-        env=environment(workplace), stderr=subprocess.PIPE, text=True,
+        env=environment(), stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     deadline = time.monotonic() + 200
     while not read_metrics(run) and time.monotonic() < deadline:

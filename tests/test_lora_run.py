@@ -1,14 +1,18 @@
 """A real run that trains an adapter: the engine's log-probabilities are the trainer's, also after the launcher was
 killed and the run goes on."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+from asyncrl.config import load_config
+from asyncrl.launch.base_model import base_model_key
 from asyncrl.train.checkpoint import latest_checkpoint
 from asyncrl.train.progress import read_metrics
-from tests.runs import check_trained_once, kill_launcher, resume, start, wait_for_step
+from tests.runs import CACHE, check_trained_once, kill_launcher, resume, start, wait_for_step
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +27,7 @@ def test_an_adapter_is_trained_served_and_saved_and_goes_on_after_a_kill(workpla
     assert max(record["trust/error"] for record in read_metrics(run)) < 1e-4
     checkpoint = latest_checkpoint(run)
     merged = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
-    base = next((workplace / "cache" / "base_models").iterdir())
+    base = Path(CACHE) / "base_models" / base_model_key(load_config(workplace / "recipe.toml"))
     adapted = PeftModel.from_pretrained(
         AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), checkpoint / "adapter"
     )

@@ -15,7 +15,7 @@ from asyncrl.launch.folder import RunFolder
 from asyncrl.launch.policies import check_same_tokenizer
 from asyncrl.launch.train import TrainRun
 from asyncrl.train.progress import read_metrics
-from tests.runs import processes_of, weight_folders
+from tests.runs import CACHE, processes_of, weight_folders
 
 pytestmark = pytest.mark.slow
 STEPS, GROUPS, SIZE = 5, 4, 4
@@ -64,7 +64,7 @@ class EngineLost(Disturbed):
 
 def train(kind, recipe, folder):
     with pytest.MonkeyPatch.context() as patch, RunFolder(folder) as run_folder:
-        patch.setenv("ASYNCRL_CACHE", str(folder.parent / "cache"))
+        patch.setenv("ASYNCRL_CACHE", CACHE)
         run = kind(parse_config(recipe), run_folder)
         return folder, run.run(), run.roles.model
 
