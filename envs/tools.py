@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from asyncrl.env.protocol import Action, ToolCall, tool_call_id
+from asyncrl.together import together
 from asyncrl.types import Message
 
 Handler = Callable[..., str | Awaitable[str]]
@@ -42,7 +42,7 @@ async def answer_calls(
     whatever else a handler raises is the environment's failure and escapes.
     """
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
-    results = await asyncio.gather(*(_answer(call, schemas, handlers) for call in action.tool_calls))
+    results = await together(_answer(call, schemas, handlers) for call in action.tool_calls)
     messages: list[Message] = [
         {"role": "tool", "name": call.name, "tool_call_id": call.id, "content": result}
         for call, result in zip(action.tool_calls, results, strict=True)

@@ -42,6 +42,7 @@ from asyncrl.rollout.toolcalls import load_parser
 from asyncrl.rollout.worker import RolloutLoop
 from asyncrl.services.agents import AGENT, Agents
 from asyncrl.services.http import Background, create_app, serve
+from asyncrl.together import together
 from asyncrl.types import Lease, Task
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -246,7 +247,7 @@ class RolloutService:
                     await run_group(runner, lease, self.name, self.config.rollout.episode_timeout_s)
                 )
 
-        return list(await asyncio.gather(*(one(task) for task in tasks)))
+        return await together(one(task) for task in tasks)
 
     async def start(self) -> None:
         if self.agents is not None:

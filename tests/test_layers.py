@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LAYERS = [
-    {"types", "errors", "endpoint", "import_path", "jsonfile", "parent", "disk"},
+    {"types", "errors", "endpoint", "import_path", "jsonfile", "parent", "disk", "together"},
     {"config_sections"},
     {"config", "log"},
     {"algo", "data", "buffer", "env", "weights"},
@@ -53,7 +53,7 @@ def test_imports_point_down_only():
             if top != "asyncrl" or not target or target == part or (part, target) in EXCEPTIONS:
                 continue
             if part == "envs":
-                allowed = target in {"env", "types", "errors", "envs"}
+                allowed = target in {"env", "types", "errors", "envs", "together"}
             elif target == "envs":
                 allowed = False
             else:

@@ -87,6 +87,11 @@ class EngineRouter:
         """Send an engine nothing more; what it runs now is failed over. Raises `InputError` for the last one."""
         if set(self._engines) == {url}:
             raise InputError(f"{url} is the last engine of this router")
+        for session in self._sessions.values():
+            if session.url == url:
+                # One that joins under this address again is another engine: it has and holds nothing.
+                self._release(session)
+                session.cached_tokens = 0
         engine = self._engines.pop(url, None)
         if engine is not None:
             await engine.client.close()

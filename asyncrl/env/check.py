@@ -22,6 +22,7 @@ from asyncrl.env.protocol import Env
 from asyncrl.env.registry import load_env
 from asyncrl.env.scripted import Episode, blunder, play, to_action
 from asyncrl.errors import EpisodeError
+from asyncrl.together import together
 from asyncrl.types import Task
 
 __all__ = ["Finding", "check_env", "to_action"]
@@ -76,8 +77,8 @@ async def _check(name: str, config: dict[str, Any], num_tasks: int) -> list[Find
         before = _held()
         second, rate = await _play_all(train, config)
         after = _held()
-        together = await asyncio.gather(
-            *(play(task, config, False, random.Random(i)) for i, task in enumerate(train))
+        side_by_side = await together(
+            play(task, config, False, random.Random(i)) for i, task in enumerate(train)
         )
     except NotImplementedError:
         return [
@@ -89,7 +90,9 @@ async def _check(name: str, config: dict[str, Any], num_tasks: int) -> list[Find
     mean = sum(e.reward for e in first) / len(first)
     findings.append(Finding("random policy scores", mean < 0.999, f"mean reward {mean:.3f}"))
     findings += [_leaks(env_class, first), _messages([*first, *second])]
-    findings.append(_alike("sessions do not touch each other", second, together, "play alike side by side"))
+    findings.append(
+        _alike("sessions do not touch each other", second, side_by_side, "play alike side by side")
+    )
     findings.append(_leftovers(before, after, len(train)))
     return [*findings, Finding("speed", True, f"{rate:.1f} episodes/s in one process")]
 

@@ -22,6 +22,7 @@ from asyncrl.gateway.sampling import ContextTooLong, Engines, Prepared, Sampled,
 from asyncrl.gateway.tree import Call, digest, token_ids
 from asyncrl.rollout.generate import Generated, GenerateRequest
 from asyncrl.rollout.render import ChatRenderer
+from asyncrl.together import together
 from asyncrl.types import Message
 
 OnText = Callable[[str], None]

@@ -17,6 +17,7 @@ from asyncrl.env.check import to_action
 from asyncrl.env.protocol import MAIN_AGENT, Env, Step
 from asyncrl.errors import ConfigError
 from asyncrl.rollout.render import ChatRenderer
+from asyncrl.together import together
 from asyncrl.types import Message
 
 
@@ -69,7 +70,7 @@ async def _play_together(
                 f"environment {env_name!r} has no {kind}, which a supervised start needs"
             ) from None
 
-    return await asyncio.gather(*(one(*play) for play in plays))
+    return await together(one(*play) for play in plays)
 
 
 async def _play(env: Env, expert: bool, rng: random.Random) -> list[Demonstration]:

@@ -231,6 +231,22 @@ def test_held_contexts_keep_new_conversations_away_until_they_are_let_go():
     assert 0 < held["free"] < 8
 
 
+def test_an_engine_that_joins_again_holds_nothing_of_before():
+    async def scenario():
+        async with cluster(2) as (router, engines, _):
+            await router.probe()
+            await router.generate(request("first", session="agent"))
+            (home,) = (url for url, e in engines.items() if e.seen)
+            router.hold("agent", 60, 30.0)
+            await router.leave(home)
+            router.join(EngineClient(home))
+            await router.probe()
+            router.hold("agent", 0, 0.0)
+            return {load.url: load.held for load in router.loads()}[home]
+
+    assert asyncio.run(scenario()) == 0.0
+
+
 def test_what_a_leaving_engine_runs_goes_to_another():
     async def scenario():
         async with cluster(2) as (router, engines, _):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from asyncrl.env.protocol import Action, ToolCall, tool_call_id
+from asyncrl.together import together
 from asyncrl.types import Message
 
 Caller = Callable[[str, dict[str, Any]], Awaitable[str]]
@@ -53,7 +53,7 @@ async def answer_calls(action: Action, names: Collection[str], call: Caller) -> 
         except CallRefused as error:
             return f"error: {error}"
 
-    results = await asyncio.gather(*(one(made) for made in action.tool_calls))
+    results = await together(one(made) for made in action.tool_calls)
     messages: list[Message] = [
         {"role": "tool", "name": made.name, "tool_call_id": made.id, "content": result}
         for made, result in zip(action.tool_calls, results, strict=True)
