@@ -21,6 +21,7 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "background": (False,),
     "conversation": (),
     "prompt": (),
+    "top_logprobs": (0,),
 }
 
 

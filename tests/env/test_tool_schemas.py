@@ -38,7 +38,9 @@ def test_an_environments_malformed_tool_is_its_failure_and_named():
     async def scenario():
         await EnvHost().open(Task("t", f"{HERE}:Flat", 0), {})
 
-    with pytest.raises(EnvironmentFailure, match=r"tools\[1\].function: must be an object with a name"):
+    with pytest.raises(
+        EnvironmentFailure, match=r"Flat': tools\[1\].function: must be an object with a name"
+    ):
         asyncio.run(scenario())
 
 

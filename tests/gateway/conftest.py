@@ -90,7 +90,7 @@ class Gateway:
     async def open_key(self):
         """What calls with a key that no episode records; takes the place of an episode for the clients."""
         async with self.http("secret") as http:
-            answer = await http.post("/asyncrl/v1/keys")
+            answer = await http.post("/asyncrl/v1/keys", json={})
         assert answer.status_code == 200, answer.text
         return SimpleNamespace(**answer.json())
 

@@ -13,7 +13,7 @@ from asyncrl.env.hosting.failures import check_messages, check_step, sort_failur
 from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.env.registry import load_env
 from asyncrl.env.tool_schemas import check_tools
-from asyncrl.errors import AgentError, ConfigError, DeadlineError
+from asyncrl.errors import AgentError, ConfigError, DeadlineError, EnvironmentFailure
 from asyncrl.types import Message, Task
 
 RESET_TIMEOUT_S = 60.0
@@ -80,9 +80,12 @@ class LocalRuntime:
             messages = await calls.call("reset", RESET_TIMEOUT_S)
             try:
                 messages = check_messages(messages, "reset")
-                tools = check_tools(calls.env.tools)
-            except (TypeError, ValueError) as error:
+            except TypeError as error:
                 raise sort_failure(task.env, "reset", error) from error
+            try:
+                tools = check_tools(calls.env.tools)
+            except ValueError as error:
+                raise EnvironmentFailure(f"environment {task.env!r}: {error}") from error
         except BaseException as error:
             closing = asyncio.ensure_future(self.close(session_id))
             self._closing.add(closing)
