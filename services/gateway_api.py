@@ -25,8 +25,8 @@ from asyncrl.gateway.exchange import MODEL, Ask, Done, Event, Format, Stream, en
 from asyncrl.gateway.messages import MessagesFormat, read_conversation
 from asyncrl.gateway.prefixes import render_whole
 from asyncrl.gateway.responses import ResponsesFormat
-from asyncrl.gateway.sampler import together
 from asyncrl.gateway.sampling import ContextTooLong, Prepared, Sampled
+from asyncrl.together import together
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

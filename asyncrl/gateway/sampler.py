@@ -6,8 +6,7 @@ import asyncio
 import hashlib
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable
 
 import numpy as np
 
@@ -26,7 +25,6 @@ from asyncrl.together import together
 from asyncrl.types import Message
 
 OnText = Callable[[str], None]
-T = TypeVar("T")
 
 
 class Sampler:
@@ -267,16 +265,6 @@ class Sampler:
         prepared.episode.said.update(extend_key(b"", message) for message in said)
         key = prepared.conversation.key()
         return [extend_key(key, message) for message in said]
-
-
-async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return the results in order; when one raises, the others are cancelled."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
 
 
 def call_id(prepared_id: str, index: int) -> str:

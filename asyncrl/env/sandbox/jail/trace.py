@@ -108,10 +108,10 @@ class Tracer:
             self._confined.add(message[0])
         deliver = 0 if event else number
         # The first program is the jail's own, whose options name all kinds of folders.
-        if event == EVENT_EXEC and self._begun and pid not in self._confined:
-            if not judging.is_judges(pid, self._places):
-                self._confined.add(pid)
-                deliver = self._confine(pid)
+        free = self._begun and pid not in self._confined
+        if event == EVENT_EXEC and free and not judging.is_judges(pid, self._places):
+            self._confined.add(pid)
+            deliver = self._confine(pid)
         self._begun = self._begun or event == EVENT_EXEC
         _ptrace(CONT, pid, 0, deliver)
 
