@@ -310,7 +310,10 @@ def _with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
     else `run` names is in the current folder.
     """
     if isinstance(value, dict):
-        return {key: _with_files_in(folder, one, (*keys, str(key))) for key, one in value.items()}
+        return {
+            absolute(str(key), folder): _with_files_in(folder, one, (*keys, str(key)))
+            for key, one in value.items()
+        }
     if isinstance(value, list):
         return [_with_files_in(folder, one, keys) for one in value]
     if not isinstance(value, str) or not value:
@@ -338,10 +341,10 @@ def apply_override(data: dict[str, Any], override: str) -> None:
         section = section.setdefault(parent, {})
         if not isinstance(section, dict):
             raise ConfigError(f"override {override!r}: {parent!r} is a value, not a section")
-    section[last] = _with_files_in(Path.cwd(), _parse_value(override, text), (*parents, last))
+    section[last] = _with_files_in(Path.cwd(), parse_value(f"override {override!r}", text), (*parents, last))
 
 
-def _parse_value(override: str, text: str) -> Any:
+def parse_value(where: str, text: str) -> Any:
     """Read a value; a bare word is a string. Raises `ConfigError` for a broken table or list."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
@@ -352,7 +355,7 @@ def _parse_value(override: str, text: str) -> Any:
     except ValueError:
         if text.lstrip().startswith(("{", "[")):
             raise ConfigError(
-                f'override {override!r}: neither TOML ({{a = 1}}) nor JSON ({{"a": 1}}); quote all of it for the '
+                f'{where}: neither TOML ({{a = 1}}) nor JSON ({{"a": 1}}); quote all of it for the '
                 f"shell: {wrong}"
             ) from wrong
         return text

@@ -137,6 +137,7 @@ path = "base"
 name = "my_env.py:Mine"
 task_file = "tasks.jsonl"
 config = { folder = "./tasks", command = ["python", "../agent.py"], reward = "rewards.py:mine", game = "tasks" }
+limits = { "my_env.py:Mine" = 4 }
 [run]
 python_path = ["lib"]
 folder = "./runs"
@@ -163,6 +164,7 @@ def test_a_recipe_names_files_relative_to_itself_and_the_command_line_to_the_cur
         "reward": f"{beside}/rewards.py:mine", "game": "tasks",
     }  # fmt: skip
     assert config.run.python_path == [f"{beside}/lib", f"{tmp_path}/here"]
+    assert config.env.limits == {config.env.name: 4}
     assert config.run.folder == "./runs"
     assert config.critic.path == "gone"
     assert config.algo["loss"] == f"{tmp_path}/here/my_loss.py:mine"

@@ -46,6 +46,7 @@ class AgentTasks(Env):
     ) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """Yield key, name and settings of the environment whose tasks it gets."""
         if tasks:
+            _load(tasks)
             yield "task_config", tasks, task_config or {}
 
     @classmethod
@@ -77,4 +78,4 @@ class AgentTasks(Env):
 def _load(name: str) -> type[Env]:
     from asyncrl.env.registry import load_env
 
-    return load_env(name)
+    return load_env(name, "env.config.tasks")

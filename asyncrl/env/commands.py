@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+from asyncrl.config import parse_value
 from asyncrl.env.check import TASKS, check_env, end_launcher
 from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, Env, ToolCall
@@ -38,7 +39,11 @@ def main(argv: Sequence[str]) -> int:
     play.add_argument("--seed", type=int, default=0, help="seed, or number of the task in a list of tasks")
     for command in (check, play):
         command.add_argument(
-            "--config", type=_object, default={}, metavar="JSON", help="settings, such as '{\"level\": 2}'"
+            "--config",
+            type=_object,
+            default={},
+            metavar="TABLE",
+            help="settings, such as '{level = 2}' or '{\"level\": 2}'",
         )
     args = parser.parse_args(list(argv))
     if args.command == "list":
@@ -154,9 +159,11 @@ def _show(messages: list[Message]) -> None:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be JSON: {error}") from error
+        value = parse_value("settings", text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"must be a JSON object, got {text}")
+        raise argparse.ArgumentTypeError(
+            f'must be a table such as {{level = 2}} or {{"level": 2}}, got {text}'
+        )
     return value

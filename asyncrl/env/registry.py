@@ -59,17 +59,20 @@ def names_inside(task: Task, config: dict[str, Any]) -> list[str]:
     return names
 
 
-def load_env(name: str) -> type[Env]:
-    """Return the environment class of a name or import path. Raises `ConfigError` saying what is allowed."""
+def load_env(name: str, setting: str = "env.name") -> type[Env]:
+    """Return the environment class of a name or import path.
+
+    Raises `ConfigError` naming the setting it came from and what is allowed.
+    """
     path = (ENVS | ELSEWHERE).get(name, name)
     if ":" not in path:
         close = difflib.get_close_matches(name, ENVS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise ConfigError(
-            f"env.name: unknown environment {name!r}; {hint}allowed: {', '.join(sorted(ENVS))}, "
+            f"{setting}: unknown environment {name!r}; {hint}allowed: {', '.join(sorted(ENVS))}, "
             f"or an import path such as {FORMS}"
         )
-    found = load_object("env.name", path)
+    found = load_object(setting, path)
     if not (isinstance(found, type) and issubclass(found, Env)):
-        raise ConfigError(f"env.name: {name!r} is not a subclass of asyncrl.env.protocol.Env")
+        raise ConfigError(f"{setting}: {name!r} is not a subclass of asyncrl.env.protocol.Env")
     return found

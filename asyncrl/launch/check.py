@@ -33,7 +33,7 @@ def check_recipe(config: Config) -> None:
     check_settings(config.env.name, config.env.config)
     for name in config.env.limits:
         if name not in ENVS and ":" not in name:
-            load_env(name)
+            load_env(name, "env.limits")
     for key, url in (
         ("judge.url", config.judge.url),
         ("reference.url", config.reference.url),

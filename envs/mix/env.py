@@ -132,6 +132,6 @@ def read_parts(parts: dict[str, Any] | None) -> dict[str, tuple[str, float, dict
         name, config = given.get("env", part), given.get("config", {})
         if not isinstance(config, dict):
             raise ConfigError(f"{where}.config: must be a table, got {config!r}")
-        load_env(name)
+        load_env(name, f"{where}.env" if "env" in given else where)
         found[part] = (name, float(weight), config)
     return found

@@ -103,3 +103,13 @@ def test_a_module_or_path_that_cannot_be_imported_is_named():
     with pytest.raises(ConfigError, match="reward: 'json:nothing' cannot be imported"):
         load_object("reward", "json:nothing")
     assert importlib.util.find_spec("no_such_library") is None
+
+
+@pytest.mark.parametrize("text", ["{level = 2}", '{"level": 2}'])
+def test_settings_are_a_table_of_toml_or_json(text, capsys):
+    assert main(["env", "check", "sql", "--tasks", "2", "--config", text]) == 0
+    capsys.readouterr()
+    for wrong in ("{level: 2}", "2"):
+        with pytest.raises(SystemExit):
+            main(["env", "check", "sql", "--config", wrong])
+        assert "{a = 1}" in (told := capsys.readouterr().err) or "{level = 2}" in told
