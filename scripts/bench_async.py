@@ -81,6 +81,8 @@ COMMON = [
     "train.num_minibatches=2",
     "algo.preset=ppo_ewma",
     "train.learning_rate=4e-4",
+    "train.lr_schedule=constant",
+    "train.warmup_steps=0",
     "eval.tasks=100",
 ]
 """The proximal policy is the one that stands the most staleness (docs/asynchrony.md)."""

@@ -47,6 +47,8 @@ def overrides(seed: int, slow: bool) -> list[str]:
         f"rollout.group_size={GROUP_SIZE}",
         f"buffer.groups_per_step={TASKS}",
         f"train.learning_rate={LEARNING_RATE}",
+        "train.lr_schedule=constant",
+        "train.warmup_steps=0",
         f"train.num_steps={MAX_STEPS}",
         "eval.tasks=0",
         *(tools if slow else []),

@@ -50,6 +50,8 @@ OVERRIDES = (
     "env.lease_s=20",
     "train.checkpoint_every=2",
     "train.learning_rate=1e-4",
+    "train.lr_schedule=constant",
+    "train.warmup_steps=0",
     "run.silence_timeout_s=12",
 )
 """Small steps and short waits, so that many faults fit into a few minutes; a learning rate for many small steps."""

@@ -31,6 +31,8 @@ COMMON = [
     "train.num_steps=24",
     "train.num_minibatches=2",
     "train.learning_rate=4e-4",
+    "train.lr_schedule=constant",
+    "train.warmup_steps=0",
     "train.micro_batch_tokens=8192",
     "eval.tasks=200",
 ]

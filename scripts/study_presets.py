@@ -25,6 +25,8 @@ COMMON = [
     "eval.tasks=200",
     "engine.max_num_seqs=128",
     "train.micro_batch_tokens=4096",
+    "train.lr_schedule=constant",
+    "train.warmup_steps=0",
 ]
 RECIPES = {
     "gridworld": ("gridworld_grpo", [*COMMON, "train.num_steps=14", "train.learning_rate=5e-4"]),
