@@ -24,7 +24,7 @@ from asyncrl.config import Config, parse_config
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
 from asyncrl.errors import InputError
 from asyncrl.train.batch import build_step_batch
-from asyncrl.train.controls import make_controls
+from asyncrl.train.controls import make_controls, scheduled_rate
 from asyncrl.train.engine import TrainEngine
 from asyncrl.train.full_state import WEIGHT, gather_state, load_state
 from asyncrl.train.models import load_anchors, load_trained
@@ -122,7 +122,8 @@ def replay(path: Path) -> Replayed:
     settings = StepSettings(
         config.rollout.temperature, config.train.micro_batch_tokens, 1, float(config.max_tokens)
     )
-    report = train_step(engine, objective, anchors, batch, settings, config.train.learning_rate, controls)
+    rate = scheduled_rate(config.train, about["version"])
+    report = train_step(engine, objective, anchors, batch, settings, rate, controls)
     ids = [group.id for group in sorted(groups, key=lambda group: group.task.id)]
     return Replayed(report, ids, about["wrong"])
 

@@ -20,14 +20,13 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from asyncrl.algo.control.lr_schedule import lr_factor
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
 from asyncrl.errors import DeadlineError, StopError
 from asyncrl.train.anchors import Anchors
 from asyncrl.train.batch import StepBatch, build_step_batch
-from asyncrl.train.controls import make_controls
+from asyncrl.train.controls import make_controls, scheduled_rate
 from asyncrl.train.engine import TrainEngine
 from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.resume import Checkpointer
@@ -159,8 +158,8 @@ class Trainer:
         if self.config.train.schedule != "periodic":
             return None, 0.0
         streamed = StreamedStep(
-            self.engine, self.objective, self.anchors, self.settings, version, self._learning_rate(version),
-            self.controls.kl.coef,
+            self.engine, self.objective, self.anchors, self.settings, version,
+            scheduled_rate(self.config.train, version), self.controls.kl.coef,
         )  # fmt: skip
         wait_s = gather(
             streamed, self.source, self.config.buffer.wait_timeout_s, self.asked_to_stop, STOP_LOOK_S
@@ -173,7 +172,7 @@ class Trainer:
         """Take the step that was streamed, or where that cannot be, the whole batch's."""
         report = streamed.finish(groups) if streamed is not None else None
         return report or train_step(
-            self.engine, self.objective, self.anchors, batch, self.settings, self._learning_rate(version),
+            self.engine, self.objective, self.anchors, batch, self.settings, scheduled_rate(self.config.train, version),
             self.controls, lambda found: self._set_aside(version, groups, found),
         )  # fmt: skip
 
@@ -338,11 +337,6 @@ class Trainer:
             if groups is not None or left_s <= 0:
                 return groups, False
         return None, True
-
-    def _learning_rate(self, step: int) -> float:
-        train = self.config.train
-        factor = lr_factor(train.lr_schedule, step, train.num_steps, train.warmup_steps)
-        return train.learning_rate * factor
 
     def _account(
         self,
