@@ -192,6 +192,7 @@ class TrainRun:
         progress, metrics = ProgressLine(self.config.train.num_steps), MetricsTail(self.folder.path)
         done, described, looked = False, float("-inf"), float("-inf")
         failures = FailureReport(self.config.buffer.groups_per_step)
+        told = ""
         quarantines = QuarantineReport([worker.name for worker in self.roles.workers])
         while not done:
             done = self.roles.supervisor.done(self.roles.trainer)
@@ -214,10 +215,18 @@ class TrainRun:
                     described = time.monotonic()
             for record in metrics.read():
                 progress.show(record["step"], record)
+                told = self._tell_checkpoint(record, told)
             show_eval(self.evals.tick())
             await asyncio.sleep(TICK_S)
         await self._keep_times()
         self.lives.trained()
+
+    def _tell_checkpoint(self, record: dict[str, Any], told: str) -> str:
+        """Say once that checkpoints cannot be written; return the error that was said."""
+        error = str(record.get("checkpoint/error", ""))
+        if error and error != told:
+            say(f"a checkpoint could not be written; the newest one stays: {error}")
+        return error
 
     def _look(self, stats: dict[str, Any], failures: FailureReport) -> None:
         """Say what the buffer's counts tell. Raises `StopError` when the run cannot come to anything."""

@@ -88,6 +88,11 @@ class Checkpointer:
         self._writer: threading.Thread | None = None
         self._failure: Exception | None = None
 
+    @property
+    def error(self) -> str:
+        """Why the newest write came to nothing, "" when it did not; rank 0 knows."""
+        return f"{type(self._failure).__name__}: {self._failure}" if self._failure is not None else ""
+
     def due(self, version: int) -> bool:
         return any(version % period == 0 for period in self.periods)
 

@@ -263,13 +263,16 @@ class Trainer:
         if self.config.train.on_poison == "stop":
             raise StopError(f"step {version}: {message}; train.on_poison is 'stop'")
 
-    def _checkpoint(self, version: int) -> dict[str, float]:
-        """Save when due; return how long training stood still for it."""
+    def _checkpoint(self, version: int) -> dict[str, Any]:
+        """Save when due; return how long training stood still for it, and why the write before came to nothing."""
         saver = self.checkpointer
-        if saver is None or not saver.due(version):
+        if saver is None:
             return {}
+        error = {"checkpoint/error": saver.error} if saver.error else {}
+        if not saver.due(version):
+            return error
         stall_s = saver.save(version, self.state_dict())
-        return {"time/checkpoint_s": stall_s, "time/checkpoint_write_s": saver.write_s}
+        return error | {"time/checkpoint_s": stall_s, "time/checkpoint_write_s": saver.write_s}
 
     def _steer(self, report: StepReport) -> None:
         """Let the controllers follow what the step measured; every rank computes the same."""

@@ -162,9 +162,11 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_earlier_one_and_says_so(
     with pytest.raises(OSError, match="No space left"):
         saver.wait()
     assert {p.name for p in tmp_path.iterdir()} == {"step-000001"}
+    assert saver.error == "OSError: [Errno 28] No space left on device"
     monkeypatch.undo()
     saver.save(3, {})
     saver.wait()
+    assert saver.error == ""
     assert newest_usable(tmp_path, 9)[0] == 3
 
 

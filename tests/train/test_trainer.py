@@ -7,6 +7,7 @@ from asyncrl.algo.objective import build_objective
 from asyncrl.config import parse_config
 from asyncrl.errors import DeadlineError, StaleError, UnavailableError
 from asyncrl.train.anchors import Anchors
+from asyncrl.train.resume import Checkpointer
 from asyncrl.train.schedule import settle
 from asyncrl.train.trainer import Trainer
 from asyncrl.weights.publish import PublishReport
@@ -99,6 +100,22 @@ def test_an_exhausted_plan_ends_the_run_early(engine):
     script = Scripted([groups_at(0), []])
     assert make_trainer(engine, script).run() == 1
     assert script.calls[-1] == ("take", 1)
+
+
+def test_a_checkpoint_that_cannot_be_written_is_in_the_metrics_of_the_steps_that_follow(
+    engine, tiny_model, tmp_path, monkeypatch
+):
+    def full(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    seen = []
+    script = Scripted([groups_at(0), groups_at(1), groups_at(2)])
+    trainer = make_trainer(engine, script, on_step=lambda version, metrics, groups: seen.append(metrics))
+    trainer.checkpointer = Checkpointer(tmp_path, engine, tiny_model, every=1)
+    monkeypatch.setattr("asyncrl.train.resume.save_file", full)
+    trainer.run()
+    assert "checkpoint/error" not in seen[0]
+    assert seen[2]["checkpoint/error"] == "OSError: [Errno 28] No space left on device"
 
 
 @pytest.mark.parametrize("schedule", ["partial", "periodic"])
