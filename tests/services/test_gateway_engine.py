@@ -8,6 +8,7 @@ import asyncio
 import json
 import time
 import urllib.request
+from importlib.metadata import version
 from types import SimpleNamespace
 
 import anthropic
@@ -192,6 +193,10 @@ def messages_agent(url, stream=False):
 def framework_agent(url, stream=False, api="OpenAIChatCompletionsModel"):
     """An agent of the openai-agents framework."""
     agents = pytest.importorskip("agents")
+    if stream and api == "OpenAIChatCompletionsModel" and version("openai-agents").startswith("0.0."):
+        pytest.skip(
+            "openai-agents 0.0 makes an event of a streamed chat without what openai 3 asks for in it"
+        )
 
     async def run(agent):
         if not stream:
@@ -222,13 +227,10 @@ def framework_responses_agent(url, stream=False):
     return framework_agent(url, stream, "OpenAIResponsesModel")
 
 
-MAKES = [chat_agent, responses_agent, messages_agent, framework_agent, framework_responses_agent]
-WAYS = [(make, stream) for make in MAKES for stream in (False, True)]
-# openai-agents 0.0.7 builds an event of its own for a streamed chat, and leaves out what openai 3 asks for in it.
-WAYS.remove((framework_agent, True))
-
-
-@pytest.mark.parametrize(("make", "stream"), WAYS)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "make", [chat_agent, responses_agent, messages_agent, framework_agent, framework_responses_agent]
+)
 def test_an_agent_of_every_sdk_calls_its_tool_and_answers_in_one_exact_trajectory(
     gateway, check_the_taught_episode, make, stream
 ):
