@@ -200,7 +200,11 @@ def test_an_interrupted_run_says_so_and_leaves_nothing_running(workplace):
     [
         ("train.num_stepz=1", "train.num_stepz: unknown key"),
         ("train.num_steps=many", "train.num_steps: input should be a valid integer"),
-        ("model.path=./nowhere", "'./nowhere' has no config.json"),
+        ("model.path=./nowhere", "model.path: there is no folder"),
+        (
+            "env.config={sise=3}",
+            "env.config.sise: environment 'gridworld' has no such setting; did you mean 'size'",
+        ),
         ("env.name=gridwrld", "unknown environment 'gridwrld'"),
         ("env.task_file=nowhere.jsonl", "nowhere.jsonl: cannot be read"),
         ("algo.preset=grpp", "unknown preset 'grpp'"),
@@ -211,4 +215,5 @@ def test_bad_input_is_refused_by_name_before_anything_starts(workplace, override
     done = train(workplace, "run.name=bad", override)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
+    assert not (workplace / "runs" / "bad").exists()
     assert not processes_of(workplace / "runs" / "bad")
