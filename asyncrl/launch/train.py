@@ -25,7 +25,7 @@ from typing import Any
 
 from asyncrl.clients.buffer import BufferClient
 from asyncrl.config import Config
-from asyncrl.errors import ConfigError, DeadlineError, StopError
+from asyncrl.errors import DeadlineError, StopError
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.failures import USABLE, FailureReport
@@ -269,17 +269,7 @@ class TrainRun:
 
 def base_model(config: Config) -> str:
     """Return the model to start from; "sft" means the tiny base model, trained once and cached."""
-    path = config.model.path
-    if path == "sft":
-        return str(cached_base_model(config))
-    local = Path(path)
-    if (local.is_absolute() or path.startswith(".") or local.exists()) and not (
-        local / "config.json"
-    ).exists():
-        raise ConfigError(
-            f"model.path: {path!r} has no config.json; give a Hugging Face folder or a hub name"
-        )
-    return path
+    return str(cached_base_model(config)) if config.model.path == "sft" else config.model.path
 
 
 def describe(result: EvalResult) -> str:
