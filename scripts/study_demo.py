@@ -2,8 +2,9 @@
 
     python scripts/study_demo.py --runs 20 --records demo.jsonl [key=value ...]
 
-Each run is the command a user types, `asyncrl train gridworld_grpo`, on a base model that all share. A seed whose
-record is there is not run again, so a study that was cut goes on; `--limit N` ends it after N further runs.
+Each run is the command a user types, `asyncrl train gridworld_grpo`, on a base model that all share. A study that was
+cut goes on with the seeds that have not ended; one whose run failed leaves a record with the error and is run again.
+`--limit N` ends the study after N further runs.
 """
 
 from __future__ import annotations
@@ -78,11 +79,11 @@ def report(records: list[dict[str, Any]], least: float) -> dict[str, Any]:
     ended = {record["seed"]: record["after"] for record in records if "after" in record}
     return {
         "after": {str(seed): ended[seed] for seed in sorted(ended)},
-        "busy": sorted(record["seed"] for record in records if record["busy"]),
+        "busy": sorted({record["seed"] for record in records if record["busy"] and "after" in record}),
         "lowest": min(ended.values(), default=None),
         "reached": sum(value >= least for value in ended.values()),
         "runs": len(ended),
-        "failed": [record["seed"] for record in records if "error" in record],
+        "failed": sorted({record["seed"] for record in records} - set(ended)),
     }
 
 
@@ -99,7 +100,7 @@ def main() -> None:
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     args = parser.parse_args()
-    done = {record["seed"] for record in read_records(args.records)}
+    done = {record["seed"] for record in read_records(args.records) if "after" in record}
     missing = [seed for seed in range(args.runs) if seed not in done]
     for seed in missing[: args.limit or None]:
         record = run_once(args.recipe, seed, bool(seed % 2), args.overrides)
