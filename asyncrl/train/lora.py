@@ -83,11 +83,15 @@ def merged(
 
 
 def write_adapter(model: Any, tensors: dict[str, Tensor], folder: Path, base_model: str) -> None:
-    """Write gathered tensors of an adapter into a new folder, which `PeftModel.from_pretrained` loads."""
+    """Write gathered tensors of an adapter into a new folder, which `PeftModel.from_pretrained` loads.
+
+    It names its base model, a local one by its whole path, so that transformers finds it from anywhere.
+    """
     folder.mkdir()
     save_file(tensors, str(folder / TENSORS), metadata={"format": "pt"})
     settings = dataclasses.replace(model.peft_config[NAME], inference_mode=True)
-    settings.base_model_name_or_path = base_model
+    local = Path(base_model)
+    settings.base_model_name_or_path = str(local.resolve()) if local.is_dir() else base_model
     settings.save_pretrained(str(folder))
 
 

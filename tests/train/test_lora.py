@@ -113,7 +113,16 @@ def test_a_checkpoint_holds_the_merged_model_and_an_adapter_that_peft_loads(tiny
     base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
     loaded = PeftModel.from_pretrained(base, folder / "adapter")
     torch.testing.assert_close(full_logp(loaded), expected, atol=1e-5, rtol=0)
-    assert loaded.peft_config["default"].base_model_name_or_path == tiny_model
+
+
+def test_an_adapter_names_its_base_so_that_transformers_loads_it_from_any_folder(
+    tiny_model, trained, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(Path(tiny_model).parent)
+    folder = save_policy(trained.engine, tmp_path / "step-000002", Path(tiny_model).name)
+    monkeypatch.chdir(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(folder / "adapter", dtype=torch.float32)
+    torch.testing.assert_close(full_logp(loaded), logp(trained.engine.engine.module), atol=1e-5, rtol=0)
 
 
 def test_a_checkpoint_under_zero_3_is_the_one_of_stage_0(tiny_model, trained, tmp_path):
