@@ -60,7 +60,10 @@ async def verify(box: Sandbox, task: TaskFolder) -> Verdict:
             # What the tests would have written last is missing.
             return Verdict(0.0, 0.0, output)
         reward = await _read_reward(judge)
-        reward = float(result.ok) if reward is None else reward
+        if reward is None:
+            # Tests that write rewards and have left none were kept from it.
+            writes = any(b"reward.txt" in data or b"reward.json" in data for data in task.tests.values())
+            reward = float(result.ok and not writes)
         return Verdict(reward, reward, output)
     token = secrets.token_hex(8)
     argv = ["python3", "-I", "-S", "-B", "-c", runner_text(), f"{tests}/test_outputs.py"]

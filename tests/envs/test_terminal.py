@@ -1,5 +1,6 @@
 """Terminal: task folders, the shell's state and its ends, and tests that the agent neither sees nor reaches."""
 
+import asyncio
 import random
 from pathlib import Path
 
@@ -193,6 +194,7 @@ RUNS_THE_PROGRAM = """
 python3 -m unittest discover -s /tests -p 'check.py' > /dev/null 2>&1 || exit 1
 out=$(bash /app/run.sh 2> /dev/null)
 if [ "$out" = right ]; then echo 1 > /logs/verifier/reward.txt; else echo 0 > /logs/verifier/reward.txt; fi
+exit 0
 """
 CHECK = """
 import subprocess, unittest
@@ -206,10 +208,17 @@ FROM_THE_PROGRAM = {
     "echo '{\"reward\": 1}' > /logs/verifier/reward.json",
     "other tests": "chmod -R u+w /tests; rm -f /tests/*; echo 'exit 0' > /tests/test.sh; echo > /tests/check.py",
     "a reward of its own, and the end of the tests": "echo 1 > /logs/verifier/reward.txt; kill -9 $PPID",
+    "a folder that takes no reward": "chmod 500 /logs/verifier; :",
     "a reward by a process that stays": "(setsid bash -c 'while :; do echo 1 > /logs/verifier/reward.txt; done' &)",
     "a link in the place of the reward": "ln -s /work/mine /logs/verifier/reward.txt; echo 1 > /work/mine",
 }
-INSTEAD_OF_A_LIBRARY = ("unittest/__main__.py", "unittest/__init__.py", "subprocess.py", "sitecustomize.py")
+INSTEAD_OF_A_LIBRARY = (
+    "missing.py",
+    "unittest/__main__.py",
+    "unittest/__init__.py",
+    "subprocess.py",
+    "sitecustomize.py",
+)
 
 
 def write_checked_task(path):
@@ -229,7 +238,10 @@ def test_a_program_that_the_tests_run_does_not_reach_the_reward(tmp_path, attack
 
 @pytest.mark.parametrize("file", INSTEAD_OF_A_LIBRARY)
 def test_a_module_of_the_agents_does_not_stand_in_for_the_standard_library(tmp_path, file):
-    folder = write_task(tmp_path / "t", "cd /app; python3 -m unittest discover -s /tests -p 'check.py'")
+    folder = write_task(
+        tmp_path / "t",
+        "cd /app; python3 -m unittest discover -s /tests -p 'check.py' && python3 -m missing /tests",
+    )
     (tmp_path / "t" / "tests" / "check.py").write_text(CHECK)
     program = f"mkdir -p unittest; echo 'import os; os._exit(0)' > {file}"
     end = play(make(folder=str(folder)), shell(program), DONE)[-1]
@@ -264,6 +276,23 @@ def test_what_the_agent_does_to_its_session_loses_the_episode_and_does_not_void_
     env = make(folder=str(folder), command_timeout_s=1.0)
     *_, end = play(env, shell(HARMS[harm], "sleep 0.5"), shell("echo x"), DONE)
     assert (end.done, end.reward) == (True, 0.0)
+
+
+def test_a_shell_that_ends_between_two_turns_is_started_again():
+    env = make()
+
+    async def whole():
+        try:
+            await env.step(shell("(sleep 0.2; kill -9 $$) &"))
+            await asyncio.sleep(1)
+            return [await env.step(shell("echo x")) for _ in range(2)]
+        finally:
+            await env.close()
+            await LauncherClient.close_shared()
+
+    lost, after = asyncio.run(whole())
+    assert shown(lost) == ["the shell has ended and was started again; the command was not run"]
+    assert shown(after) == ["x"]
 
 
 def test_an_empty_reward_is_none(tmp_path):

@@ -120,6 +120,13 @@ def test_tests_that_hang_are_ended_with_everything_below_them(walled):
         ("/usr/bin/python3.11", "python3 -m unittest", "/work", False),
         ("/usr/bin/env", "env A=/work/x sh /tests/a.sh", "/tests", True),
         ("/usr/bin/mkdir", "mkdir -p /logs/verifier", "/work", True),
+        ("/usr/bin/bash", "bash -e /work/run.sh", "/tests", False),
+        ("/usr/bin/bash", "bash - /work/run.sh", "/tests", False),
+        ("/usr/bin/bash", "bash -lc ls", "/work", True),
+        ("/usr/bin/perl", "perl -e 1", "/work", True),
+        ("/usr/bin/make", "make --file=/work/Makefile", "/tests", False),
+        ("/usr/bin/make", "make -C/work", "/tests", False),
+        ("/usr/bin/pytest", "pytest --rootdir=/work /tests/test_a.py", "/work", True),
         ("/usr/bin/worker", "worker /workshop", "/", True),
     ],
 )  # fmt: skip

@@ -8,12 +8,16 @@ line or on the standard input is the judge's, who wrote it there.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-INLINE = ("-c", "-e", "-")
-"""Options of interpreters after which code follows that stands in the judge's own files."""
-INTERPRETERS = ("python", "bash", "sh", "dash", "zsh", "perl", "node", "ruby", "lua", "php")
+INLINE = {
+    ("bash", "sh", "dash", "zsh"): re.compile(r"-[A-Za-z]*[cs]"),
+    ("python",): re.compile(r"-[A-Za-ln-z]*c|-"),
+    ("perl", "node", "ruby", "lua"): re.compile(r"-[a-z]*e|-"),
+}
+"""By the beginning of an interpreter's name: the options after which, or on standard input, comes the code itself."""
 
 
 @dataclass(frozen=True)
@@ -50,20 +54,23 @@ def decide(
     """See the head of this file. `exists` tells whether there is something at an absolute path."""
     if places.side(executable) is False:
         return False
-    takes_code = os.path.basename(executable).startswith(INTERPRETERS)
+    name = os.path.basename(executable)
+    inline = next((option for names, option in INLINE.items() if name.startswith(names)), None)
+    named = False
     for argument in argv[1:]:
-        if takes_code and argument in INLINE:
+        if inline is not None and inline.fullmatch(argument):
             return True
         if argument.startswith("-") or not argument:
+            named = named or any(place in argument for place in places.writable)
             continue
         path = os.path.normpath(os.path.join(folder, argument))
         side = places.side(path)
         # A plain word is a file only if there is one.
         if side is not None and ("/" in argument or exists(path)):
             return side
-    if takes_code and len(argv) == 1:
+    if inline is not None and len(argv) == 1:
         return True
-    return places.side(folder) is not False
+    return not named and places.side(folder) is not False
 
 
 def _below(path: str, folders: tuple[str, ...]) -> bool:
