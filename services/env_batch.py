@@ -3,7 +3,7 @@
     request   {"operations": [{"op": "open", "task", "config", "key", "wait_s"}
                             | {"op": "step", "session", "step_index", "action", "timeout_s"}
                             | {"op": "renew", "sessions"}
-                            | {"op": "close", "session"}, ...],
+                            | {"op": "close", "session"} | {"op": "abandon", "key"}, ...],
                "gather_s": least seconds between two pieces of the answer, 0 where it is left out}
     answer    [number, result] after [number, result] ..., in the order in which they end
 
@@ -112,11 +112,13 @@ def prepare(host: EnvHost, operation: Any) -> Coroutine[Any, Any, dict[str, Any]
             return _open(host, task, config, str(operation.get("key", "")), wait_s)
         if kind == "close":
             return _close(host, str(operation["session"]))
+        if kind == "abandon":
+            return _abandon(host, str(operation["key"]))
         if kind == "renew":
             return _renew(host, [str(session) for session in operation["sessions"]])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"malformed operation: {error!r}") from error
-    raise InputError(f"op: must be open, step, renew or close, got {kind!r}")
+    raise InputError(f"op: must be open, step, renew, close or abandon, got {kind!r}")
 
 
 def session_to_map(session: HostedSession) -> dict[str, Any]:
@@ -140,6 +142,11 @@ async def _step(host: EnvHost, session: str, index: int, action: Action, timeout
 
 async def _renew(host: EnvHost, sessions: list[str]) -> dict[str, Any]:
     return {"gone": host.renew_all(sessions)}
+
+
+async def _abandon(host: EnvHost, key: str) -> dict[str, Any]:
+    host.abandon(key)
+    return {}
 
 
 async def _close(host: EnvHost, session: str) -> dict[str, Any]:

@@ -128,6 +128,10 @@ class EnvClient:
                         # A service that ends lets nobody wait.
                         await asyncio.sleep(error.retry_after_s * random.uniform(0.5, 1.5))
                     operation["wait_s"] = round(min(WAIT_S, self.place_timeout_s) / len(self._services), 3)
+        except asyncio.CancelledError:
+            for service in self._services:
+                service.abandon(operation["key"])
+            raise
         finally:
             self._waiting -= bool(waiting_since)
 

@@ -84,6 +84,13 @@ class EnvServiceClient:
         self._operations.add(waiting)
         return await waiting.answer
 
+    def abandon(self, key: str) -> None:
+        """Have the session of a given-up open closed, without waiting for it."""
+        waiting = _waiting({"op": "abandon", "key": key}, self.retry_s)
+        # Seen: where it fails, the lease ends the session.
+        waiting.answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
+        self._renewals.add(waiting)
+
     async def close(self) -> None:
         """Cancel what is under way and close connections."""
         await self.leases.close()

@@ -169,6 +169,15 @@ class EnvHost:
         if not stepping:
             await asyncio.shield(ending)
 
+    def abandon(self, key: str) -> None:
+        """Close the session that was opened with `key`, as soon as it is open; nothing when there is none.
+
+        For who gives up an open: it never learns the session's id.
+        """
+        _, opening = self._openings.get(key, (None, None))
+        if opening is not None:
+            opening.add_done_callback(self._close_opened)
+
     def renew(self, session_id: str) -> float:
         """Keep a session alive without a step; return the seconds it has."""
         self._find(session_id).expires = time.monotonic() + self.lease_s
@@ -305,6 +314,13 @@ class EnvHost:
             self.counts.close_failed += 1
         finally:
             self.places.give_back(session.names)
+
+    def _close_opened(self, opening: asyncio.Task[HostedSession]) -> None:
+        if opening.cancelled() or opening.exception() is not None:
+            return
+        session = opening.result()
+        if session.id in self.sessions:
+            self._end(session, None, SessionGone(f"session {session.id} has ended: its open was given up"))
 
     def _forget_failed(self, key: str, opening: asyncio.Task[HostedSession]) -> None:
         if opening.cancelled() or opening.exception() is not None:

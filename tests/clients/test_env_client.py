@@ -176,6 +176,32 @@ def test_waiting_for_a_worker_up_to_the_last_moment_is_told_as_such(serving, mon
     asyncio.run(scenario())
 
 
+def test_an_open_that_is_given_up_leaves_no_session(serving):
+    service = serving(max_sessions=2)
+
+    async def scenario():
+        async with client_of(service.url) as client:
+            holder = await client.open(grid(), {})
+            slow = asyncio.create_task(client.open(troubled("SlowToOpen"), {}))
+            while service.host.held.total() < 2:
+                await asyncio.sleep(0.01)
+            waiting = asyncio.create_task(client.open(grid(), {}))
+            await asyncio.sleep(0.3)
+            for given_up in (slow, waiting):
+                given_up.cancel()
+            await asyncio.gather(slow, waiting, return_exceptions=True)
+            # Both places are free once the slow one has opened and the holder has ended.
+            await holder.close()
+            start = time.monotonic()
+            sessions = [await client.open(grid(), {}) for _ in range(2)]
+            return time.monotonic() - start, {one.id for one in sessions} == set(service.host.sessions)
+
+    took_s, alone = asyncio.run(scenario())
+    assert alone
+    assert took_s < 30
+    assert service.host.counts.reaped == 0
+
+
 def test_a_service_that_ends_lets_nobody_wait_for_a_place(tmp_path):
     service = Served(tmp_path, max_sessions=1)
 

@@ -121,6 +121,16 @@ class OnThread(InPlace):
     blocking = True
 
 
+class SlowToOpen(InPlace):
+    """Takes a second for its reset."""
+
+    blocking = True
+
+    def reset(self):
+        time.sleep(1.0)
+        return super().reset()
+
+
 class Asynchronous(Env):
     """Lets a helper thread of the event loop do the waiting."""
 
