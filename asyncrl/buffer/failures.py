@@ -7,7 +7,7 @@ from typing import Any
 from asyncrl.buffer.store import Store
 from asyncrl.types import FailureClass, Group
 
-MAX_FIRST = 4000
+MAX_TEXT = 4000
 
 
 def note_failures(store: Store, group: Group, lost_by: str) -> None:
@@ -22,16 +22,14 @@ def note_failures(store: Store, group: Group, lost_by: str) -> None:
             failed.setdefault(str(t.failure), {}).setdefault(t.rollout, t.error)
     for failure, episodes in failed.items():
         store.execute(
-            "INSERT INTO failures VALUES (?, ?, ?, ?) ON CONFLICT (failure) DO UPDATE SET "
-            "episodes = episodes + excluded.episodes, groups = groups + excluded.groups",
-            (failure, len(episodes), int(failure == lost_by), next(iter(episodes.values()))[:MAX_FIRST]),
+            "INSERT INTO failures VALUES (?1, ?2, ?3, ?4, ?4) ON CONFLICT (failure) DO UPDATE SET "
+            "episodes = episodes + ?2, groups = groups + ?3, newest = ?4",
+            (failure, len(episodes), int(failure == lost_by), next(iter(episodes.values()))[:MAX_TEXT]),
         )
 
 
 def failed_episodes(store: Store) -> dict[str, dict[str, Any]]:
-    """Return `{episodes, groups, first}` by class of failure."""
-    rows = store.rows("SELECT failure, episodes, groups, first FROM failures ORDER BY failure")
-    return {
-        failure: {"episodes": episodes, "groups": groups, "first": first}
-        for failure, episodes, groups, first in rows
-    }
+    """Return `{episodes, groups, first, newest}` by class of failure."""
+    rows = store.rows("SELECT failure, episodes, groups, first, newest FROM failures ORDER BY failure")
+    names = ("episodes", "groups", "first", "newest")
+    return {failure: dict(zip(names, values, strict=True)) for failure, *values in rows}

@@ -45,12 +45,14 @@ CREATE INDEX IF NOT EXISTS leases_by_request ON tasks (request) WHERE state = 'l
 -- Encoded groups that are ready or bound.
 CREATE TABLE IF NOT EXISTS bodies (seq INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS quarantine (worker TEXT PRIMARY KEY, reason TEXT NOT NULL);
--- Episodes that failed by no fault of the policy, over all attempts, with what the first one of a class was told.
+-- Episodes that failed by no fault of the policy, over all attempts, with what the first and the newest
+-- one of a class were told.
 CREATE TABLE IF NOT EXISTS failures (
     failure  TEXT PRIMARY KEY,
     episodes INTEGER NOT NULL,
     groups   INTEGER NOT NULL,              -- groups that were lost by it
-    first    TEXT NOT NULL
+    first    TEXT NOT NULL,
+    newest   TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 """

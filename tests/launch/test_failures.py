@@ -13,6 +13,13 @@ STEP = 2
 TRACE = "environment 'x': step raised KeyError: 'a'\n  File \"env.py\", line 3, in step\n    self.seen['a']"
 
 
+def fresh(ledger):
+    """A report that has seen the counts of this moment."""
+    report = FailureReport(STEP)
+    assert report.news(ledger.stats()) == []
+    return report
+
+
 def book(tasks=8):
     made = Ledger(":memory:", LedgerSettings(STEP, 1, 2))
     made.add_tasks([Task(f"t{number}", "x") for number in range(tasks)])
@@ -41,8 +48,8 @@ def put(ledger, **how):
 
 
 def test_the_first_failure_is_told_with_its_traceback_and_once():
-    ledger, report = book(), FailureReport(STEP)
-    assert report.news(ledger.stats()) == []
+    ledger = book()
+    report = fresh(ledger)
     assert put(ledger) == "retried"
     first, rate = report.news(ledger.stats())
     assert first == (
@@ -54,7 +61,8 @@ def test_the_first_failure_is_told_with_its_traceback_and_once():
 
 
 def test_the_share_of_failed_episodes_is_told_again_when_their_number_has_doubled():
-    ledger, report = book(), FailureReport(STEP)
+    ledger = book()
+    report = fresh(ledger)
     put(ledger, episodes=1, failure=FailureClass.JUDGE, error="no score")
     assert report.news(ledger.stats())[1:] == []
     put(ledger, episodes=1)
@@ -64,7 +72,8 @@ def test_the_share_of_failed_episodes_is_told_again_when_their_number_has_double
 
 
 def test_a_step_of_groups_that_the_environment_failed_is_hopeless():
-    ledger, report = book(), FailureReport(STEP)
+    ledger = book()
+    report = fresh(ledger)
     put(ledger)
     assert report.hopeless(ledger.stats()) == ""
     put(ledger)
@@ -74,7 +83,8 @@ def test_a_step_of_groups_that_the_environment_failed_is_hopeless():
 
 
 def test_one_group_that_could_be_used_is_hope():
-    ledger, report = book(), FailureReport(STEP)
+    ledger = book()
+    report = fresh(ledger)
     ledger.put(group(ledger.lease("w")))
     for _ in range(3):
         put(ledger)
@@ -82,7 +92,8 @@ def test_one_group_that_could_be_used_is_hope():
 
 
 def test_an_agents_failures_say_nothing_against_the_environment():
-    ledger, report = book(), FailureReport(STEP)
+    ledger = book()
+    report = fresh(ledger)
     for _ in range(2):
         assert put(ledger, failure=FailureClass.AGENT, error="gave up") == "dropped"
     assert report.news(ledger.stats()) == []
@@ -91,7 +102,8 @@ def test_an_agents_failures_say_nothing_against_the_environment():
 
 @pytest.mark.parametrize(("losses", "ends"), [(3, False), (6, True)])
 def test_infrastructure_has_all_attempts_of_a_steps_tasks(losses, ends):
-    ledger, report = book(), FailureReport(STEP)
+    ledger = book()
+    report = fresh(ledger)
     for _ in range(losses):
         put(ledger, failure=FailureClass.INFRASTRUCTURE, error="the service is gone")
     told = report.hopeless(ledger.stats())
@@ -100,9 +112,25 @@ def test_infrastructure_has_all_attempts_of_a_steps_tasks(losses, ends):
 
 
 def test_a_plan_shorter_than_a_step_ends_when_all_its_tasks_are_set_aside():
-    ledger, report = book(tasks=1), FailureReport(STEP)
+    ledger = book(tasks=1)
+    report = fresh(ledger)
     ledger.close_plan()
     for attempt in range(3):
         assert report.hopeless(ledger.stats()) == "" or attempt == 2
         put(ledger, failure=FailureClass.INFRASTRUCTURE, error="gone")
     assert "none of the first 3 groups could be used" in report.hopeless(ledger.stats())
+
+
+def test_what_an_earlier_life_lost_says_nothing_about_this_one():
+    ledger = book()
+    for _ in range(2):
+        put(ledger)
+    report = fresh(ledger)
+    assert report.hopeless(ledger.stats()) == ""
+    put(ledger, error="another place")
+    first, rate = report.news(ledger.stats())
+    assert first == "an episode failed (environment): another place"
+    assert rate == "failed episodes: 2 of 2 (100%): environment 2"
+    assert report.hopeless(ledger.stats()) == ""
+    put(ledger, error="another place")
+    assert "none of the first 2 groups could be used: 4 of 4 episodes" in report.hopeless(ledger.stats())
