@@ -41,6 +41,11 @@ def last_error(log: str) -> str:
     return (roots or found or [last])[-1]
 
 
+def address_taken(error: str) -> bool:
+    """True for the error of a service whose address somebody else had: that may pass, unlike a wrong setting."""
+    return "cannot listen on" in error or "is in use" in error
+
+
 def lacks_memory(error: str) -> bool:
     """True for the error of a process that could not have the memory it asked for."""
     return _MEMORY.search(error) is not None

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 
 from asyncrl.disk import unwritable
 from asyncrl.errors import StorageError, UnavailableError
-from asyncrl.launch.death import lacks_memory
+from asyncrl.launch.death import address_taken, lacks_memory
 from asyncrl.launch.processes import Child, Family, obituary
 
 T = TypeVar("T")
@@ -206,9 +206,8 @@ class Supervisor:
             raise StorageError(obituary(child, why, f"{refused}; {MAKE_ROOM}"))
         if code == STOPPED or (code == MISCONFIGURED and watched.ends):
             raise UnavailableError(obituary(child, why))
-        same = watched.deaths > 1 and watched.reason == before
+        same = watched.deaths > 1 and watched.reason == before and not address_taken(before)
         if code == MISCONFIGURED and same:
-            # Once may have been an address that was still taken.
             raise UnavailableError(obituary(child, why, "twice in a row"))
         if lacks_memory(watched.reason) and lacks_memory(before):
             raise UnavailableError(

@@ -173,6 +173,16 @@ def test_a_service_that_refuses_its_configuration_twice_is_given_up(family, tmp_
     assert lives(child) == 2
 
 
+def test_a_service_whose_address_is_taken_is_tried_again(family, tmp_path, no_pause):
+    told = "asyncrl: cannot listen on 127.0.0.1:7: Address already in use"
+    code = f"import sys; print('alive'); print({told!r}, file=sys.stderr); raise SystemExit(2)"
+    child = script(family, "env", code)
+    supervisor = Supervisor(family, tmp_path / "restarts.jsonl", 30.0)
+    supervisor.watch(child, Never(), START_S)
+    assert f"{MAX_DEATHS} times in a row" in str(run_beside(supervisor))
+    assert lives(child) == MAX_DEATHS
+
+
 def test_memory_that_is_lacking_twice_ends_the_run(family, tmp_path, no_pause):
     child = script(family, "trainer", "print('alive', flush=True); raise MemoryError('8 GiB')")
     supervisor = Supervisor(family, tmp_path / "restarts.jsonl", 30.0)
