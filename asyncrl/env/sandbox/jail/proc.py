@@ -9,7 +9,6 @@ import time
 from collections.abc import Container
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-INTERNET_SOCKETS = ("tcp", "tcp6", "udp", "udp6")
 
 
 def _send_buffer_bytes() -> int:
@@ -20,8 +19,8 @@ def _send_buffer_bytes() -> int:
 
 SOCKET_BYTES = _send_buffer_bytes() + 64 * 1024
 """A socket's send buffer, and the one packet more that the kernel lets in."""
-OWN_SOCKETS = os.stat("/proc/self/net/unix").st_ino if os.path.exists("/proc/self/net/unix") else 0
-"""The number of the table of this process's own network namespace; every namespace has one."""
+OWN_NETWORK = os.stat("/proc/self/net/sockstat").st_ino if os.path.exists("/proc/self/net/sockstat") else 0
+"""Number of a file that every network namespace has one of, in this process's own."""
 
 
 def _read(path: str) -> bytes:
@@ -94,32 +93,37 @@ def private_bytes(pids: list[int]) -> int:
 def socket_bytes(pids: list[int]) -> int:
     """Most memory that the buffers of these processes' sockets can hold.
 
-    The kernel says how many local sockets there are, not what they hold, so each counts as a full send buffer (see
+    The kernel says how many sockets there are, not what local ones hold, so each counts as a full buffer (see
     `seccomp`: its size cannot be changed). In a network namespace of the programs' own that finds sockets that wait
     to be accepted or were sent over another one, too; in the host's only those that a process has open.
     """
     total = 0
-    tables: set[int] = set()
+    seen: set[int] = set()
     open_ones: set[str] = set()
     for pid in pids:
-        with contextlib.suppress(OSError, ValueError):
-            table = os.stat(f"/proc/{pid}/net/unix").st_ino
-            if table == OWN_SOCKETS:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            network = os.stat(f"/proc/{pid}/net/sockstat").st_ino
+            if network == OWN_NETWORK:
                 links = (os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd"))
                 open_ones.update(link for link in links if link.startswith("socket:"))
-            elif table not in tables:
-                tables.add(table)
-                total += max(0, _read_all(f"/proc/{pid}/net/unix").count(b"\n") - 1) * SOCKET_BYTES
-                total += sum(_queued(f"/proc/{pid}/net/{name}") for name in INTERNET_SOCKETS)
+            elif network not in seen:
+                seen.add(network)
+                total += _network_bytes(f"/proc/{pid}/net")
     return total + len(open_ones) * SOCKET_BYTES
 
 
-def _queued(path: str) -> int:
-    """Bytes in the queues of Internet sockets, doubled for the kernel's own part of each packet, and their count."""
-    total = 0
-    for line in _read_all(path).splitlines()[1:]:
-        sent, _, received = line.split()[4].partition(b":")
-        total += SOCKET_BYTES + 2 * (int(sent, 16) + int(received, 16))
+def _network_bytes(folder: str) -> int:
+    """The same for all sockets of a network namespace. TCP's buffers grow by themselves: their queues are added."""
+    total = int(_read(f"{folder}/sockstat").split()[2]) * SOCKET_BYTES
+    for name in ("tcp", "tcp6"):
+        # A host without IPv6 has no file for it.
+        with contextlib.suppress(FileNotFoundError):
+            # The tables are read only if there is something in them: the kernel goes through the whole host's.
+            counts = _read(f"{folder}/sockstat{name[3:]}").partition(name.upper().encode() + b": inuse ")[2]
+            for line in _read_all(f"{folder}/{name}").splitlines()[1:] if int(counts.split()[0]) else []:
+                sent, _, received = line.split()[4].partition(b":")
+                # Twice, for the kernel's own part of every packet.
+                total += 2 * (int(sent, 16) + int(received, 16))
     return total
 
 
