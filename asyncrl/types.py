@@ -127,6 +127,8 @@ class Trajectory:
     """Seconds: `wall_s`, `engine_s`, `env_s`, `queue_s`."""
     info: dict[str, Any] = field(default_factory=dict)
     """JSON-serialisable extras (tags, agent name, difficulty)."""
+    conversation: str = ""
+    """The messages as JSON, for people to read, see `data.conversation`; "" where nobody kept them."""
 
     @property
     def rollout(self) -> int:

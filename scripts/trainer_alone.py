@@ -96,7 +96,10 @@ def train_alone(run: Path, model: str, engine_url: str) -> dict[str, float]:
             ends.append((time.time(), len(groups)))
 
         anchors = load_anchors(config, objective, engine, model)
-        Trainer(config, engine, objective, anchors, RecordedBatches(run), publisher, on_step).run()
+        Trainer(
+            config, engine, objective, anchors, RecordedBatches(run), publisher, on_step,
+            on_commit=recorder.on_commit,
+        ).run()  # fmt: skip
         publisher.close()
         recorder.close()
     leave_distributed()

@@ -21,7 +21,7 @@ from asyncrl.clients.buffer import BufferClientSync
 from asyncrl.clients.engine import EngineClient
 from asyncrl.clients.members import members
 from asyncrl.config import Config
-from asyncrl.data.table import TrajectoryTable
+from asyncrl.data.table import TrajectoryWriter
 from asyncrl.endpoint import awaited_addresses, stop_file
 from asyncrl.errors import AsyncRLError
 from asyncrl.train.anchors import Anchors
@@ -136,20 +136,26 @@ class Recorder:
         self.config = config
         self.engine = engine
         self.metrics = MetricsLog(folder)
-        self.table = TrajectoryTable(folder / "trajectories")
+        self.trajectories = TrajectoryWriter(folder / "trajectories")
+
+    def on_commit(self, version: int, groups: Sequence[Group]) -> None:
+        self.trajectories.put(version, groups)
 
     def on_step(self, version: int, metrics: dict[str, Any], groups: Sequence[Group]) -> None:
-        self.table.write(version, groups)
         self.metrics.write(version, metrics)
 
     def close(self) -> None:
         self.metrics.close()
+        self.trajectories.close()
 
 
 def make_checkpointer(
-    folder: Path, config: Config, engine: TrainEngine, anchors: Anchors, model: str
+    folder: Path, config: Config, engine: TrainEngine, anchors: Anchors, model: str, recorder: Recorder | None
 ) -> Checkpointer:
-    """Return the run's checkpointer; a critic of its own has its optimizer in the same checkpoint."""
+    """Return the run's checkpointer; a critic of its own has its optimizer in the same checkpoint.
+
+    A checkpoint is complete when the trajectories of its steps are written: a run resumes without those steps.
+    """
     critic = anchors.critic
     return Checkpointer(
         folder / "checkpoints",
@@ -159,6 +165,7 @@ def make_checkpointer(
         keep=config.train.keep_checkpoints,
         also_every=config.eval.every,
         others={"critic": critic.engine} if critic is not None and critic.engine is not None else {},
+        before_complete=recorder.trajectories.flush if recorder is not None else lambda: None,
     )
 
 
@@ -201,12 +208,13 @@ def run_trainer(
     source = BufferClientSync(buffer, token) if first else None
     urls = awaited_addresses(engines, config.engine.start_timeout_s)
     publisher = open_publisher(config, engine, urls, weights_dir, token, source)
-    checkpointer = make_checkpointer(folder, config, engine, anchors, model)
+    checkpointer = make_checkpointer(folder, config, engine, anchors, model, recorder)
     trainer = Trainer(
         config, engine, objective, anchors, source, publisher,
         recorder.on_step if recorder else lambda *_: None, checkpointer,
         PoisonFolder(folder / "poison", config, model), stop_file(folder).exists,
         weights_dir if config.engine.weight_transfer == "shared_file" else None,
+        recorder.on_commit if recorder else lambda *_: None,
     )  # fmt: skip
     start = time.monotonic()
     alike = "once" if engine.shares_prefixes else "row by row"

@@ -75,6 +75,19 @@ def test_every_trained_token_is_within_the_staleness_bound(finished):
             assert len(row["token_ids"]) == len(row["versions"]) == len(row["behavior_logprobs"])
 
 
+def test_every_turn_is_in_the_conversation_with_its_reward(finished):
+    import pyarrow.parquet as pq
+
+    for path in sorted((finished / "trajectories").glob("*.parquet")):
+        for row in pq.read_table(path).to_pylist():
+            turns = [m for m in row["messages"] if m["turn"] is not None]
+            assert [(m["role"], m["turn"]) for m in turns] == [
+                ("assistant", number) for number in range(len(row["turn_start"]))
+            ]
+            assert [m["reward"] for m in turns] == row["turn_reward"]
+            assert row["messages"][0]["role"] == "user"
+
+
 def test_trajectories_open_with_datasets(finished):
     import datasets
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgpack
 import numpy as np
 
+from asyncrl.data.conversation import MAX_CHARACTERS
 from asyncrl.data.fields import Fields
 from asyncrl.errors import InputError
 from asyncrl.types import FailureClass, Group, Lease, Status, Task, Trajectory, Turn
@@ -189,6 +190,7 @@ def trajectory_to_map(trajectory: Trajectory) -> dict[str, Any]:
         "error": trajectory.error,
         "timing": {name: float(value) for name, value in trajectory.timing.items()},
         "info": trajectory.info,
+        "conversation": trajectory.conversation,
     }
 
 
@@ -216,6 +218,7 @@ def trajectory_from_map(raw: Any, where: str = "trajectory") -> Trajectory:
         error=fields.text("error"),
         timing=fields.numbers("timing"),
         info=fields.free_form("info"),
+        conversation=fields.long_text("conversation", MAX_CHARACTERS),
     )
     fields.close()
     return trajectory

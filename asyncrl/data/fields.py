@@ -47,6 +47,13 @@ class Fields:
             raise InputError(f"{self.where}.{name} must not be empty")
         return value
 
+    def long_text(self, name: str, most: int) -> str:
+        """A text of up to `most` characters that nobody looks into; "" where there is none."""
+        value = self._left.pop(name, "")
+        if type(value) is not str or len(value) > most:
+            raise InputError(f"{self.where}.{name} must be str of at most {most} characters")
+        return value
+
     def integer(self, name: str, low: int = -MAX_INT, high: int = MAX_INT) -> int:
         value = self.take(name, int)
         if not low <= value <= high:

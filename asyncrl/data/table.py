@@ -1,20 +1,37 @@
 """Trajectories as Parquet, one file a step, readable with `datasets.load_dataset("parquet", ...)`.
 
-Column `info` is `Trajectory.info` as JSON.
+Column `messages` is the conversation as people read it, with the reward of each turn; null where nobody kept it. Column
+`info` is `Trajectory.info` as JSON.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import queue
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from asyncrl.types import Group
+from asyncrl.data.conversation import read_conversation
+from asyncrl.types import Group, Trajectory
 
+MESSAGE = pa.struct(
+    [
+        ("role", pa.string()),
+        ("content", pa.string()),
+        ("tool_calls", pa.list_(pa.struct([(n, pa.string()) for n in ("id", "name", "arguments")]))),
+        ("tool_call_id", pa.string()),
+        ("name", pa.string()),
+        ("turn", pa.int32()),
+        ("reward", pa.float32()),
+    ]
+)
 SCHEMA = pa.schema(
     [
         ("step", pa.int32()),
@@ -30,6 +47,7 @@ SCHEMA = pa.schema(
         ("reward", pa.float32()),
         ("success", pa.bool_()),
         ("components", pa.list_(pa.struct([("name", pa.string()), ("value", pa.float32())]))),
+        ("messages", pa.list_(MESSAGE)),
         ("turn_start", pa.list_(pa.int32())),
         ("turn_end", pa.list_(pa.int32())),
         ("turn_reward", pa.list_(pa.float32())),
@@ -41,6 +59,13 @@ SCHEMA = pa.schema(
         ("info", pa.string()),
     ]
 )
+_ARRAYS = {
+    "token_ids": np.int32,
+    "loss_mask": np.bool_,
+    "behavior_logprobs": np.float32,
+    "versions": np.int32,
+}
+_STOP = None
 
 
 class TrajectoryTable:
@@ -51,16 +76,84 @@ class TrajectoryTable:
         folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, step: int, groups: Sequence[Group]) -> Path:
-        """Write the step's trajectories; a repeated step replaces its file."""
-        rows = [_row(step, group, t) for group in groups for t in group.trajectories]
+        """Write the step's trajectories; a repeated step replaces its file. Raises `OSError`."""
+        pairs = [(group, t) for group in groups for t in group.trajectories]
+        rows = [_row(step, group, t) for group, t in pairs]
+        columns: list[Any] = []
+        for field in SCHEMA:
+            if field.name in _ARRAYS:
+                columns.append(_lists([getattr(t, field.name) for _, t in pairs], _ARRAYS[field.name]))
+            else:
+                columns.append(pa.array([row[field.name] for row in rows], field.type))
         path = self.folder / f"step-{step:06d}.parquet"
         partial = path.with_suffix(".partial")
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), partial, compression="zstd")
+        with open(partial, "wb") as file:
+            pq.write_table(pa.Table.from_arrays(columns, schema=SCHEMA), file, compression="zstd")
+            file.flush()
+            os.fsync(file.fileno())
         partial.replace(path)
         return path
 
 
-def _row(step: int, group: Group, t: Any) -> dict[str, Any]:
+class TrajectoryWriter:
+    """Writes a table's files in a thread, in their order, while training goes on.
+
+    At most `ahead` steps wait; `put` blocks beyond. A write that fails is raised by the next call, and by each after
+    it: a step's rows are never left out in silence.
+    """
+
+    def __init__(self, folder: Path, ahead: int = 2) -> None:
+        self.table = TrajectoryTable(folder)
+        self._waiting: queue.Queue[tuple[int, Sequence[Group]] | None] = queue.Queue(ahead)
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="trajectories", daemon=True)
+        self._thread.start()
+
+    def put(self, step: int, groups: Sequence[Group]) -> None:
+        """Have a step's trajectories written. Raises what an earlier write raised."""
+        self._check()
+        self._waiting.put((step, groups))
+
+    def flush(self) -> None:
+        """Wait until all that was put is on disk. Raises what a write raised."""
+        self._waiting.join()
+        self._check()
+
+    def close(self) -> None:
+        """Write what waits and end the thread. Raises what a write raised."""
+        self._waiting.put(_STOP)
+        self._thread.join()
+        self._check()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        while True:
+            item = self._waiting.get()
+            try:
+                if item is _STOP:
+                    return
+                if self._failure is None:
+                    self.table.write(*item)
+            except Exception as error:
+                # Its callers' failure, not this thread's: they are told with the next call.
+                self._failure = error
+            finally:
+                self._waiting.task_done()
+
+
+def _lists(arrays: Sequence[np.ndarray], dtype: Any) -> pa.ListArray:
+    """One list a row, made of whole arrays: a Python object for each token would take a second."""
+    offsets = np.zeros(len(arrays) + 1, np.int32)
+    np.cumsum([len(array) for array in arrays], out=offsets[1:])
+    values = np.concatenate([np.empty(0, dtype), *arrays]).astype(dtype, copy=False)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
+
+
+def _row(step: int, group: Group, t: Trajectory) -> dict[str, Any]:
+    rewards = [turn.reward for turn in t.turns]
     return {
         "step": step,
         "group": group.id,
@@ -75,13 +168,10 @@ def _row(step: int, group: Group, t: Any) -> dict[str, Any]:
         "reward": t.reward,
         "success": t.success,
         "components": [{"name": name, "value": value} for name, value in t.components.items()],
+        "messages": read_conversation(t.conversation, rewards) if t.conversation else None,
         "turn_start": [turn.start for turn in t.turns],
         "turn_end": [turn.end for turn in t.turns],
-        "turn_reward": [turn.reward for turn in t.turns],
-        "token_ids": t.token_ids,
-        "loss_mask": t.loss_mask,
-        "behavior_logprobs": t.behavior_logprobs,
-        "versions": t.versions,
+        "turn_reward": rewards,
         "wall_s": t.timing.get("wall_s"),
         "info": json.dumps(t.info),
     }

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from asyncrl.data.conversation import encode_conversation
 from asyncrl.gateway.tree import Call, CallTree, add_components, digest, path
-from asyncrl.types import NOT_SAMPLED, FailureClass, Status, Trajectory, Turn
+from asyncrl.types import NOT_SAMPLED, FailureClass, Message, Status, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,12 @@ def export_tree(
         }
         if leaf.agent:
             info["agent"] = leaf.agent
-        trajectories.append(_trajectory(task_id, episode_index, arrays, turns, calls, verdict, timing, info))
+        trajectories.append(
+            _trajectory(task_id, episode_index, arrays, turns, calls, owned, verdict, timing, info)
+        )
     if not leaves:
         arrays, turns = _lay_out([], set())
-        trajectories = [_trajectory(task_id, episode_index, arrays, turns, [], verdict, timing, {})]
+        trajectories = [_trajectory(task_id, episode_index, arrays, turns, [], set(), verdict, timing, {})]
     return trajectories, drifted
 
 
@@ -82,6 +85,17 @@ def _lay_out(calls: list[Call], owned: set[int]) -> tuple[dict[str, np.ndarray],
     return arrays, tuple(turns)
 
 
+def _conversation(calls: list[Call], owned: set[int]) -> str:
+    """The messages of one path; those of the calls that are not `owned` are no turns of it."""
+    messages: list[Message] = []
+    turns: dict[int, int] = {}
+    for call in calls:
+        messages += call.messages
+        if call.messages and call.index in owned:
+            turns[len(messages) - 1] = len(turns)
+    return encode_conversation(messages, turns)
+
+
 def _drift(calls: list[Call], ids: np.ndarray) -> int:
     """Tokens of turns whose context in the trajectory is not the context the engine read."""
     drifted, position = 0, 0
@@ -100,6 +114,7 @@ def _trajectory(
     arrays: dict[str, np.ndarray],
     turns: tuple[Turn, ...],
     calls: list[Call],
+    owned: set[int],
     verdict: Verdict,
     timing: dict[str, float],
     info: dict[str, Any],
@@ -118,6 +133,7 @@ def _trajectory(
         reward=verdict.reward + sum(call.reward for call in calls),
         status=verdict.status,
         components=components,
+        conversation=_conversation(calls, owned),
         success=verdict.success,
         failure=verdict.failure,
         error=verdict.error[:2000],

@@ -18,7 +18,7 @@ from asyncrl.gateway.pauses import Pauses
 from asyncrl.gateway.pieces import PIECE_TOKENS, cut_at_stop, first_stop, join, settled
 from asyncrl.gateway.prefixes import continue_chat, continue_ids, continue_text
 from asyncrl.gateway.sampling import ContextTooLong, Engines, Prepared, Sampled, Sampling
-from asyncrl.gateway.tree import Call, digest, token_ids
+from asyncrl.gateway.tree import Call, digest, path, token_ids
 from asyncrl.rollout.generate import Generated, GenerateRequest
 from asyncrl.rollout.render import ChatRenderer
 from asyncrl.together import together
@@ -109,6 +109,7 @@ class Sampler:
                     tool_ids=sampled.tool_ids,
                     agent=prepared.sampling.agent,
                     text_end=self._text_end(prepared, sampled),
+                    messages=self._messages(prepared, sampled),
                 ),
                 self._keys(prepared, sampled),
             )
@@ -246,6 +247,14 @@ class Sampler:
             message["tool_calls"] = [tool_call(i, c.name, c.arguments) for i, c in enumerate(calls)]
         ids = tuple(f"call_{uuid.uuid4().hex[:24]}" for _ in calls)
         return Sampled(generated, text, generated.finish_reason, stop_string, content, calls, ids, message)
+
+    def _messages(self, prepared: Prepared, sampled: Sampled) -> tuple[Message, ...]:
+        """What the call added to its conversation; a plain prompt is taken for one message of a user."""
+        if prepared.conversation is None:
+            text = self.renderer.tokenizer.decode(prepared.context.tolist(), skip_special_tokens=False)
+            return {"role": "user", "content": text}, sampled.message
+        before = sum(len(call.messages) for call in path(prepared.parent)) if prepared.parent else 0
+        return *prepared.conversation.messages[before:], sampled.message
 
     def _text_end(self, prepared: Prepared, sampled: Sampled) -> str | None:
         """Prompt and completion of a plain text call, with the end of turn and the stop string if sampled."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from asyncrl.rollout.generate import Generated
+from asyncrl.types import Message
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +35,8 @@ class Call:
     reward: float = 0.0
     components: dict[str, float] = field(default_factory=dict)
     """Named parts of the reward that were sent for this call."""
+    messages: tuple[Message, ...] = ()
+    """What `context` says, and last what was sampled."""
     index: int = 0
     """Position among the calls of the episode, in the order of their answers."""
     root: int = 0

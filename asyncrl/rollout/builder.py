@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from asyncrl.data.conversation import encode_conversation
 from asyncrl.env.protocol import Step
 from asyncrl.rollout.generate import Generated
 from asyncrl.types import NOT_SAMPLED, FailureClass, Message, Status, Task, Trajectory, Turn
@@ -22,6 +23,10 @@ class TrajectoryBuilder:
         self.started = time.monotonic()
         self.conversation: list[Message] = []
         """The messages so far, as the one who plays the episode keeps them; a judge reads them."""
+        self.spoken: list[tuple[int, str]] = []
+        """Place in `conversation` of each turn taken, and its text where the message does not say all of it."""
+        self.cut_text = ""
+        """What a turn that was cut said; it is no message of the conversation."""
         self.engine_s = 0.0
         self.env_s = 0.0
         self.cached_tokens = 0
@@ -118,7 +123,19 @@ class TrajectoryBuilder:
             error=error[:2000],
             timing={"wall_s": wall_s, "engine_s": self.engine_s, "env_s": self.env_s},
             info={"cached_tokens": self.cached_tokens, **(info or {})},
+            conversation=self._conversation(),
         )
+
+    def _conversation(self) -> str:
+        messages, turns = list(self.conversation), {}
+        for number, (place, text) in enumerate(self.spoken):
+            turns[place] = number
+            if text:
+                messages[place] = {**messages[place], "content": text}
+        if self.cut_text:
+            turns[len(messages)] = len(self.spoken)
+            messages.append({"role": "assistant", "content": self.cut_text})
+        return encode_conversation(messages, turns)
 
     def _append(self, token_ids: np.ndarray, logprobs: np.ndarray, versions: np.ndarray) -> None:
         self._ids.append(token_ids)

@@ -191,4 +191,5 @@ def _silent(first: Trajectory) -> Trajectory:
         turns=(),
         reward=first.reward if failed else 0.0,
         components={},
+        conversation="",
     )

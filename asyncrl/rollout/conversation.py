@@ -53,8 +53,10 @@ class Conversation:
         while len(self.messages) > self.num_opening and self.messages[-1]["role"] != "assistant":
             self.messages.pop()
 
-    def say(self, action: Action) -> None:
-        """Append the turn sampled last, as the message it was parsed to."""
+    def say(self, action: Action, text: str = "") -> None:
+        """Append the turn taken last, as the message it was parsed to; `text` is the whole turn."""
+        # A malformed call is in neither the content nor the calls.
+        self.builder.spoken.append((len(self.messages), text if action.parse_errors else ""))
         self.messages.append(_assistant_message(action))
         self._expected = action.answer_ids()
 

@@ -208,12 +208,16 @@ class EpisodeRunner:
         )
         builder.engine_s += time.monotonic() - start
         builder.add_turn(generated)
-        return generated.finish_reason == "length"
+        if generated.finish_reason != "length":
+            return False
+        builder.cut_text = self.renderer.text(generated.token_ids)
+        return True
 
     async def _step(self, talks: Conversations, session: Session, turn: int) -> Step:
         builder = talks.current.builder
-        action = self.parse(self.renderer.text(builder.last_turn()))
-        talks.current.say(action)
+        text = self.renderer.text(builder.last_turn())
+        action = self.parse(text)
+        talks.current.say(action, text)
         start = time.monotonic()
         step = await session.step(turn, action, self.settings.step_timeout_s)
         builder.env_s += time.monotonic() - start

@@ -19,7 +19,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,9 @@ class Checkpointer:
     also_every: versions that somebody else wants to read, as an evaluation beside the training does.
 
     others: further engines whose optimizers belong to the run, by name, such as a critic's.
+
+    before_complete: waits until what else belongs to the steps so far is on disk, such as their trajectories. Called in
+    the thread that writes; what it raises leaves the checkpoint incomplete.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Checkpointer:
         keep: int = 2,
         also_every: int = 0,
         others: Mapping[str, TrainEngine] | None = None,
+        before_complete: Callable[[], None] = lambda: None,
     ) -> None:
         self.folder = folder
         self.engine = engine
@@ -83,6 +87,7 @@ class Checkpointer:
         self.periods = [period for period in (every, also_every) if period]
         self.keep = keep
         self.others = dict(others or {})
+        self.before_complete = before_complete
         self.write_s = 0.0
         """How long the newest background write took."""
         self._writer: threading.Thread | None = None
@@ -171,6 +176,7 @@ class Checkpointer:
             save_file(tensors, str(state / TENSORS))
             (state / VALUES).write_text(json.dumps({"version": version, "extra": values}))
             _seal(partial)
+            self.before_complete()
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)
             _sync(target.parent)

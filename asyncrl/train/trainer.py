@@ -105,6 +105,7 @@ class Trainer:
         poison: PoisonFolder | None = None,
         asked_to_stop: Callable[[], bool] = lambda: False,
         weights_dir: Path | None = None,
+        on_commit: Callable[[int, Sequence[Group]], None] = lambda *_: None,
     ) -> None:
         self.config = config
         self.asked_to_stop = asked_to_stop
@@ -117,6 +118,8 @@ class Trainer:
         self.source = source
         self.publisher = publisher
         self.on_step = on_step
+        self.on_commit = on_commit
+        """Called on rank 0 with the groups of each step once the buffer has it, before its checkpoint."""
         self.checkpointer = checkpointer
         self.poison = poison
         self.weights_dir = weights_dir
@@ -192,6 +195,7 @@ class Trainer:
         if self.engine.rank == 0:
             assert self.source is not None
             self.source.commit(version + 1)
+            self.on_commit(version + 1, groups)
         self._steer(report)
         publish_s = time.perf_counter() - start
         wait_s += settle_s

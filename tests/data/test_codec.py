@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.data import codec
+from asyncrl.data.conversation import MAX_CHARACTERS
 from asyncrl.errors import InputError
 from asyncrl.types import FailureClass, Group, Lease, Status, Task, Trajectory, Turn
 
@@ -31,6 +32,7 @@ def make_trajectory(episode_index=0, **changes):
         "success": True,
         "timing": {"wall_s": 1.5},
         "info": {"tags": ["a"]},
+        "conversation": '[{"role":"user","content":"6 \N{MULTIPLICATION SIGN} 8?"}]',
     } | changes
     return Trajectory(**fields)
 
@@ -182,8 +184,22 @@ def test_a_wrong_field_is_refused_by_name(path, value, message):
         decode_raw(raw)
 
 
+def test_a_group_of_before_conversations_were_kept_is_read():
+    raw = raw_group()
+    del raw["trajectories"][0]["conversation"]
+    assert codec.group_from_map(raw).trajectories[0].conversation == ""
+
+
+@pytest.mark.parametrize("value", [7, None, "x" * (MAX_CHARACTERS + 1)], ids=["number", "nil", "long"])
+def test_a_conversation_that_is_no_text_or_too_long_is_refused(value):
+    raw = raw_group()
+    raw["trajectories"][0]["conversation"] = value
+    with pytest.raises(InputError, match="conversation must be str of at most"):
+        codec.group_from_map(raw)
+
+
 def test_a_missing_field_is_refused_by_name():
-    for name in raw_group()["trajectories"][0]:
+    for name in set(raw_group()["trajectories"][0]) - {"conversation"}:
         raw = raw_group()
         del raw["trajectories"][0][name]
         with pytest.raises(InputError, match=rf"{name} (is missing|must be)"):

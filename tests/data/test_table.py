@@ -2,11 +2,14 @@
 
 import dataclasses
 import json
+import threading
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 
-from asyncrl.data.table import TrajectoryTable
+from asyncrl.data.conversation import encode_conversation
+from asyncrl.data.table import TrajectoryTable, TrajectoryWriter
 from asyncrl.types import FailureClass, Status
 from tests.train.factories import group, trajectory
 
@@ -50,3 +53,100 @@ def test_a_step_without_groups_is_an_empty_table_with_the_same_columns(tmp_path)
     )
     assert empty.num_rows == 0
     assert empty.schema == full.schema
+
+
+CONVERSATION = [
+    {"role": "user", "content": "6 × 8?"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"type": "function", "id": "call00000", "function": {"name": "calc", "arguments": {"a": 6}}}
+        ],
+    },
+    {"role": "tool", "name": "calc", "tool_call_id": "call00000", "content": "48"},
+    {"role": "assistant", "content": "48"},
+]
+
+
+def with_conversation(text, **options):
+    return dataclasses.replace(group("t", [0.0]), trajectories=(spoken(text, **options),))
+
+
+def spoken(text, **options):
+    return dataclasses.replace(trajectory("t", 0, reward=0.5), conversation=text, **options)
+
+
+def test_the_conversation_is_there_with_its_calls_and_the_reward_of_each_turn(tmp_path):
+    whole = with_conversation(encode_conversation(CONVERSATION, {1: 0, 3: 1}))
+    asked, called, answered, said = one_row(tmp_path, whole)["messages"]
+    assert (asked["role"], asked["content"], asked["turn"], asked["reward"]) == ("user", "6 × 8?", None, None)
+    assert called["tool_calls"] == [{"id": "call00000", "name": "calc", "arguments": '{"a": 6}'}]
+    assert (called["turn"], called["reward"]) == (0, 0.0)
+    assert (answered["name"], answered["tool_call_id"], answered["content"]) == ("calc", "call00000", "48")
+    assert (said["content"], said["turn"], said["reward"], said["tool_calls"]) == ("48", 1, 0.5, [])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "7", "[7]", '[{"role": "user"}]', '[{"role": "assistant", "content": "x", "turn": 9}]']
+)
+def test_a_conversation_that_nobody_kept_or_can_read_is_null(tmp_path, text):
+    row = one_row(tmp_path, with_conversation(text))
+    assert row["messages"] is None
+    assert row["token_ids"]
+
+
+def test_odd_texts_of_a_conversation_are_carried(tmp_path):
+    odd = [
+        {"role": "user", "content": None},
+        {"role": "user", "content": [{"type": "text", "text": "x"}]},
+        {
+            "role": "assistant",
+            "content": "\ud800",
+            "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}],
+        },
+    ]
+    messages = one_row(tmp_path, with_conversation(encode_conversation(odd, {2: 0})))["messages"]
+    assert [m["content"] for m in messages] == ["", '[{"type": "text", "text": "x"}]', "?"]
+    assert messages[2]["tool_calls"] == [{"id": "", "name": "f", "arguments": "{}"}]
+
+
+def one_row(folder, whole):
+    (row,) = pq.read_table(TrajectoryTable(folder).write(1, [whole])).to_pylist()
+    return row
+
+
+def test_a_writer_has_written_all_steps_when_it_is_flushed_and_when_it_is_closed(tmp_path):
+    writer = TrajectoryWriter(tmp_path)
+    for step in range(1, 6):
+        writer.put(step, [group("a", [0.0, 1.0])])
+    writer.flush()
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"step-00000{n}.parquet" for n in range(1, 6)]
+    writer.put(6, [group("a", [0.0])])
+    writer.close()
+    assert pq.read_table(tmp_path / "step-000006.parquet").num_rows == 1
+
+
+def test_a_writer_lets_no_more_than_a_few_steps_wait(tmp_path, monkeypatch):
+    gate = threading.Event()
+    monkeypatch.setattr(TrajectoryTable, "write", lambda self, step, groups: gate.wait(30))
+    writer = TrajectoryWriter(tmp_path, ahead=2)
+    for step in range(3):
+        writer.put(step, [])
+    fourth = threading.Thread(target=writer.put, args=(3, []))
+    fourth.start()
+    fourth.join(0.2)
+    assert fourth.is_alive()
+    gate.set()
+    fourth.join(30)
+    writer.close()
+    assert not fourth.is_alive()
+
+
+def test_a_write_that_fails_is_raised_by_every_later_call(tmp_path):
+    writer = TrajectoryWriter(tmp_path / "rows")
+    (tmp_path / "rows").rmdir()
+    writer.put(1, [group("a", [0.0])])
+    for call in (writer.flush, lambda: writer.put(2, []), writer.close):
+        with pytest.raises(FileNotFoundError):
+            call()

@@ -229,11 +229,11 @@ def test_an_agent_that_exits_ends_its_episode_and_not_the_worker():
         ({"reward": "1"}, "report.reward: must be a number up to ±1e+12"),
         ({"reward": float("nan")}, "report.reward"),
         ({"reward": 1e13}, "report.reward: must be a number up to ±1e+12, got '10000000000000.0'"),
-        (10**400, "report.reward: must be a number up to ±1e+12, got '1000"),
+        pytest.param(10**400, "report.reward: must be a number up to ±1e+12, got '1000", id="large"),
         pytest.param(
             -(10**5000), "report.reward: must be a number up to ±1e+12, got a huge integer", id="huge"
         ),
-        ({"components": {"a": 10**400}}, "report.components"),
+        ({"components": {"a": 10**40}}, "report.components"),
         ({"components": {1: 1.0}}, "report.components"),
         ({"success": 1}, "report.success"),
         ({"components": {"a": None}}, "report.components"),

@@ -6,6 +6,7 @@ import numpy as np
 import openai
 import pytest
 
+from asyncrl.data.conversation import read_conversation
 from asyncrl.errors import InfrastructureError
 from asyncrl.types import FailureClass, Status
 
@@ -171,6 +172,38 @@ def test_the_key_an_agent_calls_with_cannot_reward_it(make_gateway):
     assert "use the episode's reward_key" in answers[0].text
     assert models == 401
     assert trajectories[0].reward == 1.0
+
+
+def test_branches_keep_their_conversations_with_the_turns_that_are_theirs(make_gateway):
+    async def scenario():
+        gateway = make_gateway(lambda prompt: "yes")
+        episode = await gateway.open()
+        client = gateway.openai(episode)
+        first = await ask(client, [USER])
+        more = [USER, said(first), {"role": "user", "content": "a"}]
+        second = await ask(client, more)
+        await ask(client, [*more[:2], {"role": "user", "content": "b"}])
+        async with gateway.http("secret") as http:
+            route = f"/asyncrl/v1/episodes/{episode.id}/reward"
+            await http.post(route, json={"reward": 0.25, "call_id": second.id})
+        return await gateway.finish(episode)
+
+    trajectories, _ = asyncio.run(scenario())
+    kept = [read_conversation(t.conversation, [turn.reward for turn in t.turns]) for t in trajectories]
+    yes = ("assistant", "yes")
+    asked = [
+        ("user", USER["content"], None, None),
+        (*yes, 0, 0.0),
+        ("user", "a", None, None),
+        (*yes, 1, 0.25),
+    ]
+    shared = [
+        ("user", USER["content"], None, None),
+        (*yes, None, None),
+        ("user", "b", None, None),
+        (*yes, 0, 0.0),
+    ]
+    assert [[(m["role"], m["content"], m["turn"], m["reward"]) for m in k] for k in kept] == [asked, shared]
 
 
 def test_streamed_text_is_the_whole_text_and_is_recorded(make_gateway):

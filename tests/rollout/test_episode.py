@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from asyncrl.clients.env import LocalEnvs
+from asyncrl.data.conversation import read_conversation
 from asyncrl.env.protocol import Env, Step
 from asyncrl.errors import AgentError, InfrastructureError
 from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
@@ -219,3 +220,47 @@ def test_the_wait_for_a_session_is_no_time_of_the_episodes(renderer):
     lease = Lease("g", Task("t", f"{HERE}:Endless", 0), 0, 1, 1, 1, 60.0)
     trajectory = asyncio.run(run_group(runner, lease, "w", 0.9)).trajectories[0]
     assert (trajectory.usable, trajectory.info.get("attempts")) == (True, None)
+
+
+def conversation_of(trajectory):
+    """The messages as they are written: role, content and the number of the turn."""
+    messages = read_conversation(trajectory.conversation, [turn.reward for turn in trajectory.turns])
+    return [(m["role"], m["content"], m["turn"]) for m in messages]
+
+
+GOAL = ("user", "goal", None)
+
+
+def test_an_episode_keeps_its_conversation_with_the_turn_that_each_message_is(renderer):
+    trajectory = play(make_runner(renderer, Scripted(renderer), max_turns=2))
+    assert conversation_of(trajectory) == [
+        GOAL, ("assistant", "north", 0), GOAL, ("assistant", "north", 1), GOAL,
+    ]  # fmt: skip
+
+
+def test_a_turn_that_was_cut_ends_the_conversation(renderer):
+    trajectory = play(make_runner(renderer, Scripted(renderer, cut=True)))
+    assert conversation_of(trajectory) == [GOAL, ("assistant", "north", 0)]
+
+
+def test_an_episode_that_fails_keeps_what_was_said(renderer):
+    trajectory = play(make_runner(renderer, Scripted(renderer)), "Broken")
+    assert trajectory.failure is FailureClass.ENVIRONMENT
+    assert conversation_of(trajectory) == [GOAL, ("assistant", "north", 0)]
+
+
+def test_a_malformed_call_is_kept_as_it_was_written(renderer):
+    word = 'so <tool_call>{"name": </tool_call>'
+    trajectory = play(
+        make_runner(renderer, Scripted(renderer, word=word), max_turns=1, max_tokens_per_turn=64)
+    )
+    assert conversation_of(trajectory)[1] == ("assistant", word, 0)
+
+
+def test_a_branch_keeps_the_turns_it_was_given_in_its_conversation(renderer):
+    settings = EpisodeSettings(Limits(2, 16, 200), branches=1)
+    runner = EpisodeRunner(Scripted(renderer), LocalEnvs(), renderer, parse_hermes, settings)
+    lease = Lease("g", Task("t", f"{HERE}:Endless", 0), 0, 1, 2, 1, 60.0)
+    parent, leaf = asyncio.run(run_group(runner, lease, "w", 30.0)).trajectories
+    assert leaf.info["branch_turn"] == 1
+    assert conversation_of(leaf) == conversation_of(parent)

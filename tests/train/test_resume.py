@@ -4,6 +4,7 @@ import json
 import random
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,29 @@ def test_training_on_while_a_checkpoint_is_written_does_not_change_it(tiny_model
     other = make_engine(tiny_model, 1)
     Checkpointer(tmp_path, other, tiny_model).load(checkpoint_path(tmp_path, 2))
     assert worst(gather_state(other), before) == 0
+
+
+def test_a_checkpoint_is_complete_only_when_what_belongs_to_its_steps_is_written(tiny_model, tmp_path):
+    written = threading.Event()
+    saver = Checkpointer(
+        tmp_path, trained(tiny_model, steps=1), tiny_model, before_complete=lambda: written.wait(30)
+    )
+    saver.save(1, {})
+    assert newest_usable(tmp_path, at_most=9) is None
+    written.set()
+    saver.wait()
+    assert newest_usable(tmp_path, at_most=9) == (1, checkpoint_path(tmp_path, 1))
+
+
+def test_a_checkpoint_whose_trajectories_cannot_be_written_is_none(tiny_model, tmp_path):
+    def full():
+        raise OSError(28, "No space left on device")
+
+    saver = Checkpointer(tmp_path, trained(tiny_model, steps=1), tiny_model, before_complete=full)
+    saver.save(1, {})
+    with pytest.raises(OSError, match="No space left"):
+        saver.wait()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_only_the_newest_checkpoints_are_kept_and_only_due_ones_made(tiny_model, tmp_path):

@@ -96,6 +96,25 @@ def test_each_step_reports_reward_staleness_and_the_warmed_up_learning_rate(engi
     assert all(m["tokens/trained"] == 24 and m["batch/groups"] == 2 for _, m in seen)
 
 
+def test_a_steps_trajectories_are_handed_over_after_its_commit_and_before_its_checkpoint(engine):
+    class Saving:
+        def due(self, version):
+            return True
+
+        def save(self, version, extra):
+            script.calls.append(("save", version))
+            return 0.0
+
+        write_s = 0.0
+
+    script = Scripted([groups_at(0)])
+    trainer = make_trainer(engine, script, 1)
+    trainer.checkpointer = Saving()
+    trainer.on_commit = lambda version, groups: script.calls.append(("rows", version, len(groups)))
+    trainer.run()
+    assert script.calls[-3:] == [("commit", 1), ("rows", 1, 2), ("save", 1)]
+
+
 def test_an_exhausted_plan_ends_the_run_early(engine):
     script = Scripted([groups_at(0), []])
     assert make_trainer(engine, script).run() == 1

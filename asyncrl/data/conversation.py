@@ -1,0 +1,75 @@
+"""An episode's messages as text that travels with its tokens, for people to read.
+
+JSON: a list of messages, each `{"role", "content"}` and where there are `tool_calls` (`{"id", "name", "arguments"}`,
+the arguments as JSON text), `tool_call_id`, `name` and `turn`, the number of the trajectory's turn that the message is.
+Tokens are what is trained; nothing is read back from this text, so nobody between worker and file looks into it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from asyncrl.types import Message
+
+MAX_CHARACTERS = 2**24
+"""Of one conversation."""
+_TEXTS = ("tool_call_id", "name")
+
+
+def encode_conversation(messages: Sequence[Message], turns: Mapping[int, int]) -> str:
+    """Return the text of a conversation; `turns` gives the number of the turn that a message is, by its place.
+
+    "" for one beyond `MAX_CHARACTERS`.
+    """
+    items = []
+    for place, message in enumerate(messages):
+        item: dict[str, Any] = {"role": str(message.get("role")), "content": _text(message.get("content"))}
+        if calls := message.get("tool_calls"):
+            item["tool_calls"] = [_call(call) for call in calls]
+        item |= {name: str(message[name]) for name in _TEXTS if message.get(name)}
+        if place in turns:
+            item["turn"] = turns[place]
+        items.append(item)
+    text = json.dumps(items, ensure_ascii=False, separators=(",", ":"))
+    if not text.isascii():
+        # Arguments of calls can hold half a surrogate pair, which no message carries.
+        text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= MAX_CHARACTERS else ""
+
+
+def read_conversation(text: str, rewards: Sequence[float]) -> list[dict[str, Any]] | None:
+    """Return the messages, with the reward of each turn, given by number; None for no or an unreadable conversation."""
+    try:
+        return [_read(item, rewards) for item in json.loads(text)]
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):
+        return None
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "" if content is None else json.dumps(content, ensure_ascii=False, default=str)
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, str]:
+    function = call.get("function") or {}
+    arguments = function.get("arguments", {})
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
+    return {"id": str(call.get("id", "")), "name": str(function.get("name", "")), "arguments": text}
+
+
+def _read(item: Mapping[str, Any], rewards: Sequence[float]) -> dict[str, Any]:
+    turn = item.get("turn")
+    return {
+        "role": str(item["role"]),
+        "content": str(item["content"]),
+        "tool_calls": [
+            {name: str(call[name]) for name in ("id", "name", "arguments")}
+            for call in item.get("tool_calls", ())
+        ],
+        **{name: str(item[name]) if name in item else None for name in _TEXTS},
+        "turn": turn,
+        "reward": None if turn is None else float(rewards[turn]),
+    }
