@@ -1,11 +1,13 @@
 """The trainer's loop: take, train, publish, then account; never past the bound, never without an end."""
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import parse_config
 from asyncrl.errors import DeadlineError, StaleError, UnavailableError
+from asyncrl.services.trainer import Recorder, make_checkpointer
 from asyncrl.train.anchors import Anchors
 from asyncrl.train.resume import Checkpointer
 from asyncrl.train.schedule import settle
@@ -113,6 +115,21 @@ def test_a_steps_trajectories_are_handed_over_after_its_commit_and_before_its_ch
     trainer.on_commit = lambda version, groups: script.calls.append(("rows", version, len(groups)))
     trainer.run()
     assert script.calls[-3:] == [("commit", 1), ("rows", 1, 2), ("save", 1)]
+
+
+def test_a_run_leaves_the_trajectories_of_every_step_and_a_checkpoint_finds_those_before_it(
+    engine, tiny_model, tmp_path
+):
+    script = Scripted([groups_at(0), groups_at(1)])
+    trainer = make_trainer(engine, script, 2)
+    recorder = Recorder(tmp_path, trainer.config, engine)
+    saver = make_checkpointer(tmp_path, trainer.config, engine, trainer.anchors, tiny_model, recorder)
+    trainer.checkpointer, trainer.on_commit, trainer.on_step = saver, recorder.on_commit, recorder.on_step
+    saver.finish(trainer.run(), trainer.state_dict())
+    files = sorted(tmp_path.glob("trajectories/*.parquet"))
+    assert [file.name for file in files] == ["step-000001.parquet", "step-000002.parquet"]
+    assert pq.read_table(files[1]).column("task").to_pylist() == ["a", "a", "b", "b"]
+    recorder.close()
 
 
 def test_an_exhausted_plan_ends_the_run_early(engine):
