@@ -197,7 +197,6 @@ async def system_calls(scene: Scene) -> list[str]:
         ("userfaultfd", numbers["userfaultfd"], (1,)),
         ("open_by_handle_at", numbers["open_by_handle_at"], (-1, 0, 0)),
         ("memfd_create", numbers["memfd_create"], (0, 0)),
-        ("semget", numbers["semget"], (0, 1, 0o600)),
         ("clone3", numbers["clone3"], (0, 0)),
         ("an unknown call", 470, (-1, -1)),
         ("an Internet socket", seccomp.SOCKET[column], (seccomp.AF_INET, 1, 0)),
