@@ -96,8 +96,8 @@ def train_step(policy, optimizer, episodes):
     return float(rewards_PG.mean())
 
 
-async def run(args, model, engine_url, weights_dir):
-    engine, envs, renderer = EngineClient(engine_url), LocalEnvs(), load_renderer(model)
+async def run(args, model, engine, weights_dir):
+    envs, renderer = LocalEnvs(), load_renderer(model)
     policy = load_policy(model, "float32")
     optimizer = torch.optim.Adam(policy.parameters(), LEARNING_RATE)
     tasks = load_env(args.env).tasks("train", args.env)
@@ -135,9 +135,12 @@ def main():
         (Path(folder) / "config.json").write_text(config.model_dump_json())
         family = Family(Path(folder))
         try:
-            child = family.start("engine", ["serve", "engine", "--folder", folder, "--model", model])
+            weights = Path(folder) / "weights"
+            argv = ["--folder", folder, "--model", model, "--weights-dir", str(weights)]
+            child = family.start("engine", ["serve", "engine", *argv])
             url = family.wait_ready(child, config.engine.start_timeout_s)
-            asyncio.run(run(args, model, url, Path(folder) / "weights"))
+            engine = EngineClient(url, family.credentials.bearer("engine"))
+            asyncio.run(run(args, model, engine, weights))
         finally:
             family.stop()
 

@@ -52,6 +52,7 @@ from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import evaluate
 from asyncrl.launch.folder import RunFolder
 from asyncrl.launch.processes import Family
+from asyncrl.tokens import authorization, bearer
 from asyncrl.train.progress import read_metrics
 from asyncrl.train.supported import check_supported
 
@@ -167,7 +168,8 @@ def _alone(stolen: StolenTime, start: float, end: float, count: float) -> dict[s
 
 def turns_served(engine_url: str) -> float:
     """Return how many requests an engine has finished."""
-    with urllib.request.urlopen(f"{engine_url}/metrics", timeout=10) as reply:
+    request = urllib.request.Request(f"{engine_url}/metrics", headers=authorization(bearer(None, "engine")))
+    with urllib.request.urlopen(request, timeout=10) as reply:
         families = list(text_string_to_metric_families(reply.read().decode()))
     return sum(
         sample.value

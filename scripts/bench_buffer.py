@@ -38,6 +38,7 @@ from asyncrl.clients.buffer import BufferClient
 from asyncrl.data.codec import encode_group
 from asyncrl.data.memory import keep_freed_memory
 from asyncrl.services.buffer import serve_buffer
+from asyncrl.tokens import share_one_token
 from asyncrl.types import Group, Lease, Status, Task, Trajectory, Turn
 
 try:
@@ -240,6 +241,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--peer", metavar="COMMAND", help="benchmark of another system, see above")
     args = parser.parse_args()
+    share_one_token()
     keep_freed_memory()  # as every service does
     results = middle([run_all(args.seconds, args.peer) for _ in range(args.rounds)])
     show(results)

@@ -35,6 +35,7 @@ from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
 from asyncrl.gateway.episode import EpisodeSpec
 from asyncrl.launch.processes import Family
 from asyncrl.rollout.generate import GenerateRequest
+from asyncrl.tokens import authorization, bearer, share_one_token
 from asyncrl.types import Task, Trajectory
 
 TURNS = 4
@@ -110,7 +111,8 @@ async def measure_latency(engine: str, gateway: str, count: int, repetitions: in
                 await reply.json()
 
         key = {"Authorization": f"Bearer {episode.key}"}
-        both = [lambda n: ask(engine, {}, n), lambda n: ask(gateway, key, n)]
+        own = authorization(bearer(None, "engine"))
+        both = [lambda n: ask(engine, own, n), lambda n: ask(gateway, key, n)]
         await latencies_ms(both, 50, 0)
         rounds = [await latencies_ms(both, count, 1000 * (r + 1)) for r in range(repetitions)]
     await client.finish(episode.id)
@@ -127,7 +129,10 @@ def through_everything(worker: str, tasks: int, samples: int, first: int) -> tup
     body = [task_to_map(Task(f"t{first + n}", "agent", first + n)) for n in range(tasks)]
     data = pack({"tasks": body, "samples": samples})
     start = time.perf_counter()
-    with urllib.request.urlopen(urllib.request.Request(f"{worker}/v1/rollouts", data), timeout=600) as reply:
+    headers = {"Content-Type": "application/msgpack"} | authorization(bearer(None, "rollout"))
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{worker}/v1/rollouts", data, headers), timeout=600
+    ) as reply:
         groups = [decode_group(raw) for raw in unpack(reply.read())["groups"]]
     wall_s = time.perf_counter() - start
     trajectories = [t for group in groups for t in group.trajectories]
@@ -189,7 +194,10 @@ def measure_path(
 
 def clear_cache(engine: str) -> None:
     urllib.request.urlopen(
-        urllib.request.Request(f"{engine}/reset_prefix_cache", b"", method="POST"), timeout=60
+        urllib.request.Request(
+            f"{engine}/reset_prefix_cache", b"", authorization(bearer(None, "engine")), method="POST"
+        ),
+        timeout=60,
     )
 
 
@@ -261,6 +269,7 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    share_one_token()
     with tempfile.TemporaryDirectory() as folder:
         result = run(args, Path(folder))
     print(json.dumps(result, indent=2))

@@ -23,6 +23,7 @@ from asyncrl.clients.engine import EngineClient
 from asyncrl.config import parse_config
 from asyncrl.launch.processes import Family
 from asyncrl.rollout.generate import GenerateRequest
+from asyncrl.tokens import authorization, bearer, share_one_token
 
 PROMPT_TOKENS = 40
 NEW_TOKENS = 4
@@ -47,7 +48,8 @@ async def bounded(concurrency: int, calls) -> float:
 
 
 async def raw(url: str, batch: list[np.ndarray], concurrency: int, name: str) -> float:
-    async with aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=0)) as http:
+    headers, connector = authorization(bearer(None, "engine")), aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(url, headers=headers, connector=connector) as http:
 
         async def call(i: int, ids: np.ndarray) -> None:
             body = {
@@ -101,6 +103,7 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    share_one_token()
     vocab_size = json.loads((Path(args.model) / "config.json").read_text())["vocab_size"]
     engine = {"max_model_len": 256, "max_num_seqs": 256, "threads": 1}
     config = parse_config({"model": {"path": args.model}, "env": {"name": "gridworld"}, "engine": engine})

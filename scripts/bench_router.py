@@ -34,6 +34,7 @@ from asyncrl.clients.router import EngineRouter
 from asyncrl.config import parse_config
 from asyncrl.launch.processes import Family
 from asyncrl.rollout.generate import Generated, GenerateRequest
+from asyncrl.tokens import authorization, bearer, share_one_token
 
 BLOCK = 32
 """Tokens of a cache block."""
@@ -66,7 +67,8 @@ class Peer:
 
     def __init__(self, url: str) -> None:
         connector = aiohttp.TCPConnector(limit=0)
-        self.http = aiohttp.ClientSession(url, connector=connector, timeout=aiohttp.ClientTimeout(total=600))
+        headers, timeout = authorization(bearer(None, "engine")), aiohttp.ClientTimeout(total=600)
+        self.http = aiohttp.ClientSession(url, headers=headers, connector=connector, timeout=timeout)
 
     async def generate(self, request: GenerateRequest) -> Generated:
         body = {
@@ -192,7 +194,8 @@ def measure(urls: Sequence[str], args: Any, folder: Path) -> dict[str, Any]:
         shift = (repetition + 1) % len(kinds)
         for kind in kinds[shift:] + kinds[:shift]:
             for url in urls:
-                reset = urllib.request.Request(f"{url}/reset_prefix_cache", b"", method="POST")
+                headers = authorization(bearer(None, "engine"))
+                reset = urllib.request.Request(f"{url}/reset_prefix_cache", b"", headers, method="POST")
                 urllib.request.urlopen(reset, timeout=60)
             seed, groups = repetition + 10, args.groups if repetition >= 0 else 1
             if kind.startswith("vllm-router"):
@@ -246,6 +249,7 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    share_one_token()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = make_model(folder / "model")

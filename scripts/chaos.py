@@ -96,7 +96,9 @@ class ChaosRun(TrainRun):
         await super()._train(client, tasks)
         await asyncio.to_thread(self.monkey.rest)
         wait_s = 2 * self.config.env.lease_s
-        self.sessions_left = await sessions_left(self.roles.env.url, self.roles.token, wait_s)
+        self.sessions_left = await sessions_left(
+            self.roles.env.url, self.roles.credentials.bearer("env"), wait_s
+        )
 
 
 def main() -> int:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from asyncrl.launch.roles import Roles
+from asyncrl.tokens import authorization
 from asyncrl.train.progress import read_metrics
 
 NETWORK_SHARE = 0.25
@@ -230,7 +231,7 @@ class Monkey(threading.Thread):
         """Measure until the environment service has all its workers again, and this one is not among them."""
         start = time.monotonic()
         wanted, url = self.roles.config.env.processes, f"{self.roles.env.url}/v1/status"
-        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {self.roles.token}"})
+        request = urllib.request.Request(url, headers=authorization(self.roles.credentials.bearer("env")))
         while not self._closed.wait(0.2) and time.monotonic() - start < REPLACE_S:
             with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5) as reply:
                 pids = [worker["pid"] for worker in json.loads(reply.read())["workers"]]

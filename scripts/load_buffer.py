@@ -38,6 +38,7 @@ import psutil
 
 from asyncrl.clients.buffer import BufferClient
 from asyncrl.config import parse_config
+from asyncrl.tokens import share_one_token
 from asyncrl.types import Task
 
 WORKERS = Path(__file__).with_name("load_buffer_workers.py")
@@ -349,6 +350,7 @@ def main() -> int:
     add("--kill-every", type=float, default=60.0, help="seconds between kills of workers; 0 for none")
     add("--json", type=Path, metavar="OUT", help="write the report there as well")
     options = parser.parse_args()
+    share_one_token()
     report = run(options)
     text = json.dumps(report, indent=2)
     print(text)

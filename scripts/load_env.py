@@ -32,6 +32,7 @@ from asyncrl.clients.http import HttpClient
 from asyncrl.env.hosting.runtime import HELPERS
 from asyncrl.env.protocol import Action, Step, ToolCall
 from asyncrl.errors import EpisodeError
+from asyncrl.tokens import bearer, share_one_token
 from asyncrl.types import Task
 
 STEP_TIMEOUT_S = 120.0
@@ -205,6 +206,7 @@ def start_service(folder: Path, options: argparse.Namespace) -> tuple[subprocess
         "processes": options.processes,
         "max_sessions": 2 * (options.grid + options.code),
         "limits": {"math_tool": 2 * options.code},
+        "envs": {"gridworld": {}, "math_tool": CODE_CONFIG},
     }
     code = f"from asyncrl.services.env import serve_env; serve_env(**{settings!r})"
     process = subprocess.Popen(
@@ -223,7 +225,7 @@ async def load(
     url: str, footprint: Footprint, options: argparse.Namespace, seconds: float
 ) -> tuple[Record, dict[str, float], dict[str, float]]:
     """Play for a while, then let every session end. Returns what was seen, the peaks and the idle footprint."""
-    client, http = EnvClient([url]), HttpClient(url)
+    client, http = EnvClient([url]), HttpClient(url, bearer(None, "env"))
     work = Load(client, options.think_s)
     kinds = ["grid"] * options.grid + ["code"] * options.code
     players = [asyncio.create_task(work.play(kind, number)) for number, kind in enumerate(kinds)]
@@ -340,6 +342,7 @@ def main() -> int:
     parser.add_argument("--think-s", type=float, default=0.5, help="mean pause before a step (default 0.5)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the report there as well")
     options = parser.parse_args()
+    share_one_token()
     report = run(options)
     text = json.dumps(report, indent=2)
     print(text)

@@ -30,6 +30,7 @@ from asyncrl.launch.folder import RunFolder
 from asyncrl.launch.processes import Child, Family, behind_trainer
 from asyncrl.launch.roles import Roles
 from asyncrl.launch.train import TrainRun
+from asyncrl.tokens import share_one_token
 from asyncrl.train.progress import read_metrics
 from asyncrl.train.supported import check_supported
 from asyncrl.weights.files import write_weights
@@ -47,10 +48,15 @@ class SharedEngine:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(config.model_dump_json())
+        # Each run has a folder of its own; all of them call this engine.
+        share_one_token()
         self.family = Family(folder)
         self.child = self.family.start(
             "engine",
-            ["serve", "engine", "--folder", str(folder), "--model", self.model],
+            [
+                *("serve", "engine", "--folder", str(folder), "--model", self.model),
+                *("--weights-dir", str(folder / "weights")),
+            ],
             nice=behind_trainer(),
         )
         self.family.wait_ready(self.child, config.engine.start_timeout_s)

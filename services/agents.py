@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from asyncrl.clients.gateway import GatewayClient
 from asyncrl.clients.router import EngineRouter
 from asyncrl.config import Config
+from asyncrl.doors import Hosts
 from asyncrl.env.protocol import Action
 from asyncrl.env.settings import check_settings
 from asyncrl.gateway.agent_group import MAX_RUNNING, AgentRunner, AgentSettings, EpisodeHost, LocalHost
@@ -24,6 +25,7 @@ from asyncrl.gateway.sampler import Sampler
 from asyncrl.rollout.generate import Generated, GenerateRequest, Generator
 from asyncrl.rollout.render import ChatRenderer
 from asyncrl.services.gateway_api import AgentApi
+from asyncrl.services.http import Doors
 
 AGENT = "agent"
 """The `env.name` of recipes whose episodes an agent plays."""
@@ -74,7 +76,7 @@ class Agents:
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
         self.local.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        app = AgentApi(_not_found, self.episodes, MAX_BODY_BYTES)
+        app = Doors(AgentApi(_not_found, self.episodes, MAX_BODY_BYTES), Hosts("127.0.0.1"), MAX_BODY_BYTES)
         options: Any = {"log_level": "warning", "access_log": False, "ws": "none", "lifespan": "off"}
         self.server = _Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **options))
         self.running = [

@@ -33,8 +33,16 @@ from asyncrl.errors import AsyncRLError, InputError, UnavailableError
 from asyncrl.services import buffer_messages as messages
 from asyncrl.services.buffer_members import add_member_routes
 from asyncrl.services.buffer_messages import documented, groups_response, read
-from asyncrl.services.http import STATUSES, add_hot_route, create_app, error_response, serve
+from asyncrl.services.http import (
+    EVERYBODY,
+    STATUSES,
+    add_hot_route,
+    create_app,
+    error_response,
+    serve,
+)
 from asyncrl.services.waiting import Waiters
+from asyncrl.tokens import Credentials, own_credentials
 from asyncrl.types import FailureClass, Group, Lease
 
 MAX_BODY_BYTES = 256 * 2**20
@@ -43,6 +51,17 @@ REAP_EVERY_S = 1.0
 STALL_S = 5.0
 """A reaper that comes this much late was stopped with its process: renewals could not arrive either."""
 OWN_STATUSES: dict[type[Exception], int] = {UnknownLeaseError: 404, LeaseGoneError: 410}
+
+_TRAINER = ("take", "peek", "drop", "distrust", "commit", "rollback", "bound", "pause", "quarantine")
+_WORKER = ("lease", "renew", "release", "fail", "put", "put_many", "reclaim")
+ROLES = {
+    **{f"/v1/{name}": {"trainer"} for name in _TRAINER},
+    **{f"/v1/{name}": {"worker"} for name in _WORKER},
+    **{f"/v1/{name}": {"engine", "env"} for name in ("join", "leave")},
+    "/v1/enroll": {"guest"},
+    **dict.fromkeys(("GET /v1/job", "/v1/status", "/metrics"), EVERYBODY),
+}
+"""Who may call what, beside the launcher, which may call everything."""
 
 Finished = tuple[Group, bytes]
 
@@ -114,8 +133,8 @@ class BufferService:
             last = now
 
 
-def create_buffer_app(ledger: Ledger, token: str = "") -> FastAPI:
-    """Return the HTTP app over an open ledger."""
+def create_buffer_app(ledger: Ledger, credentials: Credentials) -> FastAPI:
+    """Return the HTTP app over an open ledger. `credentials` are the run's: those who join get theirs here."""
     service = BufferService(ledger)
 
     @asynccontextmanager
@@ -124,14 +143,15 @@ def create_buffer_app(ledger: Ledger, token: str = "") -> FastAPI:
         ledger.close()
 
     background = {"lease reaper": service.reap}
-    app = create_app("asyncrl buffer", token, MAX_BODY_BYTES, OWN_STATUSES, background, open_ledger)
+    access = credentials.access("buffer")
+    app = create_app("asyncrl buffer", access, ROLES, MAX_BODY_BYTES, OWN_STATUSES, background, open_ledger)
     app.state.stopping = service.stopping
     _add_planning(app, service)
     _add_leases(app, service)
     _add_groups(app, service)
     _add_steps(app, service)
     _add_status(app, service)
-    add_member_routes(app)
+    add_member_routes(app, credentials)
     return app
 
 
@@ -370,7 +390,7 @@ def serve_buffer(
     group_size: int,
     host: str = "127.0.0.1",
     port: int = 0,
-    token: str = "",
+    credentials: Credentials | None = None,
     ready_file: str | None = None,
     lease_s: float = 120.0,
     max_attempts: int = 3,
@@ -388,5 +408,5 @@ def serve_buffer(
         groups_per_step, max_staleness, group_size, lease_s, max_attempts, drop_no_signal, max_tokens,
         over_provision, recycle, token_budget,
     )  # fmt: skip
-    app = create_buffer_app(Ledger(ledger, settings, base_version), token)
+    app = create_buffer_app(Ledger(ledger, settings, base_version), credentials or own_credentials())
     serve(app, host, port, ready_file, tls_cert, tls_key)

@@ -2,8 +2,8 @@
 
     asyncrl serve engine --model DIR [--port N]
 
-The vLLM server is a child in the same process group and dies with this process. Its development routes
-(pause, weight updates) are open to whoever reaches the port, so it listens on loopback only.
+The vLLM server is a child in the same process group and dies with this process. All its routes but `/health` ask for a
+token, its development routes (pause, weight updates) for the trainer's; it listens on loopback only.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from asyncrl.config_sections import LoraConfig
 from asyncrl.endpoint import announce
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
 from asyncrl.parent import die_with_parent
+from asyncrl.tokens import VARIABLE, Credentials
 from asyncrl.train.checkpoints import loadable_policy
 from asyncrl.weights.adapter import buffer_rank
 
@@ -121,12 +122,17 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
 
 
 def build_env(
-    options: EngineOptions, sockets: str = "", base: Mapping[str, str] = os.environ
+    options: EngineOptions,
+    credentials: Credentials,
+    sockets: str = "",
+    base: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """Return the vLLM server's environment. `sockets` is the folder where its processes meet, their only temporary
-    one."""
+    one. It is given the key to check its callers with, and no run token."""
     env = dict(base)
+    own = credentials.issue("engine") if credentials.run_token else credentials
     env.update(
+        {VARIABLE: own.text},
         VLLM_SERVER_DEV_MODE="1",
         VLLM_NO_USAGE_STATS="1",
         VLLM_PLUGINS="asyncrl",
@@ -164,7 +170,9 @@ def free_port() -> int:
         return sock.getsockname()[1]
 
 
-def serve_engine(options: EngineOptions, port: int = 0, ready_file: str | None = None) -> int:
+def serve_engine(
+    options: EngineOptions, credentials: Credentials, port: int = 0, ready_file: str | None = None
+) -> int:
     """Run one engine until it exits or a signal ends it; return its exit code.
 
     `port` 0 picks a free one and tries again if somebody takes it first. `ready_file` receives
@@ -175,16 +183,20 @@ def serve_engine(options: EngineOptions, port: int = 0, ready_file: str | None =
     _check_model(options.model)
     with _scratch_folder(options.weights_dir) as scratch:
         loaded = replace(options, model=loadable_policy(options.model, Path(scratch)))
-        return _serve(loaded, port, ready_file, scratch)
+        return _serve(loaded, credentials, port, ready_file, scratch)
 
 
-def _serve(options: EngineOptions, port: int, ready_file: str | None, sockets: str) -> int:
+def _serve(
+    options: EngineOptions, credentials: Credentials, port: int, ready_file: str | None, sockets: str
+) -> int:
     tries = 1 if port else MAX_PORT_TRIES
     for attempt in range(tries):
         chosen = port or free_port()
         _check_port(chosen)
         child = subprocess.Popen(
-            build_command(options, chosen), env=build_env(options, sockets), preexec_fn=die_with_parent
+            build_command(options, chosen),
+            env=build_env(options, credentials, sockets),
+            preexec_fn=die_with_parent,
         )
         stop_with(child)
         try:

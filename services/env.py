@@ -17,6 +17,7 @@ from fastapi import FastAPI, Response
 
 from asyncrl.data.codec import task_from_map
 from asyncrl.env.host import EnvHost, SessionGone
+from asyncrl.env.registry import ENVS
 from asyncrl.env.workers.messages import step_to_map
 from asyncrl.env.workers.pool import HANG_S, NoWorkerReady, WorkerPool
 from asyncrl.errors import EnvironmentFailure, UnavailableError
@@ -33,6 +34,7 @@ from asyncrl.services.env_bodies import (
 )
 from asyncrl.services.env_status import add_status
 from asyncrl.services.http import STATUSES, add_hot_route, create_app, serve
+from asyncrl.tokens import Access, Credentials, own_credentials
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 OWN_STATUSES: dict[type[Exception], int] = {
@@ -43,7 +45,7 @@ OWN_STATUSES: dict[type[Exception], int] = {
 }
 
 
-def create_env_app(host: EnvHost, token: str = "") -> FastAPI:
+def create_env_app(host: EnvHost, access: Access) -> FastAPI:
     """Return the HTTP app over a host of sessions; it starts and ends what runs them."""
 
     @asynccontextmanager
@@ -55,7 +57,13 @@ def create_env_app(host: EnvHost, token: str = "") -> FastAPI:
             await host.close_all()
 
     app = create_app(
-        "asyncrl environments", token, MAX_BODY_BYTES, OWN_STATUSES, {"session reaper": host.reap}, sessions
+        "asyncrl environments",
+        access,
+        {"": {"worker"}},
+        MAX_BODY_BYTES,
+        OWN_STATUSES,
+        {"session reaper": host.reap},
+        sessions,
     )
     app.state.stopping = host.places.stopping
     _add_sessions(app, host)
@@ -111,20 +119,24 @@ def _json(body: dict[str, Any], status: int = 200) -> Response:
 def serve_env(
     host: str = "127.0.0.1",
     port: int = 0,
-    token: str = "",
+    credentials: Credentials | None = None,
     ready_file: str | None = None,
     max_sessions: int = 1024,
     lease_s: float = 120.0,
     processes: int = 0,
     limits: Mapping[str, int] | None = None,
     hang_s: float = HANG_S,
+    envs: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Run an environment service until it is told to stop.
 
+    envs: the environments it serves, with the configuration of each; without any, our own as they are.
     max_sessions, limits: sessions at once, in all and by environment. lease_s: how long a session lives without
     a call. processes: worker processes, 0 to run sessions in this one. hang_s: silence after which a worker is
     replaced.
     """
     runtime = WorkerPool(processes, hang_s) if processes else None
-    sessions = EnvHost(max_sessions, lease_s, limits, runtime)
-    serve(create_env_app(sessions, token), host, port, ready_file)
+    served = {name: {} for name in ENVS} if envs is None else envs
+    sessions = EnvHost(max_sessions, lease_s, limits, runtime, served)
+    access = (credentials or own_credentials()).access("env")
+    serve(create_env_app(sessions, access), host, port, ready_file)

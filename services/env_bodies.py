@@ -108,9 +108,12 @@ class ErrorAnswer(BaseModel):
 WHY = {
     400: "the request, the environment's name or its configuration is wrong",
     401: "a bearer token is asked for",
+    403: "the token is not for this route, or the request comes from a web page",
+    408: "the body came too slowly",
     409: "the step index is neither the next nor the last, or the key made a session of another task",
     410: "the session has ended or never was",
-    413: "the body is too long",
+    413: "the body is too long, or holds too many values",
+    415: "the body is neither JSON nor msgpack by its content type",
     429: "a limit on sessions is reached; try again after Retry-After",
     502: "the environment raised (EnvironmentFailure) or its worker process is gone (InfrastructureError)",
     503: "no worker process is ready; try again after Retry-After",
@@ -121,4 +124,5 @@ WHY = {
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route: these error statuses, and those every route has."""
-    return {s: {"model": ErrorAnswer, "description": WHY[s]} for s in sorted({400, 401, 413, *statuses})}
+    always = {400, 401, 403, 408, 413, 415}
+    return {s: {"model": ErrorAnswer, "description": WHY[s]} for s in sorted(always | set(statuses))}

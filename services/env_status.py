@@ -24,11 +24,11 @@ def add_status(app: FastAPI, host: EnvHost) -> None:
 
     @app.get("/v1/envs", responses=errors())
     async def envs() -> dict[str, list[str]]:
-        return {"envs": sorted(ENVS)}
+        return {"envs": sorted(ENVS if host.served is None else host.served)}
 
     @app.get("/v1/envs/{name}/schema", responses=errors())
     async def schema(name: str) -> dict[str, Any]:
-        env = load_env(name) if name in ENVS else None
+        env = load_env(name) if name in (ENVS if host.served is None else host.served) else None
         if env is None:
             raise InputError(f"unknown environment {name!r}; allowed: {', '.join(sorted(ENVS))}")
         doc = (env.__doc__ or "").strip()

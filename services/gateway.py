@@ -37,14 +37,15 @@ from asyncrl.gateway.sampler import Sampler
 from asyncrl.rollout.render import load_renderer
 from asyncrl.rollout.toolcalls import load_parser
 from asyncrl.services.gateway_api import AgentApi
-from asyncrl.services.http import create_app, serve
+from asyncrl.services.http import Doors, create_app, serve
+from asyncrl.tokens import Access, Credentials, own_credentials
 from asyncrl.types import Trajectory
 
 MAX_BODY_BYTES = 32 * 2**20
 PACKED = "application/msgpack"
 
 
-def create_gateway_app(episodes: Episodes, router: EngineRouter, token: str = "") -> FastAPI:
+def create_gateway_app(episodes: Episodes, router: EngineRouter, access: Access) -> FastAPI:
     """Return the HTTP app. It closes `router` at its end."""
 
     @asynccontextmanager
@@ -54,14 +55,16 @@ def create_gateway_app(episodes: Episodes, router: EngineRouter, token: str = ""
 
     app = create_app(
         "asyncrl gateway",
-        token,
+        access,
+        {"": {"worker"}},
         MAX_BODY_BYTES,
         {NoEpisode: 404},
         background={"reaper": episodes.reap},
         lifespan=clients,
     )
-    # Added last, so it is outermost: agents have keys of their own instead of the service's token.
+    # Outside the guard, since agents have keys of their own instead of the service's token, but behind the doors.
     app.add_middleware(AgentApi, episodes=episodes, max_body_bytes=MAX_BODY_BYTES)
+    app.add_middleware(Doors, hosts=app.state.hosts, max_body_bytes=MAX_BODY_BYTES)
     registry = CollectorRegistry()
     registry.register(_Metrics(episodes))
 
@@ -173,13 +176,14 @@ def serve_gateway(
     engines: Sequence[str],
     host: str = "127.0.0.1",
     port: int = 0,
-    token: str = "",
+    credentials: Credentials | None = None,
     ready_file: str | None = None,
 ) -> None:
     """Run a gateway until it is told to stop."""
-    router = EngineRouter([EngineClient(url, token) for url in engines])
+    credentials = credentials or own_credentials()
+    router = EngineRouter([EngineClient(url, credentials.bearer("engine")) for url in engines])
     sampler = Sampler(
         router, load_renderer(model), load_parser(config.model.tool_format), config.rollout.max_tokens
     )
-    app = create_gateway_app(Episodes(sampler), router, token)
+    app = create_gateway_app(Episodes(sampler), router, credentials.access("gateway"))
     serve(app, host=host, port=port, ready_file=ready_file)

@@ -13,6 +13,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from asyncrl.errors import AsyncRLError, InfrastructureError, InputError, UnavailableError
@@ -73,6 +74,8 @@ class AgentApi:
             await call.refuse(400, message, "context_length_exceeded")
         except AsyncRLError as error:
             await call.refuse(_status(error), str(error))
+        except HTTPException as error:
+            await call.refuse(error.status_code, error.detail)
         except Exception as error:
             log.exception("%s failed", path)
             await call.refuse(500, f"unexpected {type(error).__name__}; see the gateway's log")

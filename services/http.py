@@ -1,4 +1,4 @@
-"""What every HTTP service shares: authentication, limits, error answers, health, and the serve loop.
+"""What every HTTP service shares: who may call it, limits, error answers, health, and the serve loop.
 
 A service calls `create_app`, adds its routes and hands the app to `serve`. Errors of the `AsyncRLError` tree
 become `{"error": {"type", "message"}}` with a status of their own, so the client can raise them again.
@@ -7,9 +7,8 @@ become `{"error": {"type", "message"}}` with a status of their own, so the clien
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -19,6 +18,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from asyncrl.doors import BodyCheck, Hosts, Refusal, refuse_headers
 from asyncrl.errors import (
     AsyncRLError,
     ConfigError,
@@ -30,15 +30,29 @@ from asyncrl.errors import (
     StaleError,
     UnavailableError,
 )
-from asyncrl.services.serving import is_loopback, serve
+from asyncrl.services.serving import serve
+from asyncrl.tokens import Access, Caller, allowed
 
-__all__ = ["STATUSES", "Guard", "add_hot_route", "create_app", "error_response", "is_loopback", "serve"]
+__all__ = [
+    "STATUSES",
+    "Doors",
+    "Guard",
+    "add_hot_route",
+    "caller_of",
+    "create_app",
+    "error_response",
+    "serve",
+]
 
 log = logging.getLogger(__name__)
 
-MAX_HEADER_BYTES = 32 * 1024
 OPEN_PATHS = frozenset({"/healthz"})
 """Answered without a token."""
+EVERYBODY = frozenset({"run", "trainer", "worker", "gateway", "engine", "env", "guest"})
+"""All roles that a run's callers have."""
+_CALLER = "asyncrl.caller"
+POLICY_VIOLATION = 1008
+"""WebSocket close code of a refused connection."""
 
 STATUSES: dict[type[Exception], int] = {
     ConfigError: 400,
@@ -58,7 +72,8 @@ Lifespan = Callable[[], AbstractAsyncContextManager[None]]
 
 def create_app(
     title: str,
-    token: str = "",
+    access: Access,
+    roles: Mapping[str, Collection[str]] | None = None,
     max_body_bytes: int = 16 * 2**20,
     statuses: Mapping[type[Exception], int] | None = None,
     background: Mapping[str, Background] | None = None,
@@ -66,7 +81,8 @@ def create_app(
 ) -> FastAPI:
     """A FastAPI app with the shared plumbing and `GET /healthz`.
 
-    token: bearer token that every route but `/healthz` asks for; empty asks for none.
+    access: knows who calls, by the bearer token that every route but `/healthz` asks for.
+    roles: who may call "METHOD PATH" or "PATH" beside the role `run`; "" for the routes that are not listed.
     max_body_bytes: larger request bodies are answered 413.
     statuses: statuses of the service's own errors, beside `STATUSES`; the nearest base class counts.
     background: named coroutines that run as long as the service; when one ends, the process exits with 1.
@@ -75,7 +91,7 @@ def create_app(
     `app.state.stopping` is an `asyncio.Event` set when shutdown begins: routes that wait must watch it.
     """
     app = FastAPI(title=title, lifespan=_run_with(background or {}, lifespan), redirect_slashes=False)
-    app.state.token = token
+    app.state.hosts = Hosts()
     app.state.failure = None
     app.state.stopping = asyncio.Event()
     app.state.request_exit = lambda: None
@@ -90,8 +106,9 @@ def create_app(
     app.add_exception_handler(Exception, _unexpected_error)
     app.state.hot_routes = {}
     app.add_middleware(
-        Guard, token=token, max_body_bytes=max_body_bytes, hot_routes=app.state.hot_routes, statuses=table
+        Guard, access=access, roles=roles or {}, hot_routes=app.state.hot_routes, statuses=table
     )
+    app.add_middleware(Doors, hosts=app.state.hosts, max_body_bytes=max_body_bytes)
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
@@ -123,42 +140,90 @@ def add_hot_route(app: FastAPI, path: str, handler: HotHandler) -> None:
     app.state.hot_routes[path] = handler
 
 
+def caller_of(request: Request) -> Caller:
+    """Return who sent a request that the guard has let through."""
+    return request.scope[_CALLER]
+
+
+class Doors:
+    """ASGI middleware in front of everything: foreign hosts, web pages, wrong types, bodies too large or too slow."""
+
+    def __init__(self, app: ASGIApp, hosts: Hosts, max_body_bytes: int) -> None:
+        self.app = app
+        self.hosts = hosts
+        self.max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            refusal = refuse_headers(scope["headers"], self.hosts)
+            await (self.app(scope, receive, send) if refusal is None else _close(receive, send))
+            return
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        refusal = refuse_headers(scope["headers"], self.hosts) or self._too_long(scope)
+        if refusal is None:
+            await self.app(scope, self._checked(scope, receive), send)
+        else:
+            await _refuse(*refusal)(scope, receive, send)
+
+    def _too_long(self, scope: Scope) -> Refusal | None:
+        length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
+        if length > self.max_body_bytes:
+            return Refusal(413, f"body must have at most {self.max_body_bytes} bytes, got {length}")
+        return None
+
+    def _checked(self, scope: Scope, receive: Receive) -> Receive:
+        packed = any(n == b"content-type" and b"msgpack" in v.lower() for n, v in scope["headers"])
+        check, whole = BodyCheck(self.max_body_bytes, not packed), False
+
+        async def checked() -> Message:
+            nonlocal whole
+            if whole:
+                return await receive()
+            try:
+                async with asyncio.timeout(check.left_s):
+                    message = await receive()
+            except TimeoutError:
+                raise _http_exception(check.late()) from None
+            whole = not message.get("more_body", False)
+            if (refusal := check.add(message.get("body", b""))) is not None:
+                raise _http_exception(refusal)
+            return message
+
+        return checked
+
+
 class Guard:
-    """ASGI middleware in front of every route: header limit, bearer token, body limit, then the hot routes."""
+    """ASGI middleware behind the doors: who calls, whether that role may, then the hot routes."""
 
     def __init__(
         self,
         app: ASGIApp,
-        token: str,
-        max_body_bytes: int,
+        access: Access,
+        roles: Mapping[str, Collection[str]],
         hot_routes: Mapping[str, HotHandler],
         statuses: Mapping[type[Exception], int],
     ) -> None:
         self.app = app
-        self.max_body_bytes = max_body_bytes
+        self.access = access
+        self.roles = roles
         self.hot_routes = hot_routes
         self.statuses = statuses
-        self._expected = f"Bearer {token}".encode() if token else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        authorization, content_length, header_bytes = b"", 0, 0
-        for name, value in scope["headers"]:
-            header_bytes += len(name) + len(value)
-            if name == b"content-length":
-                content_length = int(value)
-            elif name == b"authorization":
-                authorization = value
-        refusal = self._refusal(scope["path"], authorization, content_length, header_bytes)
+        refusal = None if scope["path"] in OPEN_PATHS else self._refusal(scope)
         if refusal is not None:
-            await refusal(scope, receive, send)
-        elif (handler := self.hot_routes.get(scope["path"])) is not None:
-            response = await self._answer(handler, Request(scope, self._limited(receive)))
+            answer = _close(receive, send) if scope["type"] == "websocket" else refusal(scope, receive, send)
+            await answer
+        elif scope["type"] == "http" and (handler := self.hot_routes.get(scope["path"])) is not None:
+            response = await self._answer(handler, Request(scope, receive))
             await response(scope, receive, send)
         else:
-            await self.app(scope, self._limited(receive), send)
+            await self.app(scope, receive, send)
 
     async def _answer(self, handler: HotHandler, request: Request) -> Response:
         if request.method != "POST":
@@ -170,29 +235,24 @@ class Guard:
         except HTTPException as error:
             return _refuse(error.status_code, error.detail)
 
-    def _refusal(
-        self, path: str, given: bytes, content_length: int, header_bytes: int
-    ) -> JSONResponse | None:
-        if header_bytes > MAX_HEADER_BYTES:
-            return _refuse(431, f"headers must have at most {MAX_HEADER_BYTES} bytes")
-        if self._expected and path not in OPEN_PATHS and not hmac.compare_digest(given, self._expected):
-            return _refuse(401, "a bearer token is required", {"WWW-Authenticate": "Bearer"})
-        if content_length > self.max_body_bytes:
-            return _refuse(413, f"body must have at most {self.max_body_bytes} bytes, got {content_length}")
+    def _refusal(self, scope: Scope) -> JSONResponse | None:
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        caller = self.access.caller(given)
+        if caller is None:
+            message = "a bearer token of this service's run is required, such as the one in runs/NAME/token"
+            return _refuse(401, message, {"WWW-Authenticate": "Bearer"})
+        if caller.role != "run" and caller.role not in allowed(
+            self.roles, scope.get("method", "GET"), scope["path"]
+        ):
+            return _refuse(403, f"{scope['path'][:64]}: not for {caller}", kind="ConfigError")
+        scope[_CALLER] = caller
         return None
 
-    def _limited(self, receive: Receive) -> Receive:
-        received = 0
 
-        async def limited() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self.max_body_bytes:
-                raise HTTPException(413, f"body must have at most {self.max_body_bytes} bytes")
-            return message
-
-        return limited
+async def _close(receive: Receive, send: Send) -> None:
+    """Refuse a WebSocket before it is accepted, which its client sees as status 403."""
+    await receive()
+    await send({"type": "websocket.close", "code": POLICY_VIOLATION})
 
 
 def _run_with(background: Mapping[str, Background], lifespan: Lifespan | None) -> Callable[[FastAPI], Any]:
@@ -223,8 +283,14 @@ async def _watch(app: FastAPI, name: str, run: Background) -> None:
     app.state.request_exit()
 
 
-def _refuse(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    body = {"error": {"type": "HTTPError", "message": message}}
+def _http_exception(refusal: Refusal) -> HTTPException:
+    return HTTPException(refusal.status, refusal.message, {"Connection": "close"})
+
+
+def _refuse(
+    status: int, message: str, headers: dict[str, str] | None = None, kind: str = "HTTPError"
+) -> JSONResponse:
+    body = {"error": {"type": kind, "message": message}}
     # The body was not read, so the connection cannot carry another request.
     return JSONResponse(body, status, {"Connection": "close"} | (headers or {}))
 

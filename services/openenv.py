@@ -9,7 +9,6 @@ A WebSocket at `/ws` is one session, in OpenEnv's protocol: `reset`, `step`, `st
 
 from __future__ import annotations
 
-import hmac
 import itertools
 import math
 from collections.abc import AsyncIterator, Iterator
@@ -34,14 +33,13 @@ from asyncrl.services.openenv_messages import (
     read_message,
     reset_task,
 )
+from asyncrl.tokens import Access, Credentials, own_credentials
 from asyncrl.types import Task
 
 STEP_TIMEOUT_S = 60.0
-POLICY_VIOLATION = 1008
-"""WebSocket close code for a missing token."""
 
 
-def create_openenv_app(name: str, config: dict[str, Any], host: EnvHost, token: str = "") -> FastAPI:
+def create_openenv_app(name: str, config: dict[str, Any], host: EnvHost, access: Access) -> FastAPI:
     """Return the app that serves environment `name`, made with `config`, to OpenEnv clients.
 
     A reset without seed, task index or data takes the next task of the train split. Raises `ConfigError` for an
@@ -57,7 +55,7 @@ def create_openenv_app(name: str, config: dict[str, Any], host: EnvHost, token: 
 
     app = create_app(
         f"asyncrl {name} as OpenEnv server",
-        token,
+        access,
         background={"session reaper": host.reap},
         lifespan=sessions,
     )
@@ -67,18 +65,10 @@ def create_openenv_app(name: str, config: dict[str, Any], host: EnvHost, token: 
 
     @app.websocket("/ws")
     async def socket(websocket: WebSocket) -> None:
-        if token and not _allowed(websocket, token):
-            await websocket.close(POLICY_VIOLATION)
-            return
         await websocket.accept()
         await facade.talk(websocket)
 
     return app
-
-
-def _allowed(websocket: WebSocket, token: str) -> bool:
-    given = websocket.headers.get("authorization", "")
-    return hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
 
 
 def _add_information(app: FastAPI, name: str, env_class: type[Env]) -> None:
@@ -198,11 +188,12 @@ def serve_openenv(
     config: dict[str, Any],
     host: str = "127.0.0.1",
     port: int = 0,
-    token: str = "",
+    credentials: Credentials | None = None,
     ready_file: str | None = None,
     max_sessions: int = 1024,
 ) -> None:
     """Serve environment `name` to OpenEnv clients until told to stop."""
     # A session ends with its socket, however long the client thinks.
     sessions = EnvHost(max_sessions, lease_s=math.inf)
-    serve(create_openenv_app(name, config, sessions, token), host, port, ready_file)
+    access = (credentials or own_credentials()).access("openenv")
+    serve(create_openenv_app(name, config, sessions, access), host, port, ready_file)

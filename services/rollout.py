@@ -42,7 +42,8 @@ from asyncrl.rollout.toolcalls import load_parser
 from asyncrl.rollout.worker import RolloutLoop
 from asyncrl.services.agents import AGENT, Agents
 from asyncrl.services.http import Background, create_app, serve
-from asyncrl.together import to_their_ends, together
+from asyncrl.together import together
+from asyncrl.tokens import Access, Credentials, own_credentials
 from asyncrl.types import Lease, Task
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -87,13 +88,14 @@ class RolloutService:
         engines: Sequence[str],
         envs: Sequence[str],
         buffer: str,
-        token: str,
+        credentials: Credentials,
         name: str,
         players: Mapping[str, PlayerAddresses] | None = None,
     ) -> None:
         self.config = config
-        self.name = name
-        self._token = token
+        # A worker's credentials are good for one name only.
+        self.name = name = credentials.caller.name or name
+        self._credentials = credentials
         self._joined: dict[str, dict[str, set[str]]] = {}
         """Members of each policy's job that are in use, by role."""
         self.router = EngineRouter([self._client(url) for url in engines])
@@ -102,19 +104,21 @@ class RolloutService:
         place_timeout_s = config.rollout.episode_timeout_s + config.env.lease_s + OPEN_TIMEOUT_S
         self.envs = EnvClient(
             list(envs),
-            token,
+            credentials.bearer("env"),
             place_timeout_s=place_timeout_s,
             batch_delay_s=config.rollout.batch_delay_s,
         )
         self.renderer = load_renderer(model)
         self.parse = load_parser(config.model.tool_format)
-        self.buffer = BufferClient(buffer, token) if buffer else None
+        self.buffer = BufferClient(buffer, credentials.bearer("buffer")) if buffer else None
         self.players = self._players(players or {})
         self.judge = JudgeClient(config.judge, os.environ.get(JUDGE_KEY, "")) if config.judge.url else None
         self.judging = Judging(self.judge, config.judge.mode, config.judge.weight) if self.judge else None
         self.agents: Agents | None = None
         if config.env.name == AGENT:
-            self.agents = Agents(config, self.router, self.engines, self.renderer, self.parse, token)
+            self.agents = Agents(
+                config, self.router, self.engines, self.renderer, self.parse, credentials.bearer("gateway")
+            )
         self.loop: RolloutLoop | None = None
         if self.buffer is not None:
             seed = config.run.seed if config.deterministic else None
@@ -132,7 +136,9 @@ class RolloutService:
             )
 
     def _client(self, url: str) -> EngineClient:
-        return EngineClient(url, self._token, batch_delay_s=self.config.rollout.batch_delay_s)
+        return EngineClient(
+            url, self._credentials.bearer("engine"), batch_delay_s=self.config.rollout.batch_delay_s
+        )
 
     def _players(self, addresses: Mapping[str, PlayerAddresses]) -> dict[str, _OfPlayer]:
         """Return the further policies. Raises `ConfigError` unless the recipe's are all there."""
@@ -143,7 +149,7 @@ class RolloutService:
         return {
             name: _OfPlayer(
                 EngineRouter([self._client(url) for url in where.engines]),
-                BufferClient(where.buffer, self._token) if where.buffer else None,
+                BufferClient(where.buffer, self._credentials.bearer("buffer")) if where.buffer else None,
             )
             for name, where in addresses.items()
         }
@@ -256,7 +262,7 @@ class RolloutService:
     async def close(self) -> None:
         if self.agents is not None:
             await self.agents.close()
-        await to_their_ends([self.router.close(), self.envs.close()])
+        await asyncio.gather(self.router.close(), self.envs.close())
         for player in self.players.values():
             await player.router.close()
             if player.buffer is not None:
@@ -319,7 +325,7 @@ class _Metrics:
         )
 
 
-def create_rollout_app(service: RolloutService, token: str) -> FastAPI:
+def create_rollout_app(service: RolloutService, access: Access) -> FastAPI:
     """Return the HTTP app; the lease loop runs as long as it does, and ends the process if it fails."""
 
     @asynccontextmanager
@@ -331,7 +337,9 @@ def create_rollout_app(service: RolloutService, token: str) -> FastAPI:
     background: dict[str, Background] = {}
     if service.loop is not None:
         background = {"lease loop": service.run, "members": service.follow_members}
-    app = create_app("asyncrl rollout worker", token, MAX_BODY_BYTES, background=background, lifespan=clients)
+    app = create_app(
+        "asyncrl rollout worker", access, {}, MAX_BODY_BYTES, background=background, lifespan=clients
+    )
     registry = CollectorRegistry()
     registry.register(_Metrics(service))
 
@@ -384,12 +392,18 @@ def serve_rollout(
     buffer: str = "",
     host: str = "127.0.0.1",
     port: int = 0,
-    token: str = "",
+    credentials: Credentials | None = None,
     ready_file: str | None = None,
     name: str = "",
     players: Mapping[str, PlayerAddresses] | None = None,
 ) -> None:
     """Run a rollout worker until it is told to stop."""
     name = name or f"{socket.gethostname()}-{os.getpid()}"
-    service = RolloutService(config, model, engines, envs, buffer, token, name, players)
-    serve(create_rollout_app(service, token), host=host, port=port, ready_file=ready_file)
+    credentials = credentials or own_credentials()
+    service = RolloutService(config, model, engines, envs, buffer, credentials, name, players)
+    serve(
+        create_rollout_app(service, credentials.access("rollout")),
+        host=host,
+        port=port,
+        ready_file=ready_file,
+    )

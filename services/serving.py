@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import os
 import signal
@@ -39,13 +38,12 @@ def serve(
     """Serve until SIGTERM or SIGINT, then drain for `DRAIN_S` and return.
 
     port: 0 takes a free one. ready_file: gets `{"url", "pid"}` in one atomic write once requests are served,
-    and is removed at the end. Raises `ConfigError` for an address that cannot be used or would be open to
-    others without a token, and whatever ended a background task of the app.
+    and is removed at the end. Raises `ConfigError` for an address that cannot be used, and whatever ended a
+    background task of the app.
     """
-    if not is_loopback(host) and not app.state.token:
-        raise ConfigError(f"host {host} can be reached from other machines: give a token, or use 127.0.0.1")
     if (tls_cert is None) != (tls_key is None):
         raise ConfigError("tls_cert and tls_key must be given together")
+    app.state.hosts.bound = host
     keep_freed_memory()
     listener = _listen(host, port)
     scheme = "https" if tls_cert else "http"
@@ -78,14 +76,6 @@ def serve(
         raise app.state.failure
     if not server.started:
         raise ConfigError(f"{app.title} did not start; see the log above")
-
-
-def is_loopback(host: str) -> bool:
-    """True when only this machine can reach `host`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class _Server(uvicorn.Server):

@@ -24,6 +24,7 @@ from asyncrl.config import Config
 from asyncrl.data.table import TrajectoryWriter
 from asyncrl.endpoint import awaited_addresses, stop_file
 from asyncrl.errors import AsyncRLError
+from asyncrl.tokens import Credentials
 from asyncrl.train.anchors import Anchors
 from asyncrl.train.engine import TrainEngine, leave_distributed
 from asyncrl.train.models import load_anchors, load_trained
@@ -125,7 +126,9 @@ def open_publisher(
         )  # fmt: skip
     from asyncrl.weights.vllm_transport import DevicePublisher
 
-    return DevicePublisher(config.engine.weight_transfer, list(engines), engine.weights, engine.rank)
+    return DevicePublisher(
+        config.engine.weight_transfer, list(engines), engine.weights, engine.rank, token=token
+    )
 
 
 class Recorder:
@@ -190,7 +193,7 @@ class Heartbeat:
 
 
 def run_trainer(
-    folder: Path, model: str, buffer: str, engines: Sequence[str], weights_dir: Path, token: str = ""
+    folder: Path, model: str, buffer: str, engines: Sequence[str], weights_dir: Path, credentials: Credentials
 ) -> int:
     """Train one run to its end; return 0. Every rank calls this.
 
@@ -205,9 +208,9 @@ def run_trainer(
     anchors = load_anchors(config, objective, engine, model)
     first = engine.rank == 0
     recorder = Recorder(folder, config, engine) if first else None
-    source = BufferClientSync(buffer, token) if first else None
+    source = BufferClientSync(buffer, credentials.bearer("buffer")) if first else None
     urls = awaited_addresses(engines, config.engine.start_timeout_s)
-    publisher = open_publisher(config, engine, urls, weights_dir, token, source)
+    publisher = open_publisher(config, engine, urls, weights_dir, credentials.bearer("engine"), source)
     checkpointer = make_checkpointer(folder, config, engine, anchors, model, recorder)
     trainer = Trainer(
         config, engine, objective, anchors, source, publisher,

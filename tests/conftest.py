@@ -10,6 +10,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 from hypothesis import settings
 
+from tests.credentials import TOKEN
+
+assert TOKEN  # All services and clients of the tests find it in the environment.
+
 # Every run tries the same examples and none is timed; `--hypothesis-profile explore` tries new ones.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
@@ -49,7 +53,13 @@ def renderer(tiny_model):
 
 
 @pytest.fixture(scope="session")
-def engine_url(tiny_model, tmp_path_factory):
+def engine_weights(tmp_path_factory):
+    """The folder from which the session's engine takes weights."""
+    return tmp_path_factory.mktemp("engine-weights")
+
+
+@pytest.fixture(scope="session")
+def engine_url(tiny_model, engine_weights, tmp_path_factory):
     """The address of a real vLLM server that serves `tiny_model` as version 0."""
     from asyncrl.config import parse_config
     from asyncrl.launch.processes import Family
@@ -60,7 +70,8 @@ def engine_url(tiny_model, tmp_path_factory):
     (folder / "config.json").write_text(config.model_dump_json())
     family = Family(folder)
     try:
-        child = family.start("engine", ["serve", "engine", "--folder", str(folder), "--model", tiny_model])
+        argv = ["--folder", str(folder), "--model", tiny_model, "--weights-dir", str(engine_weights)]
+        child = family.start("engine", ["serve", "engine", *argv])
         yield family.wait_ready(child, 180)
     finally:
         family.stop()

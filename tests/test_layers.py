@@ -9,7 +9,18 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LAYERS = [
-    {"types", "errors", "endpoint", "import_path", "jsonfile", "parent", "disk", "together"},
+    {
+        "types",
+        "errors",
+        "endpoint",
+        "import_path",
+        "jsonfile",
+        "parent",
+        "disk",
+        "doors",
+        "together",
+        "tokens",
+    },
     {"config_sections"},
     {"config", "log"},
     {"algo", "data", "buffer", "env", "weights"},

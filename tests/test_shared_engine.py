@@ -10,6 +10,7 @@ import pytest
 
 from asyncrl.clients.engine import policy_url
 from asyncrl.train.progress import read_metrics
+from tests.credentials import AUTHORIZED
 from tests.runs import RECIPE, guest, processes_of, start, wait_for_step
 
 pytestmark = pytest.mark.slow
@@ -31,7 +32,8 @@ def workplace(workplace):
 
 
 def version_of(engine, policy):
-    with urllib.request.urlopen(policy_url(engine, policy) + "/asyncrl/v1/state", timeout=30) as reply:
+    request = urllib.request.Request(policy_url(engine, policy) + "/asyncrl/v1/state", headers=AUTHORIZED)
+    with urllib.request.urlopen(request, timeout=30) as reply:
         return msgpack.unpackb(reply.read())["version"]
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from asyncrl.clients.http import HttpClient, error_named
 from asyncrl.data.codec import decode_group, encode_group, lease_from_map, task_to_map
 from asyncrl.errors import AsyncRLError
+from asyncrl.tokens import bearer
 from asyncrl.types import FailureClass, Group, Lease, Task
 
 T = TypeVar("T")
@@ -35,11 +36,12 @@ class PutOutcome:
 class BufferClient:
     """The ledger's verbs over HTTP, see `buffer.ledger.Ledger`. All may be repeated safely.
 
+    token: a bearer token; None for that of this process, see `tokens`.
     retry_s: how long a buffer that cannot be reached is tried again, as while it restarts.
     """
 
-    def __init__(self, url: str, token: str = "", retry_s: float = 120.0) -> None:
-        self._http = HttpClient(url, token, retry_s)
+    def __init__(self, url: str, token: str | None = None, retry_s: float = 120.0) -> None:
+        self._http = HttpClient(url, bearer(token, "buffer"), retry_s)
         self.awaited: tuple[str, ...] = ()
         """Unfinished groups the newest `take` waited for in vain."""
 
@@ -152,6 +154,10 @@ class BufferClient:
         """Return what `describe` said, with the engines and environments that have joined."""
         return await self._http.get("/v1/job")
 
+    async def enroll(self, role: str, name: str = "") -> str:
+        """Return credentials (`Credentials.text`) to join with as "engine", "env" or "rollout"."""
+        return (await self._http.post("/v1/enroll", {"role": role, "name": name}))["credentials"]
+
     async def join(self, role: str, url: str) -> float:
         """Take part as "engine" or "env"; return the seconds until that must be repeated."""
         return (await self._http.post("/v1/join", {"role": role, "url": url}))["expires_in_s"]
@@ -174,7 +180,7 @@ def _outcome(result: dict[str, Any]) -> PutOutcome | AsyncRLError:
 class BufferClientSync:
     """The trainer's view, on an event loop in a thread of its own."""
 
-    def __init__(self, url: str, token: str = "") -> None:
+    def __init__(self, url: str, token: str | None = None) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="buffer-client", daemon=True)
         self._thread.start()

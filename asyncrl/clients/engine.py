@@ -20,6 +20,7 @@ import numpy as np
 from asyncrl.clients.coalesce import Coalescer
 from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.rollout.generate import Generated, GenerateRequest
+from asyncrl.tokens import authorization, bearer
 
 MAX_REQUESTS_PER_CALL = 64
 RETRY_PAUSE_S = 0.2
@@ -41,14 +42,15 @@ def policy_url(engine: str, name: str) -> str:
 class EngineClient:
     """Implements `rollout.generate.Generator` over one engine's `/asyncrl/v1` routes.
 
-    url: the engine's, or that of one of the policies it serves, `ENGINE/policies/NAME`. batch_delay_s: least seconds
-    between two calls; what becomes ready meanwhile is sent together.
+    url: the engine's, or that of one of the policies it serves, `ENGINE/policies/NAME`. token: a bearer token; None
+    for that of this process, see `tokens`. batch_delay_s: least seconds between two calls; what becomes ready meanwhile
+    is sent together.
     """
 
     def __init__(
         self,
         url: str,
-        token: str = "",
+        token: str | None = None,
         timeout_s: float = 600.0,
         max_attempts: int = 3,
         batch_delay_s: float = 0.0,
@@ -56,7 +58,8 @@ class EngineClient:
         self.url = url.rstrip("/")
         self.timeout_s = timeout_s
         self.max_attempts = max_attempts
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        token = bearer(token, "engine")
+        self._headers = {"Content-Type": "application/msgpack"} | authorization(token)
         self._http: aiohttp.ClientSession | None = None
         self._turns = Coalescer[_Pending](self._call, MAX_REQUESTS_PER_CALL, batch_delay_s)
         self.in_flight = 0

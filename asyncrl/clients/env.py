@@ -18,7 +18,6 @@ from asyncrl.env.host import EnvHost, HostedSession
 from asyncrl.env.hosting.failures import known_class
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AsyncRLError, ConfigError, InfrastructureError
-from asyncrl.together import to_their_ends
 from asyncrl.types import Message, Task
 
 log = logging.getLogger("asyncrl.rollout")
@@ -74,7 +73,7 @@ class EnvClient:
     def __init__(
         self,
         urls: Sequence[str],
-        token: str = "",
+        token: str | None = None,
         open_timeout_s: float = OPEN_TIMEOUT_S,
         place_timeout_s: float = PLACE_TIMEOUT_S,
         retry_s: float = RETRY_S,
@@ -203,7 +202,7 @@ class EnvClient:
 
     async def close(self) -> None:
         """Close connections."""
-        await to_their_ends(service.close() for service in (*self._services, *self._left))
+        await asyncio.gather(*(service.close() for service in (*self._services, *self._left)))
 
     def _in_turn(self) -> list[EnvServiceClient]:
         start = self._next % len(self._services)

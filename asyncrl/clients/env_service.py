@@ -26,6 +26,7 @@ from asyncrl.errors import (
     InputError,
     UnavailableError,
 )
+from asyncrl.tokens import bearer
 
 MAX_OPERATIONS = 256
 RETRY_S = 10.0
@@ -60,9 +61,9 @@ class EnvServiceClient:
     """
 
     def __init__(
-        self, url: str, token: str = "", retry_s: float = RETRY_S, batch_delay_s: float = 0.0
+        self, url: str, token: str | None = None, retry_s: float = RETRY_S, batch_delay_s: float = 0.0
     ) -> None:
-        self.http = StreamClient(url, token)
+        self.http = StreamClient(url, bearer(token, "env"))
         self.retry_s = retry_s
         self._operations = Coalescer[_Waiting](self._call, MAX_OPERATIONS, batch_delay_s)
         self._renewals = Coalescer[_Waiting](self._call, MAX_OPERATIONS)

@@ -9,6 +9,7 @@ from asyncrl.clients.http import HttpClient
 from asyncrl.data.codec import trajectory_from_map
 from asyncrl.gateway.agents import OpenEpisode
 from asyncrl.gateway.episode import EpisodeSpec, finish_body
+from asyncrl.tokens import bearer
 from asyncrl.types import FailureClass, Status, Trajectory
 
 PREFIX = "/asyncrl/v1/episodes"
@@ -17,10 +18,10 @@ PREFIX = "/asyncrl/v1/episodes"
 class GatewayClient:
     """Opens and finishes episodes. Raises what the gateway raises, `UnavailableError` when it cannot be reached."""
 
-    def __init__(self, url: str, token: str = "", timeout_s: float = 60.0) -> None:
+    def __init__(self, url: str, token: str | None = None, timeout_s: float = 60.0) -> None:
         self.url = url.rstrip("/")
         self.timeout_s = timeout_s
-        self._http = HttpClient(url, token)
+        self._http = HttpClient(url, bearer(token, "gateway"))
 
     async def close(self) -> None:
         await self._http.close()

@@ -12,6 +12,7 @@ import msgpack
 
 from asyncrl import errors
 from asyncrl.errors import AsyncRLError, ConfigError, InputError, UnavailableError
+from asyncrl.tokens import authorization
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
@@ -36,7 +37,7 @@ class HttpClient:
     def __init__(self, url: str, token: str = "", retry_s: float = 10.0) -> None:
         self.url = url.rstrip("/")
         self.retry_s = retry_s
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._headers = authorization(token)
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:

@@ -9,15 +9,24 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from asyncrl.disk import disk_problem
 from asyncrl.errors import ConfigError, DeadlineError, StopError
+from asyncrl.tokens import (
+    RUN_FILE,
+    VARIABLE,
+    Credentials,
+    own_credentials,
+    read_credentials,
+    run_credentials,
+    user_folder,
+)
 
 STOPPED = 3
 """Exit code of a process that starting again would not help: it ended on purpose, or a disk takes nothing more."""
 
-_ADDRESS = ("--host", "--port", "--ready-file")
+_ADDRESS = ("--host", "--port", "--ready-file", "--token-file")
 _CONFIGURED = ("--folder", "--recipe", *_ADDRESS)
 ROLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "buffer": ("the ledger of tasks, groups and steps", (*_CONFIGURED, "--base-version")),
@@ -35,7 +44,10 @@ ROLES: dict[str, tuple[str, tuple[str, ...]]] = {
         "a worker that plays groups of episodes; without --buffer it runs tasks on request",
         (*_CONFIGURED, "--join", "--model", "--engines", "--env", "--buffer", "--name", "--policy"),
     ),
-    "trainer": ("the trainer of a run", ("--folder", "--model", "--engines", "--buffer", "--weights-dir")),
+    "trainer": (
+        "the trainer of a run",
+        ("--folder", "--model", "--engines", "--buffer", "--weights-dir", "--token-file"),
+    ),
 }
 """What each role is, and the options it takes."""
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -65,9 +77,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--host": {
         "default": "127.0.0.1",
-        "help": "address to listen on; any but loopback needs a token (127.0.0.1)",
+        "help": "address to listen on (127.0.0.1)",
     },
     "--port": {"type": int, "default": 0, "help": "port to listen on; 0, the default, takes a free one"},
+    "--token-file": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "file with the token, such as runs/NAME/token, or to join a job runs/NAME/join-token",
+    },
     "--ready-file": {"help": "file to write the address to once serving"},
 }
 OTHERWISE: dict[tuple[str, str], dict[str, Any]] = {
@@ -86,7 +103,9 @@ def add(subparsers: Any) -> None:
         "serve",
         help="start one process: buffer, engine, env, gateway, openenv, rollout or trainer",
         description="Start one process. With --folder it reads the configuration of that run, with --recipe that of a "
-        "recipe; alone it takes the defaults. `asyncrl serve ROLE --help` shows the options of a role.",
+        "recipe; alone it takes the defaults. Callers must know its token: ASYNCRL_TOKEN, --token-file, that of the "
+        "run in --folder, or else one of your own, which is made and named at the start. "
+        "`asyncrl serve ROLE --help` shows the options of a role.",
     )
     roles = parser.add_subparsers(title="roles", metavar="ROLE", dest="role", required=True)
     for role, (what, options) in ROLES.items():
@@ -100,9 +119,12 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    token = os.environ.get("ASYNCRL_TOKEN", "")
+    credentials = _credentials(args)
+    if args.role in ("env", "gateway", "openenv", "rollout"):
+        # What environments and agents run in this process is not to find it.
+        os.environ.pop(VARIABLE, None)
     try:
-        return _joined(args, token) if args.join else _serve(args, _config(args), token)
+        return _joined(args, credentials) if args.join else _serve(args, _config(args), credentials)
     except Exception as error:
         problem = disk_problem(error)
         if not problem:
@@ -114,36 +136,66 @@ def run(args: argparse.Namespace) -> int:
         return STOPPED
 
 
-def _joined(args: argparse.Namespace, token: str) -> int:
+def _credentials(args: argparse.Namespace) -> Credentials:
+    """Return the credentials given, those of the run, or the user's own."""
+    if args.token_file is not None:
+        try:
+            return read_credentials(args.token_file.read_text(), f"--token-file {args.token_file}")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--token-file {args.token_file}: cannot be read: {error}") from error
+    if os.environ.get(VARIABLE):
+        return own_credentials()
+    if args.join:
+        raise ConfigError(
+            "--join: give the run's join token: --token-file runs/NAME/join-token, or ASYNCRL_TOKEN"
+        )
+    if args.folder is not None:
+        return run_credentials(args.folder) if args.folder.is_dir() else _no_run(args.folder)
+    folder = user_folder()
+    credentials = run_credentials(folder)
+    path = folder / RUN_FILE
+    print(
+        f"asyncrl: callers need the token in {path}: `export {VARIABLE}=$(cat {path})`, or with curl "
+        f'-H "Authorization: Bearer $(cat {path})"',
+        file=sys.stderr,
+    )
+    return credentials
+
+
+def _no_run(folder: Path) -> NoReturn:
+    raise ConfigError(f"--folder {folder}: has no config.json")
+
+
+def _joined(args: argparse.Namespace, credentials: Credentials) -> int:
     """Fill in what the job says and serve until told to stop."""
     from asyncrl.launch.join import Membership, fetch_job
 
-    job = fetch_job(args.join, token)
+    job, credentials = fetch_job(args.join, credentials.bearer("buffer"), args.role, args.name)
     args.model, args.buffer = args.model or job.model, args.join
     args.engines, args.env = job.engines, job.envs
     args.policy = args.policy or job.policies
     args.weights_dir = args.weights_dir or Path(job.weights_dir)
     if args.role == "rollout":
-        return _serve(args, job.config, token)
+        return _serve(args, job.config, credentials)
     with tempfile.TemporaryDirectory(prefix="asyncrl-join-") as folder:
         args.ready_file = args.ready_file or str(Path(folder) / "ready.json")
         buffers = {"": args.join} | (job.guests if args.role == "engine" else {})
         members = [
-            Membership(buffer, token, args.role, Path(args.ready_file), policy)
+            Membership(buffer, credentials.bearer("buffer"), args.role, Path(args.ready_file), policy)
             for policy, buffer in buffers.items()
         ]
         for member in members:
             member.start()
         try:
-            return _serve(args, job.config, token)
+            return _serve(args, job.config, credentials)
         finally:
             for member in members:
                 member.leave()
 
 
-def _serve(args: argparse.Namespace, config: Any, token: str) -> int:
+def _serve(args: argparse.Namespace, config: Any, credentials: Credentials) -> int:
     address: dict[str, Any] = {
-        "host": args.host, "port": args.port, "token": token, "ready_file": args.ready_file
+        "host": args.host, "port": args.port, "credentials": credentials, "ready_file": args.ready_file
     }  # fmt: skip
     return globals()[f"_{args.role}"](args, config, address)
 
@@ -154,7 +206,7 @@ def _config(args: argparse.Namespace) -> Any:
     if args.folder is not None:
         path = args.folder / "config.json"
         if not path.is_file():
-            raise ConfigError(f"--folder {args.folder}: has no config.json")
+            _no_run(args.folder)
         return load_config(path)
     if args.recipe:
         return load_config(args.recipe)
@@ -198,6 +250,7 @@ def _env(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
         lease_s=env.lease_s,
         processes=env.processes,
         limits=env.limits,
+        envs={env.name: env.config} if args.recipe or args.folder or args.join else None,
         **address,
     )
     return 0
@@ -240,7 +293,7 @@ def _engine(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> i
         lora=config.lora if config.lora.rank and args.weights_dir else None,
         policies=config.guests if args.weights_dir else {},
     )
-    return serve_engine(options, args.port, args.ready_file)
+    return serve_engine(options, address["credentials"], args.port, args.ready_file)
 
 
 def _rollout(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
@@ -286,7 +339,7 @@ def _trainer(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> 
             _need(args.buffer, "--buffer", "trainer"),
             _need(args.engines, "--engines", "trainer"),
             _need(args.weights_dir, "--weights-dir", "trainer"),
-            address["token"],
+            address["credentials"],
         )
     except (DeadlineError, StopError) as error:
         print(f"asyncrl: {error}", file=sys.stderr)

@@ -16,6 +16,7 @@ import numpy as np
 
 from asyncrl.data.conversation import MAX_CHARACTERS
 from asyncrl.data.fields import Fields
+from asyncrl.doors import check_msgpack
 from asyncrl.errors import InputError
 from asyncrl.types import FailureClass, Group, Lease, Status, Task, Trajectory, Turn
 
@@ -41,7 +42,11 @@ def pack(message: Any) -> bytes:
 
 
 def unpack(body: bytes | bytearray | memoryview) -> Any:
-    """Plain data of msgpack bytes: string keys, no extension types. Raises `InputError` when malformed."""
+    """Plain data of msgpack bytes: string keys, no extension types, at most `doors.MAX_OBJECTS` values.
+
+    Raises `InputError` when malformed.
+    """
+    check_msgpack(body)
     try:
         return msgpack.unpackb(body, raw=False, strict_map_key=True, ext_hook=_refuse_extension)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:

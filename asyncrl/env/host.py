@@ -18,10 +18,12 @@ from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.env.registry import names_inside
 from asyncrl.errors import (
     AsyncRLError,
+    ConfigError,
     ConflictError,
     DeadlineError,
     EpisodeError,
     InfrastructureError,
+    InputError,
 )
 from asyncrl.types import Message, Task
 
@@ -84,6 +86,8 @@ class EnvHost:
     max_sessions: sessions at once. limits: the same for single environments, by the name a task gives them, also where
     they play inside another one.
     lease_s: how long a session lives without a call; clients renew what they hold while nothing is to be stepped.
+    served: the environments that may be opened and the configuration of each; None for any, where nobody but this
+    process can ask.
     """
 
     def __init__(
@@ -92,8 +96,10 @@ class EnvHost:
         lease_s: float = 120.0,
         limits: Mapping[str, int] | None = None,
         runtime: Runtime | None = None,
+        served: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.lease_s = lease_s
+        self.served = served
         self.places = Places(max_sessions, limits or {})
         self.runtime: Runtime = runtime or LocalRuntime()
         self.runtime.on_lost = self._lose
@@ -117,6 +123,7 @@ class EnvHost:
         environment, `InputError` for a configuration it refuses, `ConflictError` for a key that made a session of
         another task, `DeadlineError`, and `EpisodeError` when the environment or its worker fails.
         """
+        config = self._allowed(task.env, config)
         if not key:
             return await self._open(task, config, key, wait_s)
         first, opening = self._openings.get(key, (task, None))
@@ -130,6 +137,26 @@ class EnvHost:
             )
         # Whoever waits may go away; the others still get the session.
         return await asyncio.shield(opening)
+
+    def _allowed(self, name: str, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the configuration of a session. Who asks for one names a task; code and settings are the service's.
+
+        Raises `ConfigError` for an environment that is not served, `InputError` for settings that are not its own.
+        """
+        if self.served is None:
+            return config
+        if name not in self.served:
+            raise ConfigError(
+                f"env.name: {name[:200]!r} is not served here; allowed: {', '.join(sorted(self.served))}; "
+                "start the service with the recipe that names it"
+            )
+        own = self.served[name]
+        if config and (wrong := sorted(k for k in {*config, *own} if config.get(k) != own.get(k))):
+            raise InputError(
+                f"env.config.{wrong[0][:64]}: is the service's to set, which was started with another value; "
+                "leave config out, or start the service with the recipe that has it"
+            )
+        return dict(own)
 
     async def step(self, session_id: str, index: int, action: Action, timeout_s: float) -> Step:
         """Advance a session by step `index`.

@@ -17,6 +17,7 @@ from asyncrl.env.registry import load_env
 from asyncrl.errors import InfrastructureError
 from asyncrl.evaluation.statistics import Interval, clustered_mean, pass_at_k
 from asyncrl.launch.processes import Family
+from asyncrl.tokens import authorization, bearer
 from asyncrl.types import FailureClass, Group
 
 CALL_TASKS = 512
@@ -98,9 +99,11 @@ def _pass_at(judged: dict[str, list[float]]) -> dict[str, float]:
 
 
 def evaluate(
-    worker_url: str, config: Config, env: str, tasks: int, samples: int, token: str = ""
+    worker_url: str, config: Config, env: str, tasks: int, samples: int, token: str | None = None
 ) -> EvalResult:
     """Run the first `tasks` held-out tasks of `env`, `samples` times each, on the worker at `worker_url`.
+
+    token: a bearer token; None for that of this process, see `tokens`.
 
     Sampling is seeded, so two evaluations of one checkpoint agree. Raises `InfrastructureError`.
     """
@@ -113,7 +116,7 @@ async def evaluate_with(
     env: str,
     tasks: int,
     samples: int,
-    token: str = "",
+    token: str | None = None,
     retry_s: float = 0.0,
 ) -> EvalResult:
     """See `evaluate`. A worker that dies meanwhile is asked again for `retry_s`, as while it is started again."""
@@ -127,6 +130,7 @@ def evaluate_checkpoint(
 ) -> EvalResult:
     """Start an engine, environments and a worker in `folder`, evaluate, and stop them."""
     load_env(env)
+    config = config.model_copy(update={"env": config.env.model_copy(update={"name": env})})
     family = Family(folder)
     (folder / "config.json").write_text(config.model_dump_json())
     try:
@@ -136,15 +140,16 @@ def evaluate_checkpoint(
         engine_url = family.wait_ready(engine, config.engine.start_timeout_s)
         argv = ["serve", "rollout", "--folder", str(folder), "--model", checkpoint]
         worker = family.start("rollout", [*argv, "--env", env_url, "--engines", engine_url])
-        return evaluate(family.wait_ready(worker, 60.0), config, env, tasks, samples)
+        url, token = family.wait_ready(worker, 60.0), family.credentials.bearer("rollout")
+        return evaluate(url, config, env, tasks, samples, token)
     finally:
         family.stop()
 
 
 async def _run(
-    url: str, tasks: list[dict[str, Any]], samples: int, config: Config, token: str, retry_s: float
+    url: str, tasks: list[dict[str, Any]], samples: int, config: Config, token: str | None, retry_s: float
 ) -> list[Group]:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers = {"Content-Type": "application/msgpack"} | authorization(bearer(token, "rollout"))
     timeout = aiohttp.ClientTimeout(total=config.rollout.episode_timeout_s + 60)
     groups: list[Group] = []
     async with aiohttp.ClientSession(headers=headers, timeout=timeout) as http:

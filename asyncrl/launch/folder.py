@@ -23,7 +23,7 @@ class RunFolder:
 
     def __enter__(self) -> RunFolder:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            private_folder(self.path)
             self._lock = open(self.path / "lock", "w")
         except OSError as error:
             raise ConfigError(f"run folder {self.path}: cannot be written: {error.strerror}") from error
@@ -46,6 +46,14 @@ class RunFolder:
 
     def read_json(self, name: str) -> dict:
         return json.loads((self.path / name).read_text())
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder that only its owner can look into. Raises `ConfigError` for one of somebody else, OSError."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.is_symlink() or path.stat().st_uid != os.getuid():
+        raise ConfigError(f"{path}: belongs to another user, or is a link; remove it or choose another name")
+    path.chmod(0o700)
 
 
 def choose_folder(config: Config, recipe: Path) -> Path:

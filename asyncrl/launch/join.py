@@ -14,6 +14,7 @@ from asyncrl.clients.engine import policy_url
 from asyncrl.config import Config, parse_config
 from asyncrl.endpoint import announced_url
 from asyncrl.errors import AsyncRLError, ConfigError
+from asyncrl.tokens import Credentials, read_credentials
 
 log = logging.getLogger("asyncrl.launch")
 
@@ -50,20 +51,23 @@ def read_policy(text: str) -> tuple[str, str, list[str]]:
     return name, buffer, engines.split(",")
 
 
-def fetch_job(buffer: str, token: str) -> Job:
-    """Ask the buffer of a running job. Raises `UnavailableError`, `ConfigError`."""
+def fetch_job(buffer: str, token: str, role: str, name: str) -> tuple[Job, Credentials]:
+    """Ask the buffer of a running job what it is, and for credentials to take part as `role`.
 
-    async def ask() -> dict[str, Any]:
+    token: the bearer token of who has the run's token or its join token. Raises `UnavailableError`, `ConfigError`.
+    """
+
+    async def ask() -> tuple[dict[str, Any], str]:
         client = BufferClient(buffer, token, retry_s=10.0)
         try:
-            return await client.job()
+            return await client.job(), await client.enroll(role, name)
         finally:
             await client.close()
 
-    found = asyncio.run(ask())
+    found, credentials = asyncio.run(ask())
     config = parse_config(found.pop("config"), f"the job at {buffer}", strict=False)
     del found["joined"], found["settled"], found["left"]
-    return Job(config, **found)
+    return Job(config, **found), read_credentials(credentials, f"the job at {buffer}")
 
 
 class Membership(threading.Thread):

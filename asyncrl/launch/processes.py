@@ -22,6 +22,7 @@ from asyncrl.errors import DeadlineError, UnavailableError
 from asyncrl.launch.death import last_error
 from asyncrl.parent import die_with_parent, step_back
 from asyncrl.services.engine import on_cpu
+from asyncrl.tokens import VARIABLE, Credentials, run_credentials
 
 BEHIND_TRAINER = 10
 STOP_GRACE_S = 15.0
@@ -97,6 +98,9 @@ class Family:
     def __init__(self, folder: Path) -> None:
         self.logs = folder / "logs"
         self.ready = folder / "endpoints"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.credentials = run_credentials(folder)
+        """The run's; each child is given its own."""
         self.children: list[Child] = []
         for path in (self.logs, self.ready):
             path.mkdir(parents=True, exist_ok=True)
@@ -119,9 +123,10 @@ class Family:
             ready_file.unlink(missing_ok=True)
             command += ["--ready-file", str(ready_file)]
         log = self.logs / f"{name}.log"
+        env = {**(env or {}), VARIABLE: role_token(self.credentials, argv)}
         log_start = _size(log)
-        process = spawn(command, log, env or {}, nice)
-        child = Child(name, process, log, ready_file, "", command, env or {}, nice, log_start)
+        process = spawn(command, log, env, nice)
+        child = Child(name, process, log, ready_file, "", command, env, nice, log_start)
         self.children.append(child)
         return child
 
@@ -185,6 +190,18 @@ def obituary(child: Child, why: str, advice: str = "") -> str:
     reason = child.reason()
     told = "; ".join(part for part in (f"{why}: {reason}" if reason else why, advice) if part)
     return f"{child.name} {told}; see {child.log}\n{child.tail()}"
+
+
+def role_token(credentials: Credentials, argv: Sequence[str]) -> str:
+    """Return what `asyncrl ARGV` needs as its credentials, and no more; "" for what makes its own."""
+    if argv[0] != "serve":
+        return ""
+    role = argv[1]
+    if role == "buffer":
+        # It gives credentials to those who join.
+        return credentials.text
+    name = argv[argv.index("--name") + 1] if "--name" in argv else role
+    return credentials.issue("worker" if role == "rollout" else role, name if role == "rollout" else "").text
 
 
 def spawn(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,7 @@ class PolicyRoles:
         self.name = name
         self.prefix = f"{name}-" if name else ""
         self.host = host
-        self.token = os.environ.get("ASYNCRL_TOKEN", "")
+        self.credentials = family.credentials
         self.nice = behind_trainer()
         """Of engines, environments and workers."""
         self.engines: list[Child] = []
@@ -77,7 +76,7 @@ class PolicyRoles:
 
     def readmit(self, workers: Sequence[str]) -> None:
         """Let workers that an earlier life of the run has quarantined contribute again: these are new ones."""
-        buffer = BufferClientSync(self.buffer.url, self.token)
+        buffer = BufferClientSync(self.buffer.url, self.credentials.bearer("buffer"))
         try:
             for name in workers:
                 if was := buffer.readmit(name):
@@ -90,7 +89,9 @@ class PolicyRoles:
         supervisor.watch(self.buffer, HttpSigns(self.buffer, "/healthz"), START_TIMEOUT_S)
         start_s = self.config.engine.start_timeout_s
         for child in self.engines:
-            supervisor.watch(child, HttpSigns(child, "/asyncrl/v1/state", self.token), start_s)
+            supervisor.watch(
+                child, HttpSigns(child, "/asyncrl/v1/state", self.credentials.bearer("engine")), start_s
+            )
         supervisor.watch(self.trainer, self._signs, start_s, ends=True, serving=False)
 
     def trainer_ready(self) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 import aiohttp
 
 from asyncrl.launch.processes import Child
+from asyncrl.tokens import authorization
 
 PROBE_TIMEOUT_S = 5.0
 STEADY_S = 15.0
@@ -20,7 +21,7 @@ class HttpSigns:
     def __init__(self, child: Child, path: str, token: str = "") -> None:
         self.child = child
         self.path = path
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._headers = authorization(token)
 
     def forget(self) -> None:
         """Its announcement is removed by whoever starts it."""

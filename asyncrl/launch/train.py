@@ -29,7 +29,7 @@ from asyncrl.errors import DeadlineError, StopError
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.failures import USABLE, FailureReport
-from asyncrl.launch.folder import RunFolder
+from asyncrl.launch.folder import RunFolder, private_folder
 from asyncrl.launch.inflight import EvalsBeside
 from asyncrl.launch.lives import Lives, begin
 from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_folder
@@ -37,6 +37,7 @@ from asyncrl.launch.quarantine import QuarantineReport
 from asyncrl.launch.roles import PolicyRoles, Roles
 from asyncrl.launch.summary import build_summary
 from asyncrl.launch.tasks import TaskPlan, plan_tasks
+from asyncrl.tokens import authorization
 from asyncrl.train.checkpoints import complete_checkpoints
 from asyncrl.train.progress import MetricsTail, ProgressLine, plot_rewards, read_metrics
 
@@ -77,7 +78,7 @@ class TrainRun:
         try:
             self._clear_weights()
             for roles in (self.roles, *self.roles.policies.values()):
-                roles.weights_dir.mkdir(parents=True, exist_ok=True)
+                private_folder(roles.weights_dir)
             say("starting buffer, environments and engine(s); the first answer takes about 20 s")
             self.roles.start()
             stats = asyncio.run(self.roles.supervisor.beside(self._phases(tasks)))
@@ -137,7 +138,7 @@ class TrainRun:
         self.eval_before = await self._evaluated_before()
         for roles in (self.roles, *self.roles.policies.values()):
             await self._wait_for_trainer(roles)
-        client = BufferClient(self.roles.buffer.url, self.roles.token)
+        client = BufferClient(self.roles.buffer.url, self.roles.credentials.bearer("buffer"))
         self.policies = {
             name: PolicyPlan(roles, self.roles.supervisor) for name, roles in self.roles.policies.items()
         }
@@ -170,7 +171,7 @@ class TrainRun:
             return None
         result = await evaluate_with(
             self.roles.workers[0].url, config, config.env.name, config.eval.tasks, config.eval.samples,
-            self.roles.token, retry_s=config.engine.start_timeout_s,
+            self.roles.credentials.bearer("rollout"), retry_s=config.engine.start_timeout_s,
         )  # fmt: skip
         say(f"held-out {when} training: {describe(result)}")
         return result
@@ -251,7 +252,7 @@ class TrainRun:
 
         def ask(url: str) -> float | None:
             request = urllib.request.Request(
-                f"{url}/v1/status", headers={"Authorization": f"Bearer {self.roles.token}"}
+                f"{url}/v1/status", headers=authorization(self.roles.credentials.bearer("rollout"))
             )
             with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=10) as reply:
                 return json.loads(reply.read())["engine_busy_s"]

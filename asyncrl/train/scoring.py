@@ -6,6 +6,7 @@ Prompt log-probabilities are those of the untempered distribution, so the rollou
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.errors import InfrastructureError
+from asyncrl.tokens import authorization
 from asyncrl.train.batch import StepBatch
 from asyncrl.types import Trajectory
 
@@ -23,11 +25,15 @@ CONNECTIONS = 16
 ATTEMPTS = 3
 
 
+KEY = "ASYNCRL_SCORER_KEY"
+"""Environment variable with the bearer key of the servers at `teacher.url` and `reference.url`."""
+
+
 class EngineScorer:
-    """Scores trajectories on a vLLM server at `url`."""
+    """Scores trajectories on a vLLM server at `url`. Without a token it takes the key in `ASYNCRL_SCORER_KEY`."""
 
     def __init__(self, url: str, token: str = "", timeout_s: float = 120.0) -> None:
-        headers = {"authorization": f"Bearer {token}"} if token else {}
+        headers = authorization(token or os.environ.get(KEY, ""))
         self._client = httpx.Client(base_url=url.rstrip("/"), headers=headers, timeout=timeout_s)
         self._model = ""
 

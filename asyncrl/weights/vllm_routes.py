@@ -1,5 +1,8 @@
 """Routes added to the vLLM server by an ASGI middleware (`--middleware asyncrl.weights.vllm_routes.Routes`).
 
+The middleware also guards all of vLLM's own routes but `/health`: those under `/v1/` and `/metrics` may be called by
+whoever samples, the others, which pause the server or load weights, with the trainer's token or the run's own.
+
 They exist because the request path is what bounds short agent turns: one HTTP request carries many
 generation requests, bodies are msgpack with raw arrays, and answers stream back as each one finishes.
 
@@ -21,9 +24,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hmac
+import json
 import logging
-import os
 import re
 import struct
 from collections.abc import Iterable
@@ -40,7 +42,9 @@ from vllm.inputs.engine import TokensInput, tokens_input
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
+from asyncrl.doors import BodyCheck, Hosts, Refusal, check_msgpack, refuse_headers
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
+from asyncrl.tokens import own_credentials
 from asyncrl.types import Decoding
 from asyncrl.weights.files import verify_weights
 from asyncrl.weights.position import weight_file_from_json
@@ -52,6 +56,12 @@ PREFIX = "/asyncrl/v1/"
 _ROUTE = re.compile(rf"(?:/policies/(?P<policy>[^/]+))?{PREFIX}(?P<name>.*)")
 MAX_BODY_BYTES = 64 * 1024 * 1024
 TOKEN_BYTES = 4
+OPEN_PATH = "/health"
+"""Answered without a token."""
+TRUSTED = frozenset({"run", "trainer"})
+SAMPLERS = frozenset({"worker", "gateway"})
+_SAMPLING = re.compile(rf"(?:/policies/[^/]+)?{PREFIX}(?:generate|abort|state)|/v1/.*|/metrics")
+"""What those may call that sample, beside the trainer and the run's own token."""
 _GAUGES = {
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
@@ -61,28 +71,32 @@ _GAUGES = {
 
 
 class Routes:
-    """Pure ASGI middleware: answers paths under `/asyncrl/v1/`, passes on everything else."""
+    """Pure ASGI middleware: answers paths under `/asyncrl/v1/`, passes on everything else that is allowed."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
-        self.token = os.environ.get("ASYNCRL_TOKEN", "")
+        self.access = own_credentials().access("engine")
+        self.hosts = Hosts("127.0.0.1")
         self.served = served_from_environment()
         # As in the engine's core: every request looks at some of them.
         enable_envs_cache()
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        if (refusal := self._refusal(scope)) is not None:
+            await _refuse(scope, receive, send, refusal)
+            return
         found = _ROUTE.fullmatch(scope["path"]) if scope["type"] == "http" else None
         if found is None:
             await self.app(scope, receive, send)
             return
         try:
-            self._authorize(scope)
             policy = self.served.get(found["policy"] or "")
             if policy is None:
                 raise InputError(f"policy {found['policy']!r}: this engine serves {sorted(self.served)}")
             await self._route(found["name"], policy, scope["app"].state.engine_client, receive, send)
-        except PermissionError as error:
-            await _reply(send, 401, {"error": str(error)})
         except UnavailableError as error:
             await _reply(send, 503, {"error": str(error)})
         except (AsyncRLError, ValueError, KeyError, TypeError) as error:
@@ -100,21 +114,31 @@ class Routes:
             await engine.abort([policy.own(str(i)) for i in ids])
             await _reply(send, 200, {})
         elif name == "weights/prepare":
-            file = weight_file_from_json(await _read_body(receive))
+            file = policy.own_file(weight_file_from_json(await _read_body(receive)))
             await _reply(send, 200, {"verify_s": await asyncio.to_thread(verify_weights, file)})
         elif name == "weights/commit":
             body = await _read_body(receive)
             mode = "wait" if body.get("finish_requests") else "keep"
-            await _reply(send, 200, await policy.commit(engine, weight_file_from_json(body), mode))
+            await _reply(
+                send, 200, await policy.commit(engine, policy.own_file(weight_file_from_json(body)), mode)
+            )
         else:
             await _reply(send, 404, {"error": f"no route {PREFIX}{name}"})
 
-    def _authorize(self, scope: dict[str, Any]) -> None:
-        if not self.token:
-            return
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        if not hmac.compare_digest(given, f"Bearer {self.token}".encode()):
-            raise PermissionError("missing or wrong bearer token")
+    def _refusal(self, scope: dict[str, Any]) -> Refusal | None:
+        """Return why a request may not go on."""
+        if (refusal := refuse_headers(scope["headers"], self.hosts)) is not None:
+            return refusal
+        path = scope["path"]
+        if path == OPEN_PATH:
+            return None
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        caller = self.access.caller(given)
+        if caller is None:
+            return Refusal(401, "missing or wrong bearer token")
+        if caller.role in TRUSTED or (caller.role in SAMPLERS and _SAMPLING.fullmatch(path)):
+            return None
+        return Refusal(403, f"{path[:64]}: not for {caller}")
 
     async def _state(self, policy: Served, engine: Any) -> dict[str, Any]:
         version = await policy.newest(engine)
@@ -300,19 +324,37 @@ def _likeliest(steps: Iterable[Any]) -> list[list[list[Any]]]:
     return [[[token for token, _ in one], [found.logprob for _, found in one]] for one in ranked]
 
 
+async def _refuse(scope: dict[str, Any], receive: Any, send: Any, refusal: Refusal) -> None:
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1008})
+    elif _ROUTE.fullmatch(scope["path"]):
+        await _reply(send, refusal.status, {"error": refusal.message})
+    else:
+        body = json.dumps({"error": {"message": refusal.message, "code": refusal.status}}).encode()
+        await _send_whole(send, refusal.status, b"application/json", body)
+
+
 async def _read_body(receive: Any) -> dict[str, Any]:
-    chunks, size, more = [], 0, True
+    chunks, check, more = [], BodyCheck(MAX_BODY_BYTES, json=False), True
     while more:
-        message = await receive()
+        try:
+            async with asyncio.timeout(check.left_s):
+                message = await receive()
+        except TimeoutError:
+            raise InputError(check.late().message) from None
         if message["type"] == "http.disconnect":
             raise InputError("the client went away before its request was complete")
         chunks.append(message.get("body", b""))
-        size += len(chunks[-1])
-        if size > MAX_BODY_BYTES:
-            raise InputError(f"body: larger than {MAX_BODY_BYTES} bytes")
+        if (refusal := check.add(chunks[-1])) is not None:
+            raise InputError(refusal.message)
         more = message.get("more_body", False)
     try:
-        body = msgpack.unpackb(b"".join(chunks))
+        raw = b"".join(chunks)
+        check_msgpack(raw)
+        body = msgpack.unpackb(raw)
+    except InputError:
+        raise
     except Exception as error:
         raise InputError(f"body: not msgpack ({error})") from error
     if not isinstance(body, dict):
@@ -326,7 +368,10 @@ def _frame(message: dict[str, Any]) -> bytes:
 
 
 async def _reply(send: Any, status: int, message: dict[str, Any]) -> None:
-    body = msgpack.packb(message)
-    headers = [(b"content-type", b"application/msgpack"), (b"content-length", str(len(body)).encode())]
+    await _send_whole(send, status, b"application/msgpack", msgpack.packb(message))
+
+
+async def _send_whole(send: Any, status: int, kind: bytes, body: bytes) -> None:
+    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -13,6 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
@@ -60,6 +61,7 @@ class Served:
         self, name: str, folder: str, lora: LoraConfig | None, committing: asyncio.Lock, ids: Iterator[int]
     ) -> None:
         self.name = name
+        self.folder = folder
         self.committing = committing
         self.position = Position(folder, base_version())
         self._attempt: asyncio.Future[None] | None = None
@@ -69,6 +71,14 @@ class Served:
     def own(self, request_id: str) -> str:
         """Return the engine's name for a request, which differs from those of other policies' requests."""
         return f"{self.name}/{request_id}" if self.name else request_id
+
+    def own_file(self, file: WeightFile) -> WeightFile:
+        """Return a weight file that lies in this policy's folder of weights. Raises `InputError` for any other."""
+        if not self.folder:
+            raise InputError("this engine was started without --weights-dir and takes no weights")
+        if Path(os.path.realpath(file.path)).parent != Path(os.path.realpath(self.folder)):
+            raise InputError(f"path: must lie in the folder of weights, {self.folder}")
+        return file
 
     async def newest(self, engine: Any) -> int:
         """Return the newest version served. Transports of vLLM's own move it without asking here."""

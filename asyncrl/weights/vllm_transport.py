@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import requests
 import torch
 from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
@@ -24,9 +25,18 @@ Weights = Callable[[], Iterator[tuple[str, torch.Tensor]]]
 
 
 class VersionedClient(HTTPVLLMWeightSyncClient):
-    """vLLM's client, naming the version when an update is finished."""
+    """vLLM's client, naming the version when an update is finished, and itself by its bearer token."""
 
     version = 0
+
+    def __init__(self, base_url: str, timeout: float, token: str) -> None:
+        super().__init__(base_url, timeout)
+        self._headers = {"Authorization": f"Bearer {token}"}
+
+    def _post(self, path: str, json: dict[str, Any] | None = None) -> None:
+        requests.post(
+            f"{self.base_url}/{path}", json=json, timeout=self.timeout, headers=self._headers
+        ).raise_for_status()
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         super().finish_weight_update(weight_version or str(self.version))
@@ -60,7 +70,13 @@ class DevicePublisher:
     """Publishes over `nccl` (different GPUs) or `ipc` (the same GPU). Call `publish` on every rank."""
 
     def __init__(
-        self, backend: str, urls: list[str], weights: Weights, rank: int, timeout_s: float = 300.0
+        self,
+        backend: str,
+        urls: list[str],
+        weights: Weights,
+        rank: int,
+        timeout_s: float = 300.0,
+        token: str = "",
     ) -> None:
         if len(urls) != 1:
             raise ConfigError(
@@ -69,7 +85,7 @@ class DevicePublisher:
             )
         self.backend = backend
         self.rank = rank
-        self.client = VersionedClient(urls[0], timeout_s)
+        self.client = VersionedClient(urls[0], timeout_s, token)
         self.source = TrainerWeights(weights)
         self._engine: Any = None
 

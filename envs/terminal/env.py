@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
@@ -56,7 +57,7 @@ class Terminal(ProceduralEnv):
         self.shown_characters = whole_number("shown_characters", shown_characters, 100, 100_000)
         self.work: TaskFolder
         if folder:
-            self.work = read_folder(task.data.get("folder") or find_folders(folder)[task.seed], ignore_run)
+            self.work = read_folder(_chosen(task, folder), ignore_run)
         else:
             self.work = self.draw(lambda rng: make_task(self.level, rng), lambda t: t.instruction)
         self.box = LazySandbox(sandbox, SandboxSpec("bash", LIMITS, image=self.work.image))
@@ -152,3 +153,14 @@ class Terminal(ProceduralEnv):
         shell = await self._open()
         await shell.stop()
         return await verify(await self.box.open(), self.work)
+
+
+def _chosen(task: Task, folder: str) -> Path:
+    """Return the task's folder, which is one of those below the configured one. Raises `ValueError` for any other."""
+    named = task.data.get("folder")
+    if named is None:
+        return find_folders(folder)[task.seed]
+    path = Path(str(named)).resolve()
+    if path.parent != Path(folder).resolve():
+        raise ValueError(f"folder: task {task.id!r} names {named!r}, which is not in {folder!r}")
+    return path

@@ -13,15 +13,16 @@ from typing import Any
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.services.buffer import create_buffer_app
 from tests.app_thread import START_S, AppThread, wait_for_url
+from tests.credentials import RUN
 
 
 class ThreadService(AppThread):
     """`settings` are those of `LedgerSettings`; the defaults are P = 2, S = 1, G = 2."""
 
-    def __init__(self, folder: Path, token: str = "", **settings: Any) -> None:
+    def __init__(self, folder: Path, **settings: Any) -> None:
         chosen = {"groups_per_step": 2, "max_staleness": 1, "group_size": 2, "lease_s": 10.0} | settings
         self.ledger = Ledger(folder / "ledger.sqlite", LedgerSettings(**chosen))
-        super().__init__(create_buffer_app(self.ledger, token), folder)
+        super().__init__(create_buffer_app(self.ledger, RUN), folder)
 
 
 class ProcessService:

@@ -13,6 +13,7 @@ from asyncrl.errors import ConfigError, ConflictError, InputError, StaleError, S
 from asyncrl.types import FailureClass
 from tests.buffer.factories import group, tasks
 from tests.buffer.serving import ProcessService, ThreadService
+from tests.credentials import TOKEN
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def service(tmp_path):
     served.close()
 
 
-def with_client(service, act, token=""):
+def with_client(service, act, token=None):
     async def run():
         client = BufferClient(service.url, token)
         try:
@@ -193,9 +194,9 @@ def test_groups_are_set_aside_and_workers_shut_out(service):
 
 
 def test_the_token_is_asked_for(tmp_path):
-    service = ThreadService(tmp_path, token="s3cret")
+    service = ThreadService(tmp_path)
     try:
-        assert with_client(service, lambda client: client.add_tasks(tasks(1)), token="s3cret") == 1
+        assert with_client(service, lambda client: client.add_tasks(tasks(1)), token=TOKEN) == 1
         with pytest.raises(ConfigError, match="give the service's token"):
             with_client(service, lambda client: client.status(), token="wrong")
     finally:

@@ -22,6 +22,7 @@ from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
 from asyncrl.services.env import create_env_app
 from asyncrl.types import Task
 from tests.app_thread import AppThread
+from tests.credentials import RUN, TOKEN
 
 sys.path.append(str(Path(__file__).parent.parent / "env"))
 
@@ -29,10 +30,10 @@ sys.path.append(str(Path(__file__).parent.parent / "env"))
 class Served(AppThread):
     """A service on a thread of this process, whose host the test may look at."""
 
-    def __init__(self, folder, token="", **options):
+    def __init__(self, folder, **options):
         folder.mkdir(exist_ok=True)
         self.host = EnvHost(**options)
-        super().__init__(create_env_app(self.host, token), folder)
+        super().__init__(create_env_app(self.host, RUN.access("env")), folder)
 
 
 @pytest.fixture
@@ -471,10 +472,10 @@ def test_failures_are_sorted_alike_here_and_over_http(serving, local, word, erro
 
 
 def test_a_wrong_token_is_said_to_be_one(serving):
-    service = serving(token="secret")
+    service = serving()
 
     async def scenario():
-        async with client_of(service.url, token="secret") as client:
+        async with client_of(service.url, token=TOKEN) as client:
             await (await client.open(grid(), {})).close()
         async with client_of(service.url, token="guess") as client:
             with pytest.raises(InfrastructureError, match="bearer token"):

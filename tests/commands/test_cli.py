@@ -71,12 +71,14 @@ def test_config_prints_every_setting_with_overrides_applied(capsys):
             ["serve", "gateway", "--model", "/nope", "--engines", "http://127.0.0.1:1"],
             "no tokenizer can be loaded from '/nope'; give a Hugging Face model folder or a hub name",
         ),
-        (["serve", "env", "--host", "0.0.0.0"], "token"),
+        (["serve", "env", "--token-file", "nowhere"], "--token-file nowhere: cannot be read"),
+        (["serve", "env", "--join", "http://127.0.0.1:9"], "give the run's join token"),
         (["serve", "env", "--port", "70000"], "cannot listen on 127.0.0.1:70000"),
     ],
 )
-def test_what_is_wrong_is_named_with_exit_code_2(capsys, monkeypatch, argv, message):
+def test_what_is_wrong_is_named_with_exit_code_2(capsys, monkeypatch, tmp_path, argv, message):
     monkeypatch.delenv("ASYNCRL_TOKEN", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     code, out, err = run(capsys, *argv)
     assert code == 2
     assert err.startswith("asyncrl: ")

@@ -11,6 +11,7 @@ from asyncrl.gateway.sampler import Sampler
 from asyncrl.rollout.generate import Generated
 from asyncrl.rollout.toolcalls import parse_hermes
 from asyncrl.services.gateway import create_gateway_app
+from tests.credentials import RUN, TOKEN
 
 CONTEXT = 256
 
@@ -74,7 +75,7 @@ class Gateway:
         self.engine = ScriptedEngine(renderer, reply)
         self.renderer = renderer
         self.episodes = Episodes(Sampler(self.engine, renderer, parse_hermes))
-        self.app = create_gateway_app(self.episodes, self.engine, token="secret")
+        self.app = create_gateway_app(self.episodes, self.engine, RUN.access("gateway"))
 
     def http(self, key=""):
         transport = httpx.ASGITransport(self.app)
@@ -82,20 +83,20 @@ class Gateway:
         return httpx.AsyncClient(transport=transport, base_url="http://gateway", headers=headers)
 
     async def open(self, **spec):
-        async with self.http("secret") as http:
+        async with self.http(TOKEN) as http:
             answer = await http.post("/asyncrl/v1/episodes", json={"task_id": "t", **spec})
         assert answer.status_code == 200, answer.text
         return self.episodes.by_id(answer.json()["id"])
 
     async def open_key(self):
         """What calls with a key that no episode records; takes the place of an episode for the clients."""
-        async with self.http("secret") as http:
+        async with self.http(TOKEN) as http:
             answer = await http.post("/asyncrl/v1/keys", json={})
         assert answer.status_code == 200, answer.text
         return SimpleNamespace(**answer.json())
 
     async def finish(self, episode, **body):
-        async with self.http("secret") as http:
+        async with self.http(TOKEN) as http:
             answer = await http.post(f"/asyncrl/v1/episodes/{episode.id}/finish", json=body)
         assert answer.status_code == 200, answer.text
         return episode.result

@@ -9,6 +9,7 @@ import pytest
 from asyncrl.data.conversation import read_conversation
 from asyncrl.errors import InfrastructureError
 from asyncrl.types import FailureClass, Status
+from tests.credentials import TOKEN
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
 FUNCTION = {
@@ -141,7 +142,7 @@ def test_rewards_of_calls_count_on_every_path_through_them(make_gateway):
         async with gateway.http(episode.reward_key) as http:
             answer = await http.post("/asyncrl/v1/reward", json={"reward": 0.5, "call_id": first.id})
             assert (answer.status_code, answer.json()) == (200, {"reward": 0.5})
-        async with gateway.http("secret") as http:
+        async with gateway.http(TOKEN) as http:
             route = f"/asyncrl/v1/episodes/{episode.id}/reward"
             await http.post(route, json={"reward": 0.25, "call_id": second.id, "components": {"form": 1.0}})
             refused = await http.post(route, json={"reward": 1, "call_id": "no"})
@@ -347,7 +348,7 @@ def test_a_key_opens_one_episode_until_its_end(make_gateway):
         async with gateway.http() as http:
             assert (await http.post("/asyncrl/v1/episodes", json={"task_id": "t"})).status_code == 401
             assert (await http.get("/v1/models")).status_code == 401
-        async with gateway.http("secret") as http:
+        async with gateway.http(TOKEN) as http:
             again = await http.post(f"/asyncrl/v1/episodes/{episode.id}/finish", json={})
             missing = await http.get("/asyncrl/v1/episodes/none")
             wrong = await http.post("/asyncrl/v1/episodes", json={"task_id": "t", "temprature": 1})

@@ -13,6 +13,7 @@ from asyncrl.gateway.episodes import ENDED_S, Episodes, NoEpisode
 from asyncrl.gateway.pauses import FIRST_GUESS_S, MARGIN, Pauses
 from asyncrl.gateway.sampler import Sampler
 from asyncrl.rollout.toolcalls import parse_hermes
+from tests.credentials import TOKEN
 
 USER = {"role": "user", "content": "q"}
 
@@ -99,7 +100,7 @@ def test_finishing_in_msgpack_gives_trajectories_as_the_codec_reads_them(make_ga
         async with gateway.http(episode.key) as http:
             await http.post("/v1/chat/completions", json={"messages": [USER]})
         headers = {"content-type": "application/msgpack"}
-        async with gateway.http("secret") as http:
+        async with gateway.http(TOKEN) as http:
             route = f"/asyncrl/v1/episodes/{episode.id}/finish"
             answer = await http.post(route, content=msgpack.packb({"reward": 1.5}), headers=headers)
         return episode, msgpack.unpackb(answer.content)

@@ -8,6 +8,8 @@ from collections import Counter
 
 import pytest
 
+from tests.credentials import TOKEN
+
 REQUESTS = 500
 """To each route."""
 MESSAGES = [
@@ -96,7 +98,7 @@ def test_no_request_is_answered_by_a_server_error(make_gateway):
         async with (
             gateway.http(episode.key) as agent,
             gateway.http(episode.reward_key) as harness,
-            gateway.http("secret") as owner,
+            gateway.http(TOKEN) as owner,
             gateway.http(key.key) as evaluation,
         ):
             others = {"/asyncrl/v1/reward": harness, "/asyncrl/v1/episodes": owner}

@@ -9,6 +9,7 @@ import pytest
 
 from asyncrl.gateway.episodes import NoEpisode
 from asyncrl.types import Decoding
+from tests.credentials import TOKEN
 
 USER = {"role": "user", "content": "q"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -34,7 +35,7 @@ def test_a_key_without_an_episode_is_served_until_it_is_deleted_and_leaves_nothi
         await client.responses.create(model="m", input="q")
         (held,) = (e for e in gateway.episodes._keys.values())
         kept = len(held.tree.calls), held.responses, held.said, dict(held.asked), len(gateway.episodes)
-        async with gateway.http("secret") as http:
+        async with gateway.http(TOKEN) as http:
             codes = [(await http.delete(f"/asyncrl/v1/keys/{key.id}")).status_code for _ in range(2)]
         with pytest.raises(openai.AuthenticationError):
             await client.chat.completions.create(model="m", messages=[USER])

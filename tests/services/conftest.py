@@ -14,16 +14,14 @@ TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="session")
-def publish_weights(engine_url, tmp_path_factory):
+def publish_weights(engine_url, engine_weights):
     """`publish_weights(model)` gives the session's engine these weights and returns their version."""
 
     async def publish(model):
         client = EngineClient(engine_url)
         try:
             version = (await client.state())["version"] + 1
-            file = write_weights(
-                tmp_path_factory.mktemp("weights"), version, model.named_parameters()
-            ).to_json()
+            file = write_weights(engine_weights, version, model.named_parameters()).to_json()
             await client.request("weights/prepare", file)
             await client.request("weights/commit", file)
             return version

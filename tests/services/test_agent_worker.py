@@ -17,6 +17,7 @@ from asyncrl.launch.evaluate import evaluate
 from asyncrl.launch.processes import Family
 from asyncrl.services.agents import Agents
 from asyncrl.types import FailureClass, Status, Task
+from tests.credentials import AUTHORIZED, PACKED
 
 pytestmark = pytest.mark.slow
 AGENT = os.path.join(os.path.dirname(__file__), "..", "..", "recipes", "agent_grpo", "agent.py")
@@ -66,7 +67,9 @@ def start_worker(model, tiny_model, engine_url, tmp_path):
 
 def rollouts(url, samples=3, **options):
     body = pack({"tasks": [task_to_map(task) for task in TASKS], "samples": samples, **options})
-    with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/rollouts", body), timeout=120) as reply:
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{url}/v1/rollouts", body, PACKED), timeout=120
+    ) as reply:
         return [decode_group(one) for one in unpack(reply.read())["groups"]]
 
 
@@ -105,7 +108,11 @@ def test_a_crashing_agent_fails_its_episodes_and_not_the_worker(start_worker):
     assert [t.reward for t in fine.trajectories] == [2.0, 2.0]
     assert {t.failure for t in broken.trajectories} == {FailureClass.ENVIRONMENT}
     assert "exit code 1: broke" in broken.trajectories[0].error
-    status = json.loads(urllib.request.urlopen(f"{url}/v1/status", timeout=10).read())
+    status = json.loads(
+        urllib.request.urlopen(
+            urllib.request.Request(f"{url}/v1/status", headers=AUTHORIZED), timeout=10
+        ).read()
+    )
     assert status["mode"] == "on request"
 
 

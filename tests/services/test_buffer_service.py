@@ -14,6 +14,7 @@ from asyncrl.data import codec
 from asyncrl.errors import InputError
 from tests.buffer.factories import group, lease, tasks
 from tests.buffer.serving import ThreadService
+from tests.credentials import AUTHORIZED
 
 FUZZ_REQUESTS = 10_000
 CALLS = {
@@ -54,7 +55,7 @@ class Caller:
         self.connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
 
     def __call__(self, path, body=b"", kind="application/msgpack", method="POST", headers=None):
-        self.connection.request(method, path, body, {"Content-Type": kind} | (headers or {}))
+        self.connection.request(method, path, body, AUTHORIZED | {"Content-Type": kind} | (headers or {}))
         answer = self.connection.getresponse()
         raw = answer.read()
         packed = answer.headers["content-type"] == "application/msgpack"
@@ -155,7 +156,7 @@ def test_wrong_fields_are_named(call):
 
 
 def test_metrics_count_what_the_status_counts(service, call, busy):
-    call.connection.request("GET", "/metrics")
+    call.connection.request("GET", "/metrics", headers=AUTHORIZED)
     text = call.connection.getresponse().read().decode()
     assert "asyncrl_buffer_ready 1.0" in text
     assert "asyncrl_buffer_in_flight 1.0" in text

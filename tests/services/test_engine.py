@@ -16,6 +16,7 @@ from asyncrl.errors import ConfigError, InfrastructureError, InputError
 from asyncrl.rollout.generate import GenerateRequest
 from asyncrl.services.engine import EngineOptions, free_port, serve_engine
 from asyncrl.weights.files import write_weights
+from tests.credentials import PACKED, RUN
 
 pytestmark = pytest.mark.slow
 TOLERANCE = 1e-5
@@ -55,7 +56,7 @@ def with_client(url, scenario):
 
 
 @pytest.fixture
-def published(engine_url, tiny_model, tmp_path):
+def published(engine_url, engine_weights, tiny_model):
     """Commits the next version with other weights; returns (model, version) of before and after."""
 
     async def current(client):
@@ -63,7 +64,9 @@ def published(engine_url, tiny_model, tmp_path):
 
     base = with_client(engine_url, current)
     old, new = load(tiny_model, 0.02, seed=base), load(tiny_model, 0.02, seed=base + 1)
-    files = [write_weights(tmp_path, base + 1 + i, m.named_parameters()) for i, m in enumerate((old, new))]
+    files = [
+        write_weights(engine_weights, base + 1 + i, m.named_parameters()) for i, m in enumerate((old, new))
+    ]
 
     async def commit(client, file):
         await client.request("weights/prepare", file.to_json())
@@ -176,7 +179,7 @@ def test_requests_of_older_leases_overtake_when_there_are_more_than_run_at_once(
     assert 199 - finished[::-1].index(3) < 150
 
 
-def test_a_corrupted_weight_file_is_refused_and_the_weights_stay(engine_url, published, tiny_model):
+def test_a_corrupted_weight_file_is_refused_and_the_weights_stay(engine_url, engine_weights, published):
     old, _, file, _ = published
 
     async def scenario(client):
@@ -185,7 +188,9 @@ def test_a_corrupted_weight_file_is_refused_and_the_weights_stay(engine_url, pub
         with pytest.raises(InputError, match="bytes, expected"):
             await client.request("weights/prepare", {**file.to_json(), "num_bytes": 1})
         with pytest.raises(InputError, match="cannot read"):
-            await client.request("weights/prepare", {**file.to_json(), "path": "/nowhere"})
+            await client.request("weights/prepare", {**file.to_json(), "path": str(engine_weights / "gone")})
+        with pytest.raises(InputError, match="must lie in the folder of weights"):
+            await client.request("weights/prepare", {**file.to_json(), "path": "/etc/passwd"})
         prompt = contexts(1, 20, old.config.vocab_size, seed=3)[0]
         return prompt, await client.generate(GenerateRequest("after-refusal", prompt, 10))
 
@@ -200,7 +205,7 @@ def test_a_corrupted_weight_file_is_refused_and_the_weights_stay(engine_url, pub
 )
 def test_malformed_bodies_are_refused_and_the_engine_lives(engine_url, body):
     async def scenario():
-        async with aiohttp.ClientSession(engine_url) as http:
+        async with aiohttp.ClientSession(engine_url, headers=PACKED) as http:
             async with http.post("/asyncrl/v1/generate", data=body) as response:
                 status = response.status
             async with http.get("/health") as response:
@@ -286,7 +291,7 @@ def test_an_engine_that_is_not_there_is_an_infrastructure_failure_by_address():
 
 def test_a_missing_model_folder_is_refused_by_name(tmp_path):
     with pytest.raises(ConfigError, match=r"has no config\.json"):
-        serve_engine(EngineOptions(model=str(tmp_path / "missing")))
+        serve_engine(EngineOptions(model=str(tmp_path / "missing")), RUN)
 
 
 def test_a_port_in_use_is_refused_by_number_with_exit_code_2(engine_url, tiny_model):

@@ -21,6 +21,7 @@ from asyncrl.train.policy import load_policy
 from asyncrl.weights.files import write_weights
 from asyncrl.weights.folders import policy_weights
 from asyncrl.weights.position import write_committed
+from tests.credentials import PACKED
 from tests.services.test_engine import with_client
 
 pytestmark = pytest.mark.slow
@@ -130,7 +131,10 @@ def check(policies, prompt, generated, version):
 async def tagged(url, request, version):
     """Ask for one request under a version; return the answer's message."""
     body = msgpack.packb({"requests": [_encode(request) | {"version": version}]})
-    async with aiohttp.ClientSession(url) as http, http.post("/asyncrl/v1/generate", data=body) as response:
+    async with (
+        aiohttp.ClientSession(url, headers=PACKED) as http,
+        http.post("/asyncrl/v1/generate", data=body) as response,
+    ):
         (size,) = struct.unpack("<I", await response.content.readexactly(4))
         return msgpack.unpackb(await response.content.readexactly(size))
 

@@ -17,6 +17,7 @@ from schemathesis.specs.openapi.checks import (
 from asyncrl.env.host import EnvHost
 from asyncrl.services.env import create_env_app
 from tests.app_thread import AppThread
+from tests.credentials import AUTHORIZED, RUN
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 REQUESTS = 100
@@ -33,7 +34,7 @@ WALK = settings(
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     host = EnvHost(max_sessions=10)
-    service = AppThread(create_env_app(host), tmp_path_factory.mktemp("env"))
+    service = AppThread(create_env_app(host, RUN.access("env")), tmp_path_factory.mktemp("env"))
     yield service.url, host
     service.close()
 
@@ -41,7 +42,7 @@ def served(tmp_path_factory):
 @pytest.fixture(scope="module")
 def operations(served):
     """Every documented operation; names of environments are drawn from a few, or no environment would open."""
-    document = requests.get(f"{served[0]}/openapi.json", timeout=10).json()
+    document = requests.get(f"{served[0]}/openapi.json", headers=AUTHORIZED, timeout=10).json()
     document["components"]["schemas"]["TaskBody"]["properties"]["env"]["enum"] = ENVS
     schema = schemathesis.openapi.from_dict(document)
     return {operation.ok().label: operation.ok() for operation in schema.get_all_operations()}
@@ -67,6 +68,7 @@ def test_no_request_is_answered_by_a_server_error_or_by_what_the_document_does_n
     url, host = served
     seen = Counter()
     with requests.Session() as connection:
+        connection.headers.update(AUTHORIZED)
         for label, operation in sorted(operations.items()):
             for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
                 if mode is GenerationMode.NEGATIVE and not operation.body:
@@ -97,7 +99,7 @@ def walk(url, host, connection, operation, mode, known, seen):
         if known:
             task = {"env": "gridworld"}
             if not host.sessions:
-                requests.post(f"{url}/v1/sessions", json={"task": task}, timeout=10).raise_for_status()
+                connection.post(f"{url}/v1/sessions", json={"task": task}, timeout=10).raise_for_status()
             case.path_parameters = {"session_id": next(iter(host.sessions))}
         response = case.call(base_url=url, session=connection, timeout=30)
         case.validate_response(response, checks=CHECKS)

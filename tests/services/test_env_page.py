@@ -7,6 +7,7 @@ from asyncrl.config import EnvConfig
 from asyncrl.env.host import EnvHost
 from asyncrl.services.env import OWN_STATUSES, create_env_app
 from asyncrl.services.http import STATUSES
+from tests.credentials import RUN
 
 PAGE = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
 SECTION = PAGE.split("## Where sessions run")[1].split("\n## ")[0]
@@ -19,7 +20,7 @@ def test_its_settings_are_keys_of_a_recipe():
 
 
 def test_its_routes_are_all_there_are():
-    app = create_env_app(EnvHost())
+    app = create_env_app(EnvHost(), RUN.access("env"))
     documented = {
         path.replace("{session_id}", "ID").replace("{name}", "NAME") for path in app.openapi()["paths"]
     }

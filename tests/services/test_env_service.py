@@ -16,14 +16,21 @@ import msgpack
 import pytest
 
 from asyncrl.config import load_config
+from tests.credentials import AUTHORIZED, PACKED, TOKEN
 
 TESTS = Path(__file__).parent.parent
 GRID = {"env": "gridworld", "seed": 3}
 
 
+SERVED = {
+    name: {} for name in ("gridworld", "calculator", *(f"hosted_envs:{e}" for e in ("InPlace", "OnThread")))
+}
+
+
 def start(folder, **options):
     """Start a service as a process of its own; return it and its URL."""
     ready = folder / "ready.json"
+    options.setdefault("envs", SERVED)
     code = f"from asyncrl.services.env import serve_env; serve_env(ready_file={str(ready)!r}, **{options!r})"
     env = os.environ | {"PYTHONPATH": str(TESTS / "env")}
     process = subprocess.Popen([sys.executable, "-c", code], env=env)
@@ -51,7 +58,7 @@ def service(request, tmp_path_factory):
     end(process)
 
 
-def ask(method, url, body=None, token=""):
+def ask(method, url, body=None, token=TOKEN):
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     request = urllib.request.Request(url, data, headers, method=method)
@@ -77,7 +84,8 @@ def say(path, word, index=0, **more):
 
 
 def metrics(url):
-    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as reply:
+    request = urllib.request.Request(f"{url}/metrics", headers=AUTHORIZED)
+    with urllib.request.urlopen(request, timeout=10) as reply:
         lines = [line for line in reply.read().decode().splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
@@ -103,10 +111,50 @@ def test_wrong_bodies_are_refused_by_name_and_change_nothing(service):
     assert ask("POST", f"{service}/v1/sessions", {"tusk": {}})[0] == 400
     assert open_session(service, "gridwrld")[0] == 400
     assert ask("POST", f"{service}/v1/sessions", {"task": GRID | {"seed": "x"}})[0] == 400
-    status, body, _ = open_session(service, config={"size": 1})
-    assert (status, body["error"]["type"]) == (400, "InputError")
-    assert "size: must be from 2 to 64, got 1" in body["error"]["message"]
     assert ask("GET", f"{service}/v1/status")[1]["sessions"] == before
+
+
+@pytest.mark.parametrize(
+    ("env", "config", "message"),
+    [
+        (
+            "browser",
+            {"chromium": "/tmp/program"},
+            "'browser' is not served here; allowed: calculator, gridworld",
+        ),
+        ("antigravity:fly", {}, "'antigravity:fly' is not served here"),
+        ("/tmp/x.py:Env", {}, "'/tmp/x.py:Env' is not served here"),
+        ("gridworld", {"size": 9}, "env.config.size: is the service's to set"),
+        ("mix", {"parts": {"os:system": {"weight": 1}}}, "'mix' is not served here"),
+    ],
+)
+def test_a_caller_names_a_task_and_neither_code_nor_settings(service, env, config, message):
+    before = ask("GET", f"{service}/v1/status")[1]["opened"]
+    status, body, _ = open_session(service, env, config=config)
+    assert status == 400
+    assert message in body["error"]["message"]
+    operation = {
+        "op": "open",
+        "task": {"id": "t", "split": "train", "data": {}, "env": env, "seed": 3},
+        "config": config,
+    }
+    raw = msgpack.packb({"operations": [operation]})
+    request = urllib.request.Request(f"{service}/v1/batch", raw, PACKED, method="POST")
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        assert message in msgpack.unpackb(reply.read())[1]["message"]
+    assert ask("GET", f"{service}/v1/status")[1]["opened"] == before
+
+
+def test_sessions_have_the_configuration_of_their_service(tmp_path):
+    process, url = start(tmp_path, envs={"gridworld": {"size": 9}, "calculator": {"limit": "wrong"}})
+    try:
+        assert open_session(url)[0] == 201
+        assert open_session(url, config={"size": 9})[0] == 201
+        status, body, _ = open_session(url, "calculator")
+        assert (status, body["error"]["type"]) == (400, "InputError")
+        assert "limit" in body["error"]["message"]
+    finally:
+        end(process)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +205,7 @@ def test_a_batch_answers_what_is_ready_while_a_slow_step_goes_on(service, tmp_pa
     ]  # fmt: skip
     operations += [{"op": "jump"}, {"op": "step"}, {"op": "close", "session": "unknown"}]
     request = urllib.request.Request(
-        f"{service}/v1/batch", msgpack.packb({"operations": operations}), method="POST"
+        f"{service}/v1/batch", msgpack.packb({"operations": operations}), PACKED, method="POST"
     )
     unpacker, found = msgpack.Unpacker(), {}
     with urllib.request.urlopen(request, timeout=60) as reply:
@@ -190,7 +238,7 @@ def test_answers_that_a_client_wants_gathered_come_in_one_piece(service, tmp_pat
     body = msgpack.packb({"operations": operations, "gather_s": 2.0})
     pieces = []
     with urllib.request.urlopen(
-        urllib.request.Request(f"{service}/v1/batch", body, method="POST"), timeout=60
+        urllib.request.Request(f"{service}/v1/batch", body, PACKED, method="POST"), timeout=60
     ) as reply:
         while chunk := reply.read1(65536):
             pieces.append([number for number, _ in msgpack.Unpacker(io.BytesIO(chunk))])
@@ -206,7 +254,7 @@ def test_answers_that_a_client_wants_gathered_come_in_one_piece(service, tmp_pat
 def test_a_batch_that_is_none_is_refused(service):
     gathered = [msgpack.packb({"operations": [], "gather_s": value}) for value in (-1, 11.0, "1", None)]
     for body in (b"\xc1", msgpack.packb([]), msgpack.packb({"operations": 3}), *gathered):
-        request = urllib.request.Request(f"{service}/v1/batch", body, method="POST")
+        request = urllib.request.Request(f"{service}/v1/batch", body, PACKED, method="POST")
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(request, timeout=10)
         assert caught.value.code == 400
@@ -229,14 +277,14 @@ def test_a_full_service_answers_429_with_a_time_to_retry(tmp_path):
 
 
 def test_a_token_is_asked_for_everywhere_but_at_the_health_check(tmp_path):
-    process, url = start(tmp_path, token="secret")
+    process, url = start(tmp_path)
     try:
         assert ask("GET", f"{url}/healthz")[0] == 200
         for path in ("/v1/envs", "/metrics", "/v1/status", "/v1/sessions/x", "/openapi.json"):
-            assert ask("GET", f"{url}{path}")[0] == 401
+            assert ask("GET", f"{url}{path}", token="")[0] == 401
             assert ask("GET", f"{url}{path}", token="wrong")[0] == 401
-        assert ask("POST", f"{url}/v1/batch", {})[0] == 401
-        assert ask("GET", f"{url}/v1/envs", token="secret")[0] == 200
+        assert ask("POST", f"{url}/v1/batch", {}, token="")[0] == 401
+        assert ask("GET", f"{url}/v1/envs", token=TOKEN)[0] == 200
     finally:
         end(process)
 

@@ -24,6 +24,7 @@ from asyncrl.config import parse_config
 from asyncrl.gateway.episode import EpisodeSpec
 from asyncrl.launch.processes import Family
 from asyncrl.types import Status
+from tests.credentials import AUTHORIZED
 
 pytestmark = pytest.mark.slow
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
@@ -326,7 +327,8 @@ def test_the_gateway_knows_how_its_engine_is(gateway, engine_url):
         finally:
             await client.close()
 
-    with urllib.request.urlopen(f"{gateway.url}/asyncrl/v1/status", timeout=10) as reply:
+    request = urllib.request.Request(f"{gateway.url}/asyncrl/v1/status", headers=AUTHORIZED)
+    with urllib.request.urlopen(request, timeout=10) as reply:
         (engine,) = json.loads(reply.read())["engines"]
     assert (engine["url"], engine["health"], engine["version"]) == (engine_url, "healthy", gateway.version)
     seen = asyncio.run(state())

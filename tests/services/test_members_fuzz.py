@@ -7,6 +7,7 @@ import pytest
 import requests
 
 from tests.buffer.serving import ThreadService
+from tests.credentials import AUTHORIZED
 
 URL = "http://127.0.0.1:9"
 JOB = {"config": {"seed": 0}, "model": "m", "weights_dir": "w", "engines": [URL], "envs": [URL]}
@@ -52,6 +53,7 @@ def malformed():
 @pytest.fixture
 def ask(tmp_path):
     service, connection = ThreadService(tmp_path), requests.Session()
+    connection.headers.update(AUTHORIZED)
 
     def call(path, raw=None):
         if raw is None:

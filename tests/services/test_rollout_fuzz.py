@@ -16,6 +16,7 @@ from asyncrl.services.env import create_env_app
 from asyncrl.services.rollout import MAX_BODY_BYTES, RolloutService, create_rollout_app
 from asyncrl.types import Task
 from tests.app_thread import AppThread
+from tests.credentials import PACKED, RUN
 
 REQUESTS = 3000
 TASK = task_to_map(Task("a", "gridworld", 3))
@@ -83,13 +84,13 @@ def call(tiny_model, tmp_path):
             "engine": {"max_model_len": 256, "start_timeout_s": 0.1},
         }
     )
-    env = AppThread(create_env_app(EnvHost()), tmp_path, "env")
-    service = RolloutService(config, tiny_model, ["http://127.0.0.1:9"], [env.url], "", "", "worker")
-    worker = AppThread(create_rollout_app(service, ""), tmp_path, "worker")
+    env = AppThread(create_env_app(EnvHost(), RUN.access("env")), tmp_path, "env")
+    service = RolloutService(config, tiny_model, ["http://127.0.0.1:9"], [env.url], "", RUN, "worker")
+    worker = AppThread(create_rollout_app(service, RUN.access("rollout")), tmp_path, "worker")
     connection = http.client.HTTPConnection(urlsplit(worker.url).netloc, timeout=60)
 
     def request(path, body=None, method="POST", headers=None):
-        connection.request(method, path, body, headers or {})
+        connection.request(method, path, body, PACKED | (headers or {}))
         answer = connection.getresponse()
         return answer.status, answer.read()
 

@@ -11,6 +11,7 @@ from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
 from asyncrl.launch.evaluate import evaluate
 from asyncrl.launch.processes import Family
 from asyncrl.types import Status, Task
+from tests.credentials import PACKED
 
 pytestmark = pytest.mark.slow
 TASKS = [Task(f"heldout-{seed}", "gridworld", seed, "heldout") for seed in (1, 3, 5)]
@@ -46,7 +47,7 @@ def worker(config, engine_url, tiny_model, tmp_path_factory):
 def ask(url, body=None, raw=None):
     data = raw if raw is not None else pack(body) if body is not None else None
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=120) as reply:
+        with urllib.request.urlopen(urllib.request.Request(url, data, PACKED), timeout=120) as reply:
             return reply.status, reply.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()

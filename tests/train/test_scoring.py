@@ -17,6 +17,7 @@ from asyncrl.train.scoring import EngineScorer, read_prompt_logprobs
 from asyncrl.train.supported import check_supported
 from asyncrl.train.tiny_model import build_model, save
 from asyncrl.weights.files import write_weights
+from tests.credentials import TOKEN
 from tests.train.factories import batch_of_groups, trajectory
 from tests.train.one_step import Learner
 
@@ -31,7 +32,7 @@ def other_model(tiny_model, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def served(engine_url, tiny_model, tmp_path_factory):
+def served(engine_url, engine_weights, tiny_model):
     """The session's engine with the weights of `tiny_model`, whatever other tests have published."""
 
     async def commit():
@@ -39,7 +40,7 @@ def served(engine_url, tiny_model, tmp_path_factory):
         try:
             version = (await client.state())["version"] + 1
             tensors = load_frozen(tiny_model, "float32").model.named_parameters()
-            file = write_weights(tmp_path_factory.mktemp("weights"), version, tensors)
+            file = write_weights(engine_weights, version, tensors)
             for phase in ("prepare", "commit"):
                 await client.request(f"weights/{phase}", file.to_json())
         finally:
@@ -58,7 +59,7 @@ def test_entries_are_read_at_sampled_positions_only():
 @pytest.mark.slow
 def test_the_server_gives_every_sampled_token_the_models_log_probability(tiny_model, served):
     batch = build_step_batch(batch_of_groups(), 0, 0)
-    scorer = EngineScorer(served)
+    scorer = EngineScorer(served, TOKEN)
     found = scorer.score(batch)
     scorer.close()
     rows = pad_rows(batch, range(len(batch.trajectories)))
@@ -85,7 +86,7 @@ def test_a_served_model_trains_as_a_local_one(tiny_model, other_model, served, r
 @pytest.mark.slow
 def test_what_the_server_refuses_is_said_with_its_words(served):
     too_long = dataclasses.replace(trajectory("t", turns=40), task_id="t")
-    scorer = EngineScorer(served)
+    scorer = EngineScorer(served, TOKEN)
     with pytest.raises(InfrastructureError, match=r"POST http.*/v1/completions failed: 400"):
         scorer._one(too_long)
     scorer.close()

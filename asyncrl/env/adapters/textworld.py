@@ -54,8 +54,11 @@ class TextWorld(AdapterEnv):
         size.check()
         library = self.load()
         file = Path(task.data.get("game", "")) if games else game_file(size, task.seed, Path(cache))
-        if not file.is_file():
-            raise ValueError(f"games: task {task.id!r} names no game file in its data: {str(file)!r}")
+        inside = not games or file.resolve().is_relative_to(Path(games).resolve())
+        if not file.is_file() or not inside:
+            raise ValueError(
+                f"games: task {task.id!r} names no game file of {games!r} in its data: {str(file)!r}"
+            )
         self.max_turns = max_turns or (50 if games else 3 * quest_length + 2)
         self.commands = commands
         wanted = ("admissible_commands", "policy_commands", "won", "lost", "objective", "score", "max_score")

@@ -9,6 +9,7 @@ so a placeholder stands in where it is missing.
 
 import importlib.util
 import json
+import os
 import sys
 import types
 from typing import Any
@@ -113,7 +114,8 @@ def play(url: str, seed: int | None) -> None:
         fields = {"observation": result.observation, "reward": result.reward, "done": result.done}
         print(json.dumps(fields), flush=True)
 
-    with GenericEnvClient(base_url=url).sync() as env:
+    headers = {"Authorization": f"Bearer {os.environ['ASYNCRL_TOKEN']}"}
+    with GenericEnvClient(base_url=url, headers=headers).sync() as env:
         show(env.reset(seed=seed) if seed is not None else env.reset())
         for line in sys.stdin:
             action = json.loads(line)

@@ -19,6 +19,7 @@ from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError, UnavailableError
 from asyncrl.types import Task
+from tests.credentials import AUTHORIZED, TOKEN
 
 pytest.importorskip("openenv")
 pytest.importorskip("websockets")
@@ -58,14 +59,12 @@ def their_server(kind):
     return running([str(PEER), "server", kind, str(port)], ready)
 
 
-def our_server(folder, name, token=""):
+def our_server(folder, name):
     ready_file = folder / f"{name}.json"
     command = ["-m", "asyncrl", "serve", "openenv", "--env", name, "--ready-file", str(ready_file)]
-    environment = {"ASYNCRL_TOKEN": token}
     return running(
         command,
         lambda: json.loads(ready_file.read_text())["url"] if ready_file.exists() else None,
-        environment,
     )
 
 
@@ -116,12 +115,11 @@ def test_a_real_openenv_server_is_played_with_seed_reward_and_end(guess):
 
 
 def test_an_action_the_server_does_not_take_is_told_to_the_model(guess):
-    _, steps = play(guess, ["three", "{}", "[" * 200_000, '{"guess": 7}'], action_field="json")
-    texts = [step.messages[0]["content"] for step in steps[:3]]
+    _, steps = play(guess, ["three", "{}", '{"guess": 7}'], action_field="json")
+    texts = [step.messages[0]["content"] for step in steps[:2]]
     assert texts[0].startswith("error: an action must be JSON: ")
-    assert texts[2].startswith("error: an action must be JSON: maximum recursion depth")
     assert texts[1] == "error: Invalid message; guess: Field required"
-    assert [step.components["invalid"] for step in steps] == [1.0, 1.0, 1.0, 0.0]
+    assert [step.components["invalid"] for step in steps] == [1.0, 1.0, 0.0]
 
 
 def test_the_turns_have_an_end_and_an_import_path_can_make_the_action(guess):
@@ -209,11 +207,11 @@ def test_openenvs_client_calls_our_tools(tmp_path):
 
 
 def test_our_adapter_plays_our_own_facade(gridworld):
-    findings = check_env("openenv", {"url": gridworld}, 5)
+    findings = check_env("openenv", {"url": gridworld, "token_env": "ASYNCRL_TOKEN"}, 5)
     assert [f for f in findings if not f.ok] == []
 
     async def north():
-        env = OpenEnv(Task("t", "openenv", 4), url=gridworld)
+        env = OpenEnv(Task("t", "openenv", 4), url=gridworld, token_env="ASYNCRL_TOKEN")
         text = (await env.reset())[0]["content"]
         for _ in range(8):
             step = await env.step(Action(text.split()[1]))
@@ -229,7 +227,7 @@ def test_our_adapter_plays_our_own_facade(gridworld):
 
 def test_resets_without_a_seed_walk_the_train_split_and_an_index_chooses_a_task(gridworld):
     async def resets():
-        one = OpenEnvSocket(gridworld, "", 10)
+        one = OpenEnvSocket(gridworld, "ASYNCRL_TOKEN", 10)
         await one.open()
         answers = [await one.ask("reset", data) for data in ({}, {}, {"split": "heldout", "task_index": 2})]
         await one.close()
@@ -256,7 +254,7 @@ def test_resets_without_a_seed_walk_the_train_split_and_an_index_chooses_a_task(
 def test_malformed_messages_are_answered_with_openenvs_codes_and_end_nothing(gridworld, message, code):
     from websockets.sync.client import connect
 
-    with connect(socket_url(gridworld)) as raw:
+    with connect(socket_url(gridworld), additional_headers=AUTHORIZED) as raw:
         raw.send(message)
         assert json.loads(raw.recv(10))["data"]["code"] == code
         raw.send('{"type": "reset", "data": {"seed": 1}}')
@@ -266,8 +264,8 @@ def test_malformed_messages_are_answered_with_openenvs_codes_and_end_nothing(gri
 
 
 def test_the_token_is_asked_for_on_the_socket_too(tmp_path, monkeypatch):
-    monkeypatch.setenv("OPENENV_TOKEN", "secret")
-    with our_server(tmp_path, "gridworld", token="secret") as url:
+    monkeypatch.setenv("OPENENV_TOKEN", TOKEN)
+    with our_server(tmp_path, "gridworld") as url:
         with pytest.raises(InfrastructureError, match="403"):
             play(url, [])
         opened, _ = play(url, [], token_env="OPENENV_TOKEN")

@@ -1,0 +1,236 @@
+"""Who may call what: one secret a run, and from it a bearer token for each caller of each kind of service.
+
+    run token K     random, in `runs/NAME/token` with mode 0600; whoever has it may do everything
+    service key     HMAC(K, kind): what services of that kind check their callers' tokens with
+    bearer token    "CALLER:" + HMAC(service key, CALLER): with it CALLER calls services of that kind
+
+A caller is a role and, for workers, a name: `trainer`, `worker/rollout-0`. A process is given its own bearer tokens
+and, if it serves, the key of its kind. So neither a worker nor what runs beside an environment can call the trainer's
+routes or speak for another worker. The launcher and buffers have the run token; buffers give credentials to those who
+join.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from asyncrl.errors import ConfigError
+
+VARIABLE = "ASYNCRL_TOKEN"
+"""Environment variable with the credentials of a process: a run token, or what `Credentials.text` gives."""
+RUN_FILE = "token"
+JOIN_FILE = "join-token"
+"""Files of a run folder: its token, and credentials with which others may join."""
+LEAST_CHARS = 16
+"""A shorter run token could be guessed."""
+_PREFIX = "asyncrl-1."
+_CALLS: dict[str, tuple[str, ...]] = {
+    "run": ("buffer", "engine", "env", "gateway", "openenv", "rollout"),
+    "trainer": ("buffer", "engine"),
+    "worker": ("buffer", "engine", "env", "gateway"),
+    "gateway": ("engine",),
+    "engine": ("buffer",),
+    "env": ("buffer",),
+    "openenv": (),
+    "guest": ("buffer",),
+}
+"""What each role calls. `guest` is who wants to join and asks a buffer for other credentials; `engine` and `env` tell
+buffers that they take part."""
+_SERVES = {"worker": "rollout", "gateway": "gateway", "engine": "engine", "env": "env", "openenv": "openenv"}
+_CACHED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls: a role, and for workers the name under which leases are granted."""
+
+    role: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.role}/{quote(self.name, safe='')}" if self.name else self.role
+
+
+class Access:
+    """Tells a service who calls it, by the `Authorization` header."""
+
+    def __init__(self, key: str, run_digest: str) -> None:
+        self._key, self._run_digest = key, run_digest
+        self._known: dict[bytes, Caller] = {}
+
+    def caller(self, authorization: bytes) -> Caller | None:
+        """Return who sent the header `Bearer TOKEN`, None for nobody this service knows."""
+        found = self._known.get(authorization)
+        if found is None and (found := self._check(authorization)) is not None:
+            if len(self._known) >= _CACHED:
+                self._known.clear()
+            self._known[authorization] = found
+        return found
+
+    def _check(self, authorization: bytes) -> Caller | None:
+        scheme, _, token = authorization.partition(b" ")
+        if scheme.lower() != b"bearer" or not token:
+            return None
+        if hmac.compare_digest(hashlib.sha256(token).hexdigest(), self._run_digest):
+            return Caller("run")
+        said, _, mac = token.partition(b":")
+        caller = said.decode("ascii", "replace")
+        if not hmac.compare_digest(mac, _mac(self._key, caller).encode()):
+            return None
+        role, _, name = caller.partition("/")
+        return Caller(role, unquote(name))
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a process may call, and with which keys it checks its own callers."""
+
+    caller: Caller
+    bearers: Mapping[str, str] = field(repr=False)
+    keys: Mapping[str, str] = field(repr=False)
+    run_digest: str
+    """SHA-256 of the run token, by which a service knows it without having it."""
+    run_token: str = field(default="", repr=False)
+    """Set for the launcher, buffers and processes started by hand."""
+
+    def bearer(self, service: str) -> str:
+        """Return the bearer token for services of that kind, "" where this process does not call any."""
+        return self.bearers.get(service, "")
+
+    def access(self, service: str) -> Access:
+        """Return what a service of that kind checks its callers with. Raises `ConfigError`."""
+        if service not in self.keys:
+            raise ConfigError(f"these credentials are for {self.caller}, which does not serve as {service}")
+        return Access(self.keys[service], self.run_digest)
+
+    def issue(self, role: str, name: str = "") -> Credentials:
+        """Return the credentials of a process of the run. Needs the run token."""
+        if not self.run_token:
+            raise ConfigError(f"credentials of {self.caller} cannot issue others; give the run's token")
+        caller = Caller(role, name)
+        bearers = {kind: f"{caller}:{_mac(self.keys[kind], str(caller))}" for kind in _CALLS[role]}
+        keys = {_SERVES[role]: self.keys[_SERVES[role]]} if role in _SERVES else {}
+        return Credentials(caller, bearers, keys, self.run_digest)
+
+    @property
+    def text(self) -> str:
+        """These credentials as one line, for an environment variable or a file."""
+        if self.run_token:
+            return self.run_token
+        caller = {"role": self.caller.role, "name": self.caller.name}
+        fields = {"caller": caller, "bearers": self.bearers, "keys": self.keys, "run_digest": self.run_digest}
+        return _PREFIX + base64.urlsafe_b64encode(json.dumps(fields).encode()).decode()
+
+
+def read_credentials(text: str, where: str = VARIABLE) -> Credentials:
+    """Return what a run token or `Credentials.text` gives. Raises `ConfigError` naming `where`."""
+    text = text.strip()
+    if text.startswith(_PREFIX):
+        try:
+            fields = json.loads(base64.urlsafe_b64decode(text.removeprefix(_PREFIX)))
+            return Credentials(
+                Caller(**fields["caller"]), fields["bearers"], fields["keys"], fields["run_digest"]
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{where}: holds damaged credentials; copy the whole line") from error
+    if len(text) < LEAST_CHARS or not text.isascii() or not text.isprintable() or " " in text:
+        raise ConfigError(
+            f"{where}: must be a run's token, {LEAST_CHARS} or more printable characters without spaces"
+        )
+    keys = {kind: _mac(text, kind) for kind in _CALLS["run"]}
+    bearers = {kind: f"run:{_mac(key, 'run')}" for kind, key in keys.items()}
+    return Credentials(Caller("run"), bearers, keys, hashlib.sha256(text.encode()).hexdigest(), text)
+
+
+def own_credentials() -> Credentials:
+    """Return the credentials of this process. Raises `ConfigError` without any."""
+    return read_credentials(os.environ.get(VARIABLE, ""))
+
+
+def run_credentials(folder: Path) -> Credentials:
+    """Return the credentials of the run in `folder`: the environment's, else those kept there, else new ones.
+
+    They are kept with mode 0600, beside credentials to join with. Raises `ConfigError`.
+    """
+    path, given = folder / RUN_FILE, os.environ.get(VARIABLE, "")
+    try:
+        if not given:
+            given = _read_private(path) or secrets.token_hex(32)
+        found = read_credentials(given, VARIABLE if VARIABLE in os.environ else str(path))
+        if found.run_token:
+            write_private(path, found.text)
+            write_private(folder / JOIN_FILE, found.issue("guest").text)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    return found
+
+
+def share_one_token() -> None:
+    """Let this process and what it starts belong to one run: a token of its own, where it has been given none."""
+    os.environ.setdefault(VARIABLE, secrets.token_hex(32))
+
+
+def user_folder() -> Path:
+    """Return where the token of services started by hand is kept, which all those of one user share."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    folder = Path(state) / "asyncrl"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: cannot be made: {error.strerror}; give a token in {VARIABLE}"
+        ) from error
+    return folder
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, whole or not at all. Raises OSError."""
+    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    partial.unlink(missing_ok=True)
+    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text + "\n")
+    partial.replace(path)
+
+
+def _read_private(path: Path) -> str:
+    """Return the text of a file that nobody else can read or has written, "" where there is none."""
+    try:
+        with open(path) as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.getuid() or status.st_mode & 0o077:
+                raise ConfigError(f"{path}: is open to other users; remove it, and a new token is made")
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def bearer(given: str | None, service: str) -> str:
+    """Return the given token, or for None the one this process has for services of that kind, "" without one."""
+    text = os.environ.get(VARIABLE, "")
+    if given is not None or not text:
+        return given or ""
+    return read_credentials(text).bearer(service)
+
+
+def authorization(token: str) -> dict[str, str]:
+    """Return the header that carries a bearer token."""
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def allowed(roles: Mapping[str, Collection[str]], method: str, path: str) -> Collection[str]:
+    """Return the roles that may call a route: those of "METHOD PATH", else of "PATH", else of ""."""
+    found = roles.get(f"{method} {path}")
+    return found if found is not None else roles.get(path, roles.get("", ()))
+
+
+def _mac(key: str, message: str) -> str:
+    return hmac.new(key.encode(), message.encode(), hashlib.sha256).hexdigest()
