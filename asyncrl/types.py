@@ -15,6 +15,8 @@ import numpy as np
 Message = dict[str, Any]
 """A chat message as chat templates take it: `role`, `content`, and for tools `tool_calls`, `tool_call_id`, `name`."""
 
+MAX_REWARD = 1e12
+"""Far beyond any sensible reward, and small enough that sums of many stay finite."""
 NOT_SAMPLED = -1
 """Version of a token that no policy sampled (prompt, observation, template)."""
 

@@ -29,7 +29,7 @@ from asyncrl.buffer.ledger import (
     UnknownLeaseError,
 )
 from asyncrl.data.codec import decode_group, lease_to_map, pack, task_from_map, unpack
-from asyncrl.errors import AsyncRLError, InputError, UnavailableError
+from asyncrl.errors import AsyncRLError, ConfigError, ConflictError, InputError, UnavailableError
 from asyncrl.services import buffer_messages as messages
 from asyncrl.services.buffer_members import add_member_routes
 from asyncrl.services.buffer_messages import documented, groups_response, read
@@ -37,6 +37,7 @@ from asyncrl.services.http import (
     EVERYBODY,
     STATUSES,
     add_hot_route,
+    caller_of,
     create_app,
     error_response,
     serve,
@@ -76,6 +77,12 @@ class BufferService:
         self.takes: Waiters[Taken] = Waiters(self.stopping)
         self.peeks: Waiters[Peeked] = Waiters(self.stopping)
         self._puts: list[tuple[Finished, asyncio.Future[PutResult]]] = []
+
+    def check_holder(self, request: Request, lease: str) -> None:
+        """Raise `ConflictError` when the caller is a worker and the lease another's."""
+        caller = caller_of(request)
+        if caller.role == "worker":
+            self.ledger.check_holder(lease, caller.name)
 
     def changed(self) -> None:
         """Wake those who wait."""
@@ -194,6 +201,7 @@ def _add_planning(app: FastAPI, service: BufferService) -> None:
     async def reclaim(request: Request) -> dict[str, int]:
         """End the leases of a worker that has started anew."""
         body = await read(request, messages.Worker)
+        _check_name(request, body.worker)
         lost = ledger.reclaim(body.worker)
         service.changed()
         return {"lost": lost}
@@ -218,6 +226,7 @@ def _add_leases(app: FastAPI, service: BufferService) -> None:
 
     async def lease(request: Request) -> Response:
         body = await read(request, messages.LeaseCall)
+        _check_name(request, body.worker)
         found = await service.leases.get(
             lambda: ledger.lease(body.worker, request=body.request), body.wait_s, request
         )
@@ -231,12 +240,14 @@ def _add_leases(app: FastAPI, service: BufferService) -> None:
     async def renew(request: Request) -> dict[str, float]:
         """Extend a lease."""
         body = await read(request, messages.OneLease)
+        service.check_holder(request, body.lease)
         return {"expires_in_s": ledger.renew(body.lease)}
 
     @app.post("/v1/release", openapi_extra=documented(messages.OneLease))
     async def release(request: Request) -> dict[str, str]:
         """Give a lease back unused."""
         body = await read(request, messages.OneLease)
+        service.check_holder(request, body.lease)
         state = ledger.release(body.lease)
         service.changed()
         return {"state": state}
@@ -245,6 +256,7 @@ def _add_leases(app: FastAPI, service: BufferService) -> None:
     async def fail(request: Request) -> dict[str, str]:
         """Give a lease back because the environment or the infrastructure failed."""
         body = await read(request, messages.Fail)
+        service.check_holder(request, body.lease)
         state = ledger.fail(body.lease, FailureClass(body.failure), body.error)
         service.changed()
         return {"state": state}
@@ -253,7 +265,9 @@ def _add_leases(app: FastAPI, service: BufferService) -> None:
 def _add_groups(app: FastAPI, service: BufferService) -> None:
     async def put(request: Request) -> Response:
         body = await request.body()
-        return JSONResponse(_result_to_map(await service.put((decode_group(body), body))))
+        group = decode_group(body)
+        service.check_holder(request, group.id)
+        return JSONResponse(_result_to_map(await service.put((group, body))))
 
     async def put_many(request: Request) -> Response:
         """Each group is answered for itself: its result, or its error."""
@@ -261,8 +275,10 @@ def _add_groups(app: FastAPI, service: BufferService) -> None:
         answers: list[asyncio.Future[PutResult] | AsyncRLError] = []
         for body in bodies:
             try:
-                answers.append(service.put((decode_group(body), body)))
-            except InputError as error:
+                group = decode_group(body)
+                service.check_holder(request, group.id)
+                answers.append(service.put((group, body)))
+            except (InputError, ConflictError) as error:
                 answers.append(error)
         await asyncio.wait([a for a in answers if isinstance(a, asyncio.Future)] or [_done()])
         return JSONResponse({"results": [_answer_to_map(a) for a in answers]})
@@ -363,6 +379,12 @@ class _Metrics:
             yield family
 
 
+def _check_name(request: Request, worker: str) -> None:
+    caller = caller_of(request)
+    if caller.role == "worker" and caller.name != worker:
+        raise ConfigError(f"worker: the token is {caller.name!r}'s, it cannot speak for {worker[:64]!r}")
+
+
 def _result_to_map(result: PutResult) -> dict[str, Any]:
     return {"outcome": result.outcome, "reason": result.reason, "duplicate": result.duplicate}
 
@@ -399,6 +421,7 @@ def serve_buffer(
     over_provision: int | Literal["auto"] | None = None,
     recycle: bool = True,
     token_budget: int = 0,
+    vocab_size: int = 0,
     base_version: int = 0,
     tls_cert: str | None = None,
     tls_key: str | None = None,
@@ -406,7 +429,7 @@ def serve_buffer(
     """Run a buffer until it is told to stop. See `LedgerSettings` for the bounds, `serve` for the address."""
     settings = LedgerSettings(
         groups_per_step, max_staleness, group_size, lease_s, max_attempts, drop_no_signal, max_tokens,
-        over_provision, recycle, token_budget,
+        over_provision, recycle, token_budget, vocab_size,
     )  # fmt: skip
     app = create_buffer_app(Ledger(ledger, settings, base_version), credentials or own_credentials())
     serve(app, host, port, ready_file, tls_cert, tls_key)

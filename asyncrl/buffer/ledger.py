@@ -19,7 +19,7 @@ from typing import Any
 
 from asyncrl.buffer.counts import count
 from asyncrl.buffer.intake import Intake, PutResult
-from asyncrl.buffer.leases import LeaseGoneError, Leases, UnknownLeaseError
+from asyncrl.buffer.leases import LeaseGoneError, Leases, UnknownLeaseError, seq_of
 from asyncrl.buffer.settings import LedgerSettings
 from asyncrl.buffer.steps import Peeked, Steps, Taken
 from asyncrl.buffer.store import Store
@@ -143,6 +143,12 @@ class Ledger:
             return ""
         return "finished" if self.finished else "no tasks"
 
+    def check_holder(self, lease: str, worker: str) -> None:
+        """Raise `ConflictError` when another worker holds, or held, this lease; an unknown one raises elsewhere."""
+        row = self._store.row("SELECT worker FROM tasks WHERE seq = ? AND lease = ?", seq_of(lease), lease)
+        if row is not None and row[0] != worker:
+            raise ConflictError(f"lease {lease[:64]!r} belongs to another worker")
+
     def renew(self, lease: str, now: float | None = None) -> float:
         """Extend a lease; return the seconds it has. Raises `LeaseGoneError`, `UnknownLeaseError`."""
         with self._store.transaction():
@@ -217,9 +223,11 @@ class Ledger:
         """Bind the batch of the step that starts at version `step`; the same one when asked again.
 
         Raises `ConflictError` when `step` is not the committed version, `StaleError` rather than returning a
-        group past its deadline.
+        group past its deadline. Groups that claim tokens of later versions, which cannot exist yet, are planned
+        again and whoever put them is quarantined.
         """
         with self._store.transaction():
+            self._refuse_forged(step)
             return self._steps.take(step, _or_clock(now))
 
     def peek(self, step: int, seen: Sequence[str]) -> Peeked:
@@ -228,6 +236,7 @@ class Ledger:
         Raises `ConflictError` when `step` is not the committed version.
         """
         with self._store.transaction():
+            self._refuse_forged(step)
             return self._steps.peek(step, seen)
 
     def drop(self, step: int, leases: Sequence[str], reason: str) -> int:
@@ -261,6 +270,16 @@ class Ledger:
     def snapshot(self, path: str | Path) -> None:
         """Copy the ledger to another file, consistent even while it is used."""
         self._store.copy_to(path)
+
+    def _refuse_forged(self, step: int) -> None:
+        """Quarantine who put groups for `step` that are labelled with versions after it, before it is taken."""
+        if self._store.fact("taken") == step:
+            return
+        forged = "SELECT DISTINCT worker FROM tasks WHERE state = 'ready' AND newest > ?"
+        for (worker,) in self._store.rows(forged, step):
+            self._leases.quarantine(
+                worker, f"its tokens claim versions after {step}, which did not exist yet"
+            )
 
     def _known(self, task_id: str) -> bool:
         return self._store.row("SELECT 1 FROM tasks WHERE id = ?", task_id) is not None

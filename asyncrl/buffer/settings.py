@@ -29,6 +29,8 @@ class LedgerSettings:
     """Whether groups that are unfinished at a commit go on; otherwise their tasks are begun anew."""
     token_budget: int = 0
     """Sampled tokens with which a step is complete before it has `groups_per_step` groups; 0 for none."""
+    vocab_size: int = 0
+    """Token ids must lie below it; 0 where the model does not say."""
 
     def __post_init__(self) -> None:
         least = {
@@ -38,6 +40,7 @@ class LedgerSettings:
             "max_attempts": 1,
             "max_tokens": 1,
             "token_budget": 0,
+            "vocab_size": 0,
         }
         for name, low in least.items():
             if getattr(self, name) < low:

@@ -29,7 +29,7 @@ STOPPED = 3
 _ADDRESS = ("--host", "--port", "--ready-file", "--token-file")
 _CONFIGURED = ("--folder", "--recipe", *_ADDRESS)
 ROLES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "buffer": ("the ledger of tasks, groups and steps", (*_CONFIGURED, "--base-version")),
+    "buffer": ("the ledger of tasks, groups and steps", (*_CONFIGURED, "--base-version", "--model")),
     "engine": (
         "a vLLM server whose weights are updated while it decodes",
         (*_CONFIGURED, "--join", "--model", "--base-version", "--weights-dir"),
@@ -220,6 +220,7 @@ def _need(value: Any, option: str, role: str) -> Any:
 
 
 def _buffer(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
+    from asyncrl.launch.model_folder import vocab_size
     from asyncrl.services.buffer import serve_buffer
 
     ledger = args.folder / "ledger.sqlite" if args.folder else Path("ledger.sqlite")
@@ -235,6 +236,7 @@ def _buffer(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> i
         over_provision=config.buffer.over_provision,
         recycle=config.buffer.recycle,
         token_budget=config.buffer.token_budget,
+        vocab_size=vocab_size(args.model) if args.model else 0,
         base_version=args.base_version,
         **address,
     )

@@ -6,12 +6,11 @@ from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from asyncrl.types import MAX_REWARD as MAX_REWARD
 from asyncrl.types import Message, Task
 
 MAIN_AGENT = ""
 """Name of the agent that `reset` speaks to."""
-MAX_REWARD = 1e12
-"""Far beyond any sensible reward, and small enough that sums of many stay finite."""
 
 
 def tool_call_id(number: int, kind: str = "call") -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from huggingface_hub import try_to_load_from_cache
+
 from asyncrl.errors import ConfigError
 from asyncrl.jsonfile import write_json
 
@@ -22,6 +24,18 @@ def fingerprint(model: str) -> dict[str, list[int]]:
             stat = path.stat()
             found[path.name] = [stat.st_size, stat.st_mtime_ns]
     return found
+
+
+def vocab_size(model: str) -> int:
+    """Return the number of token ids of a model on this machine, 0 where it does not say."""
+    path: Path | str | None = Path(model) / "config.json"
+    if not Path(model).is_dir():
+        path = try_to_load_from_cache(model, "config.json")
+    if not isinstance(path, str | Path) or not Path(path).is_file():
+        return 0
+    config = json.loads(Path(path).read_text())
+    found = config.get("vocab_size", config.get("text_config", {}).get("vocab_size", 0))
+    return found if isinstance(found, int) else 0
 
 
 def remember_model(run: Path, model: str) -> None:

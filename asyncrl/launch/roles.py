@@ -56,7 +56,9 @@ class PolicyRoles:
         """Start buffer and engines; `wait_engines` waits until these serve. Raises `ConfigError`."""
         check_model(self.folder, self.model)
         remember_model(self.folder, self.model)
-        self.buffer = self.family.start(f"{self.prefix}buffer", ["serve", "buffer", *self._folder()])
+        self.buffer = self.family.start(
+            f"{self.prefix}buffer", ["serve", "buffer", *self._folder(), "--model", self.model]
+        )
         self.engines = self._start_engines()
 
     def start_trainer(self) -> None:

@@ -1,5 +1,7 @@
 """What the ledger does with tasks, leases and groups, one promise a test."""
 
+from dataclasses import replace
+
 import pytest
 
 from asyncrl.buffer.ledger import LeaseGoneError, Ledger, LedgerSettings, UnknownLeaseError
@@ -202,13 +204,65 @@ def test_a_token_older_than_the_admission_is_refused():
     one = lease(book)
     with pytest.raises(StaleError, match="must be at least 1, the version at admission, got 0"):
         book.put(group(one, versions=(0, 1)))
-    assert book.put(group(one, versions=(1, 2))).outcome == "ready", "engines may be one version ahead"
+    other = lease(book)
+    for held in (one, lease(book)):
+        book.put(group(held, versions=(1, 1)))
+    book.take(1)
+    assert book.put(group(other, versions=(1, 2))).outcome == "ready", "engines may be one version ahead"
 
 
 def test_a_version_that_cannot_exist_is_refused():
     book = ledger()
-    with pytest.raises(InputError, match="must be at most 1, the next version, got 2"):
+    with pytest.raises(InputError, match="must be at most 0, the newest version there can be, got 1"):
+        book.put(group(lease(book), versions=(0, 1)))
+    for _ in range(2):
+        book.put(group(lease(book)))
+    book.take(0)
+    # Between a take and its commit the next version may be published already.
+    with pytest.raises(InputError, match="must be at most 1, the newest version there can be, got 2"):
         book.put(group(lease(book), versions=(0, 2)))
+
+
+@pytest.mark.parametrize("look", ["take", "peek"])
+def test_a_group_labelled_with_a_version_to_come_is_left_out_and_its_worker_set_apart(look):
+    """It would raise in the trainer, which may train versions up to the step's."""
+    book = ledger()
+    honest = [lease(book, "honest"), lease(book, "dishonest")]
+    forged = lease(book, "forger")
+    for one in honest:
+        book.put(group(one))
+    book.take(0)
+    assert book.put(group(forged, versions=(0, 1))).outcome == "ready"
+    book.distrust(0, [honest[1].id], "its log-probabilities are off")
+    found = book.take(0) if look == "take" else book.peek(0, [])
+    assert forged.id not in [decode_group(body).id for body in found.groups or []]
+    with pytest.raises(QuarantineError, match="claim versions after 0"):
+        book.lease("forger")
+
+
+def test_a_token_id_beyond_the_vocabulary_is_refused():
+    book = ledger(vocab_size=2)
+    assert book.put(group(lease(book), versions=(0,))).outcome == "ready"
+    with pytest.raises(InputError, match="token_ids: must be below 2, the model's vocabulary, got 2"):
+        book.put(group(lease(book), versions=(0, 0)))
+
+
+def test_a_reward_beyond_all_bounds_is_refused():
+    book = ledger()
+    one = lease(book)
+    for rewards in ((0.0, 1e30), (-1e30, 0.0)):
+        with pytest.raises(InputError, match=r"reward: must lie in ±1e\+12, got -?1e\+30"):
+            book.put(group(one, rewards=rewards))
+    assert book.put(group(one)).outcome == "ready"
+
+
+def test_a_task_that_is_not_the_planned_one_is_refused():
+    book = ledger()
+    one = lease(book)
+    for change in ({"seed": 9}, {"data": {"answer": "7"}}, {"env": "calculator"}, {"split": "heldout"}):
+        with pytest.raises(InputError, match=r"must be what .* leased, task 't0' as it was planned"):
+            book.put(group(replace(one, task=replace(one.task, **change))))
+    assert book.put(group(one)).outcome == "ready"
 
 
 def test_a_group_that_is_not_what_was_leased_is_refused():

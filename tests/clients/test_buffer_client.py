@@ -13,7 +13,7 @@ from asyncrl.errors import ConfigError, ConflictError, InputError, StaleError, S
 from asyncrl.types import FailureClass
 from tests.buffer.factories import group, tasks
 from tests.buffer.serving import ProcessService, ThreadService
-from tests.credentials import TOKEN
+from tests.credentials import RUN, TOKEN
 
 
 @pytest.fixture
@@ -284,3 +284,35 @@ def test_the_lease_a_group_names_is_checked(service):
             await client.put(dataclasses.replace(group(one), id="no-such-lease"))
 
     with_client(service, act)
+
+
+def test_a_worker_speaks_for_itself_only_and_cannot_do_what_the_trainer_does(tmp_path):
+    service = ThreadService(tmp_path)
+
+    def as_worker(name, act):
+        return with_client(service, act, token=RUN.issue("worker", name).bearer("buffer"))
+
+    try:
+        service.ledger.add_tasks(tasks(3))
+        held = as_worker("a", lambda c: c.lease("a", 0))
+        before = service.ledger.stats()
+        for act in (
+            lambda c: c.take(0, 0), lambda c: c.peek(0, [], 0), lambda c: c.commit(1), lambda c: c.rollback(0),
+            lambda c: c.quarantine("a", "r"), lambda c: c.distrust(0, ["1-1-ab"], "r"), lambda c: c.pause(True),
+            lambda c: c.drop(0, [], "r"), lambda c: c.bound(0), lambda c: c.add_tasks(tasks(1)),
+            lambda c: c.close_plan(True), lambda c: c.reclaim("a"), lambda c: c.lease("a", 0),
+        ):  # fmt: skip
+            with pytest.raises(ConfigError, match=r"not for worker/b|it cannot speak for 'a'"):
+                as_worker("b", act)
+        for act in (
+            lambda c: c.renew(held.id), lambda c: c.release(held.id), lambda c: c.put(group(held)),
+            lambda c: c.fail(held.id, FailureClass.ENVIRONMENT, "e"),
+        ):  # fmt: skip
+            with pytest.raises(ConflictError, match="belongs to another worker"):
+                as_worker("b", act)
+        (answer,) = as_worker("b", lambda c: c.put_many([group(held)]))
+        assert isinstance(answer, ConflictError)
+        assert service.ledger.stats() == before
+        assert as_worker("a", lambda c: c.put(group(held))).outcome == "ready"
+    finally:
+        service.close()
