@@ -242,7 +242,7 @@ class ReferenceConfig(Section):
     path: str = ""
     """Empty takes the model the run starts from."""
     url: str = ""
-    """A vLLM server that serves it, instead of a copy beside the trainer."""
+    """A vLLM server that serves it, instead of a copy beside the trainer. Its API key is taken from ASYNCRL_SCORER_KEY."""
     offload: bool = False
     """Keep the copy in host memory between its passes."""
     refresh_every: int = Field(0, ge=0)
@@ -254,7 +254,7 @@ class TeacherConfig(Section):
 
     path: str = ""
     url: str = ""
-    """A vLLM server that serves it, instead of a copy beside the trainer."""
+    """A vLLM server that serves it, instead of a copy beside the trainer. Its API key is taken from ASYNCRL_SCORER_KEY."""
     offload: bool = False
 
 

@@ -28,6 +28,8 @@ class Installed:
         }
         return kept | {
             "PATH": f"{self.bin}:{os.environ['PATH']}",
+            # The pages that call a service by hand say that the reader sets it.
+            "ASYNCRL_TOKEN": "the-token-of-a-reader",
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
         }
