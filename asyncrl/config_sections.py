@@ -59,6 +59,9 @@ class EnvConfig(Section):
     """Sessions at once of single environments, by name; `max_sessions` bounds all of them together."""
     lease_s: float = Field(120.0, gt=0)
     """A session whose worker says nothing of it for so long is closed; workers renew theirs every third of it."""
+    secrets: list[str] = Field(default_factory=list)
+    """Environment variables with keys or tokens that the environment needs. Others (`*_API_KEY`, `*_TOKEN`, ...) are
+    withheld from it and what it starts, but for those that `config` names."""
 
 
 class EngineConfig(Section):
@@ -242,7 +245,7 @@ class ReferenceConfig(Section):
     path: str = ""
     """Empty takes the model the run starts from."""
     url: str = ""
-    """A vLLM server that serves it, instead of a copy beside the trainer. Its API key is taken from ASYNCRL_SCORER_KEY."""
+    """A vLLM server that serves it, instead of a copy beside the trainer; its API key in ASYNCRL_SCORER_KEY."""
     offload: bool = False
     """Keep the copy in host memory between its passes."""
     refresh_every: int = Field(0, ge=0)
@@ -254,7 +257,7 @@ class TeacherConfig(Section):
 
     path: str = ""
     url: str = ""
-    """A vLLM server that serves it, instead of a copy beside the trainer. Its API key is taken from ASYNCRL_SCORER_KEY."""
+    """A vLLM server that serves it, instead of a copy beside the trainer; its API key in ASYNCRL_SCORER_KEY."""
     offload: bool = False
 
 

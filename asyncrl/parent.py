@@ -1,14 +1,21 @@
-"""What a child process takes from the one that starts it: its end, and its turn on the CPU."""
+"""What a child process takes from the one that starts it: its end, its turn on the CPU, and none of its secrets."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import sys
+from collections.abc import Collection, Iterator
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
+_SECRET = re.compile(
+    r"(?:^|_)(?:\w*TOKEN|\w*KEY|\w*SECRETS?|PASS(?:WORD|WD|PHRASE)|CREDENTIALS?)(?:$|_)", re.IGNORECASE
+)
+"""Names of environment variables that hold keys, tokens or passwords."""
 AUTOGROUP = "/proc/self/autogroup"
 
 
@@ -24,3 +31,22 @@ def step_back(nice: int) -> None:
     # Where Linux groups processes by session it weighs the groups instead.
     with contextlib.suppress(OSError), open(AUTOGROUP, "w") as group:
         group.write(str(nice))
+
+
+def withhold_secrets(named: Collection[str]) -> None:
+    """Remove keys, tokens and passwords from this process's environment but those named; what it starts has none."""
+    for name in list(os.environ):
+        if _SECRET.search(name) and name not in named:
+            del os.environ[name]
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Yield every text inside maps and lists, which may name variables."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from texts(inner)

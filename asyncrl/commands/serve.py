@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from asyncrl.disk import disk_problem
 from asyncrl.errors import ConfigError, DeadlineError, StopError
+from asyncrl.parent import texts, withhold_secrets
 from asyncrl.tokens import (
     RUN_FILE,
     VARIABLE,
@@ -23,6 +24,8 @@ from asyncrl.tokens import (
     user_folder,
 )
 
+SIMULATOR_KEY = "ASYNCRL_SIMULATOR_KEY"
+"""The one secret that an environment of ours asks for by name."""
 STOPPED = 3
 """Exit code of a process that starting again would not help: it ended on purpose, or a disk takes nothing more."""
 
@@ -247,6 +250,7 @@ def _env(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
     from asyncrl.services.env import serve_env
 
     env = config.env
+    _withhold_secrets(env)
     serve_env(
         max_sessions=env.max_sessions,
         lease_s=env.lease_s,
@@ -258,9 +262,15 @@ def _env(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
     return 0
 
 
+def _withhold_secrets(env: Any) -> None:
+    """Leave environments, and what they start, only the secrets that the recipe names."""
+    withhold_secrets({SIMULATOR_KEY, *env.secrets, *texts(env.config)})
+
+
 def _openenv(args: argparse.Namespace, config: Any, address: dict[str, Any]) -> int:
     from asyncrl.services.openenv import serve_openenv
 
+    _withhold_secrets(config.env)
     configured = bool(args.recipe or args.folder)
     names = args.env or ([config.env.name] if configured else [])
     if len(names) != 1:
