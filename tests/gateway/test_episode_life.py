@@ -87,7 +87,8 @@ def test_a_body_that_is_no_object_is_refused(make_gateway, body):
         gateway = make_gateway(lambda prompt: "yes")
         episode = await gateway.open()
         async with gateway.http(episode.key) as http:
-            return await http.post("/v1/chat/completions", content=body)
+            kind = {"Content-Type": "application/json"}
+            return await http.post("/v1/chat/completions", content=body, headers=kind)
 
     answer = asyncio.run(scenario())
     assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")

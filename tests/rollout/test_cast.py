@@ -84,7 +84,7 @@ def main_lease(env, order=7):
     )
 
 
-def play(renderer, service, env="Asking", times=1, version=1, renew_every_s=0.2):
+def play(renderer, service, env="Asking", times=1, version=0, renew_every_s=0.2):
     """Play groups one after the other; return them, both voices, and the counts of the helpers' ledger."""
     main, helper = Voice(renderer, MAIN_VERSION), Voice(renderer, version)
     runner = EpisodeRunner(
@@ -174,7 +174,7 @@ def test_each_policys_group_holds_its_own_trajectories_and_no_others(renderer, h
     put, later = bodies(helpers)
     assert [(t.episode_index, t.rollout) for t in put.trajectories] == [(0, 0), (1, 1), (2, 0), (3, 1)]
     assert {t.info["agent"] for t in put.trajectories} == {"helper"}
-    assert {int(v) for t in put.trajectories for v in t.versions[t.loss_mask]} == {1}
+    assert {int(v) for t in put.trajectories for v in t.versions[t.loss_mask]} == {0}
     assert [t.reward for t in put.trajectories] == [2.125, 2.125, 4.25, 4.25]
     assert (put.task.id, put.trajectories[0].info["of_task"]) == ("slot-0", first.task.id)
     assert (later.task.id, later.trajectories[0].info["of_task"]) == ("slot-1", second.task.id)
@@ -218,7 +218,7 @@ def test_a_policy_that_falls_behind_holds_the_others_back(renderer, helpers):
     play(renderer, helpers, times=4)
 
     async def scenario():
-        task = asyncio.ensure_future(asyncio.to_thread(play, renderer, helpers))
+        task = asyncio.ensure_future(asyncio.to_thread(play, renderer, helpers, version=1))
         done, _ = await asyncio.wait({task}, timeout=1.0)
         held_back = not done
         buffer = BufferClient(helpers.url)
