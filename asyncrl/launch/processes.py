@@ -98,7 +98,7 @@ class Family:
     def __init__(self, folder: Path) -> None:
         self.logs = folder / "logs"
         self.ready = folder / "endpoints"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.credentials = run_credentials(folder)
         """The run's; each child is given its own."""
         self.children: list[Child] = []
