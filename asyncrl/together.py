@@ -21,3 +21,10 @@ async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def to_their_ends(calls: Iterable[Coroutine[Any, Any, Any]]) -> None:
+    """Let all calls run to their ends, then raise what the first of those that failed raised: for what is closed."""
+    for result in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

@@ -42,7 +42,7 @@ from asyncrl.rollout.toolcalls import load_parser
 from asyncrl.rollout.worker import RolloutLoop
 from asyncrl.services.agents import AGENT, Agents
 from asyncrl.services.http import Background, create_app, serve
-from asyncrl.together import together
+from asyncrl.together import to_their_ends, together
 from asyncrl.tokens import Access, Credentials, own_credentials
 from asyncrl.types import Lease, Task
 
@@ -262,7 +262,7 @@ class RolloutService:
     async def close(self) -> None:
         if self.agents is not None:
             await self.agents.close()
-        await asyncio.gather(self.router.close(), self.envs.close())
+        await to_their_ends([self.router.close(), self.envs.close()])
         for player in self.players.values():
             await player.router.close()
             if player.buffer is not None:

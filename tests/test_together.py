@@ -7,7 +7,7 @@ import pytest
 from asyncrl.env.adapters.calls import answer_calls as answer_adapters_calls
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.envs.tools import answer_calls, schema
-from asyncrl.together import together
+from asyncrl.together import to_their_ends, together
 
 
 async def slowly(name, ended):
@@ -69,3 +69,18 @@ def test_a_tool_that_breaks_leaves_no_other_tool_of_the_turn_running(adapter):
         return ended
 
     assert asyncio.run(scenario()) == ["wait"]
+
+
+def test_what_is_closed_is_closed_though_another_close_fails():
+    async def scenario():
+        closed = []
+
+        async def close(name):
+            await asyncio.sleep(0.01)
+            closed.append(name)
+
+        with pytest.raises(LookupError, match="broken"):
+            await to_their_ends([close("a"), fail(), close("b")])
+        return closed
+
+    assert asyncio.run(scenario()) == ["a", "b"]

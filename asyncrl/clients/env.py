@@ -18,6 +18,7 @@ from asyncrl.env.host import EnvHost, HostedSession
 from asyncrl.env.hosting.failures import known_class
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AsyncRLError, ConfigError, InfrastructureError
+from asyncrl.together import to_their_ends
 from asyncrl.types import Message, Task
 
 log = logging.getLogger("asyncrl.rollout")
@@ -202,7 +203,7 @@ class EnvClient:
 
     async def close(self) -> None:
         """Close connections."""
-        await asyncio.gather(*(service.close() for service in (*self._services, *self._left)))
+        await to_their_ends(service.close() for service in (*self._services, *self._left))
 
     def _in_turn(self) -> list[EnvServiceClient]:
         start = self._next % len(self._services)

@@ -112,7 +112,7 @@ class Simulated(ProceduralEnv):
             content = await self.model.ask(messages, SCHEMA)
             try:
                 return self._parsed(content)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 problem = str(error)
                 messages += [
                     {"role": "assistant", "content": content[:2000]},

@@ -104,7 +104,8 @@ def _judge(output: str, errors: str, token: str, task: TaskFolder) -> Verdict:
 async def _read_reward(judge: Judge) -> float | None:
     """The number in reward.txt, or the `reward` of reward.json; None when the tests wrote neither.
 
-    0 when the first of them is a folder or a link, which no test makes, or empty, as on a disk that the agent filled.
+    0 when the first of them is a folder or a link, which no test makes, or empty, as on a disk that the agent filled,
+    or nonsense that the agent's program may have written.
     """
     for name in ("reward.txt", "reward.json"):
         try:
@@ -119,7 +120,11 @@ async def _read_reward(judge: Judge) -> float | None:
             found = json.loads(data)
             reward = float(found["reward"] if isinstance(found, dict) else found)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            if not judge.sealed:
+                return 0.0
             raise EnvironmentFailure(f"terminal: {name} holds no reward: {data[:200]!r}") from error
+        if not judge.sealed and not math.isfinite(reward):
+            return 0.0
         if not math.isfinite(reward):
             raise EnvironmentFailure(f"terminal: {name}: the reward must be finite, got {reward}")
         return min(1.0, max(0.0, reward))

@@ -152,7 +152,7 @@ EVERYTHING = {
     "matches": True,
     "truncated": True,
     "agent": "second",
-    "tools": [{"type": "function"}],
+    "tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}],
     "rewards": {"second": 0.25},
 }
 """A value that is not the default for each field of a step."""

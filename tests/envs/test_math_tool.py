@@ -64,6 +64,13 @@ def test_a_program_that_never_ends_is_an_observation():
     assert step.messages[0]["content"] == "error: time limit exceeded"
 
 
+@pytest.mark.parametrize("harm", ["os.kill(0, 9)", "os.chmod('.', 0)", "os.mkdir('main.py')"])
+def test_what_a_program_does_to_its_session_is_an_observation(harm):
+    env = make()
+    *_, end = play(env, python(f"import os; {harm}"), python("print(7)"), Action(env.problem.answer))
+    assert (end.done, end.reward) == (True, 1.0)
+
+
 def test_malformed_calls_are_answered():
     action = Action(
         "", (ToolCall("call-0", "python", {"source": "1"}), ToolCall("call-1", "rm", {})), ("no JSON",)

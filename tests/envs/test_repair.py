@@ -217,6 +217,23 @@ def test_what_must_be_returned_is_never_in_the_judging_process():
     assert json.dumps(env.repository.expected) not in seen and repr(list(env.repository.expected)) not in seen
 
 
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "import os, sys; os.write(1, b'[' * 200_000); os._exit(0)",
+        "import os; os.chmod('.', 0)",
+        "import os; os.unlink(__file__); os.makedirs(__file__ + '/x')",
+        "import os; os.kill(0, 9)",
+    ],
+)
+def test_code_that_harms_its_session_loses_the_episode_and_does_not_void_it(harm):
+    env = make(3, level=1)
+    path = module_of(env)
+    harmed = edit(path, env.files[path], f"{harm}\n{env.files[path]}")
+    *_, end = play(env, harmed, call("run_tests"), call("run_tests"), DONE)
+    assert (end.done, end.reward) == (True, 0.0)
+
+
 def test_the_turn_limit_judges_what_is_there():
     env = make(6, max_turns=1)
     (end,) = play(env, edit(*env.repository.edits()[0]))

@@ -122,7 +122,7 @@ class OpenEnv(AdapterEnv):
             return {**self.action_base, self.action_field: action.content}
         try:
             fields = json.loads(action.content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise AgentError(f"an action must be JSON: {error}") from error
         if not isinstance(fields, dict):
             raise AgentError(f"an action must be a JSON object, got {action.content[:100]!r}")

@@ -28,6 +28,8 @@ class Judge:
         home = f"{WORKDIR}/.verifier-{secrets.token_hex(8)}"
         self.box, self.tests, self.logs = box, f"{home}/tests", f"{home}/logs"
         """Folders as programs see them: for files of the tests, and for what they write."""
+        self.sealed = False
+        """Whether nothing but the tests themselves can write to `logs`."""
 
     async def write(self, files: Mapping[str, bytes]) -> None:
         """Put files below `tests`. Raises `InputError` when the session's disk is full."""

@@ -103,7 +103,7 @@ class LocalSandbox(BaseSandbox):
         self._exposed: list[str] = []
         """The mounts' sources, as the sandbox's user reaches them."""
         self._executable = ""
-        self._folder = self._tests_folder = self._logs_folder = -1
+        self._folder = -1
         self._proxy: AllowListProxy | None = None
         self._processes: set[LocalProcess] = set()
         self._stopping: asyncio.Future[None] | None = None
@@ -148,7 +148,7 @@ class LocalSandbox(BaseSandbox):
             if "UidsExhausted" in str(error):
                 raise UnavailableError(str(error), retry_after_s=5.0) from error
             raise
-        self._folder, net_folder, self._tests_folder, self._logs_folder = fds
+        self._folder, net_folder = fds
         self._uid, self._path = body["uid"], body["path"]
         self._exposed = body["exposed"][: len(spec.mounts)]
         if tool:
@@ -190,10 +190,9 @@ class LocalSandbox(BaseSandbox):
             await self._launcher.request({"op": "close", "session": self._session})
         if self._proxy is not None:
             await self._proxy.stop()
-        for folder in (self._folder, self._tests_folder, self._logs_folder):
-            if folder >= 0:
-                os.close(folder)
-        self._folder = self._tests_folder = self._logs_folder = -1
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
 
     # -- programs ---------------------------------------------------------------------------------------------
 
@@ -237,8 +236,16 @@ class LocalSandbox(BaseSandbox):
 
     def judge(self) -> Judge:
         self._check_running()
-        tests, logs = self._judge_paths()
-        return LocalJudge(self, tests, logs, self._tests_folder, self._logs_folder)
+        assert self._launcher is not None
+        return LocalJudge(self, *self._judge_paths(), sealed=self._launcher.traces)
+
+    async def judge_folder(self, name: str) -> int:
+        """Descriptor of the judge's folder `tests` or `logs`. Taken by `LocalJudge`, which closes it."""
+        self._check_running()
+        assert self._launcher is not None
+        request = {"op": "folder", "session": self._session, "name": name}
+        _, (folder,) = await self._launcher.request(request)
+        return folder
 
     def _judge_paths(self) -> tuple[str, str]:
         """The judge's folders as its programs see them."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from asyncrl.env.sandbox.base import Judge
-from asyncrl.env.sandbox.jail import files
+from asyncrl.env.sandbox.jail.files import NoSuchFile, read_file, write_file
 from asyncrl.env.sandbox.protocol import ExecResult
 
 if TYPE_CHECKING:
@@ -20,16 +21,20 @@ TESTS, LOGS = "/tests", "/logs/verifier"
 class LocalJudge(Judge):
     """Keeps tests in a folder of asyncrl's own user, shown read-only, and only to what `exec` runs."""
 
-    def __init__(self, box: LocalSandbox, tests: str, logs: str, tests_fd: int, logs_fd: int) -> None:
-        self._local, self.tests, self.logs = box, tests, logs
-        self._tests_fd, self._logs_fd = tests_fd, logs_fd
+    def __init__(self, box: LocalSandbox, tests: str, logs: str, sealed: bool) -> None:
+        self._local, self.tests, self.logs, self.sealed = box, tests, logs, sealed
 
-    async def write(self, files_: Mapping[str, bytes]) -> None:
+    async def write(self, files: Mapping[str, bytes]) -> None:
+        folder = await self._local.judge_folder("tests")
+
         def write() -> None:
-            for path, data in files_.items():
-                files.write_file(self._tests_fd, path, data, None, mode=0o755)
+            for path, data in files.items():
+                write_file(folder, path, data, None, mode=0o755)
 
-        await asyncio.to_thread(write)
+        try:
+            await asyncio.to_thread(write)
+        finally:
+            os.close(folder)
 
     async def exec(
         self,
@@ -43,7 +48,10 @@ class LocalJudge(Judge):
         return await self._local.run_judge(argv, stdin, timeout_s, max_output_bytes, env)
 
     async def read(self, name: str, max_bytes: int) -> bytes | None:
+        folder = await self._local.judge_folder("logs")
         try:
-            return await asyncio.to_thread(files.read_file, self._logs_fd, name, max_bytes)
-        except files.NoSuchFile:
+            return await asyncio.to_thread(read_file, folder, name, max_bytes)
+        except NoSuchFile:
             return None
+        finally:
+            os.close(folder)

@@ -21,6 +21,7 @@ from asyncrl.env.protocol import Action, Step
 from asyncrl.env.workers.messages import action_to_map
 from asyncrl.env.workers.process import WorkerProcess
 from asyncrl.errors import AsyncRLError, InfrastructureError, UnavailableError
+from asyncrl.together import to_their_ends
 from asyncrl.types import Task
 
 log = logging.getLogger("asyncrl.env")
@@ -125,11 +126,13 @@ class WorkerPool:
         workers = [*self.workers.values(), *self.retired]
         for worker in workers:
             worker.ask_to_stop()
-        await asyncio.gather(*(worker.end(STOP_GRACE_S) for worker in workers))
-        for worker in workers:
-            worker.fail("the environment service has stopped")
-        self.workers.clear()
-        self.retired.clear()
+        try:
+            await to_their_ends(worker.end(STOP_GRACE_S) for worker in workers)
+        finally:
+            for worker in workers:
+                worker.fail("the environment service has stopped")
+            self.workers.clear()
+            self.retired.clear()
 
     async def _keep(self, number: int) -> None:
         """Keep one place filled for as long as the pool runs."""

@@ -115,11 +115,12 @@ def test_a_real_openenv_server_is_played_with_seed_reward_and_end(guess):
 
 
 def test_an_action_the_server_does_not_take_is_told_to_the_model(guess):
-    _, steps = play(guess, ["three", "{}", '{"guess": 7}'], action_field="json")
-    texts = [step.messages[0]["content"] for step in steps[:2]]
+    _, steps = play(guess, ["three", "{}", "[" * 200_000, '{"guess": 7}'], action_field="json")
+    texts = [step.messages[0]["content"] for step in steps[:3]]
     assert texts[0].startswith("error: an action must be JSON: ")
+    assert texts[2].startswith("error: an action must be JSON: maximum recursion depth")
     assert texts[1] == "error: Invalid message; guess: Field required"
-    assert [step.components["invalid"] for step in steps] == [1.0, 1.0, 0.0]
+    assert [step.components["invalid"] for step in steps] == [1.0, 1.0, 1.0, 0.0]
 
 
 def test_the_turns_have_an_end_and_an_import_path_can_make_the_action(guess):

@@ -23,8 +23,7 @@ from typing import Any
 from asyncrl.env.sandbox.jail import channel, kernel, proc, spawn, trace, uids
 from asyncrl.env.sandbox.jail.folders import Folders, Session
 
-HANDED_OUT = ("work", "net", "tests", "logs")
-"""The folders of a session that asyncrl gets descriptors of."""
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 TICK_S = 0.05
 IDLE_MS = 1000.0
 
@@ -176,12 +175,16 @@ class Launcher:
                 self._uids.release(uid)
             raise
         self._sessions[message["session"]] = session
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        folders = tuple(os.open(f"{session.path}/{name}", flags) for name in HANDED_OUT)
+        folders = tuple(os.open(f"{session.path}/{name}", FOLDER_FLAGS) for name in ("work", "net"))
         body = {"uid": uid, "path": session.path, "exposed": session.exposed}
         self._answer(message["id"], body, folders)
         for folder in folders:
             os.close(folder)
+
+    def _on_folder(self, message: dict[str, Any], fds: list[int]) -> None:
+        folder = os.open(f"{self._sessions[message['session']].path}/{message['name']}", FOLDER_FLAGS)
+        self._answer(message["id"], {}, (folder,))
+        os.close(folder)
 
     def _on_spawn(self, message: dict[str, Any], fds: list[int]) -> None:
         session = self._sessions[message["session"]]

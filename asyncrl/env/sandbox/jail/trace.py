@@ -86,17 +86,17 @@ class Tracer:
                 return ended
             if not pid:
                 return ended
-            if not os.WIFSTOPPED(status):
-                ended[pid] = status
-                self._confined.discard(pid)
-                continue
-            try:
-                self._on_stop(pid, os.WSTOPSIG(status), status >> 16)
-            except _Gone as gone:
-                ended[pid] = gone.status
-            except OSError:
-                # Killed while it was stopped: its end comes next.
-                continue
+            if os.WIFSTOPPED(status):
+                try:
+                    self._on_stop(pid, os.WSTOPSIG(status), status >> 16)
+                    continue
+                except OSError:
+                    # Killed while it was stopped: its end comes next.
+                    continue
+                except _Gone as gone:
+                    status = gone.status
+            ended[pid] = status
+            self._confined.discard(pid)
 
     def _on_stop(self, pid: int, number: int, event: int) -> None:
         if event == EVENT_STOP and number in GROUP_STOPS:
