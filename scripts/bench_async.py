@@ -152,6 +152,7 @@ def trainer_alone(shared: SharedEngine, run: Path, stolen: StolenTime) -> dict[s
     shared.reset()
     script = str(Path(__file__).with_name("trainer_alone.py"))
     command = [sys.executable, script, str(run), "--model", shared.model, "--engine", shared.child.url]
+    command += ["--weights", str(shared.weights)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
     return _alone(stolen, found["start"], found["end"], found["groups"])

@@ -51,11 +51,14 @@ class SharedEngine:
         # Each run has a folder of its own; all of them call this engine.
         share_one_token()
         self.family = Family(folder)
+        memory = Path("/dev/shm")
+        self.weights = Path(tempfile.mkdtemp(prefix="asyncrl-", dir=memory if memory.is_dir() else None))
+        """Each run's weights travel in a folder below."""
         self.child = self.family.start(
             "engine",
             [
                 *("serve", "engine", "--folder", str(folder), "--model", self.model),
-                *("--weights-dir", str(folder / "weights")),
+                *("--weights-dir", str(self.weights)),
             ],
             nice=behind_trainer(),
         )
@@ -70,7 +73,7 @@ class SharedEngine:
     async def _reset(self) -> None:
         tensors = load_file(str(Path(self.model) / "model.safetensors"))
         # Epoch 0: weights of no run, which any run's own may follow.
-        file = write_weights(self.folder / "weights", 0, tensors.items(), epoch=0)
+        file = write_weights(self.weights, 0, tensors.items(), epoch=0)
         client = EngineClient(self.child.url)
         try:
             for phase in ("weights/prepare", "weights/commit"):
@@ -80,6 +83,7 @@ class SharedEngine:
 
     def stop(self) -> None:
         self.family.stop()
+        shutil.rmtree(self.weights, ignore_errors=True)
 
 
 class AttachedRoles(Roles):
@@ -97,6 +101,7 @@ class AttachedRun(TrainRun):
     def __init__(self, config: Config, folder: RunFolder, shared: SharedEngine) -> None:
         super().__init__(config, folder)
         self.shared = shared
+        self.weights_dir = shared.weights / folder.path.name
 
     def make_roles(self, model: str) -> Roles:
         roles = AttachedRoles(self.config, self.folder.path, model, self.weights_dir)

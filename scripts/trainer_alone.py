@@ -1,6 +1,6 @@
 """The trainer with a machine to itself: it trains on the recorded batches of a finished run once more.
 
-    python scripts/trainer_alone.py RUN --model BASE --engine URL
+    python scripts/trainer_alone.py RUN --model BASE --engine URL --weights FOLDER
 
 It does what the trainer of the run did, in order and from the same base weights: it trains, publishes to the engine,
 which has nothing else to do, and records. Only the wait for batches is left out. The last line of its output has
@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from asyncrl.config import Config
+from asyncrl.tokens import bearer
 from asyncrl.types import Group, Status, Task, Trajectory, Turn
 
 
@@ -74,7 +75,7 @@ def _trajectory(row: dict[str, Any]) -> Trajectory:
     )
 
 
-def train_alone(run: Path, model: str, engine_url: str) -> dict[str, float]:
+def train_alone(run: Path, model: str, engine_url: str, weights: Path) -> dict[str, float]:
     """Train on what `run` recorded; return what `main` prints."""
     from asyncrl.algo.objective import build_objective
     from asyncrl.services.trainer import Recorder, open_publisher
@@ -88,7 +89,7 @@ def train_alone(run: Path, model: str, engine_url: str) -> dict[str, float]:
     engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
     ends: list[tuple[float, int]] = []
     with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as name:
-        publisher = open_publisher(config, engine, [engine_url], Path(name) / "weights", "")
+        publisher = open_publisher(config, engine, [engine_url], weights / "alone", bearer(None, "engine"))
         recorder = Recorder(Path(name), config, engine)
 
         def on_step(version: int, metrics: dict[str, Any], groups: Sequence[Group]) -> None:
@@ -114,8 +115,11 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--model", required=True, help="folder of the base model")
     parser.add_argument("--engine", required=True, help="its address; it must have the base model's weights")
+    parser.add_argument(
+        "--weights", type=Path, required=True, help="the folder of weights that the engine reads"
+    )
     args = parser.parse_args()
-    print(json.dumps(train_alone(args.run, args.model, args.engine)))
+    print(json.dumps(train_alone(args.run, args.model, args.engine, args.weights)))
 
 
 if __name__ == "__main__":

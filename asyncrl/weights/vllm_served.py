@@ -73,11 +73,11 @@ class Served:
         return f"{self.name}/{request_id}" if self.name else request_id
 
     def own_file(self, file: WeightFile) -> WeightFile:
-        """Return a weight file that lies in this policy's folder of weights. Raises `InputError` for any other."""
+        """Return a weight file that lies below this policy's folder of weights. Raises `InputError` for any other."""
         if not self.folder:
             raise InputError("this engine was started without --weights-dir and takes no weights")
-        if Path(os.path.realpath(file.path)).parent != Path(os.path.realpath(self.folder)):
-            raise InputError(f"path: must lie in the folder of weights, {self.folder}")
+        if not Path(file.path).resolve().is_relative_to(Path(self.folder).resolve()):
+            raise InputError(f"path: must lie below the folder of weights, {self.folder}")
         return file
 
     async def newest(self, engine: Any) -> int:

@@ -15,6 +15,7 @@ from asyncrl.clients.engine import EngineClient
 from asyncrl.errors import ConfigError, InfrastructureError, InputError
 from asyncrl.rollout.generate import GenerateRequest
 from asyncrl.services.engine import EngineOptions, free_port, serve_engine
+from asyncrl.tokens import authorization
 from asyncrl.weights.files import write_weights
 from tests.credentials import PACKED, RUN
 
@@ -189,8 +190,10 @@ def test_a_corrupted_weight_file_is_refused_and_the_weights_stay(engine_url, eng
             await client.request("weights/prepare", {**file.to_json(), "num_bytes": 1})
         with pytest.raises(InputError, match="cannot read"):
             await client.request("weights/prepare", {**file.to_json(), "path": str(engine_weights / "gone")})
-        with pytest.raises(InputError, match="must lie in the folder of weights"):
-            await client.request("weights/prepare", {**file.to_json(), "path": "/etc/passwd"})
+        with pytest.raises(InputError, match="must lie below the folder of weights"):
+            await client.request(
+                "weights/prepare", {**file.to_json(), "path": f"{engine_weights}/../../etc/passwd"}
+            )
         prompt = contexts(1, 20, old.config.vocab_size, seed=3)[0]
         return prompt, await client.generate(GenerateRequest("after-refusal", prompt, 10))
 
@@ -198,6 +201,47 @@ def test_a_corrupted_weight_file_is_refused_and_the_weights_stay(engine_url, eng
     np.testing.assert_allclose(
         generated.logprobs, token_logp(old, prompt, generated.token_ids), atol=TOLERANCE
     )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "worker_may"),
+    [
+        ("POST", "/resume", False),
+        ("POST", "/update_weights", False),
+        ("POST", "/wake_up", False),
+        ("POST", "/collective_rpc", False),
+        ("GET", "/server_info", False),
+        ("GET", "/openapi.json", False),
+        ("POST", "/asyncrl/v1/weights/prepare", False),
+        ("POST", "/asyncrl/v1/weights/commit", False),
+        ("GET", "/asyncrl/v1/state", True),
+        ("GET", "/v1/models", True),
+        ("GET", "/metrics", True),
+    ],
+)
+def test_every_route_asks_for_a_token_and_only_the_trainers_loads_weights(
+    engine_url, method, path, worker_may
+):
+    """vLLM's development routes too; `/collective_rpc` would run any method of its workers."""
+
+    async def status(headers):
+        kind = {"Content-Type": "application/msgpack"}
+        body = b"\xc1" if method == "POST" else None
+        async with (
+            aiohttp.ClientSession(engine_url, headers=headers | kind) as http,
+            http.request(method, path, data=body) as response,
+        ):
+            return response.status
+
+    worker, trainer = (authorization(RUN.issue(role, "w").bearer("engine")) for role in ("worker", "trainer"))
+    assert asyncio.run(status({})) == 401
+    assert asyncio.run(status(authorization("guess"))) == 401
+    assert asyncio.run(status(authorization(RUN.issue("worker", "w").bearer("env")))) == 401
+    assert (asyncio.run(status(worker)) == 403) is not worker_may
+    assert asyncio.run(status(trainer | {"Origin": "http://localhost"})) == 403
+    assert asyncio.run(status(trainer | {"Host": "evil.example"})) == 403
+    if method == "GET":
+        assert asyncio.run(status(trainer)) not in (401, 403)
 
 
 @pytest.mark.parametrize(
