@@ -16,7 +16,7 @@ from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
 from asyncrl.env.registry import load_env
 from asyncrl.errors import InfrastructureError
 from asyncrl.evaluation.statistics import Interval, clustered_mean, pass_at_k
-from asyncrl.launch.processes import Family
+from asyncrl.launch.processes import START_TIMEOUT_S, Family
 from asyncrl.tokens import authorization, bearer
 from asyncrl.types import FailureClass, Group
 
@@ -136,11 +136,11 @@ def evaluate_checkpoint(
     try:
         service = family.start("env", ["serve", "env", "--folder", str(folder)])
         engine = family.start("engine", ["serve", "engine", "--folder", str(folder), "--model", checkpoint])
-        env_url = family.wait_ready(service, 60.0)
+        env_url = family.wait_ready(service, START_TIMEOUT_S)
         engine_url = family.wait_ready(engine, config.engine.start_timeout_s)
         argv = ["serve", "rollout", "--folder", str(folder), "--model", checkpoint]
         worker = family.start("rollout", [*argv, "--env", env_url, "--engines", engine_url])
-        url, token = family.wait_ready(worker, 60.0), family.credentials.bearer("rollout")
+        url, token = family.wait_ready(worker, START_TIMEOUT_S), family.credentials.bearer("rollout")
         return evaluate(url, config, env, tasks, samples, token)
     finally:
         family.stop()
