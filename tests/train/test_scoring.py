@@ -13,7 +13,7 @@ from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.train.batch import build_step_batch, pad_rows
 from asyncrl.train.policy import load_frozen
-from asyncrl.train.scoring import EngineScorer, read_prompt_logprobs
+from asyncrl.train.scoring import KEY, EngineScorer, read_prompt_logprobs
 from asyncrl.train.supported import check_supported
 from asyncrl.train.tiny_model import build_model, save
 from asyncrl.weights.files import write_weights
@@ -29,6 +29,12 @@ def other_model(tiny_model, tmp_path_factory):
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     save(folder, build_model(len(tokenizer), 64, 2, 2, 256, tokenizer.eos_token_id, seed=1), tokenizer)
     return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def scorer_key(monkeypatch):
+    """The server is one of ours and asks for its token."""
+    monkeypatch.setenv(KEY, TOKEN)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +65,7 @@ def test_entries_are_read_at_sampled_positions_only():
 @pytest.mark.slow
 def test_the_server_gives_every_sampled_token_the_models_log_probability(tiny_model, served):
     batch = build_step_batch(batch_of_groups(), 0, 0)
-    scorer = EngineScorer(served, TOKEN)
+    scorer = EngineScorer(served)
     found = scorer.score(batch)
     scorer.close()
     rows = pad_rows(batch, range(len(batch.trajectories)))
@@ -86,7 +92,7 @@ def test_a_served_model_trains_as_a_local_one(tiny_model, other_model, served, r
 @pytest.mark.slow
 def test_what_the_server_refuses_is_said_with_its_words(served):
     too_long = dataclasses.replace(trajectory("t", turns=40), task_id="t")
-    scorer = EngineScorer(served, TOKEN)
+    scorer = EngineScorer(served)
     with pytest.raises(InfrastructureError, match=r"POST http.*/v1/completions failed: 400"):
         scorer._one(too_long)
     scorer.close()
