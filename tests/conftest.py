@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -14,6 +15,9 @@ from hypothesis import settings
 from tests.credentials import TOKEN
 
 assert TOKEN  # All services and clients of the tests find it in the environment.
+
+# The jobs that a shell runs in the background ignore Ctrl-C, and so would the runs that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Every run tries the same examples and none is timed; `--hypothesis-profile explore` tries new ones.
 settings.register_profile("same", derandomize=True, deadline=None)
