@@ -142,7 +142,7 @@ def test_a_checkpoint_is_evaluated_as_at_the_end_of_its_run(workplace, finished,
                 *(sys.executable, "-m", "asyncrl", "eval", str(folder), "--env", "gridworld", "--tasks", "20"),
                 *("--recipe", str(finished / "config.json"), "--out", str(tmp_path / "result.json")),
             ],
-            env=environment(workplace), capture_output=True, text=True, timeout=300, check=False,
+            env=environment(), capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         found = json.loads((tmp_path / "result.json").read_text())
