@@ -184,7 +184,7 @@ def test_branches_keep_their_conversations_with_the_turns_that_are_theirs(make_g
         more = [USER, said(first), {"role": "user", "content": "a"}]
         second = await ask(client, more)
         await ask(client, [*more[:2], {"role": "user", "content": "b"}])
-        async with gateway.http("secret") as http:
+        async with gateway.http(TOKEN) as http:
             route = f"/asyncrl/v1/episodes/{episode.id}/reward"
             await http.post(route, json={"reward": 0.25, "call_id": second.id})
         return await gateway.finish(episode)

@@ -10,6 +10,7 @@ from asyncrl.config import parse_config
 from asyncrl.services.rollout import RolloutService
 from asyncrl.services.trainer import SyncFilePublisher
 from tests.buffer.serving import ThreadService
+from tests.credentials import RUN
 from tests.services.test_buffer_members import JOB
 
 OWN, GUEST, ENV, GUEST_ENV = (f"http://127.0.0.1:{port}" for port in (1, 3, 2, 4))
@@ -42,7 +43,7 @@ def buffers(tmp_path):
 
 def worker(tiny_model):
     config = parse_config({"model": {"path": tiny_model}, "env": {"name": "gridworld"}})
-    return RolloutService(config, tiny_model, [OWN], [ENV], "", "", "w")
+    return RolloutService(config, tiny_model, [OWN], [ENV], "", RUN, "w")
 
 
 def test_a_worker_keeps_members_that_a_restarted_buffer_does_not_know_yet(buffers, tiny_model):
