@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import sqlite3
 
 import pyarrow.parquet as pq
 import pytest
@@ -105,6 +106,14 @@ def test_both_policies_train_all_their_steps_within_their_bounds(finished):
     )
 
 
+def played_tasks(folder):
+    ledger = sqlite3.connect(folder / "ledger.sqlite")
+    return {
+        name
+        for (name,) in ledger.execute("SELECT id FROM tasks WHERE state IN ('ready', 'bound', 'trained')")
+    }
+
+
 def test_each_policy_is_trained_on_its_own_turns_only(finished):
     folder, _, _ = finished
     main, helpers = rows_of(folder), rows_of(folder / "policies" / "helpers")
@@ -112,7 +121,8 @@ def test_each_policy_is_trained_on_its_own_turns_only(finished):
     assert {len(row["turn_start"]) for row in helpers} == {1}
     assert {json.loads(row["info"]).get("agent") for row in main} == {None}
     assert {json.loads(row["info"])["agent"] for row in helpers} == {"helper"}
-    assert {json.loads(row["info"])["of_task"] for row in helpers} <= {row["task"] for row in main}
+    # Slots that the death of its trainer gave back are played again, with tasks the main policy may not get to train.
+    assert {json.loads(row["info"])["of_task"] for row in helpers} <= played_tasks(folder)
 
 
 def test_both_policies_move_away_from_the_model_they_began_with_and_from_each_other(finished):
