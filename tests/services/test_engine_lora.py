@@ -178,6 +178,8 @@ def test_a_commit_unloads_what_no_request_uses_and_a_tag_names_what_is_held(serv
     prompt = prompts(1, seed=2)[0]
 
     async def scenario(client):
+        while (await client.state())["running"]:
+            await asyncio.sleep(0.01)
         await publish(client, 4)
         kept = await tagged(url, GenerateRequest("kept", prompt, 12, seed=0), 3)
         gone = await tagged(url, GenerateRequest("gone", prompt, 12), 1)
