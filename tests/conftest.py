@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -37,23 +36,6 @@ CORPUS = [
     "assistant",
 ]
 CONTEXT = 256
-TESTS = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items):
-    """Name what must stay together when two processes share the tests: a folder, a file of runs, a page of the docs.
-
-    Engines and base models are then started once in a process, and a page's blocks run in order.
-    """
-    for item in items:
-        first, *rest = item.path.relative_to(TESTS).parts
-        block = item.callspec.params.get("block") if hasattr(item, "callspec") else None
-        if first == "docs":
-            group = f"docs {block.page}" if block is not None else "docs"
-        else:
-            # The attacks of one sandbox test must not be the load of another's.
-            group = "sandbox" if rest and first in ("env", "envs") else first
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
