@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from study_runs import read_records
+from study_runs import measure, read_records
 
 from asyncrl.parent import die_with_parent
 from asyncrl.train.progress import read_metrics
@@ -52,23 +52,15 @@ def run_once(recipe: str, seed: int, busy: bool, overrides: list[str]) -> dict[s
         if done.returncode:
             record["error"] = done.stderr[-1000:]
         else:
-            record |= measure(Path(folder) / "run")
+            record |= measured(Path(folder) / "run")
     record["wall_s"] = round(time.monotonic() - start, 1)
     return record
 
 
-def measure(run: Path) -> dict[str, Any]:
-    """Return what a record keeps of a finished run: held-out success before and after, and the way there."""
-    summary, steps = json.loads((run / "summary.json").read_text()), read_metrics(run)
-    before, after = summary["eval_before"], summary["eval_after"]
-    return {
-        "before": before["mean"],
-        "after": after["mean"],
-        "after_ci": [after["ci_low"], after["ci_high"]],
-        "tasks": after["tasks"],
-        "train_wall_s": round(summary["train_wall_s"], 1),
-        "staleness_mean": round(summary["staleness"]["mean"], 3),
-        "rewards": [round(step["reward/mean"], 3) for step in steps],
+def measured(run: Path) -> dict[str, Any]:
+    """Return what a record keeps of a finished run: what all studies keep, and the size of each step."""
+    steps = read_metrics(run)
+    return measure(run, json.loads((run / "summary.json").read_text())) | {
         "learning_rates": [step.get("learning_rate") for step in steps],
         "grad_norms": [round(step.get("grad_norm", 0.0), 3) for step in steps],
     }

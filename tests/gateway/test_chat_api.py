@@ -130,15 +130,20 @@ def test_a_rewritten_history_starts_a_new_branch_and_is_counted(make_gateway):
     assert summary["counters"]["rendered_turns"] == 1
 
 
+async def branched(client):
+    """Ask, then go on in two ways; return the first answer and that to the first way."""
+    first = await ask(client, [USER])
+    more = [USER, said(first), {"role": "user", "content": "a"}]
+    second = await ask(client, more)
+    await ask(client, [*more[:2], {"role": "user", "content": "b"}])
+    return first, second
+
+
 def test_rewards_of_calls_count_on_every_path_through_them(make_gateway):
     async def scenario():
         gateway = make_gateway(lambda prompt: "yes")
         episode = await gateway.open()
-        client = gateway.openai(episode)
-        first = await ask(client, [USER])
-        more = [USER, said(first), {"role": "user", "content": "a"}]
-        second = await ask(client, more)
-        await ask(client, [*more[:2], {"role": "user", "content": "b"}])
+        first, second = await branched(gateway.openai(episode))
         async with gateway.http(episode.reward_key) as http:
             answer = await http.post("/asyncrl/v1/reward", json={"reward": 0.5, "call_id": first.id})
             assert (answer.status_code, answer.json()) == (200, {"reward": 0.5})
@@ -179,11 +184,7 @@ def test_branches_keep_their_conversations_with_the_turns_that_are_theirs(make_g
     async def scenario():
         gateway = make_gateway(lambda prompt: "yes")
         episode = await gateway.open()
-        client = gateway.openai(episode)
-        first = await ask(client, [USER])
-        more = [USER, said(first), {"role": "user", "content": "a"}]
-        second = await ask(client, more)
-        await ask(client, [*more[:2], {"role": "user", "content": "b"}])
+        _, second = await branched(gateway.openai(episode))
         async with gateway.http(TOKEN) as http:
             route = f"/asyncrl/v1/episodes/{episode.id}/reward"
             await http.post(route, json={"reward": 0.25, "call_id": second.id})
