@@ -233,9 +233,8 @@ def _parse(request: dict[str, Any]) -> _Parsed:
             int(request.get("top_k", 0)),
             request.get("seed"),
             tuple(request.get("stop_token_ids", ())),
+            Decoding(**request["decoding"]) if "decoding" in request else None,
         )
-        if "decoding" in request:
-            sampling = _decoded_as(sampling, Decoding(**request["decoding"]))
         min_version, order = int(request.get("min_version", 0)), int(request.get("order", 0))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"request: {type(error).__name__}: {error}") from error
@@ -251,40 +250,34 @@ def _sampling(
     top_k: int,
     seed: int | None,
     stop_token_ids: tuple[int, ...],
+    decoding: Decoding | None,
 ) -> SamplingParams:
     """Return the parameters, checked; vLLM works on a copy of its own. Raises `ValueError`."""
+    plain = {"top_p": top_p, "top_k": top_k, "logprobs": 0}
     return SamplingParams(
         max_tokens=max_tokens,
         temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
         seed=seed,
         stop_token_ids=list(stop_token_ids),
-        logprobs=0,
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
+        **(plain if decoding is None else _decoded_as(decoding)),
     )
 
 
-def _decoded_as(plain: SamplingParams, decoding: Decoding) -> SamplingParams:
-    """Return parameters for a request that nothing is trained on. Raises `ValueError`."""
-    return SamplingParams(
-        max_tokens=plain.max_tokens,
-        temperature=plain.temperature,
-        seed=plain.seed,
-        stop_token_ids=plain.stop_token_ids,
-        top_p=decoding.top_p,
-        top_k=decoding.top_k,
-        min_p=decoding.min_p,
-        presence_penalty=decoding.presence_penalty,
-        frequency_penalty=decoding.frequency_penalty,
-        repetition_penalty=decoding.repetition_penalty,
-        structured_outputs=StructuredOutputsParams(json=decoding.schema) if decoding.schema else None,
-        logprobs=decoding.top_logprobs or 0,
-        prompt_logprobs=(decoding.top_logprobs or 0) if decoding.prompt_logprobs else None,
-        detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-    )
+def _decoded_as(decoding: Decoding) -> dict[str, Any]:
+    """Return what a request that nothing is trained on sets beside the others."""
+    return {
+        "top_p": decoding.top_p,
+        "top_k": decoding.top_k,
+        "min_p": decoding.min_p,
+        "presence_penalty": decoding.presence_penalty,
+        "frequency_penalty": decoding.frequency_penalty,
+        "repetition_penalty": decoding.repetition_penalty,
+        "structured_outputs": StructuredOutputsParams(json=decoding.schema) if decoding.schema else None,
+        "logprobs": decoding.top_logprobs or 0,
+        "prompt_logprobs": (decoding.top_logprobs or 0) if decoding.prompt_logprobs else None,
+    }
 
 
 async def _run(
