@@ -5,10 +5,8 @@ import gc
 import os
 import random
 import socket
-import sys
 import time
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
@@ -23,8 +21,6 @@ from asyncrl.services.env import create_env_app
 from asyncrl.types import Task
 from tests.app_thread import AppThread
 from tests.credentials import RUN, TOKEN
-
-sys.path.append(str(Path(__file__).parent.parent / "env"))
 
 
 class Served(AppThread):
@@ -63,7 +59,7 @@ def grid(seed=0):
 
 
 def troubled(env="InPlace"):
-    return Task("t", f"hosted_envs:{env}", 0)
+    return Task("t", f"tests.env.hosted_envs:{env}", 0)
 
 
 def nobody():

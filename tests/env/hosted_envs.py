@@ -10,7 +10,7 @@ from pathlib import Path
 from asyncrl.env.protocol import Env, Step
 from asyncrl.errors import AgentError, EnvironmentFailure, InfrastructureError
 
-HERE = "hosted_envs"
+HERE = "tests.env.hosted_envs"
 CROWD = 64
 MEETING = threading.Barrier(CROWD)
 

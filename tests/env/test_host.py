@@ -5,7 +5,6 @@ import gc
 import time
 import weakref
 
-import hosted_envs
 import pytest
 
 from asyncrl.env.host import EnvHost, SessionGone
@@ -20,6 +19,7 @@ from asyncrl.errors import (
     UnavailableError,
 )
 from asyncrl.types import Task
+from tests.env import hosted_envs
 
 HERE = __name__
 
@@ -199,7 +199,7 @@ def test_a_configuration_the_environment_refuses_is_the_callers_error():
 
 
 def troubled(env="InPlace"):
-    return Task("t", f"hosted_envs:{env}", 0)
+    return Task("t", f"tests.env.hosted_envs:{env}", 0)
 
 
 def test_opens_with_one_key_at_the_same_time_give_one_session():
@@ -376,7 +376,7 @@ def test_a_session_is_closed_once_and_only_after_its_step():
 
 def test_a_name_that_is_no_environment_is_the_callers_error():
     async def scenario():
-        for name in ("..x:y", "hosted_envs:say", "hosted_envs:Nothing", "gridwrld", ":"):
+        for name in ("..x:y", "tests.env.hosted_envs:say", "tests.env.hosted_envs:Nothing", "gridwrld", ":"):
             with pytest.raises(ConfigError, match=r"env\.name"):
                 await EnvHost().open(Task("t", name, 0), {})
 

@@ -10,7 +10,6 @@ import uuid
 
 import psutil
 import pytest
-from hosted_envs import EVERYTHING
 
 from asyncrl.env.hosting.runtime import LocalRuntime
 from asyncrl.env.protocol import Action, Step
@@ -24,13 +23,14 @@ from asyncrl.errors import (
     UnavailableError,
 )
 from asyncrl.types import Task
+from tests.env.hosted_envs import EVERYTHING
 
 HANG_S = 2.0
 STEP_S = 60.0
 
 
 def task(env="InPlace"):
-    return Task("t", f"hosted_envs:{env}", 0)
+    return Task("t", f"tests.env.hosted_envs:{env}", 0)
 
 
 @pytest.fixture(scope="module")

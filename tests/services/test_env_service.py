@@ -23,7 +23,8 @@ GRID = {"env": "gridworld", "seed": 3}
 
 
 SERVED = {
-    name: {} for name in ("gridworld", "calculator", *(f"hosted_envs:{e}" for e in ("InPlace", "OnThread")))
+    name: {}
+    for name in ("gridworld", "calculator", *(f"tests.env.hosted_envs:{e}" for e in ("InPlace", "OnThread")))
 }
 
 
@@ -74,7 +75,7 @@ def open_session(url, env="gridworld", **more):
 
 
 def open_troubled(url, env="InPlace"):
-    status, session, _ = open_session(url, f"hosted_envs:{env}")
+    status, session, _ = open_session(url, f"tests.env.hosted_envs:{env}")
     assert status == 201
     return f"{url}/v1/sessions/{session['session_id']}", session
 

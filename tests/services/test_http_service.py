@@ -167,6 +167,21 @@ def test_a_body_of_many_values_is_refused_before_any_is_built(open_service, monk
     assert open_service.request("POST", "/length", b"[" + b"{}," * 60 + b"{}]", JSON)[0] == 413
 
 
+def test_json_is_counted_whatever_else_its_type_says(open_service, monkeypatch):
+    monkeypatch.setattr("asyncrl.doors.MAX_OBJECTS", 100)
+    many = b"[" + b"1," * 200 + b"1]"
+    named = AUTHORIZED | {"Content-Type": "application/json; profile=application/msgpack"}
+    assert open_service.request("POST", "/length", many, named)[0] == 413
+    host = urlsplit(open_service.url).netloc
+    with contextlib.closing(http.client.HTTPConnection(host, timeout=10)) as connection:
+        connection.putrequest("POST", "/length")
+        kinds = [("Content-Type", "application/json"), ("Content-Type", "application/msgpack")]
+        for name, value in (*AUTHORIZED.items(), *kinds, ("Content-Length", str(len(many)))):
+            connection.putheader(name, value)
+        connection.endheaders(many)
+        assert connection.getresponse().status == 415
+
+
 def test_a_malformed_body_is_answered_400_with_the_field(open_service):
     json_type = {"Content-Type": "application/json"}
     status, body = open_service.request("POST", "/length", b'[1, "\\ud800"]', json_type)

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-import sandbox_engine
 
 from asyncrl.env.sandbox import backends
 from asyncrl.env.sandbox.jail.client import LauncherClient
 from asyncrl.env.sandbox.protocol import Probe
+from tests.env.sandbox import sandbox_engine
 
 LOCAL = ["subprocess", "bubblewrap", "zygote", "nsjail", "landlock", "gvisor", "docker"]
 
@@ -27,10 +27,10 @@ def run_async(body: Callable[[], Awaitable[Any]], timeout_s: float = 300) -> Any
 
 
 @pytest.fixture(scope="session")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sandbox_engine.Engine]:
+def engine() -> Iterator[sandbox_engine.Engine]:
     if reason := sandbox_engine.missing():
         pytest.skip(f"no container engine: {reason}")
-    started = sandbox_engine.Engine(tmp_path_factory.mktemp("engine"))
+    started = sandbox_engine.Engine()
     yield started
     started.stop()
 

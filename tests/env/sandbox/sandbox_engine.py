@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import tarfile
+import tempfile
 import time
 from pathlib import Path
 
@@ -69,9 +70,11 @@ def make_image(target: Path) -> None:
 
 
 class Engine:
-    """Started on creation; `stop` ends it with every helper process it left."""
+    """Started on creation; `stop` ends it with every helper process it left and removes its folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
+        # Podman refuses a `--runroot` of more than 50 characters, which pytest's own folders exceed.
+        folder = Path(tempfile.mkdtemp(prefix="podman-", dir="/tmp"))
         (folder / "containers.conf").write_text(CONFIGURATION)
         self.socket = folder / "socket"
         self._folder = folder
@@ -97,9 +100,10 @@ class Engine:
             time.sleep(0.05)
 
     def _podman(self, options: str, *command: str) -> None:
-        subprocess.run(
-            ["podman", *options.split(), *command], env=self._environment, check=True, capture_output=True
-        )
+        argv = ["podman", *options.split(), *command]
+        ended = subprocess.run(argv, env=self._environment, check=False, capture_output=True, text=True)
+        if ended.returncode:
+            raise RuntimeError(f"podman {command[0]}: {ended.stderr.strip()}")
 
     def stop(self) -> None:
         self._process.terminate()
@@ -114,3 +118,4 @@ class Engine:
                 if str(self._folder).encode() in line and b"conmon" in line:
                     os.kill(int(entry.name), signal.SIGKILL)
         subprocess.run(["umount", "-R", f"{self._folder}/root"], check=False, capture_output=True)
+        shutil.rmtree(self._folder, ignore_errors=True)

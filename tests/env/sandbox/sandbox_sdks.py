@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import aiohttp
-from sandbox_cloud import KILL, STATUS, STDERR, STDIN, STDIN_END, STDOUT
+
+from tests.env.sandbox.sandbox_cloud import KILL, STATUS, STDERR, STDIN, STDIN_END, STDOUT
 
 TOKEN = {"Authorization": "Bearer secret"}
 

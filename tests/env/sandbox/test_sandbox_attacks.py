@@ -8,12 +8,12 @@ import subprocess
 import sys
 
 import pytest
-from conftest import run_async
-from sandbox_naive import NaiveSandbox
 
 from asyncrl.env.sandbox import check
 from asyncrl.env.sandbox.attacks import ATTACKS
 from asyncrl.env.sandbox.backends import probe
+from tests.env.sandbox.conftest import run_async
+from tests.env.sandbox.sandbox_naive import NaiveSandbox
 
 NAIVE = "sandbox_naive:NaiveSandbox"
 # As in a container whose engine forbids namespaces and mounts, which is what most do.

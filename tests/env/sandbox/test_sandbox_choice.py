@@ -6,13 +6,13 @@ import http.server
 import threading
 
 import pytest
-from conftest import run_async
-from sandbox_naive import NaiveSandbox
 
 from asyncrl.env.sandbox import allow_list, backends, bubblewrap, local
 from asyncrl.env.sandbox.backends import choose, open_sandbox
 from asyncrl.env.sandbox.protocol import Guarantee, SandboxSpec
 from asyncrl.errors import ConfigError
+from tests.env.sandbox.conftest import run_async
+from tests.env.sandbox.sandbox_naive import NaiveSandbox
 
 ASK = """
 import socket, urllib.error, urllib.request

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import run_async
 
 from asyncrl.env.sandbox.backends import open_sandbox
 from asyncrl.env.sandbox.protocol import Limits, Mount, ReadEnd, SandboxSpec
 from asyncrl.errors import ConfigError, ConflictError, DeadlineError, InputError
+from tests.env.sandbox.conftest import run_async
 
 
 def in_sandbox(backend, body, **spec):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from conftest import run_async
 
 from asyncrl.env.sandbox.backends import open_sandbox, probe
 from asyncrl.env.sandbox.jail.judging import Places, decide
 from asyncrl.env.sandbox.protocol import Limits, SandboxSpec
+from tests.env.sandbox.conftest import run_async
 
 PLACES = Places("/tests", "/logs/verifier", ("/work", "/tmp"))
 TAMPER = """

@@ -3,12 +3,12 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from conftest import run_async
 
 from asyncrl.env.sandbox import languages
 from asyncrl.env.sandbox.backends import open_sandbox
 from asyncrl.env.sandbox.protocol import Limits, Mount, SandboxSpec
 from asyncrl.errors import ConfigError
+from tests.env.sandbox.conftest import run_async
 
 # Each reads two numbers and prints their sum.
 SUMS = {

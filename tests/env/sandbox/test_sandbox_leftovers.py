@@ -13,12 +13,12 @@ import time
 
 import psutil
 import pytest
-from conftest import run_async
 
 from asyncrl.env.sandbox.backends import open_sandbox
 from asyncrl.env.sandbox.jail.client import LauncherClient
 from asyncrl.env.sandbox.jail.uids import COUNT, UidPool, UidsExhausted, usable_range
 from asyncrl.env.sandbox.protocol import SandboxSpec
+from tests.env.sandbox.conftest import run_async
 
 HELD = """
 import asyncio

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from conftest import run_async
 
 from asyncrl.env.sandbox.backends import open_sandbox, probe
 from asyncrl.env.sandbox.protocol import Limits, SandboxSpec
+from tests.env.sandbox.conftest import run_async
 
 LIMITS = Limits(wall_s=10, disk_bytes=4 << 20, processes=12)
 ALIVE = "print('alive')"

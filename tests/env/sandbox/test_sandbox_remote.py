@@ -11,15 +11,14 @@ import time
 from typing import Any
 
 import pytest
-import sandbox_cloud
-import sandbox_sdks
-from conftest import run_async
 
 from asyncrl.env.sandbox.backends import backend_class
 from asyncrl.env.sandbox.protocol import Mount, ReadEnd, SandboxSpec
 from asyncrl.env.sandbox.remote.cluster import find_cluster
 from asyncrl.env.sandbox.remote.kubernetes import exit_status
 from asyncrl.errors import ConfigError, ConflictError, InfrastructureError, InputError
+from tests.env.sandbox import sandbox_cloud, sandbox_sdks
+from tests.env.sandbox.conftest import run_async
 
 REMOTE = ["kubernetes", "e2b", "daytona", "modal"]
 pytestmark = pytest.mark.skipif(
