@@ -15,7 +15,9 @@ from typing import NamedTuple
 from asyncrl.errors import InputError
 
 MAX_HEADER_BYTES = 32 * 1024
-TYPES = ("application/json", "application/msgpack")
+JSON = "application/json"
+MSGPACK = "application/msgpack"
+TYPES = (JSON, MSGPACK)
 """Content types of bodies. A page of another site cannot send them unasked."""
 HOSTS_VARIABLE = "ASYNCRL_HOSTS"
 """Further names, separated by commas, under which services that do not listen on loopback are called."""
@@ -78,7 +80,8 @@ def refuse_headers(headers: Iterable[tuple[bytes, bytes]], hosts: Hosts) -> Refu
         elif name == b"origin":
             return Refusal(403, "requests of web pages are refused: they carry an Origin header")
         elif name == b"content-type":
-            kind = value.decode("latin-1").partition(";")[0].strip().lower()
+            # Two of them are refused below: who reads the body might go by the other one.
+            kind = f"{kind}, {media_type(value)}" if kind else media_type(value)
         elif name == b"transfer-encoding":
             has_body = True
         elif name == b"content-length":
@@ -95,6 +98,11 @@ def refuse_headers(headers: Iterable[tuple[bytes, bytes]], hosts: Hosts) -> Refu
     if has_body and kind not in TYPES:
         return Refusal(415, f"Content-Type must be {' or '.join(TYPES)}, got {kind[:64]!r}")
     return None
+
+
+def media_type(value: bytes) -> str:
+    """Return the type that a `Content-Type` header names, without its parameters."""
+    return value.decode("latin-1").partition(";")[0].strip().lower()
 
 
 class BodyCheck:

@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from asyncrl.doors import BodyCheck, Hosts, Refusal, refuse_headers
+from asyncrl.doors import MSGPACK, BodyCheck, Hosts, Refusal, media_type, refuse_headers
 from asyncrl.errors import (
     AsyncRLError,
     ConfigError,
@@ -174,7 +174,7 @@ class Doors:
         return None
 
     def _checked(self, scope: Scope, receive: Receive) -> Receive:
-        packed = any(n == b"content-type" and b"msgpack" in v.lower() for n, v in scope["headers"])
+        packed = any(n == b"content-type" and media_type(v) == MSGPACK for n, v in scope["headers"])
         check, whole = BodyCheck(self.max_body_bytes, not packed), False
 
         async def checked() -> Message:
