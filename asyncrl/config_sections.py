@@ -174,7 +174,7 @@ class JudgeConfig(Section):
 
     url: str = ""
     kind: Literal["chat", "score"] = "chat"
-    """`chat`: an OpenAI-compatible server; `score`: a reward model behind one HTTP route (`asyncrl.clients.judge`)."""
+    """`chat`: an OpenAI-compatible server; `score`: a reward model behind one HTTP route."""
     model: str = ""
     """Model name that a chat judge is asked for."""
     prompt: str = (
@@ -216,7 +216,7 @@ class LoraConfig(Section):
 
 
 class TrustConfig(Section):
-    """Compares what workers sent with the trainer's own log-probabilities, see `asyncrl.train.trust`."""
+    """Compares what workers sent with the trainer's own log-probabilities, see `asyncrl.train.logprob_check`."""
 
     max_logp_error: float = Field(0.25, ge=0)
     """Mean absolute difference of a group's compared tokens, nats, above which its worker is quarantined; 0 never."""

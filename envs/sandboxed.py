@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from asyncrl.env.sandbox.backends import choose, open_sandbox, probe
-from asyncrl.env.sandbox.protocol import ExecResult, Sandbox, SandboxSpec
+from asyncrl.sandbox.backends import choose, open_sandbox, probe
+from asyncrl.sandbox.protocol import ExecResult, Sandbox, SandboxSpec
 
 SHOWN_CHARACTERS = 600
 """Of a program's output, in an observation."""

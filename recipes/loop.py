@@ -18,15 +18,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from asyncrl.clients.engine import EngineClient
-from asyncrl.clients.env import LocalEnvs
+from asyncrl.chat.renderer import load_renderer
+from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.config import load_config
 from asyncrl.env.registry import load_env
+from asyncrl.generation import GenerateRequest
 from asyncrl.launch.base_model import cached_base_model
-from asyncrl.launch.processes import Family
-from asyncrl.rollout.generate import GenerateRequest
-from asyncrl.rollout.render import load_renderer
-from asyncrl.rollout.toolcalls import parse_hermes
+from asyncrl.launch.process_group import Family
+from asyncrl.services.engine.client import EngineClient
+from asyncrl.services.env.client import LocalEnvs
 from asyncrl.train.policy import load_policy
 from asyncrl.weights.files import write_weights
 

@@ -31,15 +31,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from chaos_faults import Monkey, Network
-from chaos_leftovers import SharedMemory, files_left, processes_left, sessions_left
 
 from asyncrl.config import load_config
-from asyncrl.launch.folder import RunFolder
 from asyncrl.launch.roles import Roles
 from asyncrl.launch.train import TrainRun
-from asyncrl.services.engine import compile_cache
-from asyncrl.train.progress import read_metrics
+from asyncrl.run.folder import RunFolder
+from asyncrl.run.metrics import read_metrics
+from asyncrl.services.engine.service import compile_cache
+from asyncrl.testing.faults import Monkey, Network
+from asyncrl.testing.leftovers import SharedMemory, files_left, processes_left, sessions_left
 
 STEPS_PER_FAULT = 3
 OVERRIDES = (

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from asyncrl.services.http import serve
+from asyncrl.services.http.app import serve
 
 START_S = 30.0
 

@@ -51,7 +51,7 @@ def tiny_model(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def renderer(tiny_model):
-    from asyncrl.rollout.render import load_renderer
+    from asyncrl.chat.renderer import load_renderer
 
     return load_renderer(tiny_model)
 
@@ -66,7 +66,7 @@ def engine_weights(tmp_path_factory):
 def engine_url(tiny_model, engine_weights, tmp_path_factory):
     """The address of a real vLLM server that serves `tiny_model` as version 0."""
     from asyncrl.config import parse_config
-    from asyncrl.launch.processes import Family
+    from asyncrl.launch.process_group import Family
 
     folder = tmp_path_factory.mktemp("engine")
     engine = {"max_model_len": CONTEXT, "max_num_seqs": 64, "threads": 1}

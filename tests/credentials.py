@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from asyncrl.tokens import VARIABLE, read_credentials
+from asyncrl.credentials import VARIABLE, read_credentials
 
 TOKEN = "the-token-of-all-tests"
 os.environ[VARIABLE] = TOKEN

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from asyncrl.train.progress import read_metrics
+from asyncrl.run.metrics import read_metrics
 
 RECIPE = """
 [model]

@@ -8,18 +8,17 @@ import pytest
 
 from asyncrl.data.table import TrajectoryTable
 from asyncrl.types import Group, Status, Task, Trajectory, Turn
-from tests.scripts import SCRIPTS, load_script
+from tests.scripts import load_script
 
 
 @pytest.fixture
 def bench(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    return load_script("bench_async")
+    return load_script("bench/bench_async")
 
 
 @pytest.fixture
 def stolen():
-    return load_script("stolen")
+    return load_script("bench/stolen")
 
 
 def repeat(run_s, trainer_s, turn_s, stolen_run=0.0, stolen_trainer=0.0, cpu_s=(0.0, 0.0)):
@@ -117,7 +116,7 @@ def test_recorded_batches_are_those_that_were_trained(tmp_path):
     table = TrajectoryTable(tmp_path / "trajectories")
     table.write(2, groups[1:])
     table.write(1, groups)
-    batches = load_script("trainer_alone").RecordedBatches(tmp_path)
+    batches = load_script("bench/trainer_alone").RecordedBatches(tmp_path)
     assert [[group.id for group in batches.take(step, 0.0)] for step in (0, 1)] == [["g1", "g2"], ["g2"]]
     first = batches.take(0, 0.0)[0]
     assert (first.task.id, first.version, len(first.trajectories)) == ("a", 2, 2)

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from asyncrl.train.progress import read_metrics
+from asyncrl.run.metrics import read_metrics
 from tests.runs import RECIPE, environment, processes_of, weight_folders
 
 pytestmark = pytest.mark.slow

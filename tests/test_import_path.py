@@ -10,11 +10,11 @@ import pytest
 from asyncrl.algo.settings import resolve_settings
 from asyncrl.config import load_config
 from asyncrl.env.registry import load_env
-from asyncrl.env.sandbox.backends import backend_class
 from asyncrl.errors import ConfigError
 from asyncrl.gateway.agents import load_agent
 from asyncrl.import_path import absolute, load_object, search_in, source_file
 from asyncrl.launch.base_model import base_model_key
+from asyncrl.sandbox.backends import backend_class
 
 ENV = """
 from asyncrl.env.protocol import Env
@@ -92,9 +92,7 @@ def test_environments_agents_losses_and_sandboxes_take_files(folder):
     (folder / "mine_env.py").write_text(ENV)
     (folder / "mine_agent.py").write_text("def play(task, episode):\n    return 1.0\n")
     (folder / "mine_loss.py").write_text("def mine(inputs, *, eps: float = 0.1):\n    return 0\n")
-    (folder / "mine_box.py").write_text(
-        "from asyncrl.env.sandbox.subprocess import SubprocessSandbox as Box\n"
-    )
+    (folder / "mine_box.py").write_text("from asyncrl.sandbox.subprocess import SubprocessSandbox as Box\n")
     assert load_env("mine_env.py:Mine").__name__ == "Mine"
     assert load_agent({"callable": "mine_agent.py:play"}).function({}, None) == 1.0
     settings = resolve_settings({"loss": {"name": "mine_loss.py:mine", "eps": 0.3}})

@@ -9,7 +9,7 @@ import urllib.request
 import msgpack
 import pytest
 
-from asyncrl.train.progress import read_metrics
+from asyncrl.run.metrics import read_metrics
 from tests.credentials import AUTHORIZED
 from tests.runs import guest, start, wait_for_step
 

@@ -13,31 +13,46 @@ LAYERS = [
         "types",
         "errors",
         "endpoint",
+        "generation",
         "import_path",
         "jsonfile",
-        "parent",
+        "process_hooks",
         "disk",
-        "doors",
+        "http_checks",
         "together",
-        "tokens",
+        "credentials",
     },
     {"config_sections"},
-    {"config", "log"},
-    {"algo", "data", "buffer", "env", "weights"},
-    {"evaluation", "gateway", "rollout", "train"},
-    {"clients"},
+    {"config"},
+    {"algo", "data", "run", "sandbox", "weights"},
+    {"buffer", "env"},
+    {"chat", "evaluation"},
+    {"rollout", "train"},
+    {"gateway"},
     {"services"},
     {"launch"},
-    {"commands", "cli"},
+    {"commands", "cli", "testing"},
     {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-EXCEPTIONS = {
-    ("buffer", "data"): "the ledger keeps groups in their wire form",
-    ("train", "rollout"): "demonstrations are rendered exactly as rollouts are",
-    ("gateway", "rollout"): "agents' conversations are rendered and recorded exactly as own rollouts are",
+ENVS_USE = {"env", "sandbox", "types", "errors", "envs", "together"}
+"""What an environment may import."""
+SHARED = {"http", "command", "joining"}
+"""What all roles share below `services/`."""
+ROLE_LAYERS = [{"messages"}, {"client"}, {"service"}, {"command"}]
+"""Of one role's folder, from the bottom up: what goes over the wire, who calls it, the process, its command."""
+ACROSS_ROLES = {"messages", "client"}
+"""Kinds of modules of a role that other roles may import."""
+KINDS = {
+    "buffer": {"members": "service", "job_members": "client"},
+    "engine": dict.fromkeys(("router", "placement", "health", "concurrency", "retrying"), "client"),
+    "env": {
+        **dict.fromkeys(("connection", "lease"), "client"),
+        **dict.fromkeys(("batching", "status", "workers"), "service"),
+    },
+    "rollout": {"judge_client": "client", "agents": "service"},
 }
-"""Pairs on one layer that may import, and why."""
+"""What kind of module those are that are not called by their kind."""
 
 
 def modules():
@@ -48,11 +63,20 @@ def modules():
 
 
 def imported(path):
+    """Yield the modules that a file imports; of `from package import module` the module."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield node.module
+            package = ROOT.joinpath(*node.module.split("."))
+            inner = [
+                a.name
+                for a in node.names
+                if (package / a.name).exists() or (package / f"{a.name}.py").exists()
+            ]
+            yield from (f"{node.module}.{name}" for name in inner)
+            if len(inner) < len(node.names):
+                yield node.module
 
 
 def test_imports_point_down_only():
@@ -61,10 +85,10 @@ def test_imports_point_down_only():
         for name in imported(path):
             top, _, rest = name.partition(".")
             target = rest.split(".")[0]
-            if top != "asyncrl" or not target or target == part or (part, target) in EXCEPTIONS:
+            if top != "asyncrl" or not target or target == part:
                 continue
             if part == "envs":
-                allowed = target in {"env", "types", "errors", "envs", "together"}
+                allowed = target in ENVS_USE
             elif target == "envs":
                 allowed = False
             else:
@@ -74,17 +98,33 @@ def test_imports_point_down_only():
     assert not wrong, "\n".join(wrong)
 
 
-def test_services_import_no_other_service_but_the_shared_plumbing():
-    roles = {"buffer", "engine", "env", "gateway", "rollout", "trainer"}
-    for path in (ROOT / "services").glob("*.py"):
-        others = {n.split(".")[2] for n in imported(path) if n.startswith("asyncrl.services.")}
-        assert not (others & roles) - {path.stem}, path
+def kind(role, module):
+    found = KINDS.get(role, {}).get(module, module)
+    return next(rank for rank, names in enumerate(ROLE_LAYERS) if found in names), found
+
+
+def test_within_a_role_messages_are_below_clients_and_these_below_the_service():
+    wrong = []
+    for path in (ROOT / "services").glob("*/**/*.py"):
+        role, module = path.relative_to(ROOT / "services").with_suffix("").parts[:2]
+        if role in SHARED or module == "__init__":
+            continue
+        rank, _ = kind(role, module)
+        for name in imported(path):
+            parts = name.split(".")
+            if parts[:2] != ["asyncrl", "services"] or parts[2] in SHARED or len(parts) < 4:
+                continue
+            other, found = kind(parts[2], parts[3])
+            allowed = other <= rank if parts[2] == role else found in ACROSS_ROLES
+            if not allowed:
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize(
     ("package", "allowed"),
     [
-        ("deepspeed", {"asyncrl/train/engine.py", "asyncrl/train/full_state.py"}),
+        ("deepspeed", {"asyncrl/train/deepspeed_engine.py", "asyncrl/train/full_state.py"}),
         ("vllm", {"asyncrl/weights/vllm_*.py"}),
         ("pickle", set()),
     ],
@@ -105,8 +145,8 @@ def test_heavy_or_dangerous_packages_are_imported_only_where_they_belong(package
         "asyncrl.cli",
         "asyncrl.config",
         "asyncrl.launch.train",
-        "asyncrl.services.buffer",
-        "asyncrl.services.env",
+        "asyncrl.services.buffer.service",
+        "asyncrl.services.env.service",
     ],
 )
 def test_light_processes_never_load_torch(module):

@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM
 
 from asyncrl.config import load_config
 from asyncrl.launch.base_model import base_model_key
+from asyncrl.run.metrics import read_metrics
 from asyncrl.train.checkpoint import latest_checkpoint
-from asyncrl.train.progress import read_metrics
 from tests.runs import CACHE, check_trained_once, kill_launcher, resume, start, wait_for_step
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from asyncrl.config import load_config
-from asyncrl.train.progress import read_metrics
+from asyncrl.run.metrics import read_metrics
 from tests.runs import (
     RECIPE,
     check_trained_once,

@@ -8,8 +8,8 @@ import urllib.request
 import msgpack
 import pytest
 
-from asyncrl.clients.engine import policy_url
-from asyncrl.train.progress import read_metrics
+from asyncrl.run.metrics import read_metrics
+from asyncrl.services.engine.client import policy_url
 from tests.credentials import AUTHORIZED
 from tests.runs import RECIPE, guest, processes_of, start, wait_for_step
 

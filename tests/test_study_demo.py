@@ -4,13 +4,12 @@ import json
 
 import pytest
 
-from tests.scripts import SCRIPTS, load_script
+from tests.scripts import load_script
 
 
 @pytest.fixture
 def study(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    return load_script("study_demo")
+    return load_script("studies/study_demo")
 
 
 def test_a_study_that_was_cut_goes_on_with_the_seeds_that_have_not_ended(

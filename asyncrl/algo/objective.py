@@ -24,7 +24,7 @@ from asyncrl.algo.correction.m2po import m2po_cutoff
 from asyncrl.algo.diagnostics.advantages import advantage_metrics
 from asyncrl.algo.diagnostics.ess import derive, ess_metrics
 from asyncrl.algo.diagnostics.mismatch import divergence, ratio_split
-from asyncrl.algo.diagnostics.staleness import metrics_by_lag
+from asyncrl.algo.diagnostics.token_lags import metrics_by_lag
 from asyncrl.algo.inputs import LossInputs, LossOutputs, Totals
 from asyncrl.algo.metrics import Metrics, extreme_over, mean_over, sum_of, values
 from asyncrl.algo.ops import bounded_ratio, masked_mean

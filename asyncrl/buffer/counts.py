@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from asyncrl.buffer.failures import failed_episodes
-from asyncrl.buffer.settings import LedgerSettings
+from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.store import Store
 
 STATES = ("pending", "leased", "ready", "bound", "trained", "dropped", "failed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from asyncrl.buffer.settings import LedgerSettings
+from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.staleness import deadline
 from asyncrl.buffer.store import Store
 from asyncrl.data.codec import decode_task

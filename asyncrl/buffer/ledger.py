@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.buffer.counts import count
-from asyncrl.buffer.intake import Intake, PutResult
 from asyncrl.buffer.leases import LeaseGoneError, Leases, UnknownLeaseError, seq_of
-from asyncrl.buffer.settings import LedgerSettings
+from asyncrl.buffer.ledger_settings import LedgerSettings
+from asyncrl.buffer.put import Intake, PutResult
 from asyncrl.buffer.steps import Peeked, Steps, Taken
 from asyncrl.buffer.store import Store
 from asyncrl.data.codec import encode_task

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from asyncrl.buffer.climb import Climb
+from asyncrl.buffer.automatic_admission import Climb
 from asyncrl.buffer.leases import seq_of
-from asyncrl.buffer.settings import LedgerSettings
+from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.staleness import Admitted, Choice, choose
 from asyncrl.buffer.store import Store
 from asyncrl.errors import ConflictError, StaleError

@@ -18,6 +18,6 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asyncrl.env.sandbox.check import main
+    from asyncrl.sandbox.check import main
 
     return main(args.arguments)

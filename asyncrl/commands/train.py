@@ -41,9 +41,9 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from asyncrl.launch.check import check_run
-    from asyncrl.launch.folder import RunFolder
-    from asyncrl.launch.lives import finished
     from asyncrl.launch.train import TrainRun, describe
+    from asyncrl.run.folder import RunFolder
+    from asyncrl.run.lives import finished
 
     signal.signal(signal.SIGTERM, _interrupt)
     config, path = _chosen(args)
@@ -104,7 +104,7 @@ def _resumable(path: Path) -> Iterator[None]:
 def _chosen(args: argparse.Namespace) -> tuple[Any, Path]:
     """Return the configuration and folder of a new run or one that goes on."""
     from asyncrl.config import find_recipe, load_config
-    from asyncrl.launch.folder import choose_folder, open_run
+    from asyncrl.run.folder import choose_folder, open_run
 
     if args.resume is not None:
         # Without a recipe the first word is an override.

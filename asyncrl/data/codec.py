@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import msgpack
 import numpy as np
 
-from asyncrl.data.conversation import MAX_CHARACTERS
 from asyncrl.data.fields import Fields
-from asyncrl.doors import check_msgpack
+from asyncrl.data.transcript import MAX_CHARACTERS
 from asyncrl.errors import InputError
+from asyncrl.http_checks import check_msgpack
 from asyncrl.types import FailureClass, Group, Lease, Status, Task, Trajectory, Turn
 
 SCHEMA = 1

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from asyncrl.data.conversation import read_conversation
+from asyncrl.data.transcript import read_conversation
 from asyncrl.types import Group, Trajectory
 
 MESSAGE = pa.struct(

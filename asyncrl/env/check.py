@@ -36,7 +36,7 @@ LEAST_TASKS = 5
 BUDGET_S = 5.0
 """Wall time that playing all training tasks once may take; fewer are played where it would be more."""
 BLUNDERED_TASKS = 2
-LAUNCHER = "asyncrl.env.sandbox.jail.client"
+LAUNCHER = "asyncrl.sandbox.jail.client"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.gateway.conversation import chat_conversation
+from asyncrl.gateway.chat_history import chat_conversation
 from asyncrl.gateway.decoding import (
     MAX_TOP_LOGPROBS,
     NOT_KEPT,
@@ -13,9 +13,9 @@ from asyncrl.gateway.decoding import (
     read_format,
     refuse_recorded,
 )
-from asyncrl.gateway.episode import Episode
 from asyncrl.gateway.exchange import Ask, Done, Event, arguments_text, flag, openai_error, openai_too_long
 from asyncrl.gateway.fields import MAX_N, ignored, integer, number, refuse, stops
+from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.sampler import call_id
 from asyncrl.gateway.sampling import Prepared, Sampled, Sampling
 from asyncrl.types import Decoding

@@ -15,9 +15,9 @@ from asyncrl.gateway.decoding import (
     read_format,
     refuse_recorded,
 )
-from asyncrl.gateway.episode import Episode
 from asyncrl.gateway.exchange import Ask, Done, Event, flag, openai_error, openai_too_long
 from asyncrl.gateway.fields import integer, refuse
+from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.sampler import call_id
 from asyncrl.gateway.sampling import Prepared, Sampled
 

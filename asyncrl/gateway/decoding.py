@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.gateway.episode import Episode
 from asyncrl.gateway.fields import SAMPLING_IGNORED, ignored, integer, number, refuse
+from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.types import Decoding
 
 MAX_TOP_LOGPROBS = 20

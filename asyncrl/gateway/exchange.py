@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from asyncrl.errors import InputError
-from asyncrl.gateway.conversation import Conversation
-from asyncrl.gateway.episode import Episode
+from asyncrl.gateway.chat_history import Conversation
+from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.sampling import Prepared, Sampled, Sampling
 
 MODEL = "policy"

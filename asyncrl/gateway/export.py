@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.data.conversation import encode_conversation
+from asyncrl.data.transcript import encode_conversation
 from asyncrl.gateway.tree import Call, CallTree, add_components, digest, path
 from asyncrl.types import NOT_SAMPLED, FailureClass, Message, Status, Trajectory, Turn
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.gateway.chat import read_sampling
-from asyncrl.gateway.conversation import Conversation, chat_conversation, function_tool, text_of
+from asyncrl.gateway.chat_history import Conversation, chat_conversation, function_tool, text_of
 from asyncrl.gateway.decoding import read_decoding, read_format
-from asyncrl.gateway.episode import Episode
 from asyncrl.gateway.exchange import Ask, Done, Event, arguments_text, flag
 from asyncrl.gateway.fields import ignored, integer, stops
+from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.sampler import call_id
 from asyncrl.gateway.sampling import Prepared, Sampled
 

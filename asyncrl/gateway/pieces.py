@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from asyncrl.rollout.generate import Generated
+from asyncrl.generation import Generated
 
 PIECE_TOKENS = 32
 _UNFINISHED = "\ufffd"

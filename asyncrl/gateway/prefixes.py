@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from asyncrl.chat.renderer import ChatRenderer, TemplateRefused
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.gateway.conversation import Conversation, extend_key
-from asyncrl.gateway.episode import Episode
+from asyncrl.gateway.chat_history import Conversation, extend_key
+from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.tree import Call, token_ids
-from asyncrl.rollout.render import ChatRenderer, TemplateRefused
 
 
 def continue_chat(

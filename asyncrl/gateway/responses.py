@@ -7,11 +7,11 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.gateway.chat import read_sampling
-from asyncrl.gateway.conversation import chat_conversation, function_tool, text_of
+from asyncrl.gateway.chat_history import chat_conversation, function_tool, text_of
 from asyncrl.gateway.decoding import read_decoding, read_format
-from asyncrl.gateway.episode import Episode
 from asyncrl.gateway.exchange import Ask, Done, arguments_text, flag, openai_error, openai_too_long
 from asyncrl.gateway.fields import ignored, integer, refuse
+from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.responses_stream import ResponsesStream
 from asyncrl.gateway.sampler import call_id
 from asyncrl.gateway.sampling import Prepared, Sampled

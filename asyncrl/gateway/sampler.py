@@ -10,17 +10,17 @@ from collections.abc import Callable
 
 import numpy as np
 
+from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.errors import InfrastructureError, InputError
-from asyncrl.gateway.conversation import Conversation, extend_key, tool_call
-from asyncrl.gateway.episode import Episode, EpisodeEnded
+from asyncrl.gateway.chat_history import Conversation, extend_key, tool_call
 from asyncrl.gateway.pauses import Pauses
 from asyncrl.gateway.pieces import PIECE_TOKENS, cut_at_stop, first_stop, join, settled
 from asyncrl.gateway.prefixes import continue_chat, continue_ids, continue_text
+from asyncrl.gateway.recorded_episode import Episode, EpisodeEnded
 from asyncrl.gateway.sampling import ContextTooLong, Engines, Prepared, Sampled, Sampling
 from asyncrl.gateway.tree import Call, digest, path, token_ids
-from asyncrl.rollout.generate import Generated, GenerateRequest
-from asyncrl.rollout.render import ChatRenderer
+from asyncrl.generation import Generated, GenerateRequest
 from asyncrl.together import together
 from asyncrl.types import Message
 

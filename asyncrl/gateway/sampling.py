@@ -9,10 +9,10 @@ import numpy as np
 
 from asyncrl.env.protocol import ToolCall
 from asyncrl.errors import InputError
-from asyncrl.gateway.conversation import Conversation
-from asyncrl.gateway.episode import Episode
+from asyncrl.gateway.chat_history import Conversation
+from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.tree import Call
-from asyncrl.rollout.generate import Generated, Generator
+from asyncrl.generation import Generated, Generator
 from asyncrl.types import Decoding, Message
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from asyncrl.rollout.generate import Generated
+from asyncrl.generation import Generated
 from asyncrl.types import Message
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from asyncrl.config import Config
 from asyncrl.errors import UnavailableError
 from asyncrl.import_path import source_file
-from asyncrl.launch.folder import cache_folder
+from asyncrl.run.folder import cache_folder
 
 FORMAT = 2
 """Counted up when the making of the base model changes, so that caches of older code are not used."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.config import Config
+from asyncrl.env.config_check import check_environment, check_settings, first_task
 from asyncrl.env.protocol import Env
 from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
-from asyncrl.env.settings import check_environment, check_settings, first_task
 from asyncrl.env.tasks import read_task_file
 from asyncrl.errors import ConfigError
 from asyncrl.gateway.agents import load_agent

@@ -12,12 +12,12 @@ from typing import Any
 import aiohttp
 
 from asyncrl.config import Config
+from asyncrl.credentials import authorization, bearer
 from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
 from asyncrl.env.registry import load_env
 from asyncrl.errors import InfrastructureError
 from asyncrl.evaluation.statistics import Interval, clustered_mean, pass_at_k
-from asyncrl.launch.processes import START_TIMEOUT_S, Family
-from asyncrl.tokens import authorization, bearer
+from asyncrl.launch.process_group import START_TIMEOUT_S, Family
 from asyncrl.types import FailureClass, Group
 
 CALL_TASKS = 512

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from asyncrl.clients.buffer import BufferClient
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.folder import RunFolder
 from asyncrl.launch.roles import PolicyRoles
 from asyncrl.launch.supervise import Supervisor
 from asyncrl.launch.tasks import FEED_FACTOR, TaskPlan
+from asyncrl.run.folder import RunFolder
+from asyncrl.services.buffer.client import BufferClient
 from asyncrl.types import Task
 
 TICK_S = 0.25

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from asyncrl.clients.buffer import BufferClientSync
-from asyncrl.clients.engine import policy_url
 from asyncrl.config import Config
 from asyncrl.endpoint import stop_file, tell_addresses
-from asyncrl.launch.model_folder import check_model, remember_model
-from asyncrl.launch.processes import START_TIMEOUT_S, Child, Family, behind_trainer
-from asyncrl.launch.signs import FileSigns, HttpSigns
+from asyncrl.launch.health_probes import FileSigns, HttpSigns
+from asyncrl.launch.process_group import START_TIMEOUT_S, Child, Family, behind_trainer
 from asyncrl.launch.supervise import Supervisor
-from asyncrl.train.progress import read_metrics
+from asyncrl.run.metrics import read_metrics
+from asyncrl.run.model_folder import check_model, remember_model
+from asyncrl.services.buffer.client import BufferClientSync
+from asyncrl.services.engine.client import policy_url
 from asyncrl.weights.folders import policy_weights
 
 log = logging.getLogger("asyncrl.launch")

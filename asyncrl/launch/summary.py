@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from asyncrl.train.progress import read_metrics
+from asyncrl.run.metrics import read_metrics
 
 if TYPE_CHECKING:
     from asyncrl.launch.evaluate import EvalResult

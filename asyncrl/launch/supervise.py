@@ -24,9 +24,11 @@ from typing import Any, Protocol, TypeVar
 from asyncrl.disk import unwritable
 from asyncrl.errors import StorageError, UnavailableError
 from asyncrl.launch.death import address_taken, lacks_memory
-from asyncrl.launch.processes import Child, Family, obituary
+from asyncrl.launch.process_group import Child, Family, obituary
+from asyncrl.services.command import MISCONFIGURED, STOPPED
 
 T = TypeVar("T")
+
 log = logging.getLogger("asyncrl.launch")
 
 TICK_S = 0.2
@@ -39,10 +41,6 @@ MAX_DEATHS = 6
 """Of one child in a row, without having been steady in between."""
 MAX_FRUITLESS = 20
 """Of all children together, without any progress of the run in between."""
-MISCONFIGURED = 2
-"""Exit code of a process that refuses its configuration, or could not have its address."""
-STOPPED = 3
-"""Exit code of a process that ended on purpose: a decision to stop, or a disk that takes nothing more."""
 MAKE_ROOM = "make room there, or let it be written, and go on with the run"
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from asyncrl.clients.buffer import BufferClient
 from asyncrl.config import Config
 from asyncrl.env.registry import load_env
 from asyncrl.env.tasks import read_task_file
+from asyncrl.services.buffer.client import BufferClient
 from asyncrl.types import Task
 
 FEED_FACTOR = 4

@@ -23,23 +23,23 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from asyncrl.clients.buffer import BufferClient
 from asyncrl.config import Config
+from asyncrl.credentials import authorization
 from asyncrl.errors import DeadlineError, StopError
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.failures import USABLE, FailureReport
-from asyncrl.launch.folder import RunFolder, private_folder
-from asyncrl.launch.inflight import EvalsBeside
-from asyncrl.launch.lives import Lives, begin
+from asyncrl.launch.periodic_evaluation import EvalsBeside
 from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_folder
 from asyncrl.launch.quarantine import QuarantineReport
 from asyncrl.launch.roles import PolicyRoles, Roles
 from asyncrl.launch.summary import build_summary
 from asyncrl.launch.tasks import TaskPlan, plan_tasks
-from asyncrl.tokens import authorization
-from asyncrl.train.checkpoints import complete_checkpoints
-from asyncrl.train.progress import MetricsTail, ProgressLine, plot_rewards, read_metrics
+from asyncrl.run.checkpoints import complete_checkpoints
+from asyncrl.run.folder import RunFolder, private_folder
+from asyncrl.run.lives import Lives, begin
+from asyncrl.run.metrics import MetricsTail, ProgressLine, plot_rewards, read_metrics
+from asyncrl.services.buffer.client import BufferClient
 
 TICK_S = 0.25
 DESCRIBE_EVERY_S = 5.0

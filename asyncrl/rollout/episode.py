@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from asyncrl.chat.conversation import Conversation, Conversations
+from asyncrl.chat.renderer import ChatRenderer, Limits, sampling_seed
+from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AgentError, DeadlineError, EpisodeError, InfrastructureError, InputError
-from asyncrl.rollout.builder import TrajectoryBuilder
-from asyncrl.rollout.conversation import Conversation, Conversations
-from asyncrl.rollout.generate import GenerateRequest, Generator
-from asyncrl.rollout.guide import Guide
+from asyncrl.generation import GenerateRequest, Generator
+from asyncrl.rollout.given_prefix import Guide
 from asyncrl.rollout.judge import Judging
-from asyncrl.rollout.render import ChatRenderer, Limits, sampling_seed
 from asyncrl.types import FailureClass, Message, Status, Task, Trajectory
 
 

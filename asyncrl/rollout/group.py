@@ -9,10 +9,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
+from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.errors import EpisodeError
-from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.episode import EpisodeRunner
-from asyncrl.rollout.guide import Guide, branch, choose_forks, hint
+from asyncrl.rollout.given_prefix import Guide, branch, choose_forks, hint
 from asyncrl.types import GREEDY_REWARD, FailureClass, Group, Lease, Status, Trajectory
 
 MAX_ATTEMPTS = {FailureClass.INFRASTRUCTURE: 3, FailureClass.ENVIRONMENT: 2}

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from asyncrl.train.engine import TrainEngine
+from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.lora import write_adapter
 from asyncrl.weights.adapter import PREFIX
 

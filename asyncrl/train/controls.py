@@ -16,14 +16,14 @@ from torch import Tensor
 
 from asyncrl.algo.advantage.spo import beta_mean, forgetting, initial_beta, update_beta
 from asyncrl.algo.control.lr_schedule import lr_factor
-from asyncrl.algo.control.staleness import StalenessRule, StalenessState, next_staleness
+from asyncrl.algo.control.staleness_controller import StalenessRule, StalenessState, next_staleness
 from asyncrl.algo.control.vcpo_lr import scaled_learning_rate
 from asyncrl.algo.diagnostics.ess import sequence_ess
 from asyncrl.algo.kl import adapt_kl_coef
 from asyncrl.algo.objective import Objective
 from asyncrl.algo.ops import sequence_log_ratio
 from asyncrl.config import Config, TrainConfig
-from asyncrl.train.batch import StepBatch
+from asyncrl.train.step_batch import StepBatch
 from asyncrl.types import Trajectory
 
 PLAN_NUMBER = re.compile(r"\d{8,}-(?=.)")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from asyncrl.config import CriticConfig, TrainConfig
-from asyncrl.train.engine import TrainEngine
+from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.policy import load_critic
 
 

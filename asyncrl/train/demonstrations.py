@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.env.check import to_action
 from asyncrl.env.protocol import MAIN_AGENT, Env, Step
 from asyncrl.errors import ConfigError
-from asyncrl.rollout.render import ChatRenderer
 from asyncrl.together import together
 from asyncrl.types import Message
 

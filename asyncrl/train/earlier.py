@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.func import functional_call
 
-from asyncrl.train.engine import TrainEngine
+from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.lora import published
 from asyncrl.weights.files import read_weights, weights_path
 

@@ -21,7 +21,7 @@ from deepspeed.utils import (
 from torch import Tensor, nn
 
 from asyncrl.errors import InputError
-from asyncrl.train.engine import TrainEngine
+from asyncrl.train.deepspeed_engine import TrainEngine
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """Adam's running means, as torch names them."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
-from asyncrl.train.anchors import Anchors
-from asyncrl.train.copies import AveragedPolicy, BasePolicy, Frozen, Snapshots
+from asyncrl.train.auxiliary_models import Anchors
+from asyncrl.train.auxiliary_weights import AveragedPolicy, BasePolicy, Frozen, Snapshots
 from asyncrl.train.critic import make_critic
-from asyncrl.train.engine import TrainEngine
+from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.policy import PolicyModel, load_frozen, load_policy
 from asyncrl.train.scoring import EngineScorer
 

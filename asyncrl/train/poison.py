@@ -23,13 +23,13 @@ from asyncrl.algo.objective import build_objective
 from asyncrl.config import Config, parse_config
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
 from asyncrl.errors import InputError
-from asyncrl.train.batch import build_step_batch
 from asyncrl.train.controls import make_controls, scheduled_rate
-from asyncrl.train.engine import TrainEngine
+from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.full_state import WEIGHT, gather_state, load_state
 from asyncrl.train.models import load_anchors, load_trained
 from asyncrl.train.nested_state import join, split
 from asyncrl.train.step import StepReport, StepSettings, train_step
+from asyncrl.train.step_batch import build_step_batch
 from asyncrl.types import Group
 
 log = logging.getLogger("asyncrl.train")

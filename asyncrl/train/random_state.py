@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.data.codec import pack, unpack
-from asyncrl.train.engine import TrainEngine
+from asyncrl.train.deepspeed_engine import TrainEngine
 
 PREFIX = "rng/"
 

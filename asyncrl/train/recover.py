@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from asyncrl.data.codec import pack, unpack
 from asyncrl.errors import InputError
-from asyncrl.train.checkpoints import complete_checkpoints
-from asyncrl.train.engine import TrainEngine
+from asyncrl.run.checkpoints import complete_checkpoints
+from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.resume import Checkpointer, newest_usable
 from asyncrl.weights.publish import PublishReport
 

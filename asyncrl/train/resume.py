@@ -1,6 +1,6 @@
 """Training checkpoints: everything a trainer needs to go on, as one unit, written while training goes on.
 
-    checkpoints/step-NNNNNN/            a policy in Hugging Face format, see `asyncrl.train.checkpoints`
+    checkpoints/step-NNNNNN/            a policy in Hugging Face format, see `asyncrl.run.checkpoints`
         training_state/
             training.safetensors        float32 weights, Adam's moments, extra tensors, every rank's random state
             training.json               the version (the ledger's position) and extra values
@@ -29,8 +29,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from asyncrl.errors import InputError
-from asyncrl.train.checkpoint import gather_policy, write_policy
-from asyncrl.train.checkpoints import (
+from asyncrl.run.checkpoints import (
     MARKER,
     STATE,
     TENSORS,
@@ -39,7 +38,8 @@ from asyncrl.train.checkpoints import (
     complete_checkpoints,
     state_folder,
 )
-from asyncrl.train.engine import TrainEngine
+from asyncrl.train.checkpoint import gather_policy, write_policy
+from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.full_state import gather_state, load_state
 from asyncrl.train.nested_state import join, split
 from asyncrl.train.random_state import gather_random_state, set_random_state

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asyncrl.credentials import authorization
 from asyncrl.errors import InfrastructureError
-from asyncrl.tokens import authorization
-from asyncrl.train.batch import StepBatch
+from asyncrl.train.step_batch import StepBatch
 from asyncrl.types import Trajectory
 
 CONNECTIONS = 16

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.config import Config, TrainConfig
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.env.registry import load_env
-from asyncrl.rollout.render import ChatRenderer
+from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.demonstrations import Demonstration, demonstrations, encode
-from asyncrl.train.engine import TrainEngine
 from asyncrl.train.policy import PolicyModel
 from asyncrl.train.prefix_tree import use_trees
 from asyncrl.train.tiny_model import build_model, build_tokenizer, save

@@ -16,9 +16,9 @@ import torch
 from asyncrl.config import SftPhaseConfig
 from asyncrl.data.codec import decode_trajectory, encode_trajectory, pack, unpack
 from asyncrl.data.micro_batches import plan_micro_batches
-from asyncrl.train.batch import StepBatch, pad_rows
 from asyncrl.train.controls import successes
-from asyncrl.train.engine import TrainEngine
+from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.step_batch import StepBatch, pad_rows
 from asyncrl.types import Trajectory
 
 

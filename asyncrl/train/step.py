@@ -19,11 +19,11 @@ from asyncrl.algo.loss.sat import order_quantile
 from asyncrl.algo.metrics import Metrics, merge, reduce_over_ranks
 from asyncrl.algo.objective import Objective
 from asyncrl.data.micro_batches import plan_micro_batches
-from asyncrl.train.anchors import Anchors, StepTensors, whole_batch
-from asyncrl.train.batch import Rows, StepBatch, advantage_batch, pad_rows
+from asyncrl.train.auxiliary_models import Anchors, StepTensors, whole_batch
+from asyncrl.train.auxiliary_weights import Frozen
 from asyncrl.train.controls import Controls, KlController, mean_drift
-from asyncrl.train.copies import Frozen
-from asyncrl.train.engine import TrainEngine
+from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.step_batch import Rows, StepBatch, advantage_batch, pad_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from torch import Tensor
 from asyncrl.algo.inputs import Totals, count_totals
 from asyncrl.algo.metrics import Metric, Metrics, merge, reduce_over_ranks
 from asyncrl.algo.objective import Objective
-from asyncrl.train.anchors import Anchors
-from asyncrl.train.batch import StepBatch, advantage_batch, build_step_batch, pad_rows
-from asyncrl.train.engine import TrainEngine
+from asyncrl.train.auxiliary_models import Anchors
+from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.step import Step, StepReport, StepSettings, accumulate, apply, discard, micro_batch
+from asyncrl.train.step_batch import StepBatch, advantage_batch, build_step_batch, pad_rows
 from asyncrl.types import Group
 
 

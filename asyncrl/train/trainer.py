@@ -24,17 +24,17 @@ from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
 from asyncrl.errors import DeadlineError, StopError
-from asyncrl.train.anchors import Anchors
-from asyncrl.train.batch import StepBatch, build_step_batch
+from asyncrl.train.auxiliary_models import Anchors
 from asyncrl.train.controls import make_controls, scheduled_rate
-from asyncrl.train.engine import TrainEngine
+from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.logprob_check import Comparison, compare, refuted
 from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.resume import Checkpointer
 from asyncrl.train.schedule import gather, settle
 from asyncrl.train.sft_phase import SftPhase
 from asyncrl.train.step import StepReport, StepSettings, train_step
+from asyncrl.train.step_batch import StepBatch, build_step_batch
 from asyncrl.train.stream import StreamedStep
-from asyncrl.train.trust import Comparison, compare, refuted
 from asyncrl.types import Group
 from asyncrl.weights.publish import PublishReport
 

@@ -15,7 +15,7 @@ import os
 import signal
 from typing import Any
 
-from asyncrl.parent import die_with_parent
+from asyncrl.process_hooks import die_with_parent
 
 BACKEND = "shared_file"
 PUNICA = "asyncrl.weights.vllm_punica.GroupedPunica"

@@ -42,9 +42,9 @@ from vllm.inputs.engine import TokensInput, tokens_input
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-from asyncrl.doors import BodyCheck, Hosts, Refusal, check_msgpack, refuse_headers
+from asyncrl.credentials import own_credentials
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
-from asyncrl.tokens import own_credentials
+from asyncrl.http_checks import BodyCheck, Hosts, Refusal, check_msgpack, refuse_headers
 from asyncrl.types import Decoding
 from asyncrl.weights.files import verify_weights
 from asyncrl.weights.position import weight_file_from_json

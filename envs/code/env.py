@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from asyncrl.env.protocol import Action, Step
-from asyncrl.env.sandbox import languages
-from asyncrl.envs.code.judge import Verdict, extract, judge
+from asyncrl.envs.code.grading import Verdict, extract, judge
 from asyncrl.envs.code.problems import READ_A_B, make, random_expression
 from asyncrl.envs.code.programs import render
 from asyncrl.envs.procedural import ProceduralEnv, one_of, whole_number
 from asyncrl.envs.tools import say
+from asyncrl.sandbox import languages
 from asyncrl.types import Message, Task
 
 RULES = "Write a {language} program that reads stdin and prints the answer."

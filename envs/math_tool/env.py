@@ -11,12 +11,12 @@ import re
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
-from asyncrl.env.sandbox.protocol import Limits, SandboxSpec
 from asyncrl.envs.math_tool.data import LEVELS
 from asyncrl.envs.math_tool.reward import GRADER, extract
 from asyncrl.envs.procedural import ProceduralEnv, whole_number
 from asyncrl.envs.sandboxed import LazySandbox, describe
 from asyncrl.envs.tools import answer_calls, call_message, say, schema
+from asyncrl.sandbox.protocol import Limits, SandboxSpec
 from asyncrl.types import Message, Task
 
 RULES = r"Solve the problem. Tool python runs a program; print what you need. Then answer, as \boxed{...} or alone."

@@ -10,13 +10,13 @@ from importlib import resources
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
-from asyncrl.env.sandbox.protocol import Limits, Sandbox, SandboxSpec
 from asyncrl.envs.procedural import ProceduralEnv, whole_number
 from asyncrl.envs.repair.faults import faults
 from asyncrl.envs.repair.problem import Repository, make_repository
 from asyncrl.envs.sandboxed import LazySandbox, describe
 from asyncrl.envs.tools import Handler, ToolError, answer_calls, call_message, say, schema
 from asyncrl.errors import InputError
+from asyncrl.sandbox.protocol import Limits, Sandbox, SandboxSpec
 from asyncrl.types import Message, Task
 
 RULES = "A test fails. Find the fault and repair it with the tools. When it is repaired, say done."

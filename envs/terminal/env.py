@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
-from asyncrl.env.sandbox.protocol import MIB, Limits, SandboxSpec
 from asyncrl.envs.procedural import ProceduralEnv, whole_number
 from asyncrl.envs.sandboxed import LazySandbox
 from asyncrl.envs.terminal.folder import TaskFolder, archive, find_folders, read_folder, rename_paths
@@ -21,6 +20,7 @@ from asyncrl.envs.terminal.shell import Shell
 from asyncrl.envs.terminal.verify import Verdict, verify
 from asyncrl.envs.tools import ToolError, answer_calls, call_message, say, schema
 from asyncrl.errors import EnvironmentFailure
+from asyncrl.sandbox.protocol import MIB, Limits, SandboxSpec
 from asyncrl.types import Message, Task
 
 RULES = "Do the task with tool shell, which runs bash commands. When it is done, say done."

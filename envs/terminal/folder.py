@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from asyncrl.env.sandbox.protocol import WORKDIR
 from asyncrl.errors import ConfigError
+from asyncrl.sandbox.protocol import WORKDIR
 
 MAX_BYTES = 16 * 1024 * 1024
 """All files of one part of a task together."""

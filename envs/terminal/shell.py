@@ -6,8 +6,8 @@ import asyncio
 import base64
 import secrets
 
-from asyncrl.env.sandbox.protocol import ReadEnd, Sandbox, SandboxProcess
 from asyncrl.errors import ConflictError, DeadlineError
+from asyncrl.sandbox.protocol import ReadEnd, Sandbox, SandboxProcess
 
 STOP_TIMEOUT_S = 10.0
 

@@ -8,10 +8,10 @@ import secrets
 from dataclasses import dataclass
 from importlib import resources
 
-from asyncrl.env.sandbox.base import BaseSandbox, Judge
-from asyncrl.env.sandbox.protocol import Sandbox
 from asyncrl.envs.terminal.folder import TaskFolder, rename_paths
 from asyncrl.errors import EnvironmentFailure, InputError
+from asyncrl.sandbox.base import BaseSandbox, Judge
+from asyncrl.sandbox.protocol import Sandbox
 
 KEPT_BYTES = 64 * 1024
 REWARD_BYTES = 64 * 1024

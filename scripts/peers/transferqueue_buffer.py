@@ -1,7 +1,7 @@
-"""TransferQueue under the measure of `scripts/bench_buffer.py --peer`; needs a virtual environment of its own.
+"""TransferQueue under the measure of `scripts/bench/bench_buffer.py --peer`; needs a virtual environment of its own.
 
     python3 -m venv /tmp/transferqueue && /tmp/transferqueue/bin/pip install TransferQueue==0.1.11
-    python scripts/bench_buffer.py --peer "/tmp/transferqueue/bin/python scripts/peers/transferqueue_buffer.py"
+    python scripts/bench/bench_buffer.py --peer "/tmp/transferqueue/bin/python scripts/peers/transferqueue_buffer.py"
 
 One client puts and gets samples with the four arrays of a trajectory, in its default storage (SimpleStorage: memory of
 two Ray actors, nothing durable), by both of its interfaces: "native" (put, get_meta, get_data, which finds samples that

@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer on gridworld, on the CPU: the peer of `scripts/bench_trl.py`, which starts it.
+"""TRL's GRPOTrainer on gridworld, on the CPU: the peer of `scripts/bench/bench_trl.py`, which starts it.
 
 Runs in a virtual environment of its own:
 
@@ -29,9 +29,9 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.env.protocol import Action
 from asyncrl.envs.gridworld.env import Gridworld
-from asyncrl.rollout.render import ChatRenderer
 from asyncrl.types import Task
 
 

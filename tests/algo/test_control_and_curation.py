@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asyncrl.algo.advantage.multi_agent import align_invocations
-from asyncrl.algo.control.staleness import StalenessRule, StalenessState, next_staleness
+from asyncrl.algo.control.staleness_controller import StalenessRule, StalenessState, next_staleness
 from asyncrl.algo.control.vcpo_lr import scaled_learning_rate
 from asyncrl.algo.curation import beta, gdro, partial, subset
 from asyncrl.algo.diagnostics.ess import sequence_ess, token_ess

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
-from asyncrl.services.buffer import create_buffer_app
+from asyncrl.services.buffer.service import create_buffer_app
 from tests.app_thread import START_S, AppThread, wait_for_url
 from tests.credentials import RUN
 
@@ -26,25 +26,23 @@ class ThreadService(AppThread):
 
 
 class ProcessService:
-    """Arguments as for `serve_buffer`."""
+    """`settings` are those of `LedgerSettings`; the defaults are P = 2, S = 1, G = 2."""
 
-    def __init__(self, folder: Path, **arguments: Any) -> None:
+    def __init__(self, folder: Path, port: int = 0, base_version: int = 0, **settings: Any) -> None:
         self.folder = folder
-        self.arguments = {
-            "ledger": str(folder / "ledger.sqlite"),
-            "ready_file": str(folder / "ready.json"),
-            "groups_per_step": 2,
-            "max_staleness": 1,
-            "group_size": 2,
-        } | arguments
+        self.port = port
+        self.base_version = base_version
+        self.settings = {"groups_per_step": 2, "max_staleness": 1, "group_size": 2} | settings
         self.start()
 
     def start(self) -> None:
-        script = "import json, sys; from asyncrl.services.buffer import serve_buffer; "
-        script += "serve_buffer(**json.loads(sys.argv[1]))"
         ready = self.folder / "ready.json"
         ready.unlink(missing_ok=True)
-        self.process = subprocess.Popen([sys.executable, "-c", script, json.dumps(self.arguments)])
+        script = "import json, sys; from asyncrl.services.buffer.service import *; "
+        script += "serve_buffer(*sys.argv[1:2], LedgerSettings(**json.loads(sys.argv[2])), **json.loads(sys.argv[3]))"
+        served = {"base_version": self.base_version, "port": self.port, "ready_file": str(ready)}
+        arguments = [str(self.folder / "ledger.sqlite"), json.dumps(self.settings), json.dumps(served)]
+        self.process = subprocess.Popen([sys.executable, "-c", script, *arguments])
         self.url = wait_for_url(ready, lambda: self.process.poll() is None)
 
     def kill(self) -> None:

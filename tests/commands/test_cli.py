@@ -126,7 +126,7 @@ def test_settings_may_follow_an_option(capsys, monkeypatch):
 def test_a_role_shows_its_own_options_only(capsys, role):
     code, out, _ = run(capsys, "serve", role, "--help")
     assert code == 0 and out.startswith(f"usage: asyncrl serve {role}")
-    own = set(ROLES[role][1])
+    own = set(ROLES[role].OPTIONS)
     assert {option for option in OPTIONS if f"  {option}" in out} == own
 
 

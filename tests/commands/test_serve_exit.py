@@ -5,9 +5,10 @@ import errno
 import pytest
 
 from asyncrl.cli import main
-from asyncrl.commands import serve
 from asyncrl.commands.train import _resumable
 from asyncrl.errors import ConfigError, StopError, UnavailableError
+from asyncrl.services.buffer import command
+from asyncrl.services.command import STOPPED
 
 
 def refused(*_):
@@ -15,8 +16,8 @@ def refused(*_):
 
 
 def test_a_role_that_a_disk_refused_says_so_and_is_not_to_be_started_again(monkeypatch, capsys):
-    monkeypatch.setattr(serve, "_buffer", refused)
-    assert main(["serve", "buffer"]) == serve.STOPPED
+    monkeypatch.setattr(command, "start", refused)
+    assert main(["serve", "buffer"]) == STOPPED
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == (
         "asyncrl: [Errno 28] No space left on device: 'step-000004'; starting again does not help until there is room"
@@ -27,7 +28,7 @@ def test_any_other_error_of_a_role_is_a_crash(monkeypatch):
     def broken(*_):
         raise OSError(errno.ENOENT, "No such file")
 
-    monkeypatch.setattr(serve, "_buffer", broken)
+    monkeypatch.setattr(command, "start", broken)
     with pytest.raises(OSError, match="No such file"):
         main(["serve", "buffer"])
 

@@ -10,7 +10,7 @@ from asyncrl.algo.control.vcpo_lr import scaled_learning_rate
 from asyncrl.algo.correction import m2po, masked, opsm, tv_mask
 from asyncrl.algo.diagnostics.ess import sequence_ess, token_ess
 from asyncrl.algo.diagnostics.mismatch import divergence
-from asyncrl.algo.diagnostics.staleness import lag_summary
+from asyncrl.algo.diagnostics.token_lags import lag_summary
 from asyncrl.algo.entropy import entropy_from_logits
 from asyncrl.algo.inputs import count_totals
 from asyncrl.algo.loss import distill, preference

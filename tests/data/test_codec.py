@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.data import codec
-from asyncrl.data.conversation import MAX_CHARACTERS
+from asyncrl.data.transcript import MAX_CHARACTERS
 from asyncrl.errors import InputError
 from asyncrl.types import FailureClass, Group, Lease, Status, Task, Trajectory, Turn
 

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from asyncrl.data.conversation import encode_conversation
 from asyncrl.data.table import TrajectoryTable, TrajectoryWriter
+from asyncrl.data.transcript import encode_conversation
 from asyncrl.types import FailureClass, Status
 from tests.train.factories import group, trajectory
 

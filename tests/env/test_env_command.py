@@ -6,7 +6,7 @@ import json
 import pytest
 
 from asyncrl.cli import main
-from asyncrl.env.adapters.needs import AdapterEnv, need
+from asyncrl.env.adapters.requirements import AdapterEnv, need
 from asyncrl.errors import ConfigError
 from asyncrl.import_path import load_object
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from asyncrl.env.protocol import Action, Step
-from asyncrl.env.sandbox.jail.client import LauncherClient
+from asyncrl.sandbox.jail.client import LauncherClient
 
 
 def play(env: Any, *actions: Action) -> list[Step]:

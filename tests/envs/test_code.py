@@ -8,14 +8,14 @@ import pytest
 
 from asyncrl.env.check import check_env
 from asyncrl.env.protocol import Action, ToolCall
-from asyncrl.env.sandbox import languages
-from asyncrl.env.sandbox.bubblewrap import BubblewrapSandbox
-from asyncrl.env.sandbox.jail.client import LauncherClient
 from asyncrl.envs.code.env import Code
-from asyncrl.envs.code.judge import extract, judge, same
+from asyncrl.envs.code.grading import extract, judge, same
 from asyncrl.envs.code.problems import LEVELS, make
 from asyncrl.envs.code.programs import idioms, render, run
 from asyncrl.errors import ConfigError
+from asyncrl.sandbox import languages
+from asyncrl.sandbox.bubblewrap import BubblewrapSandbox
+from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.types import Task
 
 HERE = __name__

@@ -10,10 +10,10 @@ import pytest
 from asyncrl.env.check import check_env, to_action
 from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, ToolCall
-from asyncrl.env.sandbox.jail.client import LauncherClient
 from asyncrl.envs.math_tool.data import LEVELS
 from asyncrl.envs.math_tool.env import MathTool
 from asyncrl.envs.math_tool.reward import Grader, extract
+from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.types import Task
 
 

@@ -15,9 +15,9 @@ from asyncrl.env.registry import load_env
 from asyncrl.envs.mix.env import Mix, read_parts
 from asyncrl.errors import ConfigError, UnavailableError
 from asyncrl.launch.tasks import plan_tasks
-from asyncrl.rollout.guide import hint
+from asyncrl.rollout.given_prefix import hint
 from asyncrl.types import Task
-from tests.scripts import SCRIPTS, load_script
+from tests.scripts import load_script
 
 PARTS = {
     "gridworld": {"weight": 2},
@@ -147,8 +147,7 @@ def test_parts_that_are_wrong_are_named(parts, words):
 
 
 def test_the_share_benchmark_knows_the_part_of_a_planned_task(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
     monkeypatch.setenv("PYTHONPATH", "")
     planned = list(islice(plan_tasks(load_config("mixed_grpo"))._tasks, 20))
-    part_of = load_script("bench_mix").part_of
+    part_of = load_script("bench/bench_mix").part_of
     assert [part_of(task.id) for task in planned] == [task.data["part"] for task in planned]

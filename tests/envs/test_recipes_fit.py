@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.config import load_config
 from asyncrl.env.registry import load_env
-from asyncrl.env.sandbox.jail.client import LauncherClient
 from asyncrl.envs.browser import chromium
 from asyncrl.errors import ConfigError
-from asyncrl.rollout.render import ChatRenderer
+from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.train.demonstrations import demonstrations, encode
 from asyncrl.train.sft import _texts
 from asyncrl.train.tiny_model import build_tokenizer

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from asyncrl.env.sandbox.jail.client import LauncherClient
-from asyncrl.env.sandbox.protocol import ExecResult, SandboxSpec
 from asyncrl.envs.sandboxed import LazySandbox, describe
+from asyncrl.sandbox.jail.client import LauncherClient
+from asyncrl.sandbox.protocol import ExecResult, SandboxSpec
 
 
 def in_loop(coroutine):

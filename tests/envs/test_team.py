@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from asyncrl.algo.advantage.multi_agent import multi_agent
-from asyncrl.clients.env import LocalEnvs
+from asyncrl.chat.renderer import Limits
+from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.env.check import check_env, to_action
 from asyncrl.env.protocol import MAIN_AGENT, Action, ToolCall
 from asyncrl.envs.team.env import Team
+from asyncrl.generation import Generated
 from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
-from asyncrl.rollout.generate import Generated
 from asyncrl.rollout.group import run_group
-from asyncrl.rollout.render import Limits
-from asyncrl.rollout.toolcalls import parse_hermes
-from asyncrl.train.batch import advantage_batch, build_step_batch, pad_rows
+from asyncrl.services.env.client import LocalEnvs
 from asyncrl.train.demonstrations import demonstrations, encode
+from asyncrl.train.step_batch import advantage_batch, build_step_batch, pad_rows
 from asyncrl.types import Lease, Task
 
 

@@ -6,11 +6,11 @@ import httpx
 import numpy as np
 import pytest
 
-from asyncrl.gateway.episodes import Episodes
+from asyncrl.chat.tool_calls import parse_hermes
+from asyncrl.gateway.open_episodes import Episodes
 from asyncrl.gateway.sampler import Sampler
-from asyncrl.rollout.generate import Generated
-from asyncrl.rollout.toolcalls import parse_hermes
-from asyncrl.services.gateway import create_gateway_app
+from asyncrl.generation import Generated
+from asyncrl.services.gateway.service import create_gateway_app
 from tests.credentials import RUN, TOKEN
 
 CONTEXT = 256

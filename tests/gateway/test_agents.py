@@ -16,7 +16,7 @@ from asyncrl.buffer.admission import judge as admit
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.errors import ConfigError, InfrastructureError, InputError
-from asyncrl.gateway.agent_group import AgentRunner, AgentSettings, LocalHost, judge
+from asyncrl.gateway.agent_runner import AgentRunner, AgentSettings, LocalHost, judge
 from asyncrl.gateway.agents import CallableAgent, CommandAgent, OpenEpisode, Report, load_agent, parse_report
 from asyncrl.types import FailureClass, Lease, Status, Task
 

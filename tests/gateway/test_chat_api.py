@@ -6,7 +6,7 @@ import numpy as np
 import openai
 import pytest
 
-from asyncrl.data.conversation import read_conversation
+from asyncrl.data.transcript import read_conversation
 from asyncrl.errors import InfrastructureError
 from asyncrl.types import FailureClass, Status
 from tests.credentials import TOKEN

@@ -6,13 +6,13 @@ import json
 import msgpack
 import pytest
 
+from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.data.codec import trajectory_from_map
 from asyncrl.errors import InfrastructureError, UnavailableError
-from asyncrl.gateway.episode import EpisodeSpec
-from asyncrl.gateway.episodes import ENDED_S, Episodes, NoEpisode
+from asyncrl.gateway.open_episodes import ENDED_S, Episodes, NoEpisode
 from asyncrl.gateway.pauses import FIRST_GUESS_S, MARGIN, Pauses
+from asyncrl.gateway.recorded_episode import EpisodeSpec
 from asyncrl.gateway.sampler import Sampler
-from asyncrl.rollout.toolcalls import parse_hermes
 from tests.credentials import TOKEN
 
 USER = {"role": "user", "content": "q"}

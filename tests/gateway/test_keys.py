@@ -7,7 +7,7 @@ import anthropic
 import openai
 import pytest
 
-from asyncrl.gateway.episodes import NoEpisode
+from asyncrl.gateway.open_episodes import NoEpisode
 from asyncrl.types import Decoding
 from tests.credentials import TOKEN
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from asyncrl.gateway.conversation import chat_conversation
+from asyncrl.chat.renderer import ChatRenderer
+from asyncrl.gateway.chat_history import chat_conversation
 from asyncrl.gateway.prefixes import _rest
 from asyncrl.gateway.tree import Call
-from asyncrl.rollout.generate import Generated
-from asyncrl.rollout.render import ChatRenderer
+from asyncrl.generation import Generated
 
 USER = {"role": "user", "content": "goal"}
 

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.errors import InputError
-from asyncrl.gateway.conversation import chat_conversation
+from asyncrl.gateway.chat_history import chat_conversation
 from asyncrl.gateway.export import Verdict, export_tree
 from asyncrl.gateway.pieces import cut_at_stop, settled
 from asyncrl.gateway.tree import Call, CallTree, digest, path, token_ids
-from asyncrl.rollout.generate import Generated
+from asyncrl.generation import Generated
 from asyncrl.types import NOT_SAMPLED
 
 CALL = {"id": "x", "type": "function", "function": {"name": "f", "arguments": '{"a": 1, "b": [2]}'}}

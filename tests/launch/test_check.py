@@ -10,7 +10,7 @@ import pytest
 
 from asyncrl.cli import main
 from asyncrl.config import load_config
-from asyncrl.env.settings import check_settings
+from asyncrl.env.config_check import check_settings
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.launch.check import check_evaluation, check_model, check_run
 

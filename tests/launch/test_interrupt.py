@@ -8,9 +8,9 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.endpoint import stop_file
-from asyncrl.launch.folder import RunFolder
-from asyncrl.launch.processes import spawn
+from asyncrl.launch.process_group import spawn
 from asyncrl.launch.train import TrainRun
+from asyncrl.run.folder import RunFolder
 
 OBEDIENT = """
 import pathlib, time
@@ -73,7 +73,7 @@ def test_a_trainer_that_does_not_save_in_time_is_not_waited_for(interrupted, cap
 
 
 def test_a_second_interruption_stops_at_once(interrupted, monkeypatch):
-    monkeypatch.setattr("asyncrl.launch.processes.STOP_GRACE_S", 3000.0)
+    monkeypatch.setattr("asyncrl.launch.process_group.STOP_GRACE_S", 3000.0)
     run = interrupted(DEAF)
 
     def again(seconds):

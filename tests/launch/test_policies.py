@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.folder import RunFolder
 from asyncrl.launch.policies import check_same_tokenizer
 from asyncrl.launch.train import TrainRun
-from asyncrl.train.progress import read_metrics
+from asyncrl.run.folder import RunFolder
+from asyncrl.run.metrics import read_metrics
 from tests.runs import CACHE, processes_of, weight_folders
 
 pytestmark = pytest.mark.slow

@@ -4,8 +4,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from asyncrl.config import parse_config
-from asyncrl.launch.folder import RunFolder
-from tests.scripts import load_script
+from asyncrl.run.folder import RunFolder
+from asyncrl.testing.attached_run import AttachedRun, SharedEngine
 
 pytestmark = pytest.mark.slow
 STEPS, GROUPS, SIZE = 6, 4, 4
@@ -36,15 +36,14 @@ def config_of(model, schedule, buffer):
 @pytest.fixture(scope="module")
 def train(tiny_model, tmp_path_factory):
     """`train(schedule, buffer)` -> summary and the trained episodes of each step, from the same weights every time."""
-    studies = load_script("study_runs")
     folder = tmp_path_factory.mktemp("schedules")
-    shared = studies.SharedEngine(config_of(tiny_model, "partial", {}), folder / "engine")
+    shared = SharedEngine(config_of(tiny_model, "partial", {}), folder / "engine")
 
     def run(schedule, buffer):
         shared.reset()
         path = folder / "-".join([schedule, *buffer])
         with RunFolder(path) as run_folder:
-            summary = studies.AttachedRun(config_of(tiny_model, schedule, buffer), run_folder, shared).run()
+            summary = AttachedRun(config_of(tiny_model, schedule, buffer), run_folder, shared).run()
         files = sorted((path / "trajectories").glob("step-*.parquet"))
         return summary, [pq.read_table(file).to_pylist() for file in files]
 

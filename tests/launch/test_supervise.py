@@ -11,8 +11,8 @@ import urllib.request
 import pytest
 
 from asyncrl.errors import StorageError, UnavailableError
-from asyncrl.launch.processes import Family, spawn
-from asyncrl.launch.signs import FileSigns, HttpSigns
+from asyncrl.launch.health_probes import FileSigns, HttpSigns
+from asyncrl.launch.process_group import Family, spawn
 from asyncrl.launch.supervise import MAX_DEATHS, Supervisor
 
 START_S = 60.0

@@ -5,15 +5,15 @@ import asyncio
 import numpy as np
 import pytest
 
-from asyncrl.clients.env import LocalEnvs
-from asyncrl.data.conversation import read_conversation
+from asyncrl.chat.renderer import Limits
+from asyncrl.chat.tool_calls import parse_hermes
+from asyncrl.data.transcript import read_conversation
 from asyncrl.env.protocol import Env, Step
 from asyncrl.errors import AgentError, InfrastructureError
+from asyncrl.generation import Generated
 from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
-from asyncrl.rollout.generate import Generated
 from asyncrl.rollout.group import run_group
-from asyncrl.rollout.render import Limits
-from asyncrl.rollout.toolcalls import parse_hermes
+from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import FailureClass, Lease, Status, Task
 
 HERE = __name__

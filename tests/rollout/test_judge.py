@@ -7,7 +7,7 @@ import pytest
 from asyncrl.errors import JudgeError
 from asyncrl.rollout.judge import Judging, with_score
 from asyncrl.types import FailureClass, Status, Task
-from tests.rollout.test_conversation import make_runner as make_team
+from tests.chat.test_conversation import make_runner as make_team
 from tests.rollout.test_episode import Scripted, make_runner
 from tests.train.factories import trajectory
 
@@ -86,7 +86,7 @@ def test_an_episode_that_failed_is_not_judged(renderer):
 def test_every_agent_of_an_episode_gets_the_score(renderer, mode, rewards):
     runner = make_team(renderer)
     runner.judging = Judging(Fixed(0.25), mode)
-    found = asyncio.run(runner.play(Task("t", "tests.rollout.test_conversation:Asking", 0), 0, "e"))
+    found = asyncio.run(runner.play(Task("t", "tests.chat.test_conversation:Asking", 0), 0, "e"))
     assert [t.reward for t in found] == rewards
     assert [t.components["judge"] for t in found] == [0.25] * 3
     assert found[0].turns[-1].reward == (0.25 if mode == "replace" else 1.25)
@@ -95,5 +95,5 @@ def test_every_agent_of_an_episode_gets_the_score(renderer, mode, rewards):
 def test_no_agent_of_an_episode_without_a_judgement_is_trained_with_the_environments_reward(renderer):
     runner = make_team(renderer)
     runner.judging = Judging(Fixed(None))
-    found = asyncio.run(runner.play(Task("t", "tests.rollout.test_conversation:Asking", 0), 0, "e"))
+    found = asyncio.run(runner.play(Task("t", "tests.chat.test_conversation:Asking", 0), 0, "e"))
     assert [(t.failure, t.usable) for t in found] == [(FailureClass.JUDGE, False)]

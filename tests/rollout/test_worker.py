@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
-from asyncrl.clients.env import LocalEnvs
+from asyncrl.chat.renderer import Limits
+from asyncrl.chat.tool_calls import parse_hermes
+from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.env.protocol import Env, Step
 from asyncrl.errors import EnvironmentFailure, InputError, UnavailableError
-from asyncrl.rollout.builder import TrajectoryBuilder
+from asyncrl.generation import Generated
 from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
-from asyncrl.rollout.generate import Generated
 from asyncrl.rollout.group import run_group
-from asyncrl.rollout.render import Limits
-from asyncrl.rollout.toolcalls import parse_hermes
 from asyncrl.rollout.worker import RolloutLoop, WorkerCounters
+from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import GREEDY_REWARD, FailureClass, Group, Status, Task
 
 DEADLINE_S = 20.0

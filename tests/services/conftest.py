@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from asyncrl.clients.engine import EngineClient
+from asyncrl.services.engine.client import EngineClient
 from asyncrl.weights.files import write_weights
 
 TOLERANCE = 1e-5

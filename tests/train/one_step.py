@@ -16,14 +16,14 @@ import torch
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import TrainConfig, parse_config
-from asyncrl.train.anchors import Anchors
-from asyncrl.train.batch import StepBatch, build_step_batch, pad_rows
+from asyncrl.train.auxiliary_models import Anchors
 from asyncrl.train.checkpoint import save_policy
 from asyncrl.train.controls import make_controls
-from asyncrl.train.engine import TrainEngine
+from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.models import load_anchors, load_trained
 from asyncrl.train.policy import load_policy
 from asyncrl.train.step import StepReport, StepSettings, train_step
+from asyncrl.train.step_batch import StepBatch, build_step_batch, pad_rows
 from asyncrl.train.stream import StreamedStep
 from asyncrl.types import Group
 from tests.train.factories import batch_of_groups

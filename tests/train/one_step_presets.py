@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from asyncrl.train.batch import build_step_batch
-from asyncrl.train.engine import leave_distributed
+from asyncrl.train.deepspeed_engine import leave_distributed
+from asyncrl.train.step_batch import build_step_batch
 from tests.train.factories import batch_of_groups
 from tests.train.one_step import Learner
 

@@ -8,7 +8,6 @@ import torch
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import parse_config
-from asyncrl.train.batch import build_step_batch, pad_rows
 from asyncrl.train.controls import (
     BaselineTracker,
     KlController,
@@ -17,6 +16,7 @@ from asyncrl.train.controls import (
     prompt_key,
     successes,
 )
+from asyncrl.train.step_batch import build_step_batch, pad_rows
 from tests.train.factories import batch_of_groups, group, trajectory
 from tests.train.one_step import Learner
 

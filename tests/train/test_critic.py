@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from asyncrl.train.batch import build_step_batch, pad_rows
+from asyncrl.train.step_batch import build_step_batch, pad_rows
 from tests.train.factories import group
 from tests.train.one_step import Learner, snapshot
 

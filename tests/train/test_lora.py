@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM
 
 from asyncrl.config import override_config, parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.train.batch import build_step_batch, pad_rows
 from asyncrl.train.checkpoint import save_policy
 from asyncrl.train.full_state import gather_state, load_state
 from asyncrl.train.lora import published
 from asyncrl.train.policy import load_frozen, load_policy
+from asyncrl.train.step_batch import build_step_batch, pad_rows
 from tests.train.factories import batch_of_groups
 from tests.train.one_step import snapshot
 from tests.train.one_step_lora import LORA, adapted, two_steps

@@ -8,9 +8,9 @@ from asyncrl.algo.objective import build_objective
 from asyncrl.commands.replay import run as replay_command
 from asyncrl.config import parse_config
 from asyncrl.errors import InputError, StopError
-from asyncrl.train.anchors import Anchors
-from asyncrl.train.batch import build_step_batch
+from asyncrl.train.auxiliary_models import Anchors
 from asyncrl.train.poison import PoisonFolder, replay
+from asyncrl.train.step_batch import build_step_batch
 from asyncrl.train.trainer import Trainer
 from asyncrl.weights.publish import PublishReport
 from tests.train.factories import batch_of_groups, group

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asyncrl.algo.presets import PRESETS
-from asyncrl.train.batch import build_step_batch
+from asyncrl.train.step_batch import build_step_batch
 from tests.train.factories import batch_of_groups
 from tests.train.one_step import Learner, near_policy, snapshot
 from tests.train.one_step_presets import SECTIONS, run

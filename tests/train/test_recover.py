@@ -9,8 +9,8 @@ from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import SftPhaseConfig, parse_config
 from asyncrl.data.codec import decode_group
 from asyncrl.errors import InputError
-from asyncrl.train.anchors import Anchors
-from asyncrl.train.checkpoints import checkpoint_path, complete_checkpoints, state_folder
+from asyncrl.run.checkpoints import checkpoint_path, complete_checkpoints, state_folder
+from asyncrl.train.auxiliary_models import Anchors
 from asyncrl.train.recover import recover
 from asyncrl.train.resume import Checkpointer
 from asyncrl.train.sft_phase import SftPhase

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from asyncrl.errors import InputError
-from asyncrl.train.checkpoints import checkpoint_path, complete_checkpoints, loadable_policy, state_folder
+from asyncrl.run.checkpoints import checkpoint_path, complete_checkpoints, loadable_policy, state_folder
 from asyncrl.train.full_state import gather_state, load_state
 from asyncrl.train.resume import Checkpointer, newest_usable
 from tests.train.one_step import make_engine, snapshot, step_once

@@ -8,12 +8,12 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from asyncrl.clients.engine import EngineClient
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, InfrastructureError
-from asyncrl.train.batch import build_step_batch, pad_rows
+from asyncrl.services.engine.client import EngineClient
 from asyncrl.train.policy import load_frozen
 from asyncrl.train.scoring import KEY, EngineScorer, read_prompt_logprobs
+from asyncrl.train.step_batch import build_step_batch, pad_rows
 from asyncrl.train.supported import check_supported
 from asyncrl.train.tiny_model import build_model, save
 from asyncrl.weights.files import write_weights

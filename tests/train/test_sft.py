@@ -8,13 +8,13 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from asyncrl.clients.env import LocalEnvs
+from asyncrl.chat.renderer import Limits, load_renderer
+from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.config import parse_config
 from asyncrl.env.registry import load_env
+from asyncrl.generation import Generated
 from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
-from asyncrl.rollout.generate import Generated
-from asyncrl.rollout.render import Limits, load_renderer
-from asyncrl.rollout.toolcalls import parse_hermes
+from asyncrl.services.env.client import LocalEnvs
 from asyncrl.train.demonstrations import demonstrations, encode
 from asyncrl.train.sft import train_base_model
 

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.errors import ConfigError
-from asyncrl.train.anchors import Anchors
-from asyncrl.train.batch import build_step_batch, pad_rows
+from asyncrl.train.auxiliary_models import Anchors
+from asyncrl.train.step_batch import build_step_batch, pad_rows
 from tests.train.factories import batch_of_groups, group
 from tests.train.one_step import make_engine, snapshot, step_once
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from asyncrl.errors import StaleError
-from asyncrl.train.batch import advantage_batch, build_step_batch, pad_rows
 from asyncrl.train.step import split_minibatches
+from asyncrl.train.step_batch import advantage_batch, build_step_batch, pad_rows
 from asyncrl.train.trainer import token_lags
 from asyncrl.types import FailureClass, Status
 from tests.train.factories import batch_of_groups, group, trajectory

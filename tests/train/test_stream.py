@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from asyncrl.algo.objective import build_objective
-from asyncrl.train.batch import advantage_batch, build_step_batch
+from asyncrl.train.step_batch import advantage_batch, build_step_batch
 from asyncrl.train.supported import GROUP_LOCAL
 from tests.train.factories import batch_of_groups, group
 from tests.train.one_step import make_engine, make_stream, snapshot, step_once, stream_once

@@ -7,8 +7,8 @@ import torch
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import parse_config
 from asyncrl.errors import DeadlineError, StaleError, UnavailableError
-from asyncrl.services.trainer import Recorder, make_checkpointer
-from asyncrl.train.anchors import Anchors
+from asyncrl.services.trainer.service import Recorder, make_checkpointer
+from asyncrl.train.auxiliary_models import Anchors
 from asyncrl.train.resume import Checkpointer
 from asyncrl.train.schedule import settle
 from asyncrl.train.trainer import Trainer

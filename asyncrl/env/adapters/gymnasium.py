@@ -6,7 +6,7 @@ import zlib
 from typing import Any, ClassVar
 
 from asyncrl.env.adapters.gym_text import TextOf, ansi_text, minigrid_text, plain_text
-from asyncrl.env.adapters.needs import AdapterEnv
+from asyncrl.env.adapters.requirements import AdapterEnv
 from asyncrl.env.protocol import Action, Step
 from asyncrl.import_path import load_module, load_object
 from asyncrl.types import Message, Task

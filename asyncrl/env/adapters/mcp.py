@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from asyncrl.env.adapters.calls import answer_calls, assistant_message
 from asyncrl.env.adapters.mcp_link import McpLink
-from asyncrl.env.adapters.needs import AdapterEnv
+from asyncrl.env.adapters.requirements import AdapterEnv
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import ConfigError
 from asyncrl.import_path import load_object

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from asyncrl.env.adapters.calls import CallRefused, tool_schema
-from asyncrl.env.adapters.needs import need
+from asyncrl.env.adapters.requirements import need
 from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.import_path import load_object
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from asyncrl.env.adapters.calls import CallRefused, answer_calls, tool_schema
-from asyncrl.env.adapters.needs import AdapterEnv
 from asyncrl.env.adapters.openenv_socket import InvalidAction, OpenEnvSocket
+from asyncrl.env.adapters.requirements import AdapterEnv
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AgentError
 from asyncrl.import_path import load_object

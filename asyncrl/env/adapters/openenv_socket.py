@@ -8,7 +8,7 @@ import json
 import os
 from typing import Any
 
-from asyncrl.env.adapters.needs import need
+from asyncrl.env.adapters.requirements import need
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError, UnavailableError
 
 EXTRA = "openenv"

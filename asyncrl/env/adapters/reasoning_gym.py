@@ -6,7 +6,7 @@ import zlib
 from typing import Any, ClassVar
 
 from asyncrl.env.adapters.harmless import is_harmless
-from asyncrl.env.adapters.needs import AdapterEnv
+from asyncrl.env.adapters.requirements import AdapterEnv
 from asyncrl.env.protocol import Action, Step
 from asyncrl.types import Message, Task
 

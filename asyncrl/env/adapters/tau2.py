@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from asyncrl.env.adapters.calls import assistant_message, tool_schema
-from asyncrl.env.adapters.needs import AdapterEnv
+from asyncrl.env.adapters.requirements import AdapterEnv
 from asyncrl.env.adapters.tau2_domain import (
     STOPS,
     as_text,

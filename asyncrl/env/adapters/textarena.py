@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from asyncrl.env.adapters.needs import AdapterEnv
 from asyncrl.env.adapters.own_random import OwnRandom
+from asyncrl.env.adapters.requirements import AdapterEnv
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import EnvironmentFailure
 from asyncrl.import_path import load_object

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from asyncrl.env.adapters.needs import AdapterEnv
+from asyncrl.env.adapters.requirements import AdapterEnv
 from asyncrl.env.adapters.textworld_games import GameSize, game_file
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import ConfigError

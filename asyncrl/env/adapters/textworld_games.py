@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from asyncrl.env.adapters.needs import need
+from asyncrl.env.adapters.requirements import need
 
 EXTRA = "textworld"
 _making = threading.Lock()

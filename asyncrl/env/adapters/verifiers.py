@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from asyncrl.env.adapters.calls import assistant_message
-from asyncrl.env.adapters.needs import AdapterEnv
+from asyncrl.env.adapters.requirements import AdapterEnv
 from asyncrl.env.adapters.verifiers_load import load_environment, row, rows
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AgentError, ConfigError, EnvironmentFailure, InfrastructureError

@@ -9,7 +9,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
-from asyncrl.env.adapters.needs import need
+from asyncrl.env.adapters.requirements import need
 from asyncrl.errors import ConfigError
 from asyncrl.import_path import load_object
 

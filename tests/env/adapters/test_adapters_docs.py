@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.env.adapters.needs import AdapterEnv
+from asyncrl.env.adapters.requirements import AdapterEnv
 from asyncrl.env.registry import ENVS, load_env
 
 DOCS = (Path(__file__).parents[3] / "docs" / "adapters.md").read_text()

@@ -8,7 +8,7 @@ import pytest
 
 from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, ToolCall
-from asyncrl.env.workers.pool import WorkerPool
+from asyncrl.services.env.workers.pool import WorkerPool
 from asyncrl.types import Task
 
 pytest.importorskip("mcp")

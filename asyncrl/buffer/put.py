@@ -1,0 +1,113 @@
+"""Accepting finished groups: what was leased, once, fresh enough, and fit to train on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from asyncrl.buffer.admission import judge
+from asyncrl.buffer.failures import note_failures
+from asyncrl.buffer.leases import Leases
+from asyncrl.buffer.ledger_settings import LedgerSettings
+from asyncrl.buffer.store import Store
+from asyncrl.data.codec import decode_task, encode_group
+from asyncrl.errors import InputError, StaleError
+from asyncrl.types import MAX_REWARD, NOT_SAMPLED, Group, Task, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """What became of a group: `outcome` is "ready", "dropped", "retried" or "failed"."""
+
+    outcome: str
+    reason: str = ""
+    duplicate: bool = False
+
+
+class Intake:
+    """Takes groups in. Runs inside a transaction of its caller."""
+
+    def __init__(self, store: Store, settings: LedgerSettings, leases: Leases) -> None:
+        self.store = store
+        self.settings = settings
+        self.leases = leases
+
+    def put(self, group: Group, body: bytes | None) -> PutResult:
+        s = self.settings
+        seq, task, state, version, attempts, reason = self.leases.find(
+            group.id, "seq, body, state, version, attempts, reason"
+        )
+        if state != "leased":
+            outcome = state if state in ("dropped", "failed") else "ready"
+            return PutResult(outcome, reason or "", duplicate=True)
+        oldest, newest = self._check(group, decode_task(task), version)
+        verdict = judge(group, s.group_size, s.drop_no_signal, s.max_tokens)
+        note_failures(self.store, group, verdict.failure)
+        # A group that is tried again stays leased until `lose` decides.
+        state = "leased" if verdict.outcome == "retry" else verdict.outcome
+        self.store.execute(
+            "UPDATE tasks SET state = ?, reason = ?, usable = ?, reward_sum = ?, tokens = tokens + ?, oldest = ?, "
+            "newest = ? WHERE seq = ?",
+            (state, verdict.reason, verdict.usable, verdict.reward_sum, verdict.tokens, oldest, newest, seq),
+        )
+        if verdict.outcome == "retry":
+            again = self.leases.lose(seq, attempts, verdict.failure, verdict.reason)
+            return PutResult("retried" if again else "failed", verdict.reason)
+        if verdict.outcome == "ready":
+            self.store.execute(
+                "INSERT OR REPLACE INTO bodies VALUES (?, ?)", (seq, body or encode_group(group))
+            )
+        return PutResult(verdict.outcome, verdict.reason)
+
+    def _check(self, group: Group, task: Task, version: int) -> tuple[int, int]:
+        """Return the lowest and highest version among sampled tokens."""
+        size = self.settings.group_size
+        if group.task.id != task.id:
+            raise InputError(
+                f"group.task.id: must be {task.id!r}, which {group.id} leased, got {group.task.id!r}"
+            )
+        if group.task != task:
+            raise InputError(
+                f"group.task: must be what {group.id} leased, task {task.id!r} as it was planned"
+            )
+        if group.version != version:
+            raise InputError(
+                f"group.version: must be the version at admission, {version}, got {group.version}"
+            )
+        episodes = {t.rollout for t in group.trajectories}
+        if episodes != set(range(size)):
+            raise InputError(f"group.trajectories: must hold {size} episodes, got {len(episodes)}")
+        # While weights are published, engines serve the next version before the ledger knows of it; that is between
+        # the take of a batch and its commit.
+        current, vocab_size = self.store.fact("version"), self.settings.vocab_size
+        limit = current + (self.store.fact("taken") == current)
+        oldest, newest = limit, NOT_SAMPLED
+        for t in group.trajectories:
+            _check_rewards(t)
+            if vocab_size and t.num_tokens and (highest := int(t.token_ids.max())) >= vocab_size:
+                raise InputError(
+                    f"group.trajectories[{t.episode_index}].token_ids: must be below {vocab_size}, the model's "
+                    f"vocabulary, got {highest}"
+                )
+            if not t.num_sampled:
+                continue
+            sampled = t.versions[t.loss_mask]
+            low, high = int(sampled.min()), int(sampled.max())
+            where = f"group.trajectories[{t.episode_index}].versions"
+            if low < version:
+                raise StaleError(f"{where}: must be at least {version}, the version at admission, got {low}")
+            if high > limit:
+                raise InputError(
+                    f"{where}: must be at most {limit}, the newest version there can be, got {high}"
+                )
+            oldest, newest = min(oldest, low), max(newest, high)
+        return oldest, newest
+
+
+def _check_rewards(t: Trajectory) -> None:
+    """Raise `InputError` for a reward that no environment service would have passed on."""
+    rewards = {"reward": t.reward, **{f"turns[{n}].reward": turn.reward for n, turn in enumerate(t.turns)}}
+    for name, reward in (rewards | t.components).items():
+        if not -MAX_REWARD <= reward <= MAX_REWARD:
+            raise InputError(
+                f"group.trajectories[{t.episode_index}].{name}: must lie in ±{MAX_REWARD:g}, got {reward:g}"
+            )

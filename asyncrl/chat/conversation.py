@@ -1,0 +1,181 @@
+"""The conversations of one episode: one for each agent that takes part, each with tokens of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asyncrl.chat.renderer import ChatRenderer
+from asyncrl.chat.trajectory_builder import TrajectoryBuilder
+from asyncrl.env.protocol import MAIN_AGENT, Action, Step, tool_call_id
+from asyncrl.errors import AgentError, EnvironmentFailure, EpisodeError, InputError
+from asyncrl.types import Message, Status, Task, Trajectory
+
+
+class Conversation:
+    """What one agent reads and writes, as messages and as tokens."""
+
+    def __init__(
+        self,
+        builder: TrajectoryBuilder,
+        renderer: ChatRenderer,
+        messages: list[Message],
+        tools: list[dict[str, Any]],
+    ) -> None:
+        self.builder = builder
+        self.renderer = renderer
+        self.tools = tools
+        self.num_opening = len(messages)
+        self.messages = builder.conversation = list(messages)
+        self._expected: list[str] = []
+        """Ids of the calls that the last turn made, malformed ones included."""
+        try:
+            builder.add_context(renderer.opening(messages, tools))
+        except InputError as error:
+            raise _environment(builder, error) from error
+
+    def hear(self, messages: list[Message], observation_id: str) -> None:
+        """Append what answers the last turn.
+
+        Raises `AgentError` where the chat template refuses it for the number of calls that the turn made, and
+        `EnvironmentFailure` where it refuses it for anything else.
+        """
+        messages = _with_ids(messages, self._expected)
+        try:
+            ids = self.renderer.observation(messages, self.tools)
+        except InputError as error:
+            raise self._blame(messages, error) from error
+        self.builder.add_context(ids, observation_id)
+        self.messages += messages
+
+    def unhear(self) -> None:
+        """Take back what answered the last turn and nobody read: with it the trajectory would be too long to train."""
+        self.builder.drop_context()
+        while len(self.messages) > self.num_opening and self.messages[-1]["role"] != "assistant":
+            self.messages.pop()
+
+    def say(self, action: Action, text: str = "") -> None:
+        """Append the turn taken last, as the message it was parsed to; `text` is the whole turn."""
+        # A malformed call is in neither the content nor the calls.
+        self.builder.spoken.append((len(self.messages), text if action.parse_errors else ""))
+        self.messages.append(_assistant_message(action))
+        self._expected = action.answer_ids()
+
+    def _blame(self, messages: list[Message], error: InputError) -> EpisodeError:
+        """Return whose failure it is that the template refuses `messages`.
+
+        It is the agent's where its turn made several calls and the template takes the answer to one alone.
+        """
+        answers = [m for m in messages if m["role"] == "tool"]
+        if 1 < len(answers) <= len(self._expected):
+            try:
+                self.renderer.observation([m for m in messages if m not in answers[1:]], self.tools)
+            except InputError:
+                return _environment(self.builder, error)
+            return AgentError(f"a turn of {len(answers)} calls: {error}")
+        return _environment(self.builder, error)
+
+    def history(self) -> dict[str, Any]:
+        """Return whether fresh renderings of the messages agree with the tokens, and where they fork."""
+        matches, forks = self.renderer.compare_history(
+            self.builder.token_ids(),
+            self.messages,
+            self.num_opening,
+            self.builder.sampled_turns(),
+            self.tools,
+        )
+        return {"history_matches": matches, "history_forks": forks}
+
+
+class Conversations:
+    """All conversations of an episode. One goes on at a time; the environment's answers say which."""
+
+    def __init__(self, main: Conversation) -> None:
+        self.current = main
+        self.agent = MAIN_AGENT
+        """Who takes the next turn."""
+        self._by_agent = {MAIN_AGENT: main}
+
+    def turn_to(self, step: Step, task: Task, episode_index: int) -> None:
+        """Give a step's messages to the agent they are for; it takes the next turn.
+
+        An agent that was not there before starts a conversation with them and with the step's tools.
+        """
+        if step.agent is None or step.agent in self._by_agent:
+            if step.agent is not None:
+                self.agent, self.current = step.agent, self._by_agent[step.agent]
+            self.current.hear(step.messages, step.observation_id)
+            return
+        builder = TrajectoryBuilder(task, episode_index)
+        self.current = Conversation(builder, self.current.renderer, step.messages, step.tools or [])
+        self.agent, self._by_agent[step.agent] = step.agent, self.current
+
+    def credit(self, step: Step) -> None:
+        """Credit the turn just taken, and the last turns of other agents that the step names.
+
+        Raises `EnvironmentFailure` when it names one that has taken none.
+        """
+        self.current.builder.add_step(step)
+        for agent, reward in step.rewards.items():
+            found = self._by_agent.get(agent)
+            if found is None or not found.builder.sampled_turns():
+                raise EnvironmentFailure(
+                    f"environment {self.current.builder.task.env!r}: a reward for agent {agent!r}, which has not spoken"
+                )
+            found.builder.add_reward(reward)
+
+    def fail_turn(self) -> None:
+        """Note that the agent ended the episode by a turn that cannot be answered, as environments note it."""
+        main = self._by_agent[MAIN_AGENT].builder
+        self.current.builder.components["agent_error"] = 1.0
+        main.success = False
+
+    def finish(self, status: Status, error: str, check_history: bool) -> tuple[Trajectory, ...]:
+        """Return a trajectory for every agent that has spoken, the main agent's first.
+
+        `info["agent"]` of the others is the part of their name before "/", so that "helper/1" and "helper/2" are two
+        invocations of one agent. They share the main agent's verdict.
+        """
+        found = []
+        for agent, conversation in self._by_agent.items():
+            builder = conversation.builder
+            if agent != MAIN_AGENT and not builder.sampled_turns():
+                continue
+            builder.success = self._by_agent[MAIN_AGENT].builder.success
+            info = conversation.history() if check_history else {}
+            if agent != MAIN_AGENT:
+                info["agent"] = agent_of(agent)
+            found.append(builder.finish(status, error=error, info=info))
+        return tuple(found)
+
+
+def agent_of(name: str) -> str:
+    """Return whose invocation it is: the part of the name before "/"."""
+    return name.partition("/")[0]
+
+
+def _environment(builder: TrajectoryBuilder, error: InputError) -> EnvironmentFailure:
+    return EnvironmentFailure(f"environment {builder.task.env!r}: {error}")
+
+
+def _with_ids(messages: list[Message], expected: list[str]) -> list[Message]:
+    """Return the messages with the id of the call it answers on each tool message without one, in their order."""
+    found, place = [], 0
+    for message in messages:
+        if message["role"] == "tool":
+            if not message.get("tool_call_id"):
+                known = place < len(expected)
+                call_id = expected[place] if known else tool_call_id(place, "more")
+                message = {**message, "tool_call_id": call_id}
+            place += 1
+        found.append(message)
+    return found
+
+
+def _assistant_message(action: Action) -> Message:
+    message: Message = {"role": "assistant", "content": action.content}
+    if action.tool_calls:
+        message["tool_calls"] = [
+            {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+            for call in action.tool_calls
+        ]
+    return message

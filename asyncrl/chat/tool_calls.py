@@ -1,0 +1,171 @@
+"""Assistant text to `Action`, in the tool-call format of the model family.
+
+On well-formed turns these parsers agree with vLLM's own (`tests/chat/test_tool_calls_vllm.py`). Where vLLM gives up
+on a turn with a malformed call and hands it on as plain text, these never raise either, but keep the calls that are
+well-formed and say what is wrong with the others: a message the environment can show the model.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from asyncrl.env.protocol import Action, ToolCall, tool_call_id
+from asyncrl.errors import ConfigError
+
+MAX_DEPTH = 32
+"""Nesting of a call's arguments."""
+_HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_PYTHON_TAG = "<|python_tag|>"
+_TOOL_CALLS = "[TOOL_CALLS]"
+_ARGS = "[ARGS]"
+
+
+def parse_hermes(text: str) -> Action:
+    """Hermes and Qwen: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number of them.
+
+    The content is what stands before the first call.
+    """
+    content, marker, _ = text.partition("<tool_call>")
+    if not marker:
+        return Action(text.strip())
+    return _collect(content, [_decoded(match.group(1)) for match in _HERMES.finditer(text)])
+
+
+def parse_llama(text: str) -> Action:
+    """Llama 3: JSON objects `{"name": ..., "parameters": {...}}`, with `;` between them; other text is dropped.
+
+    A turn that neither starts with an object nor with `<|python_tag|>` and holds no call is an answer.
+    """
+    stripped = text.strip().removeprefix(_PYTHON_TAG).strip()
+    found: list[Any] = []
+    position = stripped.find("{")
+    while position >= 0:
+        try:
+            value, end = _DECODER.raw_decode(stripped, position)
+            found.append(value)
+        except (ValueError, RecursionError) as error:
+            found.append(_Malformed(_reason(error)))
+            break
+        position = stripped.find("{", end)
+    meant = _PYTHON_TAG in text or stripped.startswith("{")
+    if not meant and not any(isinstance(value, dict) and "name" in value for value in found):
+        return Action(text.strip())
+    return _collect("", found or [_Malformed(f"{_PYTHON_TAG} must be followed by a JSON object")])
+
+
+def parse_mistral(text: str) -> Action:
+    """Mistral: `[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]`, and `[TOOL_CALLS]name[ARGS]{...}` repeated.
+
+    The second form, with or without `[ARGS]`, is that of tokenizers from version 11 on.
+    """
+    content, *bodies = text.split(_TOOL_CALLS)
+    if not bodies:
+        return Action(text.strip())
+    values: list[Any] = []
+    for body in bodies:
+        stripped = body.strip()
+        if stripped.startswith(("[", "{")) and not stripped.startswith(_ARGS):
+            value = _decoded(stripped)
+            values += value if isinstance(value, list) else [value]
+            continue
+        name, brace, arguments = stripped.partition("{")
+        if not brace:
+            values.append(
+                _Malformed(f"{_TOOL_CALLS} must be followed by a JSON list or a name and an object")
+            )
+            continue
+        values.append(
+            {"name": name.strip().removesuffix(_ARGS).strip(), "arguments": _decoded(brace + arguments)}
+        )
+    return _collect(content, values)
+
+
+class _Malformed:
+    """Stands for a call that is no JSON."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def _decoded(body: str) -> Any:
+    try:
+        return _DECODER.decode(body.strip())
+    except (ValueError, RecursionError) as error:
+        return _Malformed(_reason(error))
+
+
+def _reason(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def _collect(content: str, values: list[Any]) -> Action:
+    calls: list[ToolCall] = []
+    errors: list[str] = []
+    for number, value in enumerate(values):
+        try:
+            name, arguments = _parse_call(value)
+            calls.append(ToolCall(tool_call_id(number), name, arguments))
+        except ValueError as error:
+            errors.append(f"malformed tool call: {error}")
+    return Action(content.strip(), tuple(calls), tuple(errors))
+
+
+def _parse_call(call: Any) -> tuple[str, dict[str, Any]]:
+    if isinstance(call, _Malformed):
+        raise ValueError(call.reason)
+    if not isinstance(call, dict):
+        raise ValueError("must be a JSON object")
+    name = call.get("name")
+    arguments = call.get("arguments", call.get("parameters", {}))
+    if isinstance(arguments, str):
+        arguments = _decoded(arguments)
+    if isinstance(arguments, _Malformed):
+        raise ValueError(arguments.reason)
+    if not isinstance(name, str) or not name:
+        raise ValueError('needs a "name"')
+    if not isinstance(arguments, dict):
+        raise ValueError('"arguments" must be an object')
+    check_portable([name, arguments], MAX_DEPTH)
+    return name, arguments
+
+
+def check_portable(value: Any, depth: int) -> None:
+    """Raise `ValueError` for what JSON can say and the way to the environment cannot carry."""
+    if depth < 0:
+        raise ValueError("nested too deeply")
+    if isinstance(value, str):
+        if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+            raise ValueError("half a surrogate pair")
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("a number is too large")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            check_portable(key, depth)
+            check_portable(item, depth - 1)
+    elif isinstance(value, list):
+        for item in value:
+            check_portable(item, depth - 1)
+
+
+PARSERS: dict[str, Callable[[str], Action]] = {
+    "hermes": parse_hermes,
+    "llama": parse_llama,
+    "mistral": parse_mistral,
+}
+
+
+def load_parser(name: str) -> Callable[[str], Action]:
+    """Return the parser of a model family. Raises `ConfigError`."""
+    if name not in PARSERS:
+        raise ConfigError(f"model.tool_format: unknown format {name!r}; allowed: {', '.join(PARSERS)}")
+    return PARSERS[name]

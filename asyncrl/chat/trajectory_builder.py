@@ -1,0 +1,144 @@
+"""Collects one episode's tokens and turns into a `Trajectory`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from asyncrl.data.transcript import encode_conversation
+from asyncrl.env.protocol import Step
+from asyncrl.generation import Generated
+from asyncrl.types import NOT_SAMPLED, FailureClass, Message, Status, Task, Trajectory, Turn
+
+
+class TrajectoryBuilder:
+    """Append-only: context tokens, sampled turns, rewards. `finish` freezes them."""
+
+    def __init__(self, task: Task, episode_index: int) -> None:
+        self.task = task
+        self.episode_index = episode_index
+        self.started = time.monotonic()
+        self.conversation: list[Message] = []
+        """The messages so far, as the one who plays the episode keeps them; a judge reads them."""
+        self.spoken: list[tuple[int, str]] = []
+        """Place in `conversation` of each turn taken, and its text where the message does not say all of it."""
+        self.cut_text = ""
+        """What a turn that was cut said; it is no message of the conversation."""
+        self.engine_s = 0.0
+        self.env_s = 0.0
+        self.cached_tokens = 0
+        self.num_tokens = 0
+        self._ids: list[np.ndarray] = []
+        self._logprobs: list[np.ndarray] = []
+        self._versions: list[np.ndarray] = []
+        self._turns: list[Turn] = []
+        self._observation_id = ""
+        self.components: dict[str, float] = {}
+        self.success: bool | None = None
+
+    def token_ids(self) -> np.ndarray:
+        """Return the context so far. [L] int32."""
+        if len(self._ids) > 1:
+            self._ids = [np.concatenate(self._ids)]
+        return self._ids[0] if self._ids else np.empty(0, np.int32)
+
+    def add_context(self, token_ids: np.ndarray, observation_id: str = "") -> None:
+        """Append tokens nobody sampled; the next turn answers `observation_id`."""
+        self._append(
+            token_ids, np.zeros(len(token_ids), np.float32), np.full(len(token_ids), NOT_SAMPLED, np.int32)
+        )
+        self._observation_id = observation_id
+
+    def add_turn(self, generated: Generated) -> None:
+        """Append a sampled turn."""
+        start = self.num_tokens
+        self._append(generated.token_ids, generated.logprobs, generated.versions)
+        self._turns.append(Turn(start, self.num_tokens, 0.0, self._observation_id))
+        self.cached_tokens += generated.cached_tokens
+
+    def add_given_turn(self, token_ids: np.ndarray) -> None:
+        """Append a turn that the policy did not take here: it is played, credited and never trained."""
+        start, observation_id = self.num_tokens, self._observation_id
+        self.add_context(token_ids, observation_id)
+        self._turns.append(Turn(start, self.num_tokens, 0.0, observation_id))
+
+    def drop_context(self) -> None:
+        """Take back the context after the last turn, which nobody answered; the opening stays."""
+        if not self._turns or self._turns[-1].end == self.num_tokens:
+            return
+        self.num_tokens = self._turns[-1].end
+        self._ids = [self.token_ids()[: self.num_tokens]]
+        self._logprobs = [np.concatenate(self._logprobs)[: self.num_tokens]]
+        self._versions = [np.concatenate(self._versions)[: self.num_tokens]]
+
+    def last_turn(self) -> np.ndarray:
+        """Return the ids of the turn sampled last. [N] int32."""
+        turn = self._turns[-1]
+        return self.token_ids()[turn.start : turn.end]
+
+    def sampled_turns(self) -> list[np.ndarray]:
+        """Return the ids of every sampled turn, in order. [N] int32 each."""
+        ids = self.token_ids()
+        return [ids[turn.start : turn.end] for turn in self._turns]
+
+    def add_step(self, step: Step) -> None:
+        """Take the environment's answer to the last turn: its reward, its parts and its verdicts."""
+        self.add_reward(step.reward)
+        self._turns[-1] = replace(self._turns[-1], matches=step.matches)
+        for name, value in step.components.items():
+            self.components[name] = self.components.get(name, 0.0) + value
+        if step.success is not None:
+            self.success = step.success
+
+    def add_reward(self, reward: float) -> None:
+        """Credit the last turn with a reward, and leave the rest of what is known of it."""
+        self._turns[-1] = replace(self._turns[-1], reward=self._turns[-1].reward + reward)
+
+    def finish(
+        self,
+        status: Status,
+        failure: FailureClass | None = None,
+        error: str = "",
+        info: dict[str, Any] | None = None,
+    ) -> Trajectory:
+        """Return the trajectory."""
+        versions = np.concatenate(self._versions) if self._versions else np.empty(0, np.int32)
+        wall_s = time.monotonic() - self.started
+        return Trajectory(
+            task_id=self.task.id,
+            episode_index=self.episode_index,
+            token_ids=self.token_ids(),
+            loss_mask=versions != NOT_SAMPLED,
+            behavior_logprobs=np.concatenate(self._logprobs) if self._logprobs else np.empty(0, np.float32),
+            versions=versions,
+            turns=tuple(self._turns),
+            reward=float(sum(turn.reward for turn in self._turns)),
+            status=status,
+            components=self.components,
+            success=self.success,
+            failure=failure,
+            error=error[:2000],
+            timing={"wall_s": wall_s, "engine_s": self.engine_s, "env_s": self.env_s},
+            info={"cached_tokens": self.cached_tokens, **(info or {})},
+            conversation=self._conversation(),
+        )
+
+    def _conversation(self) -> str:
+        messages, turns = list(self.conversation), {}
+        for number, (place, text) in enumerate(self.spoken):
+            turns[place] = number
+            if text:
+                messages[place] = {**messages[place], "content": text}
+        if self.cut_text:
+            turns[len(messages)] = len(self.spoken)
+            messages.append({"role": "assistant", "content": self.cut_text})
+        return encode_conversation(messages, turns)
+
+    def _append(self, token_ids: np.ndarray, logprobs: np.ndarray, versions: np.ndarray) -> None:
+        self._ids.append(token_ids)
+        self._logprobs.append(logprobs)
+        self._versions.append(versions)
+        self.num_tokens += len(token_ids)

@@ -1,0 +1,146 @@
+"""Whether an environment takes the settings a recipe gives it, found out before anything starts.
+
+Names and types are read from the signatures of its constructor and of `tasks`; what else it refuses shows when one is
+made for the first task, and closed again without being opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import difflib
+import inspect
+import json
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import pydantic
+
+from asyncrl.env.hosting.calls import EnvCalls
+from asyncrl.env.hosting.runtime import CLOSE_TIMEOUT_S, RESET_TIMEOUT_S
+from asyncrl.env.protocol import Env
+from asyncrl.env.registry import ELSEWHERE, load_env
+from asyncrl.errors import ConfigError, EpisodeError, InputError
+from asyncrl.sandbox.backends import choose
+from asyncrl.types import Task
+
+GIVEN = ("self", "task", "cls", "split", "env")
+"""Parameters that are no settings."""
+
+
+def check_settings(name: str, config: Mapping[str, Any], where: str = "env.config") -> None:
+    """Check the names and types of an environment's settings, and of those it passes on to others.
+
+    Raises `ConfigError` naming the key, the value and what is allowed, also for an unknown environment.
+    """
+    env_class = load_env(name)
+    for function, what in (
+        (env_class.__init__, f"environment {name!r}"),
+        (env_class.tasks, f"{name!r}.tasks"),
+    ):
+        parameters = _parameters(function)
+        takes = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD}
+        for key in config:
+            if key not in takes and len(takes) == len(parameters):
+                raise ConfigError(f"{where}.{key}: {what} has no such setting{_hint(key, takes)}")
+        for parameter in parameters:
+            required = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+            if required and parameter.name not in config:
+                raise ConfigError(f"{where}.{parameter.name}: missing; {what} needs it")
+    _check_types(env_class.__init__, config, where)
+    for inner_where, inner_name, inner_config in _inner(env_class, config, where):
+        check_settings(inner_name, inner_config, inner_where)
+
+
+def check_environment(name: str, config: Mapping[str, Any], task: Task, where: str = "env.config") -> None:
+    """Make an environment for `task` and close it. Raises `ConfigError` when it refuses its settings.
+
+    Those it passes on to others are tried on the first training task of each. What a constructor raises beyond that is
+    an environment's failure like any other. Raises `DeadlineError` for one that takes as long as no session may.
+    """
+    env_class = load_env(name)
+    inner = list(_inner(env_class, config, where))
+    for inner_where, inner_name, inner_config in inner:
+        first = first_task(inner_name, inner_config, "train", inner_where)
+        check_environment(inner_name, inner_config, first, inner_where)
+    if inner or name in ELSEWHERE:
+        return
+    backend = dict({p.name: p.default for p in _parameters(env_class.__init__)}, **config).get("sandbox")
+    try:
+        asyncio.run(_make(env_class, name, dict(config), task, backend))
+    except InputError as error:
+        raise ConfigError(f"{error} (tried on task {task.id!r})") from error
+    except EpisodeError:
+        return
+
+
+def first_task(name: str, config: Mapping[str, Any], split: str, where: str = "env.config") -> Task:
+    """Return the first task of a split. Raises `ConfigError` when there is none, or the task list refuses."""
+    try:
+        found = next(islice(load_env(name).tasks(split, name, **config), 1), None)
+    except (TypeError, ValueError, OSError, InputError) as error:
+        raise ConfigError(f"{where}: the task list of {name!r} refuses {dict(config)!r}: {error}") from error
+    if found is None:
+        raise ConfigError(f"{where}: {name!r} has no task in its {split!r} split")
+    return found
+
+
+async def _make(env_class: type[Env], name: str, config: dict[str, Any], task: Task, backend: Any) -> None:
+    if isinstance(backend, str):
+        # Environments that run code name their sandbox by a setting of this name.
+        await choose(backend)
+    calls = EnvCalls(env_class, name, lambda change: None)
+    try:
+        await calls.construct(task, config, RESET_TIMEOUT_S)
+    finally:
+        with contextlib.suppress(Exception):
+            await calls.close(CLOSE_TIMEOUT_S)
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the settings a function takes; a variable one stands for any."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return [inspect.Parameter("config", inspect.Parameter.VAR_KEYWORD)]
+    return [p for p in found if p.name not in GIVEN and p.kind not in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY)]
+
+
+def _check_types(function: Callable[..., Any], config: Mapping[str, Any], where: str) -> None:
+    try:
+        hints = typing.get_type_hints(function)
+    except Exception:
+        # Annotations may name what is there for type checkers only.
+        return
+    for key, value in config.items():
+        try:
+            adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(hints.get(key, Any))
+            text = json.dumps(value)
+        except (pydantic.errors.PydanticUserError, TypeError, ValueError):
+            continue
+        try:
+            # As JSON, in which a list may be a tuple and a text a path.
+            adapter.validate_json(text, strict=True)
+        except pydantic.ValidationError as error:
+            problem = error.errors()[0]
+            at = ".".join([where, key, *(str(part) for part in problem["loc"] if isinstance(part, int))])
+            message = problem["msg"]
+            raise ConfigError(f"{at}: {message[0].lower()}{message[1:]}, got {text}") from None
+
+
+def _inner(
+    env_class: type[Env], config: Mapping[str, Any], where: str
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield where, name and settings of the environments that one plays."""
+    inner = getattr(env_class, "inner", None)
+    if inner is not None:
+        for key, name, settings in inner(**config):
+            yield f"{where}.{key}", name, settings
+
+
+def _hint(key: str, takes: set[str]) -> str:
+    close = difflib.get_close_matches(key, takes, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ";"
+    return f"{hint} allowed: {', '.join(sorted(takes)) or 'none'}"

@@ -1,0 +1,189 @@
+"""Messages from any client in one form, and the keys by which a recorded conversation is found again.
+
+Clients return what they were given with small changes: `null` for empty text, other spacing in JSON arguments,
+text as a list of parts, new fields. The key of an assistant message therefore covers only what the model
+said: its stripped text and its calls. Ids of tool calls are replaced by their position, so that equal
+conversations render to equal tokens; the ids themselves only choose between conversations that read the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from asyncrl.chat.tool_calls import MAX_DEPTH, check_portable
+from asyncrl.env.protocol import tool_call_id
+from asyncrl.env.tool_schemas import check_function, check_parameters
+from asyncrl.errors import InputError
+from asyncrl.types import Message
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+MAX_MESSAGES = 8192
+TEXT_PARTS = ("text", "input_text", "output_text")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages as chat templates take them, and what is needed to find their beginning in a tree."""
+
+    messages: list[Message]
+    tools: list[dict[str, Any]]
+    call_ids: list[tuple[str, ...]]
+    """Per message, the ids its tool calls had on the wire."""
+
+    keys: list[bytes] = field(init=False)
+    """Per message, the key of the conversation up to it."""
+
+    def __post_init__(self) -> None:
+        keys, key = [], root_key(self.tools)
+        for message in self.messages:
+            key = extend_key(key, message)
+            keys.append(key)
+        object.__setattr__(self, "keys", keys)
+
+    def prefixes(self) -> list[tuple[int, bytes]]:
+        """(k, key of the first k messages) for every prefix that ends with an assistant message, longest first."""
+        ends = [number for number, message in enumerate(self.messages) if message["role"] == "assistant"]
+        return [(number + 1, self.keys[number]) for number in reversed(ends)]
+
+    def key(self) -> bytes:
+        """Key of the whole conversation."""
+        return self.keys[-1]
+
+
+def root_key(tools: Sequence[dict[str, Any]]) -> bytes:
+    """Key of the empty conversation with these tools: the template writes them before any message."""
+    return _digest(b"", _canonical(tools) if tools else "")
+
+
+def extend_key(key: bytes, message: Message) -> bytes:
+    """Key of a conversation that goes on with `message`."""
+    content = message["content"].strip()
+    calls = [(c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", ())]
+    # The length keeps content apart from calls, whatever it holds.
+    return _digest(key, f"{message['role']} {len(content)} {content}{_canonical(calls) if calls else ''}")
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _digest(before: bytes, text: str) -> bytes:
+    return hashlib.blake2b(before + text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def chat_conversation(raw_messages: Any, raw_tools: Any) -> Conversation:
+    """Read messages and tools as `/v1/chat/completions` has them. Raises `InputError` naming the place."""
+    if not isinstance(raw_messages, list) or not 0 < len(raw_messages) <= MAX_MESSAGES:
+        raise InputError(f"messages: must be a list of 1 to {MAX_MESSAGES} messages")
+    positions: dict[str, str] = {}
+    messages, call_ids = [], []
+    for number, raw in enumerate(raw_messages):
+        where = f"messages[{number}]"
+        if not isinstance(raw, dict) or raw.get("role") not in ROLES:
+            role = raw.get("role") if isinstance(raw, dict) else raw
+            raise InputError(f"{where}.role: must be one of {', '.join(ROLES)}, got {role!r}")
+        role = "system" if raw["role"] == "developer" else raw["role"]
+        message: Message = {"role": role, "content": text_of(raw.get("content"), f"{where}.content")}
+        ids: list[str] = []
+        if role == "assistant" and raw.get("tool_calls"):
+            message["tool_calls"] = _tool_calls(raw["tool_calls"], f"{where}.tool_calls", ids, positions)
+        if role == "tool":
+            wire_id = str(raw.get("tool_call_id", ""))
+            message["tool_call_id"] = positions.get(wire_id, wire_id)
+            if raw.get("name"):
+                message["name"] = str(raw["name"])
+        messages.append(message)
+        call_ids.append(tuple(ids))
+    return Conversation(messages, chat_tools(raw_tools), call_ids)
+
+
+def chat_tools(raw: Any) -> list[dict[str, Any]]:
+    """Read `tools` of `/v1/chat/completions`. Raises `InputError`."""
+    if raw is None:
+        return []
+    if not isinstance(raw, list):
+        raise InputError(f"tools: must be a list, got {type(raw).__name__}")
+    tools = []
+    for number, tool in enumerate(raw):
+        function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+        if not isinstance(function, dict):
+            raise InputError(
+                f'tools[{number}]: must be {{"type": "function", "function": {{"name": ...}}}}; '
+                "only function tools are offered"
+            )
+        tools.append(function_tool(function, f"tools[{number}].function", "parameters"))
+    return tools
+
+
+def function_tool(raw: dict[str, Any], where: str, schema_field: str) -> dict[str, Any]:
+    """One tool as chat templates take it, from the `name`, `description` and schema of any API's form.
+
+    Raises `InputError` naming the field below `where`.
+    """
+    name, description, parameters = raw.get("name"), raw.get("description"), raw.get(schema_field)
+    try:
+        check_function(name, description, where)
+        check_parameters(parameters, f"{where}.{schema_field}")
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    schema = dict(parameters or {"type": "object"})
+    schema["properties"] = schema.get("properties") or {}
+    function = {"name": name, "description": str(description or ""), "parameters": schema}
+    return {"type": "function", "function": function}
+
+
+def text_of(content: Any, where: str) -> str:
+    """Text of a `content` field: a string, null, or a list of text parts. Raises `InputError` for other parts."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise InputError(f"{where}: must be a string or a list of parts, got {type(content).__name__}")
+    texts = []
+    for number, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        if kind not in TEXT_PARTS or not isinstance(part.get("text"), str):
+            raise InputError(f"{where}[{number}]: only text parts are supported, got {kind!r}")
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+def read_arguments(raw: Any) -> Any:
+    """Arguments of a call as an object; what is no JSON, or more than the model's own calls may hold, stays text."""
+    if not isinstance(raw, str):
+        return raw if isinstance(raw, dict) else {}
+    try:
+        arguments = json.loads(raw)
+        check_portable(arguments, MAX_DEPTH)
+    except (ValueError, RecursionError):
+        return raw
+    return arguments
+
+
+def tool_call(position: int, name: str, arguments: Any) -> dict[str, Any]:
+    """One call of an assistant message as chat templates take it."""
+    return {
+        "type": "function",
+        "id": tool_call_id(position),
+        "function": {"name": name, "arguments": arguments},
+    }
+
+
+def _tool_calls(raw: Any, where: str, ids: list[str], positions: dict[str, str]) -> list[dict[str, Any]]:
+    if not isinstance(raw, list):
+        raise InputError(f"{where}: must be a list, got {type(raw).__name__}")
+    calls = []
+    for position, call in enumerate(raw):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise InputError(f"{where}[{position}]: must have a function with a name")
+        made = tool_call(position, function["name"], read_arguments(function.get("arguments")))
+        ids.append(str(call.get("id", "")))
+        positions[ids[-1]] = made["id"]
+        calls.append(made)
+    return calls

@@ -1,0 +1,225 @@
+"""One episode behind the gateway: its settings, its tree of calls, its rewards, its end."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from asyncrl.data.codec import MAX_GROUP_SIZE
+from asyncrl.env.protocol import MAX_REWARD
+from asyncrl.errors import ConflictError, InputError
+from asyncrl.gateway.export import Verdict, export_tree
+from asyncrl.gateway.tree import Call, CallTree, add_components
+from asyncrl.generation import Generated
+from asyncrl.types import FailureClass, Status, Trajectory
+
+
+class EpisodeEnded(ConflictError):
+    """The episode has been finished; its key serves no more calls."""
+
+
+class EpisodeSpec(BaseModel):
+    """What the one who opens an episode fixes for all its calls. Sizes in tokens; 0 means no limit of its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    task_id: str = Field(min_length=1, max_length=1024)
+    episode_index: int = Field(0, ge=0, lt=MAX_GROUP_SIZE)
+    temperature: float | None = Field(1.0, ge=0, le=100)
+    """Holds for every call, whatever the agent asks for: the trainer's log-probabilities are at this temperature.
+    None lets the agent choose."""
+    max_tokens: int = Field(0, ge=0)
+    """Longest context together with its answer."""
+    max_tokens_per_turn: int = Field(0, ge=0)
+    max_calls: int = Field(0, ge=0)
+    seed: int | None = None
+    """Makes sampling repeatable: each call's seed follows from this, the task, the episode and its context."""
+    min_version: int = Field(0, ge=0)
+    """Oldest policy version that may sample."""
+    order: int = Field(0, ge=0)
+    """Place among the requests that wait for an engine, lower ones first."""
+
+
+def parse_spec(raw: Any) -> EpisodeSpec:
+    """Read the body of `POST /asyncrl/v1/episodes`. Raises `InputError` naming the field."""
+    try:
+        return EpisodeSpec.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in ("episode", *first["loc"]))
+        raise InputError(f"{where}: {first['msg']}, got {str(first['input'])[:100]!r}") from None
+
+
+@dataclass(slots=True, eq=False)
+class Episode:
+    """An open episode."""
+
+    id: str
+    key: str
+    """What the agent calls with."""
+    reward_key: str
+    """What the one who runs the agent reports rewards with."""
+    spec: EpisodeSpec
+    clock: Callable[[], float] = time.monotonic
+    recorded: bool = True
+    """False for a key without an episode: its calls are answered and forgotten."""
+    tree: CallTree = field(default_factory=CallTree)
+    counters: Counter[str] = field(default_factory=Counter)
+    """`calls`, `sampled_tokens`, `context_tokens`, `cached_tokens`, `rendered_turns`, `undelivered_calls`,
+    `infrastructure_errors`, `rewards` (sent before the end), and `ignored: NAME` for what the episode fixes."""
+    limit: str = ""
+    """The limit that a call was refused for: `max_tokens` or `max_calls`."""
+    reward: float = 0.0
+    components: dict[str, float] = field(default_factory=dict)
+    success: bool | None = None
+    engine_s: float = 0.0
+    running: dict[str, Any] = field(default_factory=dict)
+    """Requests at the engines, by id, with the tasks that wait for them."""
+    roots: int = 0
+    """Conversations begun."""
+    asked: Counter[bytes] = field(default_factory=Counter)
+    """How often each context was asked with, by digest."""
+    started: float = 0.0
+    touched: float = 0.0
+    result: tuple[list[Trajectory], dict[str, Any]] | None = None
+    """What `finish` returned, so that a repeated call returns the same."""
+    counted: bool = False
+    """Whether its counters are in the gateway's sums."""
+    responses: dict[str, Any] = field(default_factory=dict)
+    """Items of `/v1/responses` by response id, for `previous_response_id`."""
+    said: set[bytes] = field(default_factory=set)
+    """Keys of all sampled messages, to notice those that come back in a rewritten history."""
+
+    def __post_init__(self) -> None:
+        self.started = self.touched = self.clock()
+
+    def next_root(self) -> int:
+        """Number of a new conversation."""
+        self.roots += 1
+        return self.roots - 1
+
+    def count_call(self, read_ids: np.ndarray, generated: Generated) -> None:
+        """Count one answer."""
+        self.counters["calls"] += 1
+        self.counters["sampled_tokens"] += len(generated.token_ids)
+        self.counters["context_tokens"] += len(read_ids)
+        self.counters["cached_tokens"] += generated.cached_tokens
+        self.touched = self.clock()
+
+    def check_open(self) -> None:
+        """Raise `EpisodeEnded` after `finish`."""
+        if self.result is not None:
+            raise EpisodeEnded(f"episode {self.id} has ended")
+
+    def add_reward(self, raw: dict[str, Any]) -> None:
+        """Take `{reward, call_id?, components?, success?}`. Rewards add up. Raises `InputError`."""
+        self.check_open()
+        self._earn(raw)
+        self.counters["rewards"] += "reward" in raw
+
+    def finish(self, raw: dict[str, Any]) -> tuple[list[Trajectory], dict[str, Any]]:
+        """End the episode: take a last reward and a status, return trajectories and counters.
+
+        raw: `{status?, failure?, error?, reward?, components?, success?}`; `status` is "finished" unless given, or
+        "truncated" when a call was refused for a limit. Repeating it returns the first answer.
+        Raises `InputError`; the episode stays open then.
+        """
+        if self.result is not None:
+            return self.result
+        outcome: dict[str, Any] = {n: raw[n] for n in ("status", "failure", "error") if n in raw}
+        status, failure, error = _outcome(outcome, self.limit)
+        self._earn({name: value for name, value in raw.items() if name not in outcome})
+        verdict = Verdict(status, failure, error, self.reward, self.components, self.success)
+        timing = {"wall_s": self.clock() - self.started, "engine_s": self.engine_s}
+        trajectories, drifted = export_tree(
+            self.tree, self.spec.task_id, self.spec.episode_index, verdict, timing
+        )
+        self.counters["retokenized_tokens"] = drifted
+        self.result = trajectories, self.describe()
+        return self.result
+
+    def describe(self) -> dict[str, Any]:
+        """What `GET /asyncrl/v1/episodes/ID` shows."""
+        return {
+            "id": self.id,
+            "task_id": self.spec.task_id,
+            "episode_index": self.spec.episode_index,
+            "calls": len(self.tree.calls),
+            "branches": len(self.tree.leaves()),
+            "running": len(self.running),
+            "reward": self.reward + sum(call.reward for call in self.tree.calls),
+            "limit": self.limit,
+            "counters": dict(self.counters),
+        }
+
+    def _earn(self, raw: dict[str, Any]) -> None:
+        unknown = set(raw) - {"reward", "call_id", "components", "success"}
+        if unknown:
+            raise InputError(f"reward.{min(unknown)}: unknown; allowed: reward, call_id, components, success")
+        amount = _number(raw.get("reward", 0.0), "reward.reward")
+        components = _components(raw.get("components", {}))
+        success = raw.get("success")
+        if success is not None and not isinstance(success, bool):
+            raise InputError(f"reward.success must be true, false or null, got {success!r}")
+        call_id = raw.get("call_id")
+        earner: Episode | Call = self
+        if call_id is not None:
+            call = self.tree.by_id(str(call_id))
+            if call is None:
+                raise InputError(f"reward.call_id: this episode has no call {str(call_id)[:100]!r}")
+            earner = call
+        earner.reward += amount
+        add_components(earner.components, components)
+        self.success = self.success if success is None else success
+
+
+def finish_body(
+    reward: float,
+    components: dict[str, float] | None,
+    success: bool | None,
+    status: Status | None,
+    failure: FailureClass | None,
+    error: str,
+) -> dict[str, Any]:
+    """Return the body that `Episode.finish` and the finish route take; without a status they find it themselves."""
+    body: dict[str, Any] = {"reward": reward, "components": components or {}, "success": success}
+    if status is not None:
+        body |= {"status": status.value, "failure": failure.value if failure else None, "error": error}
+    return body
+
+
+def _outcome(raw: dict[str, Any], limit: str) -> tuple[Status, FailureClass | None, str]:
+    default = Status.TRUNCATED if limit else Status.FINISHED
+    try:
+        status = Status(raw.get("status") or default)
+        failure = FailureClass(raw["failure"]) if raw.get("failure") else None
+    except ValueError:
+        raise InputError(
+            f"finish: status must be one of {', '.join(Status)} and failure one of {', '.join(FailureClass)}, "
+            f"got {raw.get('status')!r} and {raw.get('failure')!r}"
+        ) from None
+    if (status is Status.FAILED) != (failure is not None):
+        raise InputError(f"finish.failure must be given exactly when status is 'failed', got {failure}")
+    return status, failure, str(raw.get("error") or (limit if status is Status.TRUNCATED else ""))
+
+
+def _components(raw: Any) -> dict[str, float]:
+    if not isinstance(raw, dict) or not all(isinstance(name, str) for name in raw):
+        raise InputError("reward.components must map names to numbers")
+    return {name: _number(value, f"reward.components.{name[:64]}") for name, value in raw.items()}
+
+
+def _number(value: Any, where: str) -> float:
+    if not _is_number(value) or not -MAX_REWARD <= value <= MAX_REWARD:
+        raise InputError(f"{where} must be a number up to ±{MAX_REWARD:g}, got {str(value)[:100]}")
+    return float(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

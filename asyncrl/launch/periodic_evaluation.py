@@ -1,0 +1,131 @@
+"""Held-out evaluation while training goes on: every Nth version, pinned, on an engine of its own.
+
+The trainer writes a checkpoint at those versions; a child process (`asyncrl eval`) serves and plays it. Neither the
+trainer nor the engines that generate wait for it. One evaluation runs at a time; versions that come meanwhile are
+passed over for the newest. Results are lines of `evals.jsonl`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from asyncrl.config import Config
+from asyncrl.launch.process_group import Child, Family, behind_trainer
+from asyncrl.run.checkpoints import STATE, complete_checkpoints
+
+log = logging.getLogger("asyncrl.launch")
+
+RESULTS = "evals.jsonl"
+TICK_S = 0.25
+
+
+class EvalsBeside:
+    """Starts and collects the evaluations of a run; `tick` often, `finish` before the children are stopped."""
+
+    def __init__(self, config: Config, folder: Path, family: Family) -> None:
+        self.config = config
+        self.folder = folder
+        self.family = family
+        self.results = read_evals(folder)
+        self._last = max((int(r["version"]) for r in self.results), default=0)
+        self._child: Child | None = None
+        self._started = 0.0
+
+    def tick(self) -> dict[str, Any] | None:
+        """Collect an evaluation that has ended and start the next; return the record of the one that ended."""
+        if not self.config.eval.every:
+            return None
+        ended = self._collect()
+        if self._child is None:
+            self._start()
+        return ended
+
+    async def finish(self, timeout_s: float) -> dict[str, Any] | None:
+        """Wait for the evaluation that runs, at most `timeout_s`; return its record."""
+        deadline = time.monotonic() + timeout_s
+        while self._child is not None and time.monotonic() < deadline:
+            if (ended := self._collect()) is not None:
+                return ended
+            await asyncio.sleep(TICK_S)
+        if self._child is not None:
+            self._record({"error": f"did not end within {timeout_s:g} s after training"})
+        return None
+
+    def _start(self) -> None:
+        every = self.config.eval.every
+        due = [
+            (version, path)
+            for version, path in complete_checkpoints(self.folder / "checkpoints")
+            if version % every == 0 and self._last < version < self.config.train.num_steps
+        ]
+        if not due:
+            return
+        self._last, path = due[0]
+        model = self._place / "model"
+        try:
+            self._pin(path, model)
+        except OSError as error:
+            self._record({"error": f"checkpoint {path}: {error}"})
+            return
+        config = self.config.eval
+        argv = [
+            *(
+                "eval",
+                str(model),
+                "--env",
+                self.config.env.name,
+                "--recipe",
+                str(self.folder / "config.json"),
+            ),
+            *("--tasks", str(config.tasks), "--samples", str(config.samples)),
+            *("--out", str(self._place / "result.json")),
+        ]
+        self._started = time.monotonic()
+        self._child = self.family.start("eval", argv, ready=False, nice=behind_trainer())
+
+    def _pin(self, path: Path, model: Path) -> None:
+        """Link the policy's files, so that they stay when the trainer removes its own."""
+        shutil.rmtree(self._place, ignore_errors=True)
+        shutil.copytree(path, model, copy_function=os.link, ignore=shutil.ignore_patterns(STATE))
+
+    def _collect(self) -> dict[str, Any] | None:
+        child = self._child
+        if child is None or child.alive():
+            return None
+        try:
+            found = json.loads((self._place / "result.json").read_text())
+        except (OSError, ValueError):
+            found = {"error": f"asyncrl eval {child.ending()}; see {child.log}"}
+        return self._record(found)
+
+    def _record(self, found: dict[str, Any]) -> dict[str, Any]:
+        if self._child is not None:
+            self.family.stop([self._child])
+            self._child = None
+        record = {"version": self._last, "wall_s": round(time.monotonic() - self._started, 2), **found}
+        with open(self.folder / RESULTS, "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        shutil.rmtree(self._place, ignore_errors=True)
+        if "error" in found:
+            log.warning("evaluation of version %d: %s", self._last, found["error"])
+        self.results.append(record)
+        return record
+
+    @property
+    def _place(self) -> Path:
+        return self.folder / "evaluating"
+
+
+def read_evals(folder: Path) -> list[dict[str, Any]]:
+    """Return the evaluations a run has recorded."""
+    path = folder / RESULTS
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]

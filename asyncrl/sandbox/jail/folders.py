@@ -1,0 +1,195 @@
+"""Where sessions keep their files: size-limited memory file systems in a mount namespace of the launcher's own.
+
+The mounts are invisible to every other process on the host and vanish with the launcher, however it ends. Where
+mounting is not allowed, plain folders under the temporary directory take their place, without a quota.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+
+from asyncrl.sandbox.jail import kernel
+
+EMPTY_CANDIDATES = ("/media", "/mnt", "/srv", "/opt", "/home")
+"""Folders every Linux has and many leave empty; one is covered, in the launcher's own view only."""
+MAX_FILES = 16384
+ETC_COPIED = (
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/ssl/certs",
+    "/etc/localtime",
+    "/etc/java-*-openjdk",
+)
+"""What system programs need of the host's /etc (alternatives hold awk, java ...). Nothing here is secret."""
+ETC = {
+    "passwd": "root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000:agent:/work:/bin/bash\n",
+    "group": "root:x:0:\nagent:x:1000:\n",
+    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+
+
+@dataclass
+class Session:
+    """One session's files."""
+
+    path: str
+    """Folder with `work`, `tmp`, `shm`, `net` for the proxy's socket, and `tests` and `logs` of what judges it."""
+    uid: int | None
+    disk_bytes: int
+    exposed: list[str] = field(default_factory=list)
+    network_fd: int = -1
+    """A network namespace without any interface, shared by the session's programs; -1 until one needs it."""
+
+    def network(self) -> int:
+        """Its descriptor. One per session instead of one per program: making one is a third of a jail's cost."""
+        if self.network_fd < 0:
+            self.network_fd = kernel.new_network_namespace()
+        return self.network_fd
+
+
+class Folders:
+    """Makes and removes session folders."""
+
+    def __init__(self) -> None:
+        self.mounts = self._enter_namespace()
+        self._covered = ""
+        self._count = 0
+        if self.mounts:
+            self._covered = next((p for p in EMPTY_CANDIDATES if _is_empty(p)), "")
+        self.base = self._covered or tempfile.mkdtemp(prefix="asyncrl-sandbox-")
+        if self.mounts:
+            kernel.mount(
+                "tmpfs", self.base, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=16m,mode=0711"
+            )
+        else:
+            os.chmod(self.base, 0o711)
+        self._assemble_etc(f"{self.base}/etc")
+        self._assemble_root(f"{self.base}/root")
+
+    @staticmethod
+    def _assemble_root(target: str) -> None:
+        """An empty root folder with the places that a container's mounts go to."""
+        for name in ("usr", "etc", "proc", "dev", "sys", "tmp", "work"):
+            os.makedirs(f"{target}/{name}", 0o755)
+        for name in ("lib", "lib64", "lib32", "bin", "sbin"):
+            if os.path.islink(f"/{name}"):
+                os.symlink(os.readlink(f"/{name}"), f"{target}/{name}")
+            elif os.path.isdir(f"/{name}"):
+                os.mkdir(f"{target}/{name}", 0o755)
+
+    @staticmethod
+    def _assemble_etc(target: str) -> None:
+        """One folder to show as /etc, because every separate mount costs each program's start."""
+        os.makedirs(f"{target}/ssl", 0o755)
+        for pattern in ETC_COPIED:
+            for source in glob.glob(pattern):
+                with contextlib.suppress(OSError, shutil.Error):
+                    if os.path.isdir(source):
+                        shutil.copytree(source, f"{target}/{source[5:]}", symlinks=True)
+                    else:
+                        shutil.copy(source, f"{target}/{source[5:]}", follow_symlinks=False)
+        for name, text in ETC.items():
+            with open(f"{target}/{name}", "w") as file:
+                file.write(text)
+
+    @staticmethod
+    def _enter_namespace() -> bool:
+        uid, gid = os.geteuid(), os.getegid()
+        try:
+            if uid == 0:
+                kernel.unshare(kernel.CLONE_NEWNS)
+            else:
+                kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUSER)
+                for name, text in (
+                    ("setgroups", "deny"),
+                    ("uid_map", f"{uid} {uid} 1"),
+                    ("gid_map", f"{gid} {gid} 1"),
+                ):
+                    with open(f"/proc/self/{name}", "w") as file:
+                        file.write(text)
+            kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
+        except OSError:
+            return False
+        return True
+
+    def open(self, uid: int | None, disk_bytes: int, expose: list[str]) -> Session:
+        """Make a session's folder, owned by `uid`, and show `expose` (host paths) next to it."""
+        self._count += 1
+        path = f"{self.base}/s{self._count}"
+        session = Session(path, uid, disk_bytes)
+        owner = -1 if uid is None else uid
+        # Not the session's own: a program that sees it must not replace the folders in it.
+        os.mkdir(path, 0o711)
+        if self.mounts:
+            options = f"size={disk_bytes},nr_inodes={MAX_FILES},mode=0711"
+            kernel.mount("tmpfs", path, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+        os.mkdir(f"{path}/net", 0o755)
+        os.mkdir(f"{path}/tests", 0o755)
+        for name in ("work", "tmp", "shm", "logs"):
+            os.mkdir(f"{path}/{name}", 0o700)
+            os.chown(f"{path}/{name}", owner, owner)
+        for number, source in enumerate(expose):
+            session.exposed.append(self._expose(source, f"{path}.m{number}"))
+        return session
+
+    def _expose(self, source: str, target: str) -> str:
+        """A path to `source` that does not lead through folders the sandbox user cannot enter."""
+        if not self.mounts:
+            return source
+        if os.path.isdir(source):
+            os.mkdir(target, 0o755)
+        else:
+            with open(target, "w"):
+                pass
+        kernel.mount(source, target, "", kernel.MS_BIND | kernel.MS_REC)
+        return target
+
+    def close(self, session: Session) -> None:
+        """Remove the session's files."""
+        if session.network_fd >= 0:
+            os.close(session.network_fd)
+        if not self.mounts:
+            shutil.rmtree(session.path, ignore_errors=True)
+            return
+        for target in session.exposed:
+            kernel.unmount(target)
+            with contextlib.suppress(OSError):
+                (os.rmdir if os.path.isdir(target) else os.unlink)(target)
+        kernel.unmount(session.path)
+        os.rmdir(session.path)
+
+    def over_quota(self, session: Session) -> bool:
+        """Whether its files take too much; for sessions that live in a plain folder, where nothing else stops them."""
+        taken = count = 0
+        for folder, _, names in os.walk(session.path):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    taken += os.lstat(os.path.join(folder, name)).st_blocks * 512
+                count += 1
+                if taken > session.disk_bytes or count > MAX_FILES:
+                    return True
+        return False
+
+    def remove_base(self) -> None:
+        """At the end: what is left on the host is nothing."""
+        if self.mounts:
+            with contextlib.suppress(OSError):
+                kernel.unmount(self.base)
+            if not self._covered:
+                with contextlib.suppress(OSError):
+                    os.rmdir(self.base)
+        else:
+            shutil.rmtree(self.base, ignore_errors=True)
+
+
+def _is_empty(path: str) -> bool:
+    try:
+        return not os.path.islink(path) and not os.listdir(path)
+    except OSError:
+        return False

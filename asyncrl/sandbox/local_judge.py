@@ -1,0 +1,57 @@
+"""The tests of a local session, out of reach of the session's programs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from asyncrl.sandbox.base import Judge
+from asyncrl.sandbox.jail.files import NoSuchFile, read_file, write_file
+from asyncrl.sandbox.protocol import ExecResult
+
+if TYPE_CHECKING:
+    from asyncrl.sandbox.local import LocalSandbox
+
+TESTS, LOGS = "/tests", "/logs/verifier"
+"""Where programs see them if anything can be mounted; other programs of the session do not see them at all."""
+
+
+class LocalJudge(Judge):
+    """Keeps tests in a folder of asyncrl's own user, shown read-only, and only to what `exec` runs."""
+
+    def __init__(self, box: LocalSandbox, tests: str, logs: str, sealed: bool) -> None:
+        self._local, self.tests, self.logs, self.sealed = box, tests, logs, sealed
+
+    async def write(self, files: Mapping[str, bytes]) -> None:
+        folder = await self._local.judge_folder("tests")
+
+        def write() -> None:
+            for path, data in files.items():
+                write_file(folder, path, data, None, mode=0o755)
+
+        try:
+            await asyncio.to_thread(write)
+        finally:
+            os.close(folder)
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        stdin: bytes = b"",
+        timeout_s: float,
+        max_output_bytes: int,
+    ) -> ExecResult:
+        return await self._local.run_judge(argv, stdin, timeout_s, max_output_bytes, env)
+
+    async def read(self, name: str, max_bytes: int) -> bytes | None:
+        folder = await self._local.judge_folder("logs")
+        try:
+            return await asyncio.to_thread(read_file, folder, name, max_bytes)
+        except NoSuchFile:
+            return None
+        finally:
+            os.close(folder)

@@ -1,0 +1,101 @@
+"""Training runs one after the other on one engine, which takes longer to start than a short run takes to train.
+
+Before each run the engine gets the base model's weights back, as version 0. Buffer, environments, worker and trainer
+are the run's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+from asyncrl.config import Config
+from asyncrl.credentials import share_one_token
+from asyncrl.launch.base_model import cached_base_model
+from asyncrl.launch.evaluate import EvalResult
+from asyncrl.launch.process_group import Child, Family, behind_trainer
+from asyncrl.launch.roles import Roles
+from asyncrl.launch.train import TrainRun
+from asyncrl.run.folder import RunFolder
+from asyncrl.services.engine.client import EngineClient
+from asyncrl.weights.files import write_weights
+
+
+class SharedEngine:
+    """One engine that serves run after run of one environment."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        path = config.model.path
+        self.model = str(cached_base_model(config)) if path == "sft" else path
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(config.model_dump_json())
+        # Each run has a folder of its own; all of them call this engine.
+        share_one_token()
+        self.family = Family(folder)
+        memory = Path("/dev/shm")
+        self.weights = Path(tempfile.mkdtemp(prefix="asyncrl-", dir=memory if memory.is_dir() else None))
+        """Each run's weights travel in a folder below."""
+        self.child = self.family.start(
+            "engine",
+            [
+                *("serve", "engine", "--folder", str(folder), "--model", self.model),
+                *("--weights-dir", str(self.weights)),
+            ],
+            nice=behind_trainer(),
+        )
+        self.family.wait_ready(self.child, config.engine.start_timeout_s)
+        self.before: dict[int, EvalResult | None] = {}
+        """The base model's evaluation by the run's seed, which makes it the same in every run."""
+
+    def reset(self) -> None:
+        """Give the engine the base model's weights as version 0."""
+        asyncio.run(self._reset())
+
+    async def _reset(self) -> None:
+        tensors = load_file(str(Path(self.model) / "model.safetensors"))
+        # Epoch 0: weights of no run, which any run's own may follow.
+        file = write_weights(self.weights, 0, tensors.items(), epoch=0)
+        client = EngineClient(self.child.url)
+        try:
+            for phase in ("weights/prepare", "weights/commit"):
+                await client.request(phase, file.to_json())
+        finally:
+            await client.close()
+
+    def stop(self) -> None:
+        self.family.stop()
+        shutil.rmtree(self.weights, ignore_errors=True)
+
+
+class AttachedRoles(Roles):
+    """The processes of a run around an engine that was there before and stays."""
+
+    shared: Child
+
+    def _start_engines(self) -> list[Child]:
+        return [self.shared]
+
+
+class AttachedRun(TrainRun):
+    """A run on a shared engine."""
+
+    def __init__(self, config: Config, folder: RunFolder, shared: SharedEngine) -> None:
+        super().__init__(config, folder)
+        self.shared = shared
+        self.weights_dir = shared.weights / folder.path.name
+
+    def make_roles(self, model: str) -> Roles:
+        roles = AttachedRoles(self.config, self.folder.path, model, self.weights_dir)
+        roles.shared = self.shared.child
+        return roles
+
+    async def _evaluated_before(self) -> EvalResult | None:
+        seed, known = self.config.run.seed, self.shared.before
+        if seed not in known:
+            known[seed] = await super()._evaluated_before()
+        return known[seed]

@@ -1,0 +1,282 @@
+"""What the objective reads besides the current policy: proximal, reference and teacher log-probabilities, values.
+
+Each costs a forward pass over the batch, so each is computed only when the objective reads it, before the first
+optimizer step of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asyncrl.algo.inputs import LossInputs
+from asyncrl.algo.objective import Objective
+from asyncrl.data.micro_batches import plan_micro_batches
+from asyncrl.errors import ConfigError
+from asyncrl.train.auxiliary_weights import AveragedPolicy, BasePolicy, Frozen, Snapshots
+from asyncrl.train.critic import Critic
+from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.needs import Needs
+from asyncrl.train.scoring import EngineScorer
+from asyncrl.train.step_batch import StepBatch, pad_rows
+
+Forward = Callable[[Tensor, Tensor], dict[str, Tensor]]
+FOR_ADVANTAGES = {
+    "proximal_logp": "old_logp",
+    "reference_logp": "reference_logp",
+    "entropy": "entropy",
+    "sum_pi_squared": "sum_pi_squared",
+    "old_values": "values",
+}
+"""What `AdvantageBatch` calls the tensors that losses also know."""
+FOR_LOSS = ("proximal_logp", "reference_logp", "teacher_logp", "snapshot_logp", "old_values", "returns")
+
+
+@dataclass(slots=True)
+class StepTensors:
+    """Named tensors over the whole batch, the same on every rank."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    """[B,T] by their `LossInputs` name, or that of `AdvantageBatch` where a loss has none."""
+    rows: dict[str, Tensor] = field(default_factory=dict)
+    """[B] by their `AdvantageBatch` name."""
+    statistics: dict[str, Tensor] = field(default_factory=dict)
+    """Scalars of the whole step that some corrections read (`Objective.batch_statistics`)."""
+    policy_logp: Tensor | None = None
+    """[B,T] of the policy at the start of the step, where it was computed; the proximal one may be another."""
+
+    def for_advantages(self) -> dict[str, Tensor]:
+        """Return the fields of `AdvantageBatch`."""
+        named = {
+            FOR_ADVANTAGES[name]: tensor for name, tensor in self.tensors.items() if name in FOR_ADVANTAGES
+        }
+        return named | self.rows
+
+    def for_loss(self, indices: list[int], width: int, device: torch.device) -> dict[str, Tensor]:
+        """Return the fields of `LossInputs` for the rows of a micro-batch; zeros for an empty one."""
+        chosen = {name: tensor for name, tensor in self.tensors.items() if name in FOR_LOSS}
+        if not indices:
+            return {name: torch.zeros(1, width, device=device) for name in chosen}
+        return {name: tensor[indices, :width].to(device) for name, tensor in chosen.items()}
+
+
+@dataclass(slots=True)
+class Anchors:
+    """The models besides the policy, each present when the objective needs it."""
+
+    objective: Objective
+    reference: Frozen | BasePolicy | EngineScorer | None = None
+    teacher: Frozen | EngineScorer | None = None
+    average: AveragedPolicy | None = None
+    snapshots: Snapshots | None = None
+    critic: Critic | None = None
+
+    def __post_init__(self) -> None:
+        present = {
+            "reference": self.reference,
+            "teacher": self.teacher,
+            "ewma": self.average,
+            "snapshot": self.snapshots,
+            "values": self.critic,
+        }
+        wanted = {self.objective.needs_proximal} | self.objective.needs
+        wanted |= {"teacher"} if self.objective.needs_teacher else set()
+        for name, model in present.items():
+            if name in wanted and model is None:
+                raise ConfigError(f"the objective needs {name!r}, but no such model was loaded")
+
+    def step_tensors(
+        self, engine: TrainEngine, batch: StepBatch, settings: Any, num_minibatches: int
+    ) -> StepTensors:
+        """Compute what the objective reads over the whole batch. A collective."""
+        needs = Needs.of(self.objective, num_minibatches)
+        found = StepTensors()
+        if needs.policy_pass:
+            self._policy_pass(engine, batch, settings, needs, found)
+        self._proximal(engine, batch, settings, found)
+        if self.critic is not None and self.critic.engine is not None:
+            critic = self.critic
+
+            def values(ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
+                return dict(zip(("values", "end_values"), critic.outputs(engine, ids, mask), strict=True))
+
+            self._keep_values(found, whole_batch(engine, batch, settings, values, ("values", "end_values")))
+        for name, model in (("reference", self.reference), ("teacher", self.teacher)):
+            if model is not None and not (name == "teacher" and "teacher_logits" in self.objective.needs):
+                found.tensors[f"{name}_logp"] = self._frozen_logp(model, engine, batch, settings)
+        if needs.score_norms:
+            found.rows["score_norms"] = score_norms(engine, batch, settings)
+        if self.objective.needs_batch_statistics or self.objective.shrinks_denominator:
+            found.statistics = self.objective.batch_statistics(self.whole_inputs(batch, found))
+        return found
+
+    def _policy_pass(
+        self, engine: TrainEngine, batch: StepBatch, settings: Any, needs: Needs, found: StepTensors
+    ) -> None:
+        names = (
+            "logp",
+            *needs.extras,
+            *(("values", "end_values") if needs.shared_values(self.critic) else ()),
+        )
+        computed = whole_batch(
+            engine, batch, settings,
+            lambda ids, mask: engine.outputs(ids, mask, settings.temperature, names), names,
+        )  # fmt: skip
+        found.policy_logp = computed["logp"]
+        found.tensors |= {name: computed[name] for name in needs.extras}
+        if self.objective.needs_proximal in ("recompute", "none"):
+            found.tensors["proximal_logp"] = computed["logp"]
+        if "values" in computed:
+            self._keep_values(found, computed)
+
+    def _keep_values(self, found: StepTensors, computed: dict[str, Tensor]) -> None:
+        found.tensors["old_values"] = computed["values"]
+        found.rows["bootstrap_values"] = computed["end_values"]
+
+    def _proximal(self, engine: TrainEngine, batch: StepBatch, settings: Any, found: StepTensors) -> None:
+        form = self.objective.needs_proximal
+        if form == "ewma" and self.average is not None:
+            model = self.average.model
+            found.tensors["proximal_logp"] = whole_batch(
+                engine, batch, settings,
+                lambda ids, mask: model(ids.to(engine.device), mask.to(engine.device), settings.temperature),
+                ("logp",),
+            )["logp"]  # fmt: skip
+        elif form == "snapshot" and self.snapshots is not None:
+            found.tensors["snapshot_logp"] = self._snapshot_logp(engine, batch, settings)
+
+    def _snapshot_logp(self, engine: TrainEngine, batch: StepBatch, settings: Any) -> Tensor:
+        """Score each token with the version that sampled it."""
+        assert self.snapshots is not None
+        versions = batch.whole.versions
+        result = torch.zeros(versions.shape)
+        for version in sorted(set(versions[versions >= 0].tolist())):
+            here = versions == version
+            rows = [int(row) for row in here.any(-1).nonzero().flatten()]
+            model = None if version == batch.step else self.snapshots.load(version)
+
+            def forward(ids: Tensor, mask: Tensor, model: Any = model) -> dict[str, Tensor]:
+                if model is None:
+                    return engine.outputs(ids, mask, settings.temperature)
+                return model(ids.to(engine.device), mask.to(engine.device), settings.temperature)
+
+            logp = whole_batch(engine, batch, settings, forward, ("logp",), rows)["logp"]
+            result = torch.where(here, logp, result)
+        return result
+
+    def _frozen_logp(
+        self, model: Frozen | BasePolicy | EngineScorer, engine: TrainEngine, batch: StepBatch, settings: Any
+    ) -> Tensor:
+        if isinstance(model, EngineScorer):
+            shape = (len(batch.trajectories), max(batch.lengths))
+            result = model.score(batch) if engine.rank == 0 else torch.zeros(shape)
+            result = result.to(engine.device)
+            engine.all_reduce(result)
+            return result.cpu()
+        logp = whole_batch(
+            engine, batch, settings,
+            lambda ids, mask: model.outputs(engine, ids, mask, settings.temperature, ()), ("logp",),
+        )["logp"]  # fmt: skip
+        model.rest()
+        return logp
+
+    def whole_inputs(self, batch: StepBatch, found: StepTensors) -> LossInputs:
+        """Return the whole batch as a loss sees it before the first step: the policy is the proximal one."""
+        rows = batch.whole
+        logp = found.policy_logp if found.policy_logp is not None else rows.behavior_logp
+        extras = found.for_loss(list(rows.indices), rows.mask.shape[1], torch.device("cpu"))
+        extras.setdefault("proximal_logp", logp)
+        return LossInputs(
+            logp=logp, behavior_logp=rows.behavior_logp, mask=rows.mask, versions=rows.versions,
+            current_version=batch.step, statistics=found.statistics, **extras,
+        )  # fmt: skip
+
+    def before_run(self, engine: TrainEngine, version: int) -> None:
+        """Note the weights the run starts from. A collective under ZeRO-3."""
+        if self.snapshots is not None and version not in self.snapshots.versions:
+            self.snapshots.remember(engine, version)
+
+    def after_step(self, engine: TrainEngine, version: int, metrics: dict[str, float]) -> dict[str, float]:
+        """Bring averages, snapshots and refreshed references up to `version`; return their metrics."""
+        found: dict[str, float] = {}
+        if self.average is not None:
+            clipped = metrics.get("clip_fraction")
+            active = None if clipped is None else 1.0 - clipped
+            found |= self.average.after_step(engine, metrics.get("lag/mean", 0.0), active)
+        if self.snapshots is not None:
+            self.snapshots.remember(engine, version)
+        if isinstance(self.reference, Frozen):
+            self.reference.after_step(engine, version)
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return tensors and plain values that a checkpoint keeps and `load_state_dict` takes back."""
+        kept = {"reference": self.reference, "average": self.average, "snapshots": self.snapshots}
+        return {
+            name: model.state_dict()
+            for name, model in kept.items()
+            if isinstance(model, Frozen | AveragedPolicy | Snapshots)
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, part in state.items():
+            model = getattr(self, name)
+            if model is not None:
+                model.load_state_dict(part)
+
+
+@torch.no_grad()
+def whole_batch(
+    engine: TrainEngine,
+    batch: StepBatch,
+    settings: Any,
+    forward: Forward,
+    names: tuple[str, ...],
+    rows: list[int] | None = None,
+) -> dict[str, Tensor]:
+    """Return `forward`'s outputs for all rows (or those given), [B,T] or [B]; each rank computes its share."""
+    chosen_rows = list(range(len(batch.trajectories))) if rows is None else rows
+    shape = (len(batch.trajectories), max(batch.lengths))
+    result = {
+        name: torch.zeros(shape[:1] if name == "end_values" else shape, device=engine.device)
+        for name in names
+    }
+    lengths = [batch.lengths[row] for row in chosen_rows]
+    alike = [int(batch.group[row]) for row in chosen_rows] if engine.shares_prefixes else None
+    plan = plan_micro_batches(lengths, settings.micro_batch_tokens, engine.num_ranks, alike=alike)
+    for part in plan[engine.rank]:
+        indices = [chosen_rows[i] for i in part]
+        padded = pad_rows(batch, indices)
+        outputs = forward(padded.token_ids, padded.mask)
+        for name in names if indices else ():
+            value = outputs[name].float()
+            if value.ndim == 1:
+                result[name][indices] = value
+            else:
+                result[name][indices, : value.shape[1]] = value
+    for tensor in result.values():
+        engine.all_reduce(tensor)
+    return {name: tensor.cpu() for name, tensor in result.items()}
+
+
+def score_norms(engine: TrainEngine, batch: StepBatch, settings: Any) -> Tensor:
+    """Return [B] norms of the gradient of each trajectory's log-probability: one backward pass each.
+
+    Raises `ConfigError` under ZeRO-3, where no rank holds whole parameters.
+    """
+    if engine.train_config.zero_stage == 3:
+        raise ConfigError("algo.advantage.score: 'gradient' needs train.zero_stage below 3")
+    module = engine.engine.module
+    parameters = [p for p in module.model.parameters() if p.requires_grad]
+    norms = torch.zeros(len(batch.trajectories), device=engine.device)
+    for row in range(engine.rank, len(batch.trajectories), engine.num_ranks):
+        padded = pad_rows(batch, [row])
+        logp = module(padded.token_ids.to(engine.device), padded.mask.to(engine.device), settings.temperature)
+        grads = torch.autograd.grad(logp["logp"].sum(), parameters, allow_unused=True)
+        norms[row] = torch.nn.utils.get_total_norm([g for g in grads if g is not None])
+    engine.all_reduce(norms)
+    return norms.cpu()

@@ -1,0 +1,154 @@
+"""Models that are read and never trained: a reference, a teacher, past policies, their average.
+
+Each offers `forward(engine) -> Forward` or the like to `asyncrl.train.auxiliary_models`, which runs it over the batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asyncrl.algo.proximal.ewma import beta_from_staleness, should_reset, update_ewma
+from asyncrl.errors import ConfigError
+from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.lora import adapter_off, published
+from asyncrl.train.policy import PolicyModel
+
+
+class Frozen:
+    """A policy that stays as it is, or is refreshed from the trained one every `refresh_every` steps.
+
+    With `offload` its weights live in host memory and visit the device for each pass.
+    """
+
+    def __init__(self, model: PolicyModel, offload: bool = False, refresh_every: int = 0) -> None:
+        self.model = model
+        self.offload = offload
+        self.refresh_every = refresh_every
+        self.refreshed_at = 0
+
+    def outputs(
+        self, engine: TrainEngine, token_ids: Tensor, mask: Tensor, temperature: float, want: tuple[str, ...]
+    ) -> dict[str, Tensor]:
+        """Return what `PolicyModel.forward` does. Not a collective."""
+        self.model.to(engine.device)
+        return self.model(token_ids.to(engine.device), mask.to(engine.device), temperature, want)
+
+    def rest(self) -> None:
+        """Called after the step's passes: an offloaded model leaves the device."""
+        if self.offload:
+            self.model.to("cpu")
+
+    @torch.no_grad()
+    def after_step(self, engine: TrainEngine, version: int) -> None:
+        """Copy the trained weights when due. A collective under ZeRO-3."""
+        if self.refresh_every and version % self.refresh_every == 0:
+            copy_weights(self.model, engine)
+            self.refreshed_at = version
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: the weights only once they differ from the file they came from."""
+        weights = {k: v.cpu() for k, v in self.model.state_dict().items()} if self.refreshed_at else {}
+        return {"refreshed_at": self.refreshed_at, "weights": weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.refreshed_at = int(state["refreshed_at"])
+        if state["weights"]:
+            self.model.load_state_dict(state["weights"])
+
+
+class BasePolicy:
+    """The trained policy with its adapter off: a reference that needs no copy. Used as `Frozen` is."""
+
+    def outputs(
+        self, engine: TrainEngine, token_ids: Tensor, mask: Tensor, temperature: float, want: tuple[str, ...]
+    ) -> dict[str, Tensor]:
+        """Return what `PolicyModel.forward` does, of the base model. Without gradient; a collective under ZeRO-3."""
+        with torch.no_grad(), adapter_off(engine.engine.module.model):
+            return engine.outputs(token_ids, mask, temperature, want)
+
+    def rest(self) -> None:
+        """Nothing of its own is on the device."""
+
+
+class AveragedPolicy:
+    """The exponentially weighted average of past policies that PPO-EWMA is anchored to.
+
+    `beta` None follows the measured staleness of each batch (`beta_from_staleness`). The average returns to the
+    current policy when fewer than `reset_below` of the tokens carry a gradient.
+    """
+
+    def __init__(self, model: PolicyModel, beta: float | None = None, reset_below: float = 0.9) -> None:
+        self.model = model
+        self.beta = beta
+        self.reset_below = reset_below
+        self.total_weight = 1.0
+        self.resets = 0
+
+    @torch.no_grad()
+    def after_step(
+        self, engine: TrainEngine, staleness: float, active_fraction: float | None
+    ) -> dict[str, float]:
+        """Move the average towards the current weights; return its metrics. A collective under ZeRO-3."""
+        beta = beta_from_staleness(staleness) if self.beta is None else self.beta
+        reset = active_fraction is not None and should_reset(active_fraction, self.reset_below)
+        if reset:
+            beta = 0.0
+            self.resets += 1
+        current = (tensor.to(engine.device) for _, tensor in engine.weights())
+        averaged = (parameter for _, parameter in published(self.model.model))
+        self.total_weight = update_ewma(averaged, current, beta, self.total_weight)
+        return {"ewma/beta": beta, "ewma/reset": float(reset), "ewma/resets": float(self.resets)}
+
+    def state_dict(self) -> dict[str, Any]:
+        weights = {k: v.cpu() for k, v in self.model.state_dict().items()}
+        return {"weights": weights, "total_weight": self.total_weight, "resets": self.resets}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["weights"])
+        self.total_weight, self.resets = float(state["total_weight"]), int(state["resets"])
+
+
+class Snapshots:
+    """Weights of the last `keep` versions, in host memory, and one model to load them into."""
+
+    def __init__(self, model: PolicyModel, keep: int) -> None:
+        self.model = model
+        self.keep = keep
+        self.versions: dict[int, list[Tensor]] = {}
+
+    @torch.no_grad()
+    def remember(self, engine: TrainEngine, version: int) -> None:
+        """Keep the current weights as `version`, forget what no token may carry any more."""
+        if not self.keep:
+            return
+        self.versions[version] = [tensor.cpu().clone() for _, tensor in engine.weights()]
+        for old in [v for v in self.versions if v <= version - self.keep - 1]:
+            del self.versions[old]
+
+    @torch.no_grad()
+    def load(self, version: int) -> PolicyModel:
+        """Return the model with a version's weights. Raises `ConfigError` naming what is kept."""
+        if version not in self.versions:
+            raise ConfigError(
+                f"algo.proximal.name: 'snapshot' needs the weights of version {version}; kept: "
+                f"{', '.join(map(str, sorted(self.versions))) or 'none'}"
+            )
+        for (_, parameter), tensor in zip(published(self.model.model), self.versions[version], strict=True):
+            parameter.copy_(tensor)
+        return self.model
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"versions": self.versions}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.versions = dict(state["versions"])
+
+
+@torch.no_grad()
+def copy_weights(model: PolicyModel, engine: TrainEngine) -> None:
+    """Make `model` equal to the trained policy. A collective under ZeRO-3."""
+    for (_, parameter), (_, tensor) in zip(published(model.model), engine.weights(), strict=True):
+        parameter.copy_(tensor.to(parameter.device))

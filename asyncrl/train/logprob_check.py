@@ -1,0 +1,160 @@
+"""Whether what workers sent came from the policy they name.
+
+A worker sends the log-probability under which each token was sampled. For tokens of the current version, and of earlier
+ones whose weights are still where the publisher wrote them (the one before, as a rule), the trainer computes the same
+number itself. The two differ by rounding alone, unless the worker (or its engine) had another model, another
+temperature, stale weights, or made its numbers up. Each token is held against the version it names; tokens of versions
+whose weights are gone are not compared.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asyncrl.config import TrustConfig
+from asyncrl.train.auxiliary_models import whole_batch
+from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.earlier import load_earlier, readable
+from asyncrl.train.step_batch import StepBatch, build_step_batch, pad_rows
+from asyncrl.types import Group
+
+MIN_TOKENS = 16
+"""A mean over fewer tokens proves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What the trainer found in one group."""
+
+    group: str
+    num_tokens: int
+    error: float
+    """Mean absolute difference of log-probabilities, nats."""
+    worst: float
+    """Largest absolute difference of one token, nats."""
+    num_earlier: int = 0
+    """How many of the tokens are of earlier versions."""
+
+
+def compare(
+    engine: TrainEngine,
+    groups: Sequence[Group],
+    step: int,
+    max_staleness: int,
+    trust: TrustConfig,
+    settings: Any,
+    weights_dir: Path | None = None,
+) -> list[Comparison]:
+    """Compare a sample of the groups' tokens with the policies that sampled them. A collective; equal on every rank.
+
+    weights_dir: where the weights of earlier versions may be found; None compares the tokens of version `step` alone.
+    """
+    if not (trust.max_logp_error or trust.max_token_error) or not trust.sample_tokens:
+        return []
+    batch = build_step_batch(groups, step, max_staleness)
+    there = {int(v) for t in batch.trajectories for v in set(t.versions[t.loss_mask].tolist())}
+    earlier = readable(engine, weights_dir, there - {step})
+    rows = _sample(batch, [step, *earlier], trust.sample_tokens)
+    if not rows:
+        return []
+    errors = torch.full((len(batch.trajectories), max(batch.lengths)), torch.nan)
+    for version in (step, *earlier):
+        _measure(errors, engine, batch, rows, version, settings, weights_dir)
+    ordered = sorted(groups, key=lambda group: group.task.id)
+    found = []
+    for index in sorted({int(batch.group[row]) for row in rows}):
+        chosen = [row for row in rows if int(batch.group[row]) == index]
+        compared = ~errors[chosen].isnan()
+        if not bool(compared.any()):
+            continue
+        values = errors[chosen][compared]
+        versions = _versions(batch, chosen, errors.shape[1])
+        num_earlier = int((compared & (versions < step)).sum())
+        found.append(
+            Comparison(ordered[index].id, len(values), float(values.mean()), float(values.max()), num_earlier)
+        )
+    return found
+
+
+def _measure(
+    errors: Tensor,
+    engine: TrainEngine,
+    batch: StepBatch,
+    rows: list[int],
+    version: int,
+    settings: Any,
+    weights_dir: Path | None,
+) -> None:
+    """Fill in the differences [B,T] of the tokens that `version` sampled in `rows`; a NaN sent counts as infinite."""
+    sampled = _versions(batch, rows, errors.shape[1]) == version
+    chosen = [row for row, any_sampled in zip(rows, sampled.any(1).tolist(), strict=True) if any_sampled]
+    if not chosen:
+        return
+    score: Callable[..., dict[str, Tensor]] | None = engine.outputs
+    if version != batch.step:
+        assert weights_dir is not None
+        score = load_earlier(engine, weights_dir, version)
+    if score is None:
+        return
+    run = score
+    logp = whole_batch(
+        engine, batch, settings, lambda ids, mask: run(ids, mask, settings.temperature), ("logp",), chosen
+    )["logp"]
+    padded = pad_rows(batch, chosen)
+    width = padded.mask.shape[1]
+    difference = (logp[chosen, :width] - padded.behavior_logp).abs().nan_to_num(torch.inf, torch.inf)
+    mine = padded.mask & (padded.versions == version)
+    part = errors[chosen, :width]
+    part[mine] = difference[mine]
+    errors[chosen, :width] = part
+
+
+def _versions(batch: StepBatch, rows: list[int], width: int) -> Tensor:
+    """Return the version of each sampled token [B,T], -1 elsewhere."""
+    padded = pad_rows(batch, rows)
+    versions = torch.full((len(rows), width), -1, dtype=torch.long)
+    versions[:, : padded.mask.shape[1]] = torch.where(padded.mask, padded.versions, -1)
+    return versions
+
+
+def refuted(found: Sequence[Comparison], trust: TrustConfig) -> list[Comparison]:
+    """Return the groups whose numbers cannot be those of the policy. NaN counts as wrong."""
+
+    def wrong(c: Comparison) -> bool:
+        on_average = (
+            trust.max_logp_error and c.num_tokens >= MIN_TOKENS and not c.error <= trust.max_logp_error
+        )
+        return bool(on_average or (trust.max_token_error and not c.worst <= trust.max_token_error))
+
+    return [c for c in found if wrong(c)]
+
+
+def _sample(batch: StepBatch, versions: Sequence[int], num_tokens: int) -> list[int]:
+    """Return rows with tokens of `versions`, group by group in turn, until there are `num_tokens` of them."""
+    counts = [int(np.isin(t.versions[t.loss_mask], list(versions)).sum()) for t in batch.trajectories]
+    by_group: dict[int, list[int]] = {}
+    for row, count in enumerate(counts):
+        if count:
+            by_group.setdefault(int(batch.group[row]), []).append(row)
+    # The same draw on every rank.
+    rng = random.Random(batch.step)
+    for rows in by_group.values():
+        rng.shuffle(rows)
+    chosen: list[int] = []
+    total = 0
+    while by_group and total < num_tokens:
+        for index in list(by_group):
+            row = by_group[index].pop()
+            chosen.append(row)
+            total += counts[row]
+            if not by_group[index]:
+                del by_group[index]
+    return sorted(chosen)

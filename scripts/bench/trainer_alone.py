@@ -1,0 +1,126 @@
+"""The trainer with a machine to itself: it trains on the recorded batches of a finished run once more.
+
+    python scripts/bench/trainer_alone.py RUN --model BASE --engine URL --weights FOLDER
+
+It does what the trainer of the run did, in order and from the same base weights: it trains, publishes to the engine,
+which has nothing else to do, and records. Only the wait for batches is left out. The last line of its output has
+"groups", how many were trained from the first step's end to the last's, and both moments as "start" and "end". RUN is
+not changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from asyncrl.config import Config
+from asyncrl.credentials import bearer
+from asyncrl.types import Group, Status, Task, Trajectory, Turn
+
+
+class RecordedBatches:
+    """A finished run's trajectories as the trainer's source: step k gets what it got then."""
+
+    def __init__(self, folder: Path) -> None:
+        paths = sorted((folder / "trajectories").glob("step-*.parquet"))
+        self.batches = [read_groups(path) for path in paths]
+
+    def take(self, step: int, wait_s: float) -> Sequence[Group]:
+        return self.batches[step]
+
+    def commit(self, version: int) -> None: ...
+
+    def stats(self) -> dict[str, Any]:
+        return {}
+
+
+def read_groups(path: Path) -> list[Group]:
+    """Return the groups of one recorded step, as far as training reads them."""
+    rows = pq.read_table(path).to_pylist()
+    return [_group(list(members)) for _, members in groupby(rows, key=lambda row: row["group"])]
+
+
+def _group(rows: list[dict[str, Any]]) -> Group:
+    first = rows[0]
+    task = Task(id=first["task"], env=first["env"], data={})
+    return Group(first["group"], task, first["version_admitted"], tuple(_trajectory(row) for row in rows))
+
+
+def _trajectory(row: dict[str, Any]) -> Trajectory:
+    return Trajectory(
+        task_id=row["task"],
+        episode_index=row["episode_index"],
+        token_ids=np.array(row["token_ids"], np.int32),
+        loss_mask=np.array(row["loss_mask"], bool),
+        behavior_logprobs=np.array(row["behavior_logprobs"], np.float32),
+        versions=np.array(row["versions"], np.int32),
+        turns=tuple(
+            Turn(*turn) for turn in zip(row["turn_start"], row["turn_end"], row["turn_reward"], strict=True)
+        ),
+        reward=row["reward"],
+        status=Status(row["status"]),
+        components={part["name"]: part["value"] for part in row["components"]},
+        success=row["success"],
+        timing={"wall_s": row["wall_s"]},
+        info=json.loads(row["info"]),
+    )
+
+
+def train_alone(run: Path, model: str, engine_url: str, weights: Path) -> dict[str, float]:
+    """Train on what `run` recorded; return what `main` prints."""
+    from asyncrl.algo.objective import build_objective
+    from asyncrl.services.trainer.service import Recorder, open_publisher
+    from asyncrl.train.deepspeed_engine import TrainEngine, leave_distributed
+    from asyncrl.train.models import load_anchors, load_trained
+    from asyncrl.train.trainer import Trainer, set_threads
+
+    config = Config.model_validate(json.loads((run / "config.json").read_text()), strict=False)
+    set_threads(config.train.threads)
+    objective = build_objective(config.algo)
+    engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
+    ends: list[tuple[float, int]] = []
+    with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as name:
+        publisher = open_publisher(config, engine, [engine_url], weights / "alone", bearer(None, "engine"))
+        recorder = Recorder(Path(name), config, engine)
+
+        def on_step(version: int, metrics: dict[str, Any], groups: Sequence[Group]) -> None:
+            recorder.on_step(version, metrics, groups)
+            ends.append((time.time(), len(groups)))
+
+        anchors = load_anchors(config, objective, engine, model)
+        Trainer(
+            config, engine, objective, anchors, RecordedBatches(run), publisher, on_step,
+            on_commit=recorder.on_commit,
+        ).run()  # fmt: skip
+        publisher.close()
+        recorder.close()
+    leave_distributed()
+    start, end = ends[0][0], ends[-1][0]
+    return {"groups": sum(groups for _, groups in ends[1:]), "start": start, "end": end}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--model", required=True, help="folder of the base model")
+    parser.add_argument("--engine", required=True, help="its address; it must have the base model's weights")
+    parser.add_argument(
+        "--weights", type=Path, required=True, help="the folder of weights that the engine reads"
+    )
+    args = parser.parse_args()
+    print(json.dumps(train_alone(args.run, args.model, args.engine, args.weights)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""Clients of the buffer: asynchronous for workers and the launcher, synchronous for the trainer."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from asyncrl.credentials import bearer
+from asyncrl.data.codec import decode_group, encode_group, lease_from_map, task_to_map
+from asyncrl.errors import AsyncRLError
+from asyncrl.services.http.client import HttpClient, error_named
+from asyncrl.types import FailureClass, Group, Lease, Task
+
+T = TypeVar("T")
+TASKS_PER_CALL = 10_000
+MAX_ERROR = 2000
+PIECE_S = 60.0
+"""Longest single wait of the synchronous client."""
+MARGIN_S = 30.0
+"""How much longer than a server-side wait the client waits for the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutOutcome:
+    """What became of a group: "ready", "dropped", "retried" or "failed", with the reason."""
+
+    outcome: str
+    reason: str
+    duplicate: bool
+
+
+class BufferClient:
+    """The ledger's verbs over HTTP, see `buffer.ledger.Ledger`. All may be repeated safely.
+
+    token: a bearer token; None for that of this process, see `tokens`.
+    retry_s: how long a buffer that cannot be reached is tried again, as while it restarts.
+    """
+
+    def __init__(self, url: str, token: str | None = None, retry_s: float = 120.0) -> None:
+        self._http = HttpClient(url, bearer(token, "buffer"), retry_s)
+        self.awaited: tuple[str, ...] = ()
+        """Unfinished groups the newest `take` waited for in vain."""
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def add_tasks(self, tasks: Sequence[Task]) -> int:
+        """Plan tasks; return how many were new."""
+        added = 0
+        for start in range(0, len(tasks), TASKS_PER_CALL):
+            chunk = [task_to_map(task) for task in tasks[start : start + TASKS_PER_CALL]]
+            added += (await self._http.post("/v1/tasks", {"tasks": chunk}))["added"]
+        return added
+
+    async def close_plan(self, abandon: bool = False) -> int:
+        """Say that no more tasks come; with `abandon` drop those that wait, and return how many."""
+        return (await self._http.post("/v1/plan/close", {"abandon": abandon}))["abandoned"]
+
+    async def lease(self, worker: str, wait_s: float) -> Lease | None:
+        """Lease a group; None when nothing could be leased within `wait_s`."""
+        body = {"worker": worker, "wait_s": wait_s, "request": secrets.token_hex(8)}
+        answer = await self._http.post("/v1/lease", body, wait_s + MARGIN_S)
+        return None if answer["lease"] is None else lease_from_map(answer["lease"])
+
+    async def renew(self, lease_id: str) -> float:
+        """Extend a lease; return the seconds it has. Raises `ConflictError` when it is gone."""
+        return (await self._http.post("/v1/renew", {"lease": lease_id}))["expires_in_s"]
+
+    async def release(self, lease_id: str) -> str:
+        """Give a lease back unused; return the task's state."""
+        return (await self._http.post("/v1/release", {"lease": lease_id}))["state"]
+
+    async def fail(self, lease_id: str, failure: FailureClass, error: str) -> str:
+        """Give a lease back because the environment or the infrastructure failed; return the task's state."""
+        body = {"lease": lease_id, "failure": str(failure), "error": error[:MAX_ERROR]}
+        return (await self._http.post("/v1/fail", body))["state"]
+
+    async def put(self, group: Group) -> PutOutcome:
+        """Hand in a finished group.
+
+        Raises `ConflictError` (lease gone), `StaleError` (a token older than the admission), `InputError`.
+        """
+        return PutOutcome(**await self._http.post("/v1/put", encode_group(group)))
+
+    async def put_many(self, groups: Sequence[Group]) -> list[PutOutcome | AsyncRLError]:
+        """Hand in several groups in one call; each is answered for itself, with the error `put` would raise."""
+        answer = await self._http.post("/v1/put_many", {"groups": [encode_group(group) for group in groups]})
+        return [_outcome(result) for result in answer["results"]]
+
+    async def take(self, step: int, wait_s: float) -> list[Group] | None:
+        """Return the step's groups, [] when the plan is exhausted, None when not ready within `wait_s`."""
+        answer = await self._http.post("/v1/take", {"step": step, "wait_s": wait_s}, wait_s + MARGIN_S)
+        self.awaited = tuple(answer["awaited"])
+        return None if answer["groups"] is None else [decode_group(body) for body in answer["groups"]]
+
+    async def peek(self, step: int, seen: Sequence[str], wait_s: float) -> tuple[list[Group], bool]:
+        """Return groups of the step's batch that are ready and not in `seen`, and whether the batch is complete.
+
+        Nothing is bound. Waits up to `wait_s` for either.
+        """
+        body = {"step": step, "seen": list(seen), "wait_s": wait_s}
+        answer = await self._http.post("/v1/peek", body, wait_s + MARGIN_S)
+        return [decode_group(group) for group in answer["groups"]], answer["complete"]
+
+    async def commit(self, version: int) -> None:
+        """Account for a published version."""
+        await self._http.post("/v1/commit", {"version": version})
+
+    async def drop(self, step: int, group_ids: Sequence[str], reason: str) -> int:
+        """Set groups of a taken batch aside as dropped; return how many."""
+        body = {"step": step, "leases": list(group_ids), "reason": reason}
+        return (await self._http.post("/v1/drop", body))["dropped"]
+
+    async def distrust(self, step: int, group_ids: Sequence[str], reason: str) -> list[str]:
+        """Give a taken batch back and quarantine whoever leased these groups of it; return their names."""
+        body = {"step": step, "leases": list(group_ids), "reason": reason[:MAX_ERROR]}
+        return (await self._http.post("/v1/distrust", body))["workers"]
+
+    async def pause(self, paused: bool) -> None:
+        """Stop or resume granting leases."""
+        await self._http.post("/v1/pause", {"paused": paused})
+
+    async def bound(self, staleness: int) -> None:
+        """Admit groups under another staleness bound from now on."""
+        await self._http.post("/v1/bound", {"staleness": staleness})
+
+    async def quarantine(self, worker: str, reason: str) -> int:
+        """Refuse a worker further leases; return how many of its groups are planned again."""
+        return (await self._http.post("/v1/quarantine", {"worker": worker, "reason": reason}))[
+            "pending_again"
+        ]
+
+    async def readmit(self, worker: str) -> str:
+        """Let a quarantined worker have leases again; return why it had none, "" when it was not quarantined."""
+        return (await self._http.post("/v1/readmit", {"worker": worker}))["was"]
+
+    async def reclaim(self, worker: str) -> int:
+        """Say that `worker` has just started: whatever it held is lost; return how many leases that were."""
+        return (await self._http.post("/v1/reclaim", {"worker": worker}))["lost"]
+
+    async def rollback(self, version: int) -> int:
+        """Forget what came after `version`; return how many tasks wait again."""
+        return (await self._http.post("/v1/rollback", {"version": version}))["pending_again"]
+
+    async def describe(self, job: dict[str, Any]) -> None:
+        """Say what the job is, for those who join it: config, model, weights_dir, engines, envs."""
+        await self._http.post("/v1/job", job)
+
+    async def job(self) -> dict[str, Any]:
+        """Return what `describe` said, with the engines and environments that have joined."""
+        return await self._http.get("/v1/job")
+
+    async def enroll(self, role: str, name: str = "") -> str:
+        """Return credentials (`Credentials.text`) to join with as "engine", "env" or "rollout"."""
+        return (await self._http.post("/v1/enroll", {"role": role, "name": name}))["credentials"]
+
+    async def join(self, role: str, url: str) -> float:
+        """Take part as "engine" or "env"; return the seconds until that must be repeated."""
+        return (await self._http.post("/v1/join", {"role": role, "url": url}))["expires_in_s"]
+
+    async def leave(self, url: str) -> None:
+        """Take part no longer."""
+        await self._http.post("/v1/leave", {"url": url})
+
+    async def status(self) -> dict[str, Any]:
+        """Return the ledger's counts."""
+        return await self._http.get("/v1/status")
+
+
+def _outcome(result: dict[str, Any]) -> PutOutcome | AsyncRLError:
+    if "error" not in result:
+        return PutOutcome(**result)
+    return error_named(result["error"].get("type"), result["error"].get("message", ""), result["status"])
+
+
+class BufferClientSync:
+    """The trainer's view, on an event loop in a thread of its own."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="buffer-client", daemon=True)
+        self._thread.start()
+        self._client = BufferClient(url, token)
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+    def take(self, step: int, wait_s: float) -> list[Group] | None:
+        """See `BufferClient.take`; waits in pieces the server allows."""
+        left_s = wait_s
+        while True:
+            piece_s = min(left_s, PIECE_S)
+            groups = self._run(self._client.take(step, piece_s))
+            left_s -= piece_s
+            if groups is not None or left_s <= 0:
+                return groups
+
+    def peek(self, step: int, seen: Sequence[str], wait_s: float) -> tuple[list[Group], bool]:
+        """See `BufferClient.peek`; `wait_s` is at most what the server allows."""
+        return self._run(self._client.peek(step, seen, min(wait_s, PIECE_S)))
+
+    def commit(self, version: int) -> None:
+        self._run(self._client.commit(version))
+
+    def drop(self, step: int, group_ids: Sequence[str], reason: str) -> int:
+        return self._run(self._client.drop(step, group_ids, reason))
+
+    def pause(self, paused: bool) -> None:
+        self._run(self._client.pause(paused))
+
+    def rollback(self, version: int) -> int:
+        return self._run(self._client.rollback(version))
+
+    def distrust(self, step: int, group_ids: Sequence[str], reason: str) -> list[str]:
+        return self._run(self._client.distrust(step, group_ids, reason))
+
+    def bound(self, staleness: int) -> None:
+        self._run(self._client.bound(staleness))
+
+    def quarantine(self, worker: str, reason: str) -> int:
+        return self._run(self._client.quarantine(worker, reason))
+
+    def readmit(self, worker: str) -> str:
+        return self._run(self._client.readmit(worker))
+
+    def stats(self) -> dict[str, Any]:
+        return self._run(self._client.status())
+
+    def job(self) -> dict[str, Any]:
+        return self._run(self._client.job())
+
+    def close(self) -> None:
+        self._run(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)

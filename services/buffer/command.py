@@ -1,0 +1,36 @@
+"""`asyncrl serve buffer`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from asyncrl.config import Config
+from asyncrl.services.command import CONFIGURED, Address
+
+HELP = "the ledger of tasks, groups and steps"
+OPTIONS = (*CONFIGURED, "--base-version", "--model")
+
+
+def start(args: argparse.Namespace, config: Config, address: Address) -> int:
+    """See `RoleCommand`."""
+    from asyncrl.buffer.ledger import LedgerSettings
+    from asyncrl.run.model_folder import vocab_size
+    from asyncrl.services.buffer.service import serve_buffer
+
+    ledger = args.folder / "ledger.sqlite" if args.folder else Path("ledger.sqlite")
+    settings = LedgerSettings(
+        groups_per_step=config.buffer.groups_per_step,
+        max_staleness=config.buffer.max_staleness,
+        group_size=config.rollout.group_size,
+        lease_s=config.rollout.lease_s,
+        max_attempts=config.rollout.max_attempts,
+        drop_no_signal=config.buffer.drop_no_signal,
+        max_tokens=config.max_tokens,
+        over_provision=config.buffer.over_provision,
+        recycle=config.buffer.recycle,
+        token_budget=config.buffer.token_budget,
+        vocab_size=vocab_size(args.model) if args.model else 0,
+    )
+    serve_buffer(str(ledger), settings, args.base_version, **address._asdict())
+    return 0

@@ -1,0 +1,148 @@
+"""Who takes part in a job: what the launcher says of it, and members that joined it later.
+
+Nothing here is kept on disk: launcher and members repeat what they say every few seconds, so a buffer that started
+anew knows it again as soon as that matters.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, Request
+from pydantic import Field, field_validator
+
+from asyncrl.credentials import Caller, Credentials
+from asyncrl.data.fields import check_json
+from asyncrl.errors import ConfigError, ConflictError, UnavailableError
+from asyncrl.services.buffer.messages import Call, documented, read
+from asyncrl.services.http.app import caller_of
+
+MEMBER_S = 30.0
+"""How long a member counts that says nothing."""
+MAX_MEMBERS = 4096
+
+Url = Annotated[str, Field(max_length=512, pattern=r"^https?://")]
+
+
+class Describe(Call):
+    """`config` is the run's configuration, `model` a path or name that joining processes can load."""
+
+    config: dict[str, Any]
+    model: Annotated[str, Field(min_length=1, max_length=4096)]
+    weights_dir: Annotated[str, Field(max_length=4096)]
+    engines: list[Url] = Field(max_length=MAX_MEMBERS)
+    envs: list[Url] = Field(max_length=MAX_MEMBERS)
+    policies: list[Annotated[str, Field(max_length=4096)]] = Field(default_factory=list, max_length=64)
+    """Further policies, as `asyncrl serve rollout --policy` takes them."""
+
+    @field_validator("config")
+    @classmethod
+    def _answerable(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """Refuse what the answer to those who join could not carry."""
+        check_json(value, "config")
+        return value
+
+
+class Join(Call):
+    role: Literal["engine", "env"]
+    url: Url
+
+
+class Enroll(Call):
+    """`name` is a worker's, as it is to be known in the ledger."""
+
+    role: Literal["engine", "env", "rollout"]
+    name: Annotated[str, Field(max_length=128)] = ""
+
+
+class Leave(Call):
+    url: Url
+
+
+class Members:
+    """The job and its members, as far as a buffer that began at `start` has heard of them. Monotonic seconds."""
+
+    def __init__(self, start: float) -> None:
+        self.described: Describe | None = None
+        self._start = start
+        self._left: set[str] = set()
+        self._joined: dict[str, tuple[str, float, Caller]] = {}
+
+    def join(self, role: str, url: str, caller: Caller, now: float) -> None:
+        """Raises `ConfigError` for another role than the caller's, `ConflictError` for the address of another."""
+        if caller.role not in ("run", role):
+            raise ConfigError(f"{caller} cannot join as {role}")
+        self._check_own(url, caller)
+        if url not in self._joined and len(self._joined) >= MAX_MEMBERS:
+            raise UnavailableError(f"the job has {MAX_MEMBERS} members already")
+        self._left.discard(url)
+        self._joined[url] = (role, now, caller)
+
+    def leave(self, url: str, caller: Caller) -> None:
+        """Raises `ConflictError` for the address of another."""
+        self._check_own(url, caller)
+        if self._joined.pop(url, None) is not None and len(self._left) < MAX_MEMBERS:
+            self._left.add(url)
+
+    def _check_own(self, url: str, caller: Caller) -> None:
+        if url in self._joined and caller.role != "run" and self._joined[url][2] != caller:
+            raise ConflictError(f"{url} was joined by another member")
+
+    def job(self, now: float) -> dict[str, Any]:
+        """Return the job with all members that were heard of lately. Raises `UnavailableError` without one.
+
+        `settled` is False until every member has had the time to be heard of; `left` are those that said goodbye.
+        """
+        if self.described is None:
+            raise UnavailableError("no job has been described here (yet)", retry_after_s=2.0)
+        self._joined = {u: member for u, member in self._joined.items() if now - member[1] <= MEMBER_S}
+        joined: dict[str, list[str]] = {"engine": [], "env": []}
+        for url, (role, _, _) in self._joined.items():
+            joined[role].append(url)
+        settled = now - self._start > MEMBER_S
+        return self.described.model_dump() | {
+            "joined": joined,
+            "settled": settled,
+            "left": sorted(self._left),
+        }
+
+
+def add_member_routes(app: FastAPI, credentials: Credentials) -> None:
+    """Add `/v1/job`, `/v1/enroll`, `/v1/join` and `/v1/leave`."""
+    members = Members(time.monotonic())
+
+    @app.post("/v1/job", openapi_extra=documented(Describe))
+    async def describe(request: Request) -> dict[str, bool]:
+        """Say what the job is; for the launcher."""
+        members.described = await read(request, Describe)
+        return {"known": True}
+
+    @app.get("/v1/job")
+    async def job() -> dict[str, Any]:
+        """The configuration, the model, and where engines and environments are."""
+        return members.job(time.monotonic())
+
+    @app.post("/v1/enroll", openapi_extra=documented(Enroll))
+    async def enroll(request: Request) -> dict[str, str]:
+        """Give whoever wants to join credentials of its own: those of one role and, for a worker, of one name."""
+        body = await read(request, Enroll)
+        if body.role != "rollout":
+            return {"credentials": credentials.issue(body.role, secrets.token_hex(4)).text}
+        # The end is chosen here, so that nobody gets the name, and with it the leases, of another worker.
+        name = f"{body.name or 'guest'}-{secrets.token_hex(3)}"
+        return {"credentials": credentials.issue("worker", name).text}
+
+    @app.post("/v1/join", openapi_extra=documented(Join))
+    async def join(request: Request) -> dict[str, float]:
+        """Take part; to be repeated well before `expires_in_s`."""
+        body = await read(request, Join)
+        members.join(body.role, body.url, caller_of(request), time.monotonic())
+        return {"expires_in_s": MEMBER_S}
+
+    @app.post("/v1/leave", openapi_extra=documented(Leave))
+    async def leave(request: Request) -> dict[str, bool]:
+        """Take part no longer."""
+        members.leave((await read(request, Leave)).url, caller_of(request))
+        return {"left": True}

@@ -1,0 +1,420 @@
+"""The buffer process: the ledger behind HTTP.
+
+    asyncrl serve buffer --folder runs/NAME
+
+Control messages are JSON or msgpack maps, by their content type; groups are msgpack with raw arrays. `lease` and
+`take` wait on the server, so nobody polls. Puts that arrive together reach the disk in one transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+
+from asyncrl.buffer.ledger import (
+    LeaseGoneError,
+    Ledger,
+    LedgerSettings,
+    Peeked,
+    PutResult,
+    Taken,
+    UnknownLeaseError,
+)
+from asyncrl.credentials import Credentials, own_credentials
+from asyncrl.data.codec import decode_group, lease_to_map, pack, task_from_map, unpack
+from asyncrl.errors import AsyncRLError, ConfigError, ConflictError, InputError, UnavailableError
+from asyncrl.services.buffer import messages
+from asyncrl.services.buffer.members import add_member_routes
+from asyncrl.services.buffer.messages import documented, groups_response, read
+from asyncrl.services.http.app import (
+    EVERYBODY,
+    STATUSES,
+    add_hot_route,
+    caller_of,
+    create_app,
+    error_response,
+    serve,
+)
+from asyncrl.services.http.waiting import Waiters
+from asyncrl.types import FailureClass, Group, Lease
+
+MAX_BODY_BYTES = 256 * 2**20
+MAX_GROUPS_PER_PUT = 1024
+REAP_EVERY_S = 1.0
+STALL_S = 5.0
+"""A reaper that comes this much late was stopped with its process: renewals could not arrive either."""
+OWN_STATUSES: dict[type[Exception], int] = {UnknownLeaseError: 404, LeaseGoneError: 410}
+
+_TRAINER = ("take", "peek", "drop", "distrust", "commit", "rollback", "bound", "pause", "quarantine")
+_WORKER = ("lease", "renew", "release", "fail", "put", "put_many", "reclaim")
+ROLES = {
+    **{f"/v1/{name}": {"trainer"} for name in _TRAINER},
+    **{f"/v1/{name}": {"worker"} for name in _WORKER},
+    **{f"/v1/{name}": {"engine", "env"} for name in ("join", "leave")},
+    "/v1/enroll": {"guest"},
+    **dict.fromkeys(("GET /v1/job", "/v1/status", "/metrics"), EVERYBODY),
+}
+"""Who may call what, beside the launcher, which may call everything."""
+
+Finished = tuple[Group, bytes]
+
+
+class BufferService:
+    """The ledger, those who wait for it, and the puts of this pass of the event loop."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.stopping = asyncio.Event()
+        self.leases: Waiters[Lease] = Waiters(self.stopping)
+        self.takes: Waiters[Taken] = Waiters(self.stopping)
+        self.peeks: Waiters[Peeked] = Waiters(self.stopping)
+        self._puts: list[tuple[Finished, asyncio.Future[PutResult]]] = []
+
+    def check_holder(self, request: Request, lease: str) -> None:
+        """Raise `ConflictError` when the caller is a worker and the lease another's."""
+        caller = caller_of(request)
+        if caller.role == "worker":
+            self.ledger.check_holder(lease, caller.name)
+
+    def changed(self) -> None:
+        """Wake those who wait."""
+        self.leases.pump()
+        self.takes.pump()
+        self.peeks.pump()
+
+    def put(self, finished: Finished) -> asyncio.Future[PutResult]:
+        """Put a group together with the others that are ready when the event loop comes round."""
+        loop = asyncio.get_running_loop()
+        if not self._puts:
+            loop.call_soon(self._flush)
+        answer: asyncio.Future[PutResult] = loop.create_future()
+        self._puts.append((finished, answer))
+        return answer
+
+    def _flush(self) -> None:
+        puts, self._puts = self._puts, []
+        results: list[PutResult | Exception]
+        try:
+            if len(puts) == 1:
+                results = [self._put_one(*puts[0][0])]
+            else:
+                with self.ledger.batch():
+                    results = [self._put_one(*finished) for finished, _ in puts]
+        except Exception as error:
+            results = [error] * len(puts)
+        for (_, answer), result in zip(puts, results, strict=True):
+            if answer.done():
+                continue
+            if isinstance(result, Exception):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
+        self.changed()
+
+    def _put_one(self, group: Group, body: bytes) -> PutResult | Exception:
+        try:
+            return self.ledger.put(group, body)
+        except UnavailableError:
+            raise
+        except AsyncRLError as error:
+            return error
+
+    async def reap(self) -> None:
+        """Expire leases for ever."""
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(REAP_EVERY_S)
+            now = time.monotonic()
+            if now - last > REAP_EVERY_S + STALL_S:
+                self.ledger.restart_leases(now)
+            elif self.ledger.expire(now):
+                self.changed()
+            last = now
+
+
+def create_buffer_app(ledger: Ledger, credentials: Credentials) -> FastAPI:
+    """Return the HTTP app over an open ledger. `credentials` are the run's: those who join get theirs here."""
+    service = BufferService(ledger)
+
+    @asynccontextmanager
+    async def open_ledger() -> AsyncIterator[None]:
+        yield
+        ledger.close()
+
+    background = {"lease reaper": service.reap}
+    access = credentials.access("buffer")
+    app = create_app("asyncrl buffer", access, ROLES, MAX_BODY_BYTES, OWN_STATUSES, background, open_ledger)
+    app.state.stopping = service.stopping
+    _add_planning(app, service)
+    _add_leases(app, service)
+    _add_groups(app, service)
+    _add_steps(app, service)
+    _add_status(app, service)
+    add_member_routes(app, credentials)
+    return app
+
+
+def _add_planning(app: FastAPI, service: BufferService) -> None:
+    ledger = service.ledger
+
+    @app.post("/v1/tasks", openapi_extra=documented(messages.AddTasks))
+    async def add_tasks(request: Request) -> dict[str, int]:
+        """Plan tasks in order; known ids are left as they are."""
+        body = await read(request, messages.AddTasks)
+        added = ledger.add_tasks([task_from_map(task, f"tasks[{i}]") for i, task in enumerate(body.tasks)])
+        service.changed()
+        return {"added": added}
+
+    @app.post("/v1/plan/close", openapi_extra=documented(messages.ClosePlan))
+    async def close_plan(request: Request) -> dict[str, int]:
+        """Say that no more tasks come."""
+        body = await read(request, messages.ClosePlan)
+        abandoned = ledger.close_plan(body.abandon)
+        service.changed()
+        return {"abandoned": abandoned}
+
+    @app.post("/v1/pause", openapi_extra=documented(messages.Pause))
+    async def pause(request: Request) -> dict[str, bool]:
+        """Stop or resume granting leases."""
+        body = await read(request, messages.Pause)
+        ledger.pause(body.paused)
+        service.changed()
+        return {"paused": body.paused}
+
+    @app.post("/v1/bound", openapi_extra=documented(messages.Bound))
+    async def bound(request: Request) -> dict[str, int]:
+        """Admit groups under another staleness bound from now on."""
+        body = await read(request, messages.Bound)
+        ledger.bound(body.staleness)
+        service.changed()
+        return {"staleness": body.staleness}
+
+    @app.post("/v1/reclaim", openapi_extra=documented(messages.Worker))
+    async def reclaim(request: Request) -> dict[str, int]:
+        """End the leases of a worker that has started anew."""
+        body = await read(request, messages.Worker)
+        _check_name(request, body.worker)
+        lost = ledger.reclaim(body.worker)
+        service.changed()
+        return {"lost": lost}
+
+    @app.post("/v1/quarantine", openapi_extra=documented(messages.Quarantine))
+    async def quarantine(request: Request) -> dict[str, int]:
+        """Refuse a worker further leases and plan its untaken groups again."""
+        body = await read(request, messages.Quarantine)
+        moved = ledger.quarantine(body.worker, body.reason)
+        service.changed()
+        return {"pending_again": moved}
+
+    @app.post("/v1/readmit", openapi_extra=documented(messages.Worker))
+    async def readmit(request: Request) -> dict[str, str]:
+        """Let a quarantined worker have leases again."""
+        body = await read(request, messages.Worker)
+        return {"was": ledger.readmit(body.worker)}
+
+
+def _add_leases(app: FastAPI, service: BufferService) -> None:
+    ledger = service.ledger
+
+    async def lease(request: Request) -> Response:
+        body = await read(request, messages.LeaseCall)
+        _check_name(request, body.worker)
+        found = await service.leases.get(
+            lambda: ledger.lease(body.worker, request=body.request), body.wait_s, request
+        )
+        if found is None:
+            return JSONResponse({"lease": None, "reason": ledger.why_no_lease() or "busy"})
+        return JSONResponse({"lease": lease_to_map(found), "reason": ""})
+
+    add_hot_route(app, "/v1/lease", lease)
+
+    @app.post("/v1/renew", openapi_extra=documented(messages.OneLease))
+    async def renew(request: Request) -> dict[str, float]:
+        """Extend a lease."""
+        body = await read(request, messages.OneLease)
+        service.check_holder(request, body.lease)
+        return {"expires_in_s": ledger.renew(body.lease)}
+
+    @app.post("/v1/release", openapi_extra=documented(messages.OneLease))
+    async def release(request: Request) -> dict[str, str]:
+        """Give a lease back unused."""
+        body = await read(request, messages.OneLease)
+        service.check_holder(request, body.lease)
+        state = ledger.release(body.lease)
+        service.changed()
+        return {"state": state}
+
+    @app.post("/v1/fail", openapi_extra=documented(messages.Fail))
+    async def fail(request: Request) -> dict[str, str]:
+        """Give a lease back because the environment or the infrastructure failed."""
+        body = await read(request, messages.Fail)
+        service.check_holder(request, body.lease)
+        state = ledger.fail(body.lease, FailureClass(body.failure), body.error)
+        service.changed()
+        return {"state": state}
+
+
+def _add_groups(app: FastAPI, service: BufferService) -> None:
+    async def put(request: Request) -> Response:
+        body = await request.body()
+        group = decode_group(body)
+        service.check_holder(request, group.id)
+        return JSONResponse(_result_to_map(await service.put((group, body))))
+
+    async def put_many(request: Request) -> Response:
+        """Each group is answered for itself: its result, or its error."""
+        bodies = messages.PutMany.check(unpack(await request.body()), MAX_GROUPS_PER_PUT)
+        answers: list[asyncio.Future[PutResult] | AsyncRLError] = []
+        for body in bodies:
+            try:
+                group = decode_group(body)
+                service.check_holder(request, group.id)
+                answers.append(service.put((group, body)))
+            except (InputError, ConflictError) as error:
+                answers.append(error)
+        await asyncio.wait([a for a in answers if isinstance(a, asyncio.Future)] or [_done()])
+        return JSONResponse({"results": [_answer_to_map(a) for a in answers]})
+
+    add_hot_route(app, "/v1/put", put)
+    add_hot_route(app, "/v1/put_many", put_many)
+
+
+def _add_steps(app: FastAPI, service: BufferService) -> None:
+    ledger = service.ledger
+
+    async def take(request: Request) -> Response:
+        body = await read(request, messages.Take)
+
+        def attempt() -> Taken | None:
+            taken = ledger.take(body.step)
+            return None if taken.groups is None else taken
+
+        taken = await service.takes.get(attempt, body.wait_s, request) or ledger.take(body.step)
+        return groups_response(taken)
+
+    add_hot_route(app, "/v1/take", take)
+
+    @app.post("/v1/peek", openapi_extra=documented(messages.Peek))
+    async def peek(request: Request) -> Response:
+        """Groups of the step's batch that are ready and not in `seen`, as msgpack; nothing is bound."""
+        body = await read(request, messages.Peek)
+
+        def attempt() -> Peeked | None:
+            peeked = ledger.peek(body.step, body.seen)
+            return peeked if peeked.groups or peeked.complete else None
+
+        peeked = await service.peeks.get(attempt, body.wait_s, request) or ledger.peek(body.step, body.seen)
+        content = pack({"groups": peeked.groups, "complete": peeked.complete})
+        return Response(content, media_type=messages.MSGPACK)
+
+    @app.post("/v1/drop", openapi_extra=documented(messages.Drop))
+    async def drop(request: Request) -> dict[str, int]:
+        """Set groups of a taken batch aside."""
+        body = await read(request, messages.Drop)
+        return {"dropped": ledger.drop(body.step, body.leases, body.reason)}
+
+    @app.post("/v1/distrust", openapi_extra=documented(messages.Distrust))
+    async def distrust(request: Request) -> dict[str, list[str]]:
+        """Give a taken batch back and quarantine whoever leased these groups of it."""
+        body = await read(request, messages.Distrust)
+        workers = ledger.distrust(body.step, body.leases, body.reason)
+        service.changed()
+        return {"workers": workers}
+
+    @app.post("/v1/commit", openapi_extra=documented(messages.Version))
+    async def commit(request: Request) -> dict[str, int]:
+        """Account for a published version."""
+        body = await read(request, messages.Version)
+        if ledger.commit(body.version):
+            service.changed()
+        return {"version": ledger.version}
+
+    @app.post("/v1/rollback", openapi_extra=documented(messages.Version))
+    async def rollback(request: Request) -> dict[str, int]:
+        """Forget what came after a version."""
+        body = await read(request, messages.Version)
+        moved = ledger.rollback_to(body.version)
+        service.changed()
+        return {"version": ledger.version, "pending_again": moved}
+
+
+def _add_status(app: FastAPI, service: BufferService) -> None:
+    registry = CollectorRegistry()
+    registry.register(_Metrics(service))
+
+    @app.get("/v1/status")
+    async def status() -> dict[str, Any]:
+        """The ledger's counts."""
+        return service.ledger.stats() | {"waiting_for_lease": len(service.leases)}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """The counts for Prometheus."""
+        return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
+
+
+class _Metrics:
+    """Exports the ledger's counts to Prometheus."""
+
+    def __init__(self, service: BufferService) -> None:
+        self.service = service
+
+    def collect(self) -> Any:
+        stats = self.service.ledger.stats() | {"waiting_for_lease": len(self.service.leases)}
+        for name, value in stats.items():
+            if isinstance(value, int | float):
+                yield GaugeMetricFamily(f"asyncrl_buffer_{name}", f"{name} in the ledger", value=float(value))
+        for name, label in (("dropped_by_reason", "reason"), ("failed_by_class", "failure")):
+            family = GaugeMetricFamily(f"asyncrl_buffer_{name}", f"{name} in the ledger", labels=[label])
+            for key, value in stats[name].items():
+                family.add_metric([key], value)
+            yield family
+
+
+def _check_name(request: Request, worker: str) -> None:
+    caller = caller_of(request)
+    if caller.role == "worker" and caller.name != worker:
+        raise ConfigError(f"worker: the token is {caller.name!r}'s, it cannot speak for {worker[:64]!r}")
+
+
+def _result_to_map(result: PutResult) -> dict[str, Any]:
+    return {"outcome": result.outcome, "reason": result.reason, "duplicate": result.duplicate}
+
+
+def _answer_to_map(answer: asyncio.Future[PutResult] | AsyncRLError) -> dict[str, Any]:
+    error = answer.exception() if isinstance(answer, asyncio.Future) else answer
+    if error is None:
+        assert isinstance(answer, asyncio.Future)
+        return _result_to_map(answer.result())
+    if not isinstance(error, AsyncRLError):
+        raise error
+    return messages.error_to_map(error_response(error, STATUSES | OWN_STATUSES))
+
+
+def _done() -> asyncio.Future[Any]:
+    done = asyncio.get_running_loop().create_future()
+    done.set_result(None)
+    return done
+
+
+def serve_buffer(
+    ledger: str,
+    settings: LedgerSettings,
+    base_version: int = 0,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    credentials: Credentials | None = None,
+    ready_file: str | Path | None = None,
+) -> None:
+    """Run a buffer until it is told to stop. `base_version` is that of the policy the run starts from."""
+    app = create_buffer_app(Ledger(ledger, settings, base_version), credentials or own_credentials())
+    serve(app, host, port, ready_file)

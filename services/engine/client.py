@@ -1,0 +1,246 @@
+"""Client of one engine: coalesces concurrent turns into few HTTP requests and reads answers as they finish.
+
+The request path bounds short agent turns, so the requests that become ready in one pass of the event loop
+travel in one body. A dropped connection fails only the requests it carried; each is sent once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import aiohttp
+import msgpack
+import numpy as np
+
+from asyncrl.credentials import authorization, bearer
+from asyncrl.errors import InfrastructureError, InputError
+from asyncrl.generation import Generated, GenerateRequest
+from asyncrl.services.http.batching import Coalescer
+
+MAX_REQUESTS_PER_CALL = 64
+RETRY_PAUSE_S = 0.2
+"""Before the second attempt; each further one waits this much longer."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    request: GenerateRequest
+    answer: asyncio.Future[Generated]
+    attempts: int = 0
+
+
+def policy_url(engine: str, name: str) -> str:
+    """Return where an engine serves a policy: the run's own (name "") at its address, a further one below it."""
+    return f"{engine}/policies/{name}" if name else engine
+
+
+class EngineClient:
+    """Implements `generation.Generator` over one engine's `/asyncrl/v1` routes.
+
+    url: the engine's, or that of one of the policies it serves, `ENGINE/policies/NAME`. token: a bearer token; None
+    for that of this process, see `tokens`. batch_delay_s: least seconds between two calls; what becomes ready meanwhile
+    is sent together.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        timeout_s: float = 600.0,
+        max_attempts: int = 3,
+        batch_delay_s: float = 0.0,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.timeout_s = timeout_s
+        self.max_attempts = max_attempts
+        token = bearer(token, "engine")
+        self._headers = {"Content-Type": "application/msgpack"} | authorization(token)
+        self._http: aiohttp.ClientSession | None = None
+        self._turns = Coalescer[_Pending](self._call, MAX_REQUESTS_PER_CALL, batch_delay_s)
+        self.in_flight = 0
+        self._busy_s = 0.0
+        self._busy_since = 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds during which at least one request was running."""
+        return self._busy_s + (time.monotonic() - self._busy_since if self.in_flight else 0.0)
+
+    async def close(self) -> None:
+        """Cancel what is running or queued and close connections."""
+        for pending in await self._turns.close():
+            pending.answer.cancel()
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+    async def generate(self, request: GenerateRequest) -> Generated:
+        """Sample one turn. See `Generator`."""
+        pending = _Pending(request, asyncio.get_running_loop().create_future())
+        if self.in_flight == 0:
+            self._busy_since = time.monotonic()
+        self.in_flight += 1
+        try:
+            self._turns.add(pending)
+            return await asyncio.wait_for(pending.answer, self.timeout_s)
+        except TimeoutError:
+            message = f"engine {self.url}: no answer to {request.id} within {self.timeout_s:g} s"
+            raise InfrastructureError(message) from None
+        finally:
+            self.in_flight -= 1
+            if self.in_flight == 0:
+                self._busy_s += time.monotonic() - self._busy_since
+
+    async def _call(self, batch: list[_Pending]) -> None:
+        """Have a batch answered. Cancelled at whatever point, it leaves nobody waiting for an answer."""
+        left = {p.request.id: p for p in batch if not p.answer.done()}
+        if not left:
+            return
+        try:
+            if reason := await self._exchange(left):
+                await self._retry(list(left.values()), reason)
+        except InputError as error:
+            refused = list(left.values())
+            if len(refused) == 1:
+                _fail(refused[0], InputError(f"engine {self.url}: {error}"))
+            else:
+                # Refused as a whole, as a body that is too large: smaller ones find whose fault it is.
+                await asyncio.gather(self._call(refused[::2]), self._call(refused[1::2]))
+        except asyncio.CancelledError:
+            for pending in left.values():
+                pending.answer.cancel()
+            raise
+        except Exception as error:
+            # A bug is its callers' crash, not their wait until the time is over.
+            for pending in left.values():
+                _fail(pending, error)
+
+    async def _exchange(self, left: dict[str, _Pending]) -> str:
+        """Send what is left and deliver the answers; return why some did not come, "" when all did."""
+        try:
+            body = msgpack.packb({"requests": [_encode(p.request) for p in left.values()]})
+            async with self._session().post(f"{self.url}/asyncrl/v1/generate", data=body) as response:
+                if response.status == 503:
+                    raise ConnectionError(await _error_text(response))
+                if response.status != 200:
+                    raise InputError(await _error_text(response))
+                while left:
+                    (size,) = struct.unpack("<I", await response.content.readexactly(4))
+                    _deliver(left, msgpack.unpackb(await response.content.readexactly(size)))
+        except asyncio.IncompleteReadError:
+            return "the engine closed the stream early"
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    async def _retry(self, unanswered: list[_Pending], reason: str) -> None:
+        """Queue them again after a pause, together; those that had all their attempts fail."""
+        again = []
+        for pending in unanswered:
+            pending.attempts += 1
+            if pending.attempts < self.max_attempts:
+                again.append(pending)
+            else:
+                failure = f"engine {self.url}: {reason} ({pending.attempts} attempts)"
+                _fail(pending, InfrastructureError(failure))
+        if again:
+            await asyncio.sleep(RETRY_PAUSE_S * max(pending.attempts for pending in again))
+        for pending in again:
+            if not pending.answer.done():
+                self._turns.add(pending)
+
+    def _session(self) -> aiohttp.ClientSession:
+        if self._http is None:
+            self._http = aiohttp.ClientSession(
+                headers=self._headers,
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
+                timeout=aiohttp.ClientTimeout(total=None, connect=30.0, sock_read=self.timeout_s),
+                read_bufsize=1 << 20,
+            )
+        return self._http
+
+    async def request(
+        self, path: str, body: dict[str, Any] | None = None, timeout_s: float = 60.0
+    ) -> dict[str, Any]:
+        """Call a control route (`state`, `weights/prepare`, ...). Raises `InfrastructureError`, `InputError`."""
+        method, data = ("GET", None) if body is None else ("POST", msgpack.packb(body))
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with self._session().request(
+                method, f"{self.url}/asyncrl/v1/{path}", data=data, timeout=timeout
+            ) as response:
+                if response.status != 200:
+                    raise InputError(f"engine {self.url}: {path}: {await _error_text(response)}")
+                return msgpack.unpackb(await response.read())
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise InfrastructureError(
+                f"engine {self.url}: {path}: {type(error).__name__}: {error}"
+            ) from error
+
+    async def state(self) -> dict[str, Any]:
+        """Return `{version, paused, running, waiting, kv_usage, kv_tokens, max_model_len}`."""
+        return await self.request("state", timeout_s=10.0)
+
+
+def _encode(request: GenerateRequest) -> dict[str, Any]:
+    decoding = {} if request.decoding is None else {"decoding": asdict(request.decoding)}
+    return {
+        **decoding,
+        "id": request.id,
+        "token_ids": np.ascontiguousarray(request.token_ids, dtype="<i4").tobytes(),
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "seed": request.seed,
+        "stop_token_ids": list(request.stop_token_ids),
+        "min_version": request.min_version,
+        "order": request.order,
+    }
+
+
+def _deliver(left: dict[str, _Pending], message: dict[str, Any]) -> None:
+    pending = left.pop(message["id"])
+    if "error" in message:
+        # What one engine refuses another could not serve either.
+        _fail(pending, (InputError if message["refused"] else InfrastructureError)(message["error"]))
+    elif not pending.answer.done():
+        pending.answer.set_result(decode_generated(message))
+
+
+def decode_generated(message: dict[str, Any]) -> Generated:
+    """Turn one frame into arrays; every token gets the version of its span."""
+    token_ids = np.frombuffer(message["token_ids"], dtype="<i4")
+    versions = np.full(len(token_ids), -1, dtype=np.int32)
+    for version, start, end in message["spans"]:
+        versions[start:end] = version
+    return Generated(
+        token_ids=token_ids,
+        logprobs=np.frombuffer(message["logprobs"], dtype="<f4"),
+        versions=versions,
+        finish_reason=message["finish_reason"],
+        cached_tokens=message["cached_tokens"],
+        top_logprobs=_likeliest(message.get("top_logprobs", ())),
+        prompt_logprobs=_likeliest(message.get("prompt_logprobs", ())),
+    )
+
+
+def _likeliest(raw: Sequence[Sequence[Sequence[Any]]]) -> tuple[dict[int, float], ...]:
+    """Read [token ids, log-probabilities] per position."""
+    return tuple(dict(zip(ids, logprobs, strict=True)) for ids, logprobs in raw)
+
+
+def _fail(pending: _Pending, error: Exception) -> None:
+    if not pending.answer.done():
+        pending.answer.set_exception(error)
+
+
+async def _error_text(response: aiohttp.ClientResponse) -> str:
+    raw = await response.read()
+    try:
+        return str(msgpack.unpackb(raw)["error"])
+    except Exception:
+        return f"HTTP {response.status}: {raw[:200]!r}"

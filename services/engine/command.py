@@ -1,0 +1,41 @@
+"""`asyncrl serve engine`."""
+
+from __future__ import annotations
+
+import argparse
+
+from asyncrl.config import Config
+from asyncrl.errors import ConfigError
+from asyncrl.services.command import CONFIGURED, Address, need
+
+HELP = "a vLLM server whose weights are updated while it decodes"
+OPTIONS = (*CONFIGURED, "--join", "--model", "--base-version", "--weights-dir")
+
+
+def start(args: argparse.Namespace, config: Config, address: Address) -> int:
+    """See `RoleCommand`."""
+    from asyncrl.services.engine.service import EngineOptions, serve_engine
+
+    if address.host != "127.0.0.1":
+        raise ConfigError("serve engine: listens on 127.0.0.1 only; its update routes must not be reachable")
+    engine = config.engine
+    options = EngineOptions(
+        model=need(args.model, "--model", "engine"),
+        dtype=config.model.dtype,
+        max_model_len=engine.max_model_len,
+        max_num_seqs=engine.max_num_seqs,
+        kv_cache_gib=engine.kv_cache_gib,
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+        tensor_parallel=engine.tensor_parallel,
+        weight_transfer=engine.weight_transfer,
+        threads=engine.threads,
+        base_version=args.base_version,
+        seed=config.run.seed,
+        start_timeout_s=engine.start_timeout_s,
+        extra_args=tuple(engine.extra_args),
+        weights_dir=str(args.weights_dir or ""),
+        # Without a run to send adapters the model is served as it is, as for an evaluation.
+        lora=config.lora if config.lora.rank and args.weights_dir else None,
+        policies=config.guests if args.weights_dir else {},
+    )
+    return serve_engine(options, address.credentials, address.port, address.ready_file)

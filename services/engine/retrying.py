@@ -1,0 +1,37 @@
+"""A generator that waits for engines to come back instead of failing the episode."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from asyncrl.errors import InfrastructureError
+from asyncrl.generation import Generated, GenerateRequest, Generator
+
+log = logging.getLogger("asyncrl.rollout")
+
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 5.0
+
+
+class PatientGenerator:
+    """Repeats a turn that no engine could sample, for `wait_s` at most: a turn has no effect until it is used."""
+
+    def __init__(self, generator: Generator, wait_s: float) -> None:
+        self.generator = generator
+        self.wait_s = wait_s
+
+    async def generate(self, request: GenerateRequest) -> Generated:
+        """See `Generator`. Raises what the last attempt raised."""
+        deadline = time.monotonic() + self.wait_s
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                return await self.generator.generate(request)
+            except InfrastructureError as error:
+                if time.monotonic() + pause_s > deadline:
+                    raise
+                log.warning("%s; trying again in %g s", error, pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -1,0 +1,299 @@
+"""One `Generator` over several engines: watches them, sends each request where `placement` says, tries another.
+
+A generation is idempotent until its answer is used, so a request that an engine fails is sent to the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from asyncrl.errors import AsyncRLError, InfrastructureError, InputError
+from asyncrl.generation import Generated, GenerateRequest
+from asyncrl.services.engine.client import EngineClient
+from asyncrl.services.engine.health import EngineHealth
+from asyncrl.services.engine.placement import EngineLoad, Health, place
+
+PROBE_EVERY_S = 1.0
+PROBE_TIMEOUT_S = 3.0
+MAX_SESSIONS = 65_536
+"""Conversations whose engine is remembered; beyond that the oldest are placed afresh."""
+DEFAULT_TTL_S = 120.0
+"""How long a conversation without a hint is expected to come back at the latest."""
+
+
+@dataclass(slots=True)
+class _Engine:
+    client: EngineClient
+    health: EngineHealth
+    prefill_tokens: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0
+    kv_tokens: int = 0
+    """Size of its KV cache; 0 while unknown."""
+    max_model_len: int = 0
+    """Longest context with its answer, in tokens; 0 while unknown."""
+    others: int = 0
+    """Requests it had from other routers at the last probe."""
+    held_tokens: int = 0
+
+
+@dataclass(slots=True)
+class _Session:
+    url: str
+    cached_tokens: int
+    """Tokens its engine has in its cache, if nothing evicted them."""
+    expires: float
+    held_tokens: int = 0
+    """The part counted in the engine's `held_tokens`."""
+    running: int = 0
+    """Calls at its engine now; it does not expire before their answers, however long they take."""
+
+
+class EngineRouter:
+    """Implements `generation.Generator` and `gateway.sampling.Engines`."""
+
+    def __init__(self, engines: Sequence[EngineClient]) -> None:
+        if not engines:
+            raise InputError("a router needs at least one engine")
+        self._engines: dict[str, _Engine] = {}
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
+        self._prober: asyncio.Task[None] | None = None
+        self._background: set[asyncio.Task[Any]] = set()
+        self.newest = -1
+        """Newest policy version that an engine serves."""
+        self._newest_since = 0.0
+        for client in engines:
+            self.join(client)
+
+    @property
+    def engines(self) -> list[EngineClient]:
+        """The clients of all engines."""
+        return [engine.client for engine in self._engines.values()]
+
+    def join(self, client: EngineClient) -> None:
+        """Take an engine in; conversations that have begun stay where they are."""
+        self._engines.setdefault(client.url, _Engine(client, EngineHealth(time.monotonic())))
+
+    async def leave(self, url: str) -> None:
+        """Send an engine nothing more; what it runs now is failed over. Raises `InputError` for the last one."""
+        if set(self._engines) == {url}:
+            raise InputError(f"{url} is the last engine of this router")
+        for session in self._sessions.values():
+            if session.url == url:
+                # One that joins under this address again is another engine: it has and holds nothing.
+                self._release(session)
+                session.cached_tokens = 0
+        engine = self._engines.pop(url, None)
+        if engine is not None:
+            await engine.client.close()
+
+    async def generate(self, request: GenerateRequest) -> Generated:
+        """Sample one turn, on another engine when one fails. Raises what the last one raised."""
+        self._start_probing()
+        session = self._sessions.get(request.session)
+        remembered = session is not None and (session.running > 0 or session.expires > time.monotonic())
+        home = session.url if session is not None and remembered else ""
+        failure: AsyncRLError | None = None
+        for url in place(_key(request), len(request.token_ids), self.loads(), home):
+            engine = self._engines.get(url)
+            if engine is None:
+                continue
+            try:
+                return await self._send(engine, request)
+            except InfrastructureError as error:
+                engine.health.failed(refused=_refused(error))
+                failure = error
+        raise failure or InfrastructureError("every engine has left this router")
+
+    async def context_limit(self) -> int:
+        """Return the longest context with its answer that every engine takes, in tokens; 0 while none has said."""
+        self._start_probing()
+        if not any(engine.max_model_len for engine in self._engines.values()):
+            await self.probe()
+        known = [engine.max_model_len for engine in self._engines.values() if engine.max_model_len]
+        return min(known, default=0)
+
+    def hold(self, session: str, num_tokens: int, ttl_s: float) -> None:
+        """Say that a session's context of `num_tokens` is needed again within `ttl_s`; 0 says that it is not.
+
+        Engines cannot be told what to keep, so the router keeps new conversations away from an engine whose cache
+        is spoken for.
+        """
+        found = self._sessions.get(session)
+        if found is None:
+            return
+        self._release(found)
+        if ttl_s <= 0:
+            del self._sessions[session]
+            return
+        found.expires = time.monotonic() + ttl_s
+        engine = self._engines.get(found.url)
+        if engine is not None:
+            found.held_tokens = num_tokens
+            engine.held_tokens += num_tokens
+
+    def loads(self) -> list[EngineLoad]:
+        """Every engine as placement sees it now."""
+        now = time.monotonic()
+        self._expire(now)
+        return [
+            EngineLoad(
+                url,
+                engine.health.health(now, self.newest, self._newest_since),
+                engine.client.in_flight + engine.others,
+                engine.waiting,
+                engine.prefill_tokens,
+                engine.kv_usage,
+                engine.held_tokens / engine.kv_tokens if engine.kv_tokens else 0.0,
+            )
+            for url, engine in self._engines.items()
+        ]
+
+    def status(self) -> list[dict[str, Any]]:
+        """One map per engine, for status pages."""
+        return [
+            {
+                "url": load.url,
+                "health": load.health.value,
+                "version": self._engines[load.url].health.version,
+                "requests": load.requests,
+                "waiting": load.waiting,
+                "kv_usage": load.kv_usage,
+                "held": load.held,
+                "sessions": sum(s.url == load.url for s in self._sessions.values()),
+            }
+            for load in self.loads()
+        ]
+
+    async def close(self) -> None:
+        """Stop probing and close all clients."""
+        tasks = [*self._background, *([self._prober] if self._prober else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(engine.close() for engine in self.engines))
+
+    async def probe(self) -> None:
+        """Ask every engine once how it is."""
+        await asyncio.gather(*(self._probe(engine) for engine in list(self._engines.values())))
+
+    async def _send(self, engine: _Engine, request: GenerateRequest) -> Generated:
+        session = self._sessions.get(request.session)
+        cached = session.cached_tokens if session is not None and session.url == engine.client.url else 0
+        prefill = max(0, len(request.token_ids) - cached)
+        engine.prefill_tokens += prefill
+        settled = self._settle(request, engine.client.url)
+        settled.running += 1
+        try:
+            generated = await engine.client.generate(request)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._engines.get(engine.client.url) is not engine and not (task and task.cancelling()):
+                raise InfrastructureError(f"engine {engine.client.url} left") from None
+            self._later(engine.client.request("abort", {"ids": [request.id]}, timeout_s=PROBE_TIMEOUT_S))
+            raise
+        finally:
+            engine.prefill_tokens -= prefill
+            settled.running -= 1
+        version = int(generated.versions[-1]) if len(generated.versions) else engine.health.version
+        self._saw(engine, version)
+        if session := self._sessions.get(request.session):
+            session.cached_tokens = len(request.token_ids) + len(generated.token_ids)
+            session.expires = max(session.expires, time.monotonic() + DEFAULT_TTL_S)
+        return generated
+
+    def _settle(self, request: GenerateRequest, url: str) -> _Session:
+        """Remember where a session is; what it held is being used now."""
+        if not request.session:
+            return _Session(url, 0, 0.0)
+        session = self._sessions.pop(request.session, None)
+        if session is not None:
+            self._release(session)
+        if session is None or session.url != url:
+            session = _Session(url, 0, 0.0)
+        session.expires = time.monotonic() + DEFAULT_TTL_S
+        self._sessions[request.session] = session
+        if len(self._sessions) > MAX_SESSIONS:
+            self._release(self._sessions.popitem(last=False)[1])
+        return session
+
+    def _release(self, session: _Session) -> None:
+        engine = self._engines.get(session.url)
+        if engine is not None:
+            engine.held_tokens -= session.held_tokens
+        session.held_tokens = 0
+
+    def _expire(self, now: float) -> None:
+        """Let go of what nobody came back for, oldest call first; a few at a time keeps this cheap."""
+        for name in [n for n, _ in zip(self._sessions, range(8), strict=False)]:
+            if self._sessions[name].running:
+                # Behind those that wait for nothing, so that it does not hide them.
+                self._sessions.move_to_end(name)
+            elif self._sessions[name].expires < now:
+                self._release(self._sessions.pop(name))
+
+    async def _probe(self, engine: _Engine) -> None:
+        in_flight = engine.client.in_flight
+        try:
+            state = await engine.client.request("state", timeout_s=PROBE_TIMEOUT_S)
+            self._saw(engine, int(state["version"]))
+        except (AsyncRLError, KeyError, TypeError, ValueError) as error:
+            engine.health.failed(refused=_refused(error))
+            return
+        engine.waiting = int(state.get("waiting", 0))
+        everybodys = int(state.get("running", 0)) + engine.waiting
+        engine.others = max(0, everybodys - max(in_flight, engine.client.in_flight))
+        engine.kv_usage = float(state.get("kv_usage", 0.0))
+        engine.kv_tokens = int(state.get("kv_tokens", 0))
+        engine.max_model_len = int(state.get("max_model_len", 0))
+
+    def _saw(self, engine: _Engine, version: int) -> None:
+        now = time.monotonic()
+        engine.health.answered(now, version)
+        # Not the newest ever: a run that resumes takes all engines back to its checkpoint's version.
+        alive = (e.health for e in self._engines.values() if e.health.health(now) is not Health.DEAD)
+        # None is alive where this engine has left, and what it still answered comes after the others died.
+        newest = max((health.version for health in alive), default=self.newest)
+        if newest != self.newest:
+            self.newest, self._newest_since = newest, now
+
+    def _start_probing(self) -> None:
+        if self._prober is None:
+            self._prober = asyncio.ensure_future(self._keep_probing())
+
+    async def _keep_probing(self) -> None:
+        while True:
+            await self.probe()
+            await asyncio.sleep(PROBE_EVERY_S)
+
+    def _later(self, call: Any) -> None:
+        async def quietly() -> None:
+            with contextlib.suppress(AsyncRLError):
+                await call
+
+        task = asyncio.ensure_future(quietly())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def _key(request: GenerateRequest) -> bytes:
+    """What a new conversation hashes by: its prompt, so that the siblings of a group share their prefix."""
+    return hashlib.blake2b(
+        np.ascontiguousarray(request.token_ids, dtype="<i4").tobytes(), digest_size=16
+    ).digest()
+
+
+def _refused(error: BaseException) -> bool:
+    """Whether nobody listened at the engine's address."""
+    return isinstance(error.__cause__, ConnectionError | OSError) and not isinstance(
+        error.__cause__, TimeoutError
+    )

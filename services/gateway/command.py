@@ -1,0 +1,20 @@
+"""`asyncrl serve gateway`."""
+
+from __future__ import annotations
+
+import argparse
+
+from asyncrl.config import Config
+from asyncrl.services.command import CONFIGURED, Address, need
+
+HELP = "an OpenAI- and Anthropic-compatible API that records exact tokens"
+OPTIONS = (*CONFIGURED, "--model", "--engines")
+
+
+def start(args: argparse.Namespace, config: Config, address: Address) -> int:
+    """See `RoleCommand`."""
+    from asyncrl.services.gateway.service import serve_gateway
+
+    model = need(args.model, "--model", "gateway")
+    serve_gateway(config, model, need(args.engines, "--engines", "gateway"), **address._asdict())
+    return 0

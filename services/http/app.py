@@ -1,0 +1,321 @@
+"""What every HTTP service shares: who may call it, limits, error answers, health, and the serve loop.
+
+A service calls `create_app`, adds its routes and hands the app to `serve`. Errors of the `AsyncRLError` tree
+become `{"error": {"type", "message"}}` with a status of their own, so the client can raise them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from asyncrl.credentials import Access, Caller, allowed
+from asyncrl.errors import (
+    AsyncRLError,
+    ConfigError,
+    ConflictError,
+    DeadlineError,
+    EpisodeError,
+    InfrastructureError,
+    InputError,
+    StaleError,
+    UnavailableError,
+)
+from asyncrl.http_checks import MSGPACK, BodyCheck, Hosts, Refusal, media_type, refuse_headers
+from asyncrl.services.http.serving import serve
+
+__all__ = [
+    "STATUSES",
+    "Doors",
+    "Guard",
+    "add_hot_route",
+    "caller_of",
+    "create_app",
+    "error_response",
+    "serve",
+]
+
+log = logging.getLogger(__name__)
+
+OPEN_PATHS = frozenset({"/healthz"})
+"""Answered without a token."""
+EVERYBODY = frozenset({"run", "trainer", "worker", "gateway", "engine", "env", "guest"})
+"""All roles that a run's callers have."""
+_CALLER = "asyncrl.caller"
+POLICY_VIOLATION = 1008
+"""WebSocket close code of a refused connection."""
+
+STATUSES: dict[type[Exception], int] = {
+    ConfigError: 400,
+    InputError: 400,
+    StaleError: 409,
+    ConflictError: 409,
+    DeadlineError: 504,
+    UnavailableError: 503,
+    InfrastructureError: 502,
+    EpisodeError: 422,
+}
+
+Background = Callable[[], Awaitable[None]]
+HotHandler = Callable[[Request], Awaitable[Response]]
+Lifespan = Callable[[], AbstractAsyncContextManager[None]]
+
+
+def create_app(
+    title: str,
+    access: Access,
+    roles: Mapping[str, Collection[str]] | None = None,
+    max_body_bytes: int = 16 * 2**20,
+    statuses: Mapping[type[Exception], int] | None = None,
+    background: Mapping[str, Background] | None = None,
+    lifespan: Lifespan | None = None,
+) -> FastAPI:
+    """A FastAPI app with the shared plumbing and `GET /healthz`.
+
+    access: knows who calls, by the bearer token that every route but `/healthz` asks for.
+    roles: who may call "METHOD PATH" or "PATH" beside the role `run`; "" for the routes that are not listed.
+    max_body_bytes: larger request bodies are answered 413.
+    statuses: statuses of the service's own errors, beside `STATUSES`; the nearest base class counts.
+    background: named coroutines that run as long as the service; when one ends, the process exits with 1.
+    lifespan: context the service opens at its start and closes at its end, around the background tasks.
+
+    `app.state.stopping` is an `asyncio.Event` set when shutdown begins: routes that wait must watch it.
+    """
+    app = FastAPI(title=title, lifespan=_run_with(background or {}, lifespan), redirect_slashes=False)
+    app.state.hosts = Hosts()
+    app.state.failure = None
+    app.state.stopping = asyncio.Event()
+    app.state.request_exit = lambda: None
+    table = STATUSES | dict(statuses or {})
+
+    async def known_error(request: Request, error: Exception) -> JSONResponse:
+        return error_response(error, table)
+
+    app.add_exception_handler(AsyncRLError, known_error)
+    app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(StarletteHTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected_error)
+    app.state.hot_routes = {}
+    app.add_middleware(
+        Guard, access=access, roles=roles or {}, hot_routes=app.state.hot_routes, statuses=table
+    )
+    app.add_middleware(Doors, hosts=app.state.hosts, max_body_bytes=max_body_bytes)
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        """Answers as long as the service can serve."""
+        return {"status": "ok", "service": title}
+
+    return app
+
+
+def error_response(error: Exception, statuses: Mapping[type[Exception], int] = STATUSES) -> JSONResponse:
+    """The JSON answer of an error, with the status of its nearest listed base class."""
+    status = next((statuses[kind] for kind in type(error).__mro__ if kind in statuses), 500)
+    # Clients know the shared classes only, so a service's own error goes by its nearest shared base.
+    kind = next((k.__name__ for k in type(error).__mro__ if k.__module__ == AsyncRLError.__module__), "Error")
+    body: dict[str, Any] = {"type": kind, "message": str(error)}
+    headers = {}
+    retry_after_s = getattr(error, "retry_after_s", None)
+    if retry_after_s is not None:
+        body["retry_after_s"] = retry_after_s
+        headers["Retry-After"] = str(max(1, round(retry_after_s)))
+    return JSONResponse({"error": _encodable(body)}, status, headers)
+
+
+def add_hot_route(app: FastAPI, path: str, handler: HotHandler) -> None:
+    """Answer `POST path` by `handler` straight behind the guard: no routing, no parsing, a third of the time.
+
+    Such a route does not appear in the OpenAPI document. Other methods on `path` are answered 405.
+    """
+    app.state.hot_routes[path] = handler
+
+
+def caller_of(request: Request) -> Caller:
+    """Return who sent a request that the guard has let through."""
+    return request.scope[_CALLER]
+
+
+class Doors:
+    """ASGI middleware in front of everything: foreign hosts, web pages, wrong types, bodies too large or too slow."""
+
+    def __init__(self, app: ASGIApp, hosts: Hosts, max_body_bytes: int) -> None:
+        self.app = app
+        self.hosts = hosts
+        self.max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            refusal = refuse_headers(scope["headers"], self.hosts)
+            await (self.app(scope, receive, send) if refusal is None else _close(receive, send))
+            return
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        refusal = refuse_headers(scope["headers"], self.hosts) or self._too_long(scope)
+        if refusal is None:
+            await self.app(scope, self._checked(scope, receive), send)
+        else:
+            await _refuse(*refusal)(scope, receive, send)
+
+    def _too_long(self, scope: Scope) -> Refusal | None:
+        length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
+        if length > self.max_body_bytes:
+            return Refusal(413, f"body must have at most {self.max_body_bytes} bytes, got {length}")
+        return None
+
+    def _checked(self, scope: Scope, receive: Receive) -> Receive:
+        packed = any(n == b"content-type" and media_type(v) == MSGPACK for n, v in scope["headers"])
+        check, whole = BodyCheck(self.max_body_bytes, not packed), False
+
+        async def checked() -> Message:
+            nonlocal whole
+            if whole:
+                return await receive()
+            try:
+                async with asyncio.timeout(check.left_s):
+                    message = await receive()
+            except TimeoutError:
+                raise _http_exception(check.late()) from None
+            whole = not message.get("more_body", False)
+            if (refusal := check.add(message.get("body", b""))) is not None:
+                raise _http_exception(refusal)
+            return message
+
+        return checked
+
+
+class Guard:
+    """ASGI middleware behind the doors: who calls, whether that role may, then the hot routes."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        access: Access,
+        roles: Mapping[str, Collection[str]],
+        hot_routes: Mapping[str, HotHandler],
+        statuses: Mapping[type[Exception], int],
+    ) -> None:
+        self.app = app
+        self.access = access
+        self.roles = roles
+        self.hot_routes = hot_routes
+        self.statuses = statuses
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        refusal = None if scope["path"] in OPEN_PATHS else self._refusal(scope)
+        if refusal is not None:
+            answer = _close(receive, send) if scope["type"] == "websocket" else refusal(scope, receive, send)
+            await answer
+        elif scope["type"] == "http" and (handler := self.hot_routes.get(scope["path"])) is not None:
+            response = await self._answer(handler, Request(scope, receive))
+            await response(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    async def _answer(self, handler: HotHandler, request: Request) -> Response:
+        if request.method != "POST":
+            return _refuse(405, "only POST is allowed", {"Allow": "POST"})
+        try:
+            return await handler(request)
+        except AsyncRLError as error:
+            return error_response(error, self.statuses)
+        except HTTPException as error:
+            return _refuse(error.status_code, error.detail)
+
+    def _refusal(self, scope: Scope) -> JSONResponse | None:
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        caller = self.access.caller(given)
+        if caller is None:
+            message = "a bearer token of this service's run is required, such as the one in runs/NAME/token"
+            return _refuse(401, message, {"WWW-Authenticate": "Bearer"})
+        if caller.role != "run" and caller.role not in allowed(
+            self.roles, scope.get("method", "GET"), scope["path"]
+        ):
+            return _refuse(403, f"{scope['path'][:64]}: not for {caller}", kind="ConfigError")
+        scope[_CALLER] = caller
+        return None
+
+
+async def _close(receive: Receive, send: Send) -> None:
+    """Refuse a WebSocket before it is accepted, which its client sees as status 403."""
+    await receive()
+    await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+
+
+def _run_with(background: Mapping[str, Background], lifespan: Lifespan | None) -> Callable[[FastAPI], Any]:
+    @asynccontextmanager
+    async def context(app: FastAPI) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            if lifespan is not None:
+                await stack.enter_async_context(lifespan())
+            tasks = [asyncio.create_task(_watch(app, name, run)) for name, run in background.items()]
+            try:
+                yield
+            finally:
+                app.state.stopping.set()
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    return context
+
+
+async def _watch(app: FastAPI, name: str, run: Background) -> None:
+    try:
+        await run()
+        app.state.failure = RuntimeError(f"background task {name!r} ended")
+    except Exception as error:
+        log.exception("background task %r of %s died", name, app.title)
+        app.state.failure = error
+    app.state.request_exit()
+
+
+def _http_exception(refusal: Refusal) -> HTTPException:
+    return HTTPException(refusal.status, refusal.message, {"Connection": "close"})
+
+
+def _refuse(
+    status: int, message: str, headers: dict[str, str] | None = None, kind: str = "HTTPError"
+) -> JSONResponse:
+    body = {"error": {"type": kind, "message": message}}
+    # The body was not read, so the connection cannot carry another request.
+    return JSONResponse(body, status, {"Connection": "close"} | (headers or {}))
+
+
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, StarletteHTTPException)
+    body = {"type": "HTTPError", "message": str(error.detail)}
+    return JSONResponse({"error": body}, error.status_code, error.headers)
+
+
+async def _invalid_request(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    # The value itself is left out: it may be huge, secret or not encodable.
+    wrong = [f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()[:8]]
+    return JSONResponse({"error": _encodable({"type": "InputError", "message": "; ".join(wrong)})}, 400)
+
+
+async def _unexpected_error(request: Request, error: Exception) -> JSONResponse:
+    message = f"unexpected {type(error).__name__}; see the service's log"
+    return JSONResponse({"error": {"type": "InternalError", "message": message}}, 500)
+
+
+def _encodable(body: dict[str, Any]) -> dict[str, Any]:
+    """Replaces lone surrogates, which a message may quote and UTF-8 cannot carry."""
+    return {
+        key: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+        for key, value in body.items()
+    }

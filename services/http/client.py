@@ -1,0 +1,113 @@
+"""The HTTP client all service clients share: aiohttp underneath, msgpack out, errors back as their classes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import aiohttp
+import msgpack
+
+from asyncrl import errors
+from asyncrl.credentials import authorization
+from asyncrl.errors import AsyncRLError, ConfigError, InputError, UnavailableError
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 1.0
+READ_BUFFER_BYTES = 4 * 2**20
+KEEP_ALIVE_S = 30.0
+"""Shorter than the services' own limit, so that connections are rarely found closed."""
+RETRIED = (
+    aiohttp.ClientConnectionError,
+    aiohttp.ServerDisconnectedError,
+    aiohttp.ClientPayloadError,
+    OSError,
+)
+
+
+class HttpClient:
+    """One service's address. Calls that may be repeated are, through dropped connections and restarts.
+
+    retry_s: for how long attempts that got no answer are repeated, as while a service restarts. Each attempt has
+    the call's whole time limit.
+    """
+
+    def __init__(self, url: str, token: str = "", retry_s: float = 10.0) -> None:
+        self.url = url.rstrip("/")
+        self.retry_s = retry_s
+        self._headers = authorization(token)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def post(self, path: str, body: Any = None, timeout_s: float = 30.0, repeat: bool = True) -> Any:
+        """POST `body` (bytes as they are, anything else as msgpack); return the decoded answer.
+
+        Raises the error class the service named, or `UnavailableError` when it cannot be reached in time.
+        """
+        data = body if isinstance(body, bytes) else msgpack.packb(body if body is not None else {})
+        return await self._call("POST", path, data, timeout_s, repeat)
+
+    async def get(self, path: str, timeout_s: float = 30.0) -> Any:
+        """GET and decode."""
+        return await self._call("GET", path, None, timeout_s, True)
+
+    async def _call(self, method: str, path: str, data: bytes | None, timeout_s: float, repeat: bool) -> Any:
+        give_up = time.monotonic() + self.retry_s if repeat else 0.0
+        timeout = aiohttp.ClientTimeout(total=max(0.1, timeout_s))
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                async with self._open().request(method, path, data=data, timeout=timeout) as response:
+                    return _decode(response, await response.read(), self.url + path)
+            except TimeoutError as error:
+                if time.monotonic() >= give_up:
+                    raise UnavailableError(f"{self.url}{path}: no answer within {timeout_s:g} s") from error
+            except RETRIED as error:
+                left_s = give_up - time.monotonic()
+                if left_s <= 0:
+                    raise UnavailableError(f"{self.url}{path}: {type(error).__name__}: {error}") from error
+                await asyncio.sleep(min(pause_s, left_s))
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                self.url,
+                headers={"Content-Type": "application/msgpack"} | self._headers,
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+                read_bufsize=READ_BUFFER_BYTES,
+            )
+        return self._session
+
+
+def _decode(response: aiohttp.ClientResponse, raw: bytes, where: str) -> Any:
+    packed = response.content_type == "application/msgpack"
+    try:
+        body = msgpack.unpackb(raw) if packed else json.loads(raw)
+    except Exception as error:
+        raise InputError(f"{where}: HTTP {response.status} with an unreadable body ({error})") from error
+    if response.status < 400:
+        return body
+    problem = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(problem, dict):
+        problem = {}
+    message = f"{where}: {problem.get('message', f'HTTP {response.status}')}"
+    raise error_named(problem.get("type"), message, response.status, problem.get("retry_after_s"))
+
+
+def error_named(name: Any, message: str, status: int, retry_after_s: float | None = None) -> AsyncRLError:
+    """The error a service named, or the nearest one to its HTTP status."""
+    kind = getattr(errors, str(name), None)
+    if kind is UnavailableError or (status in (429, 502, 503, 504) and kind is None):
+        return UnavailableError(message, retry_after_s)
+    if isinstance(kind, type) and issubclass(kind, AsyncRLError):
+        return kind(message)
+    if status == 401:
+        return ConfigError(f"{message}; give the service's token")
+    return InputError(message) if status < 500 else UnavailableError(message)

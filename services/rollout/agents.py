@@ -1,0 +1,126 @@
+"""Agents inside a rollout worker: a gateway of their own on loopback, and the runner that plays groups with them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import uvicorn
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from asyncrl.chat.renderer import ChatRenderer
+from asyncrl.config import Config
+from asyncrl.env.config_check import check_settings
+from asyncrl.env.protocol import Action
+from asyncrl.gateway.agent_runner import MAX_RUNNING, AgentRunner, AgentSettings, EpisodeHost, LocalHost
+from asyncrl.gateway.agents import load_agent
+from asyncrl.gateway.api import AgentApi
+from asyncrl.gateway.open_episodes import Episodes
+from asyncrl.gateway.sampler import Sampler
+from asyncrl.generation import Generated, GenerateRequest, Generator
+from asyncrl.http_checks import Hosts
+from asyncrl.services.engine.router import EngineRouter
+from asyncrl.services.gateway.client import GatewayClient
+from asyncrl.services.http.app import Doors
+
+AGENT = "agent"
+"""The `env.name` of recipes whose episodes an agent plays."""
+MAX_BODY_BYTES = 32 * 2**20
+STOP_S = 5.0
+
+
+class Agents:
+    """Serves a worker's agents, and says how to play with them."""
+
+    def __init__(
+        self,
+        config: Config,
+        router: EngineRouter,
+        generator: Generator,
+        renderer: ChatRenderer,
+        parse: Callable[[str], Action],
+        token: str = "",
+    ) -> None:
+        check_settings(AGENT, config.env.config)
+        self.config = config
+        self.agent = load_agent(config.env.config)
+        engines = _Engines(router, generator)
+        self.episodes = Episodes(Sampler(engines, renderer, parse, config.max_tokens))
+        self.server: _Server | None = None
+        self.running: list[asyncio.Task[None]] = []
+        self.local = LocalHost(self.episodes, "")
+        url = config.env.config.get("gateway")
+        self.host: EpisodeHost = GatewayClient(url, token) if url else self.local
+
+    def runner(self, temperature: float, seed: int | None) -> AgentRunner:
+        """Return a runner with the recipe's limits; `rollout.max_turns` bounds an episode's calls."""
+        rollout = self.config.rollout
+        settings = AgentSettings(
+            temperature,
+            seed,
+            self.config.max_tokens,
+            rollout.max_tokens_per_turn,
+            rollout.max_turns,
+            int(self.config.env.config.get("max_running") or MAX_RUNNING),
+        )
+        return AgentRunner(self.host, self.agent, settings)
+
+    async def start(self) -> None:
+        """Serve the gateway, unless the recipe names another."""
+        if self.host is not self.local:
+            return
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        self.local.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        app = Doors(AgentApi(_not_found, self.episodes, MAX_BODY_BYTES), Hosts("127.0.0.1"), MAX_BODY_BYTES)
+        options: Any = {"log_level": "warning", "access_log": False, "ws": "none", "lifespan": "off"}
+        self.server = _Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **options))
+        self.running = [
+            asyncio.create_task(self.server.serve(sockets=[listener])),
+            asyncio.create_task(self.episodes.reap()),
+        ]
+
+    async def close(self) -> None:
+        """Stop serving."""
+        if isinstance(self.host, GatewayClient):
+            await self.host.close()
+        if self.server is not None:
+            self.server.should_exit = True
+            await asyncio.wait(self.running[:1], timeout=STOP_S)
+        for task in self.running:
+            task.cancel()
+        await asyncio.gather(*self.running, return_exceptions=True)
+
+
+class _Engines:
+    """Generates as the worker does for its own episodes, and passes hints to the router."""
+
+    def __init__(self, router: EngineRouter, generator: Generator) -> None:
+        self.router = router
+        self.generator = generator
+
+    async def generate(self, request: GenerateRequest) -> Generated:
+        return await self.generator.generate(request)
+
+    async def context_limit(self) -> int:
+        return await self.router.context_limit()
+
+    def hold(self, session: str, num_tokens: int, ttl_s: float) -> None:
+        self.router.hold(session, num_tokens, ttl_s)
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the worker."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "http":
+        await JSONResponse({"error": {"message": "not found"}}, 404)(scope, receive, send)

@@ -1,0 +1,33 @@
+"""`asyncrl serve rollout`."""
+
+from __future__ import annotations
+
+import argparse
+
+from asyncrl.config import Config
+from asyncrl.services.command import CONFIGURED, Address, need
+
+HELP = "a worker that plays groups of episodes; without --buffer it runs tasks on request"
+OPTIONS = (*CONFIGURED, "--join", "--model", "--engines", "--env", "--buffer", "--name", "--policy")
+
+
+def start(args: argparse.Namespace, config: Config, address: Address) -> int:
+    """See `RoleCommand`."""
+    from asyncrl.services.joining import read_policy
+    from asyncrl.services.rollout.service import PlayerAddresses, serve_rollout
+
+    players = {}
+    for policy in args.policy:
+        name, buffer, engines = read_policy(policy)
+        players[name] = PlayerAddresses(engines, buffer)
+    serve_rollout(
+        config,
+        need(args.model, "--model", "rollout"),
+        need(args.engines, "--engines", "rollout"),
+        need(args.env, "--env", "rollout"),
+        buffer=args.buffer,
+        name=args.name,
+        players=players,
+        **address._asdict(),
+    )
+    return 0

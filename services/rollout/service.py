@@ -1,0 +1,410 @@
+"""The rollout worker process: runs leased groups, and given tasks on request.
+
+    asyncrl serve rollout --folder runs/NAME --buffer URL --engines URL --env URL
+
+`POST /v1/rollouts` runs tasks and returns their trajectories; it needs no buffer. `GET /healthz`,
+`GET /v1/status` and `GET /metrics` say how the worker is doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import socket
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from asyncrl.algo.settings import needed, resolve_settings
+from asyncrl.chat.renderer import Limits, load_renderer
+from asyncrl.chat.tool_calls import load_parser
+from asyncrl.config import Config
+from asyncrl.credentials import Access, Credentials, own_credentials
+from asyncrl.data.codec import encode_group, pack, task_from_map, unpack
+from asyncrl.errors import AsyncRLError, ConfigError, InputError
+from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
+from asyncrl.rollout.group import GroupRunner, run_group
+from asyncrl.rollout.judge import Judging
+from asyncrl.rollout.multi_policy import CastGenerator, CastRunner, Player, with_generator
+from asyncrl.rollout.worker import RolloutLoop
+from asyncrl.services.buffer.client import BufferClient
+from asyncrl.services.buffer.job_members import members
+from asyncrl.services.engine.client import EngineClient
+from asyncrl.services.engine.concurrency import Concurrency
+from asyncrl.services.engine.retrying import PatientGenerator
+from asyncrl.services.engine.router import EngineRouter
+from asyncrl.services.env.client import OPEN_TIMEOUT_S, EnvClient
+from asyncrl.services.http.app import Background, create_app, serve
+from asyncrl.services.rollout.agents import AGENT, Agents
+from asyncrl.services.rollout.judge_client import JudgeClient
+from asyncrl.together import to_their_ends, together
+from asyncrl.types import Lease, Task
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_TASKS_PER_CALL = 4096
+MEMBERS_EVERY_S = 3.0
+RESTART_LOOK_S = 0.5
+"""How often a worker looks whether its groups are to be begun anew."""
+JUDGE_KEY = "ASYNCRL_JUDGE_KEY"
+"""Environment variable with the bearer key of `judge.url`."""
+_COUNTERS = (
+    "groups",
+    "turns",
+    "sampled_tokens",
+    "context_tokens",
+    "cached_tokens",
+    "history_forks",
+    "leases_lost",
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlayerAddresses:
+    """Where a further policy's buffer and engines are; no buffer where nothing is trained."""
+
+    engines: Sequence[str]
+    buffer: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _OfPlayer:
+    router: EngineRouter
+    buffer: BufferClient | None
+
+
+class RolloutService:
+    """Holds a worker's clients and its loop."""
+
+    def __init__(
+        self,
+        config: Config,
+        model: str,
+        engines: Sequence[str],
+        envs: Sequence[str],
+        buffer: str,
+        credentials: Credentials,
+        name: str,
+        players: Mapping[str, PlayerAddresses] | None = None,
+    ) -> None:
+        self.config = config
+        # A worker's credentials are good for one name only.
+        self.name = name = credentials.caller.name or name
+        self._credentials = credentials
+        self._joined: dict[str, dict[str, set[str]]] = {}
+        """Members of each policy's job that are in use, by role."""
+        self.router = EngineRouter([self._client(url) for url in engines])
+        self.engines = PatientGenerator(self.router, config.engine.start_timeout_s)
+        # Whoever holds a place ends by one of these, so that one must come free in both together.
+        place_timeout_s = config.rollout.episode_timeout_s + config.env.lease_s + OPEN_TIMEOUT_S
+        self.envs = EnvClient(
+            list(envs),
+            credentials.bearer("env"),
+            place_timeout_s=place_timeout_s,
+            batch_delay_s=config.rollout.batch_delay_s,
+        )
+        self.renderer = load_renderer(model)
+        self.parse = load_parser(config.model.tool_format)
+        self.buffer = BufferClient(buffer, credentials.bearer("buffer")) if buffer else None
+        self.players = self._players(players or {})
+        self.judge = JudgeClient(config.judge, os.environ.get(JUDGE_KEY, "")) if config.judge.url else None
+        self.judging = Judging(self.judge, config.judge.mode, config.judge.weight) if self.judge else None
+        self.agents: Agents | None = None
+        if config.env.name == AGENT:
+            self.agents = Agents(
+                config, self.router, self.engines, self.renderer, self.parse, credentials.bearer("gateway")
+            )
+        self.loop: RolloutLoop | None = None
+        if self.buffer is not None:
+            seed = config.run.seed if config.deterministic else None
+            self.loop = RolloutLoop(
+                name=name,
+                buffer=self.buffer,
+                runner=self._training_runner(seed),
+                groups_in_flight=config.groups_in_flight,
+                lease_s=config.rollout.lease_s,
+                episode_timeout_s=config.rollout.episode_timeout_s,
+                limit=Concurrency(self.router.loads, config.groups_in_flight).limit,
+                renew_every_s=0.0
+                if config.buffer.recycle
+                else min(config.rollout.lease_s / 3, RESTART_LOOK_S),
+            )
+
+    def _client(self, url: str) -> EngineClient:
+        return EngineClient(
+            url, self._credentials.bearer("engine"), batch_delay_s=self.config.rollout.batch_delay_s
+        )
+
+    def _players(self, addresses: Mapping[str, PlayerAddresses]) -> dict[str, _OfPlayer]:
+        """Return the further policies. Raises `ConfigError` unless the recipe's are all there."""
+        if set(addresses) != set(self.config.policies):
+            raise ConfigError(
+                f"the recipe's policies are {sorted(self.config.policies)}, given were {sorted(addresses)}"
+            )
+        return {
+            name: _OfPlayer(
+                EngineRouter([self._client(url) for url in where.engines]),
+                BufferClient(where.buffer, self._credentials.bearer("buffer")) if where.buffer else None,
+            )
+            for name, where in addresses.items()
+        }
+
+    def cast(self) -> list[Player]:
+        """Return the further policies as episodes see them."""
+        wait_s = self.config.engine.start_timeout_s
+        return [
+            Player(
+                name,
+                frozenset(self.config.policies[name].agents),
+                PatientGenerator(player.router, wait_s),
+                player.buffer,
+            )
+            for name, player in self.players.items()
+        ]
+
+    def runner(
+        self,
+        temperature: float,
+        seed: int | None,
+        env_config: dict[str, Any] | None = None,
+        training: bool = False,
+    ) -> EpisodeRunner | GroupRunner:
+        """Return a runner with the recipe's limits; branches and hints only where it plays for training."""
+        if self.agents is not None:
+            return self.agents.runner(temperature, seed)
+        rollout = self.config.rollout
+        settings = EpisodeSettings(
+            limits=Limits(rollout.max_turns, rollout.max_tokens_per_turn, self.config.max_tokens),
+            temperature=temperature,
+            seed=seed,
+            step_timeout_s=self.config.env.step_timeout_s,
+            env_config=self.config.env.config if env_config is None else env_config,
+            check_history=True,
+            branches=rollout.branches if training else 0,
+            hinted=rollout.hinted if training else 0,
+            hint_turns=rollout.hint_turns,
+        )
+        return EpisodeRunner(
+            self.engines, self.envs, self.renderer, self.parse, settings, judging=self.judging
+        )
+
+    def _training_runner(self, seed: int | None) -> EpisodeRunner | GroupRunner:
+        runner = self.runner(self.config.rollout.temperature, seed, training=True)
+        if "greedy" in needed(resolve_settings(self.config.algo)):
+            baseline = self.runner(0.0, None)
+            if not isinstance(runner, EpisodeRunner) or not isinstance(baseline, EpisodeRunner):
+                raise ConfigError("algo: an objective with a greedy baseline cannot be trained with an agent")
+            runner.baseline = baseline
+        if self.players:
+            if not isinstance(runner, EpisodeRunner) or runner.baseline is not None:
+                raise ConfigError("policies: must be left out where the objective has a greedy baseline")
+            return CastRunner(runner, self.cast(), self.config.rollout.lease_s / 3)
+        return runner
+
+    async def follow_members(self) -> None:
+        """Use engines and environments that join the job, and let those go that leave it. For ever."""
+        assert self.buffer is not None
+        while True:
+            await self._follow("", self.buffer, self.router)
+            for name, player in self.players.items():
+                if player.buffer is not None:
+                    await self._follow(name, player.buffer, player.router)
+            await asyncio.sleep(MEMBERS_EVERY_S)
+
+    async def _follow(self, name: str, buffer: BufferClient, router: EngineRouter) -> None:
+        """Look once who takes part in a policy's job, "" being the main policy's."""
+        try:
+            job = await buffer.job()
+        except AsyncRLError:
+            # Away, or a buffer of which no launcher has said (yet) what it is for: nothing is known to have changed.
+            job = None
+        known = self._joined.get(name, {"engine": set(), "env": set()})
+        found = {role: members(job, role, known[role]) for role in known}
+        for url in found["engine"] - known["engine"]:
+            router.join(self._client(url))
+        for url in found["env"] - known["env"]:
+            self.envs.join(url)
+        for url in known["engine"] - found["engine"]:
+            await router.leave(url)
+        for url in known["env"] - found["env"]:
+            self.envs.leave(url)
+        self._joined[name] = found
+
+    async def run_tasks(
+        self, tasks: Sequence[Task], samples: int, temperature: float, seed: int | None
+    ) -> list[bytes]:
+        """Run `samples` episodes of each task at once; return encoded groups in task order."""
+        runner = self.runner(temperature, seed)
+        if self.players and isinstance(runner, EpisodeRunner):
+            runner = with_generator(runner, CastGenerator(self.engines, self.cast()))
+        limit = asyncio.Semaphore(
+            max(1, self.config.engine.max_num_seqs * len(self.router.engines) // samples)
+        )
+
+        async def one(task: Task) -> bytes:
+            lease = Lease(uuid.uuid4().hex, task, 0, 0, samples, 1, 0.0)
+            async with limit:
+                return encode_group(
+                    await run_group(runner, lease, self.name, self.config.rollout.episode_timeout_s)
+                )
+
+        return await together(one(task) for task in tasks)
+
+    async def start(self) -> None:
+        if self.agents is not None:
+            await self.agents.start()
+
+    async def close(self) -> None:
+        if self.agents is not None:
+            await self.agents.close()
+        await to_their_ends([self.router.close(), self.envs.close()])
+        for player in self.players.values():
+            await player.router.close()
+            if player.buffer is not None:
+                await player.buffer.close()
+        if self.judge is not None:
+            await self.judge.close()
+        if self.buffer is not None:
+            await self.buffer.close()
+
+    async def run(self) -> None:
+        """Lease and play until drained."""
+        assert self.loop is not None
+        for player in self.players.values():
+            if player.buffer is not None:
+                await player.buffer.reclaim(self.name)
+        await self.loop.run()
+
+    def status(self) -> dict[str, Any]:
+        """Return what `/v1/status` shows."""
+        engine_busy_s = sum(e.busy_s for e in self.router.engines)
+        if self.loop is None:
+            return {"name": self.name, "mode": "on request", "engine_busy_s": engine_busy_s}
+        counters = dataclasses.asdict(self.loop.counters)
+        counters["episodes"] = {str(k): v for k, v in self.loop.counters.episodes.items()}
+        return {
+            "name": self.name,
+            "mode": "leasing",
+            "refused": self.loop.refused,
+            "running": [lease.task.id for lease in self.loop.running.values()],
+            "groups_limit": self.loop.limit(),
+            "engine_busy_s": engine_busy_s,
+            "engine_requests_in_flight": sum(e.in_flight for e in self.router.engines),
+            **counters,
+        }
+
+
+class _Metrics:
+    """Exports the loop's counters to Prometheus."""
+
+    def __init__(self, service: RolloutService) -> None:
+        self.service = service
+
+    def collect(self) -> Any:
+        status = self.service.status()
+        for name in _COUNTERS:
+            yield CounterMetricFamily(
+                f"asyncrl_rollout_{name}", f"{name} of this worker", value=status.get(name, 0)
+            )
+        episodes = CounterMetricFamily("asyncrl_rollout_episodes", "episodes by outcome", labels=["outcome"])
+        for outcome, count in status.get("episodes", {}).items():
+            episodes.add_metric([outcome], count)
+        yield episodes
+        yield GaugeMetricFamily(
+            "asyncrl_rollout_running_groups", "leases held", value=len(status.get("running", ()))
+        )
+        yield GaugeMetricFamily(
+            "asyncrl_rollout_groups_limit",
+            "groups that may run at once, by the room in the engines",
+            value=status.get("groups_limit", 0),
+        )
+
+
+def create_rollout_app(service: RolloutService, access: Access) -> FastAPI:
+    """Return the HTTP app; the lease loop runs as long as it does, and ends the process if it fails."""
+
+    @asynccontextmanager
+    async def clients() -> AsyncIterator[None]:
+        await service.start()
+        yield
+        await service.close()
+
+    background: dict[str, Background] = {}
+    if service.loop is not None:
+        background = {"lease loop": service.run, "members": service.follow_members}
+    app = create_app(
+        "asyncrl rollout worker", access, {}, MAX_BODY_BYTES, background=background, lifespan=clients
+    )
+    registry = CollectorRegistry()
+    registry.register(_Metrics(service))
+
+    @app.get("/v1/status")
+    async def status() -> dict[str, Any]:
+        return service.status()
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
+
+    @app.post("/v1/rollouts")
+    async def rollouts(request: Request) -> Response:
+        body = unpack(await request.body())
+        groups = await service.run_tasks(**parse_rollouts(body))
+        return Response(pack({"groups": groups}), media_type="application/msgpack")
+
+    return app
+
+
+def parse_rollouts(body: Any) -> dict[str, Any]:
+    """Check the body of `POST /v1/rollouts`: {tasks, samples, temperature, seed}. Raises `InputError`."""
+    if not isinstance(body, dict) or not isinstance(body.get("tasks"), list):
+        raise InputError("body: must be a map with a list `tasks`")
+    unknown = [key for key in body if key not in ("tasks", "samples", "temperature", "seed")]
+    if unknown:
+        raise InputError(f"{unknown[0]!s:.64}: unknown key; allowed: tasks, samples, temperature, seed")
+    samples, temperature, seed = body.get("samples", 1), body.get("temperature", 1.0), body.get("seed")
+    if not 0 < len(body["tasks"]) <= MAX_TASKS_PER_CALL:
+        raise InputError(f"tasks: must hold 1 to {MAX_TASKS_PER_CALL} tasks, got {len(body['tasks'])}")
+    if type(samples) is not int or not 1 <= samples <= 1024:
+        raise InputError(f"samples: must be an integer from 1 to 1024, got {samples!r:.64}")
+    if type(temperature) not in (int, float) or not 0 <= temperature <= 100:
+        raise InputError(f"temperature: must be from 0 to 100, got {temperature!r:.64}")
+    if seed is not None and type(seed) is not int:
+        raise InputError(f"seed: must be an integer or nil, got {seed!r:.64}")
+    return {
+        "tasks": [task_from_map(task) for task in body["tasks"]],
+        "samples": samples,
+        "temperature": float(temperature),
+        "seed": seed,
+    }
+
+
+def serve_rollout(
+    config: Config,
+    model: str,
+    engines: Sequence[str],
+    envs: Sequence[str],
+    buffer: str = "",
+    host: str = "127.0.0.1",
+    port: int = 0,
+    credentials: Credentials | None = None,
+    ready_file: str | Path | None = None,
+    name: str = "",
+    players: Mapping[str, PlayerAddresses] | None = None,
+) -> None:
+    """Run a rollout worker until it is told to stop."""
+    name = name or f"{socket.gethostname()}-{os.getpid()}"
+    credentials = credentials or own_credentials()
+    service = RolloutService(config, model, engines, envs, buffer, credentials, name, players)
+    serve(
+        create_rollout_app(service, credentials.access("rollout")),
+        host=host,
+        port=port,
+        ready_file=ready_file,
+    )

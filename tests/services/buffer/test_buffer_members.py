@@ -1,0 +1,157 @@
+"""Who takes part in a job: described by the launcher, joined by others, forgotten when silent."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from asyncrl.config import parse_config
+from asyncrl.credentials import read_credentials
+from asyncrl.endpoint import announce
+from asyncrl.errors import ConfigError, ConflictError, InputError, UnavailableError
+from asyncrl.services.buffer.client import BufferClient
+from asyncrl.services.buffer.members import MEMBER_S, Describe, Members
+from asyncrl.services.joining import Membership, fetch_job
+from tests.buffer.serving import ThreadService
+from tests.credentials import RUN, TOKEN
+
+JOB = {
+    "config": parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}}).model_dump(mode="json"),
+    "model": "m",
+    "weights_dir": "/w",
+    "engines": ["http://127.0.0.1:1"],
+    "envs": ["http://127.0.0.1:2"],
+}
+
+
+@pytest.fixture
+def service(tmp_path):
+    served = ThreadService(tmp_path)
+    yield served
+    served.close()
+
+
+def ask(service, *calls, token=None):
+    async def run():
+        client = BufferClient(service.url, token)
+        try:
+            return [await call(client) for call in calls][-1]
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+def test_a_job_is_handed_out_once_it_has_been_described(service):
+    with pytest.raises(UnavailableError, match="no job has been described here"):
+        ask(service, lambda c: c.job())
+    ask(service, lambda c: c.describe(JOB))
+    job, credentials = fetch_job(service.url, RUN.issue("guest").bearer("buffer"), "rollout", "host-7")
+    assert str(credentials.caller).startswith("worker/host-7-")
+    assert job.config.env.name == "gridworld"
+    assert (job.model, job.weights_dir, job.engines, job.envs) == (
+        "m", "/w", ["http://127.0.0.1:1"], ["http://127.0.0.1:2"],
+    )  # fmt: skip
+
+
+def test_an_engine_that_joins_is_told_the_buffers_of_the_policies_it_serves_too(service):
+    own = {"agents": ["b"], "engine": {"count": 1}}
+    recipe = {"lora": {"rank": 4}, "policies": {"shared": {"agents": ["a"]}, "own": own}}
+    config = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}} | recipe)
+    policies = [
+        "shared=http://127.0.0.1:5,http://127.0.0.1:1/policies/shared",
+        "own=http://127.0.0.1:6,http://127.0.0.1:7",
+    ]
+    described = JOB | {"config": config.model_dump(mode="json"), "policies": policies}
+    ask(service, lambda c: c.describe(described))
+    assert fetch_job(service.url, TOKEN, "engine", "")[0].guests == {"shared": "http://127.0.0.1:5"}
+
+
+def test_members_join_and_leave(service):
+    joined = ask(
+        service,
+        lambda c: c.describe(JOB),
+        lambda c: c.join("engine", "http://127.0.0.1:3"),
+        lambda c: c.join("env", "http://127.0.0.1:4"),
+        lambda c: c.join("engine", "http://127.0.0.1:3"),
+        lambda c: c.job(),
+    )["joined"]
+    assert joined == {"engine": ["http://127.0.0.1:3"], "env": ["http://127.0.0.1:4"]}
+    left = ask(service, lambda c: c.leave("http://127.0.0.1:3"), lambda c: c.job())["joined"]
+    assert left == {"engine": [], "env": ["http://127.0.0.1:4"]}
+
+
+@pytest.mark.parametrize(("role", "url"), [("trainer", "http://x:1"), ("env", "ftp://x:1"), ("env", "")])
+def test_what_cannot_take_part_is_refused(service, role, url):
+    with pytest.raises(InputError):
+        ask(service, lambda c: c.join(role, url))
+
+
+def test_a_member_that_says_nothing_is_forgotten():
+    members = Members(start=0.0)
+    members.described = Describe(**JOB)
+    members.join("engine", "http://a:1", RUN.caller, now=0.0)
+    members.join("env", "http://b:1", RUN.caller, now=10.0)
+    assert members.job(MEMBER_S)["joined"]["engine"] == ["http://a:1"]
+    assert members.job(MEMBER_S + 1)["joined"] == {"engine": [], "env": ["http://b:1"]}
+
+
+def test_a_buffer_that_has_just_started_says_that_it_may_not_know_everybody():
+    members = Members(start=100.0)
+    members.described = Describe(**JOB)
+    members.join("engine", "http://b:1", RUN.caller, now=100.0)
+    members.leave("http://b:1", RUN.caller)
+    early, late = members.job(101.0), members.job(101.0 + MEMBER_S)
+    assert (early["settled"], late["settled"]) == (False, True)
+    assert early["left"] == ["http://b:1"]
+    members.join("engine", "http://b:1", RUN.caller, now=102.0)
+    assert members.job(103.0)["left"] == []
+
+
+@pytest.mark.parametrize(("policy", "path"), [("", ""), ("helpers", "/policies/helpers")])
+def test_a_membership_begins_with_the_address_and_ends_with_a_goodbye(service, tmp_path, policy, path):
+    ask(service, lambda c: c.describe(JOB))
+    ready = tmp_path / "address.json"
+    member = Membership(service.url, RUN.issue("env", "a").bearer("buffer"), "env", ready, policy)
+    member.start()
+    announce(ready, "http://127.0.0.1:9", pid=1)
+
+    def joined():
+        return ask(service, lambda c: c.job())["joined"]["env"]
+
+    deadline = time.monotonic() + 20
+    while not joined() and time.monotonic() < deadline:
+        threading.Event().wait(0.05)
+    assert joined() == [f"http://127.0.0.1:9{path}"]
+    member.leave()
+    assert joined() == []
+
+
+def test_a_member_speaks_for_itself_only(service):
+    ask(service, lambda c: c.describe(JOB))
+    guest = RUN.issue("guest").bearer("buffer")
+    text_one = ask(service, lambda c: c.enroll("engine"), token=guest)
+    text_two = ask(service, lambda c: c.enroll("env"), token=guest)
+    one, two = (read_credentials(text).bearer("buffer") for text in (text_one, text_two))
+    ask(service, lambda c: c.join("engine", "http://127.0.0.1:3"), token=one)
+    with pytest.raises(ConflictError, match="joined by another"):
+        ask(service, lambda c: c.leave("http://127.0.0.1:3"), token=two)
+    with pytest.raises(ConfigError, match="engine"):
+        ask(service, lambda c: c.join("engine", "http://127.0.0.1:4"), token=two)
+    with pytest.raises(ConfigError, match="not for guest"):
+        ask(service, lambda c: c.join("engine", "http://127.0.0.1:4"), token=guest)
+    for token in (one, guest):
+        with pytest.raises(ConfigError, match="/v1/job: not for"):
+            ask(service, lambda c: c.describe(JOB | {"model": "/forged"}), token=token)
+    with pytest.raises(ConfigError, match="not for env"):
+        ask(service, lambda c: c.enroll("env"), token=two)
+    assert ask(service, lambda c: c.job())["joined"] == {"engine": ["http://127.0.0.1:3"], "env": []}
+
+
+def test_workers_that_join_get_names_of_their_own(service):
+    names = [
+        read_credentials(ask(service, lambda c: c.enroll("rollout", "rollout-0"))).caller.name
+        for _ in range(2)
+    ]
+    assert len({*names, "rollout-0"}) == 3

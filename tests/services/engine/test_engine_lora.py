@@ -1,0 +1,250 @@
+"""A real vLLM server with adapters: each request has the log-probabilities of the trainer's forward pass under the
+version it is tagged with, whatever else is in flight."""
+
+import asyncio
+import struct
+from pathlib import Path
+
+import aiohttp
+import msgpack
+import numpy as np
+import pytest
+import torch
+
+from asyncrl.config import parse_config
+from asyncrl.errors import InputError
+from asyncrl.generation import GenerateRequest
+from asyncrl.launch.process_group import Family
+from asyncrl.services.engine.client import EngineClient, _encode, decode_generated
+from asyncrl.train.lora import published
+from asyncrl.train.policy import load_policy
+from asyncrl.weights.files import write_weights
+from asyncrl.weights.folders import policy_weights
+from asyncrl.weights.position import write_committed
+from tests.credentials import PACKED
+from tests.services.engine.test_engine import with_client
+
+pytestmark = pytest.mark.slow
+START_S = 500.0
+FIRST = 1
+"""The version that is committed before the engine starts; version 0 is the base model."""
+TOLERANCE = 5e-5
+"""These large random adapters leave the trainer's own float32 log-probabilities up to 1e-5 from its float64 ones (1e-6
+without an adapter), and the engine rounds in another order; another version's differ by more than `DIFFERENT`."""
+DIFFERENT = 0.01
+
+
+@pytest.fixture(scope="module")
+def config(tiny_model):
+    return parse_config(
+        {
+            "model": {"path": tiny_model},
+            "env": {"name": "gridworld"},
+            "engine": {"max_model_len": 256, "max_num_seqs": 64, "threads": 1},
+            "lora": {"rank": 4, "alpha": 8},
+            "policies": {
+                "helpers": {"agents": ["helper"], "lora": {"rank": 2, "target_modules": ["q_proj", "o_proj"]}}
+            },
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def policies(config, tiny_model):
+    """The trainer's policy at versions 0 to 4."""
+    return versions(tiny_model, config.lora, range(5))
+
+
+@pytest.fixture(scope="module")
+def helpers(config, tiny_model):
+    """A further policy of the run, with smaller adapters on fewer layers, at versions 0 to 2."""
+    return versions(tiny_model, config.policy("helpers").lora, range(3), seed=100)
+
+
+def versions(model, lora, numbers, seed=0):
+    found = {}
+    for version in numbers:
+        policy = load_policy(model, "float32", lora=lora)
+        generator = torch.Generator().manual_seed(seed + version)
+        with torch.no_grad():
+            for _, parameter in published(policy.model):
+                if version:
+                    parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+        found[version] = policy
+    return found
+
+
+@pytest.fixture(scope="module")
+def serving(config, policies, helpers, tiny_model, tmp_path_factory):
+    """`(address, folder of weights)` of an engine that starts when version 1 of both policies is committed."""
+    folder, weights = tmp_path_factory.mktemp("run"), tmp_path_factory.mktemp("weights")
+    (folder / "config.json").write_text(config.model_dump_json())
+    for place, policy in ((weights, policies[FIRST]), (of_helpers(weights), helpers[FIRST])):
+        place.mkdir(exist_ok=True)
+        write_committed(place, write_weights(place, FIRST, published(policy.model), epoch=1))
+    family = Family(folder)
+    try:
+        argv = ["--folder", str(folder), "--model", tiny_model, "--weights-dir", str(weights)]
+        yield family.wait_ready(family.start("engine", ["serve", "engine", *argv]), START_S), weights
+    finally:
+        family.stop()
+
+
+@pytest.fixture(scope="module")
+def publish(serving, policies):
+    _, weights = serving
+
+    async def commit(client, version):
+        file = write_weights(weights, version, published(policies[version].model), epoch=1)
+        await client.request("weights/prepare", file.to_json())
+        return await client.request("weights/commit", file.to_json())
+
+    return commit
+
+
+def of_helpers(weights):
+    return Path(policy_weights(str(weights), "helpers"))
+
+
+def prompts(count, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(5, 250, 30).astype(np.int32) for _ in range(count)]
+
+
+@torch.no_grad()
+def trainer_logp(policy, prompt, sampled):
+    ids = torch.tensor(np.concatenate([prompt, sampled]))[None].long()
+    mask = torch.arange(ids.shape[1])[None] >= len(prompt)
+    return policy(ids, mask, 1.0)["logp"][0, len(prompt) :].numpy()
+
+
+def check(policies, prompt, generated, version):
+    assert set(generated.versions.tolist()) == {version}
+    expected = trainer_logp(policies[version], prompt, generated.token_ids)
+    np.testing.assert_allclose(generated.logprobs, expected, atol=TOLERANCE)
+    for other in policies:
+        if other != version:
+            differs = np.abs(trainer_logp(policies[other], prompt, generated.token_ids) - expected)
+            assert differs.max() > DIFFERENT
+
+
+async def tagged(url, request, version):
+    """Ask for one request under a version; return the answer's message."""
+    body = msgpack.packb({"requests": [_encode(request) | {"version": version}]})
+    async with (
+        aiohttp.ClientSession(url, headers=PACKED) as http,
+        http.post("/asyncrl/v1/generate", data=body) as response,
+    ):
+        (size,) = struct.unpack("<I", await response.content.readexactly(4))
+        return msgpack.unpackb(await response.content.readexactly(size))
+
+
+def test_an_engine_that_starts_late_has_the_committed_adapter_before_its_first_answer(serving, policies):
+    prompt = prompts(1)[0]
+    request = GenerateRequest("first", prompt, 12, seed=0, min_version=FIRST)
+    check(policies, prompt, with_client(serving[0], lambda client: client.generate(request)), FIRST)
+
+
+def test_requests_of_four_versions_in_flight_at_once_keep_their_own(serving, policies, publish):
+    url, _ = serving
+    given = prompts(6, seed=1)
+
+    async def scenario(client):
+        base = [
+            asyncio.create_task(tagged(url, GenerateRequest(f"base-{i}", p, 200, seed=i), 0))
+            for i, p in enumerate(given)
+        ]
+        flights = []
+        for version in (1, 2, 3):
+            if version > FIRST:
+                await publish(client, version)
+            requests = [GenerateRequest(f"v{version}-{i}", p, 200, seed=i) for i, p in enumerate(given)]
+            flights.append([asyncio.create_task(client.generate(r)) for r in requests])
+            while (await client.state())["running"] + (await client.state())["waiting"] < 2:
+                await asyncio.sleep(0.01)
+        overlapped = sum(not task.done() for flight in [base, *flights] for task in flight)
+        answers = [decode_generated(answer) for answer in await asyncio.gather(*base)]
+        return overlapped, [answers, *[await asyncio.gather(*flight) for flight in flights]]
+
+    overlapped, answers = with_client(url, scenario)
+    assert overlapped > len(given)
+    for version, flight in enumerate(answers):
+        for prompt, generated in zip(given, flight, strict=True):
+            check(policies, prompt, generated, version)
+
+
+def test_a_commit_unloads_what_no_request_uses_and_a_tag_names_what_is_held(serving, policies, publish):
+    url, weights = serving
+    prompt = prompts(1, seed=2)[0]
+
+    async def scenario(client):
+        while (await client.state())["running"]:
+            await asyncio.sleep(0.01)
+        await publish(client, 4)
+        kept = await tagged(url, GenerateRequest("kept", prompt, 12, seed=0), 3)
+        gone = await tagged(url, GenerateRequest("gone", prompt, 12), 1)
+        return kept, gone, await client.state()
+
+    kept, gone, state = with_client(url, scenario)
+    check(policies, prompt, decode_generated(kept), 3)
+    assert "this engine holds [3, 4], got 1" in gone["error"]
+    assert state["version"] == 4
+    assert len(list(weights.glob("adapters-*/*"))) == 2
+
+
+def test_a_further_policys_requests_are_served_by_its_own_adapters_at_its_own_version(
+    serving, policies, helpers, publish
+):
+    url, weights = serving
+    given = prompts(4, seed=4)
+
+    async def scenario(client):
+        other = EngineClient(f"{url}/policies/helpers")
+        try:
+            # Both policies number their requests alike.
+            flights = [ask(client, given), ask(other, given)]
+            while (await client.state())["running"] <= len(given):
+                await asyncio.sleep(0.01)
+            file = write_weights(of_helpers(weights), 2, published(helpers[2].model), epoch=1)
+            for phase in ("weights/prepare", "weights/commit"):
+                await other.request(phase, file.to_json())
+            flights.append(ask(other, given))
+            overlapped = sum(not task.done() for flight in flights for task in flight)
+            answers = [await asyncio.gather(*flight) for flight in flights]
+            return overlapped, answers, (await client.state())["version"], (await other.state())["version"]
+        finally:
+            await other.close()
+
+    def ask(client, given):
+        requests = [GenerateRequest(f"r{i}", prompt, 200, seed=i) for i, prompt in enumerate(given)]
+        return [asyncio.create_task(client.generate(request)) for request in requests]
+
+    before = with_client(url, lambda client: client.state())["version"]
+    overlapped, answers, version, version_of_helpers = with_client(url, scenario)
+    assert overlapped > len(given)
+    assert (version, version_of_helpers) == (before, 2)
+    for whose, number, flight in zip((policies, helpers, helpers), (before, 1, 2), answers, strict=True):
+        for prompt, generated in zip(given, flight, strict=True):
+            check(whose, prompt, generated, number)
+
+
+def test_a_policy_that_an_engine_does_not_serve_is_refused_by_name(serving):
+    client = f"{serving[0]}/policies/keepers"
+    with pytest.raises(InputError, match=r"policy 'keepers': this engine serves \['', 'helpers'\]"):
+        with_client(client, lambda client: client.state())
+
+
+def test_an_adapter_that_does_not_fit_is_refused_and_the_one_before_is_served_on(serving, policies):
+    url, weights = serving
+    prompt = prompts(1, seed=3)[0]
+    wrong = [(name.replace("q_proj", "wq"), tensor) for name, tensor in published(policies[1].model)]
+    file = write_weights(weights, 5, wrong, epoch=1)
+
+    async def scenario(client):
+        with pytest.raises(InputError, match="adapter of version 5: vLLM refuses it"):
+            await client.request("weights/commit", file.to_json())
+        return await client.generate(GenerateRequest("after", prompt, 12, seed=0)), await client.state()
+
+    generated, state = with_client(url, scenario)
+    check(policies, prompt, generated, 4)
+    assert state["version"] == 4

@@ -1,0 +1,132 @@
+"""A rollout worker whose environment is an agent, as a command and as a callable, on a real engine."""
+
+import json
+import os
+import sys
+import urllib.request
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from asyncrl.config import parse_config
+from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
+from asyncrl.env.registry import load_env
+from asyncrl.errors import ConfigError
+from asyncrl.launch.evaluate import evaluate
+from asyncrl.launch.process_group import Family
+from asyncrl.services.rollout.agents import Agents
+from asyncrl.types import FailureClass, Status, Task
+from tests.credentials import AUTHORIZED, PACKED
+
+pytestmark = pytest.mark.slow
+AGENT = os.path.join(os.path.dirname(__file__), "..", "..", "..", "recipes", "agent_grpo", "agent.py")
+TASKS = [Task(f"t{seed}", "agent", seed, "heldout") for seed in (1, 3)]
+CRASHES = """
+import json, sys
+if json.load(sys.stdin)["seed"] == 3:
+    sys.exit("broke")
+print('{"reward": 2}')
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model, publish_weights):
+    """The weights that the engine serves, and their version."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn(p.shape, generator=generator) * 0.02)
+    return model, publish_weights(model)
+
+
+@pytest.fixture
+def start_worker(model, tiny_model, engine_url, tmp_path):
+    """`start_worker(agent settings)` returns the worker's address and its configuration."""
+    family = Family(tmp_path)
+
+    def start(**agent):
+        config = parse_config(
+            {
+                "model": {"path": tiny_model},
+                "env": {"name": "agent", "config": {"tasks": "gridworld", **agent}},
+                "engine": {"max_model_len": 256, "max_num_seqs": 64},
+                "rollout": {"max_tokens_per_turn": 8, "max_turns": 20, "episode_timeout_s": 90.0},
+                "run": {"seed": 3},
+            }
+        )
+        (tmp_path / "config.json").write_text(config.model_dump_json())
+        argv = ["serve", "rollout", "--folder", str(tmp_path), "--model", tiny_model]
+        child = family.start("rollout", [*argv, "--env", "http://127.0.0.1:9", "--engines", engine_url])
+        return family.wait_ready(child, 60), config
+
+    yield start
+    family.stop()
+
+
+def rollouts(url, samples=3, **options):
+    body = pack({"tasks": [task_to_map(task) for task in TASKS], "samples": samples, **options})
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{url}/v1/rollouts", body, PACKED), timeout=120
+    ) as reply:
+        return [decode_group(one) for one in unpack(reply.read())["groups"]]
+
+
+@pytest.mark.parametrize("kind", ["command", "callable"])
+def test_an_agents_episodes_come_back_as_exact_trajectories(start_worker, model, check_agreement, kind):
+    agent = {"command": [sys.executable, AGENT]} if kind == "command" else {"callable": f"{AGENT}:play"}
+    url, _ = start_worker(**agent)
+    groups = rollouts(url)
+    assert [group.task for group in groups] == TASKS
+    for group in groups:
+        assert [t.episode_index for t in group.trajectories] == [0, 1, 2]
+        for trajectory in group.trajectories:
+            assert trajectory.status is Status.FINISHED
+            assert trajectory.success is (trajectory.reward == 1.0)
+            assert 1 <= len(trajectory.turns) <= 8
+            check_agreement(model[0], trajectory, 1.0, model[1])
+
+
+def test_a_seed_repeats_every_token_and_evaluation_agrees_with_itself(start_worker):
+    url, config = start_worker(callable=f"{AGENT}:play")
+
+    def tokens(seed):
+        return [t.token_ids.tolist() for group in rollouts(url, seed=seed) for t in group.trajectories]
+
+    first = tokens(1)
+    assert first == tokens(1)
+    assert first != tokens(2)
+    one, two = (evaluate(url, config, "agent", tasks=4, samples=2) for _ in range(2))
+    assert one == two
+    assert (one.tasks, one.failed) == (4, {})
+
+
+def test_a_crashing_agent_fails_its_episodes_and_not_the_worker(start_worker):
+    url, _ = start_worker(command=[sys.executable, "-c", CRASHES])
+    fine, broken = rollouts(url, samples=2)
+    assert [t.reward for t in fine.trajectories] == [2.0, 2.0]
+    assert {t.failure for t in broken.trajectories} == {FailureClass.ENVIRONMENT}
+    assert "exit code 1: broke" in broken.trajectories[0].error
+    status = json.loads(
+        urllib.request.urlopen(
+            urllib.request.Request(f"{url}/v1/status", headers=AUTHORIZED), timeout=10
+        ).read()
+    )
+    assert status["mode"] == "on request"
+
+
+def test_unknown_agent_settings_are_refused_by_key(tiny_model):
+    config = parse_config(
+        {"model": {"path": tiny_model}, "env": {"name": "agent", "config": {"commands": ["x"]}}}
+    )
+    with pytest.raises(ConfigError, match=r"env\.config\.commands: .*did you mean 'command'"):
+        Agents(config, None, None, None, None)
+
+
+def test_the_tasks_of_an_agent_are_those_of_the_environment_it_names():
+    tasks = load_env("agent").tasks("heldout", "agent", tasks="gridworld")
+    assert [(t.id, t.env, t.seed) for t, _ in zip(tasks, range(2), strict=False)] == [
+        ("heldout-1", "agent", 1),
+        ("heldout-3", "agent", 3),
+    ]

@@ -1,0 +1,95 @@
+"""Those who use a job's members keep them through a buffer that is away or has just started."""
+
+import asyncio
+
+import pytest
+
+from asyncrl.config import parse_config
+from asyncrl.services.buffer.client import BufferClient
+from asyncrl.services.buffer.job_members import members
+from asyncrl.services.rollout.service import RolloutService
+from asyncrl.services.trainer.service import SyncFilePublisher
+from tests.buffer.serving import ThreadService
+from tests.credentials import RUN
+from tests.services.buffer.test_buffer_members import JOB
+
+OWN, GUEST, ENV, GUEST_ENV = (f"http://127.0.0.1:{port}" for port in (1, 3, 2, 4))
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (None, {"a", "b"}),
+        ({"joined": {"engine": ["c"]}, "settled": True, "left": []}, {"c"}),
+        ({"joined": {"engine": ["c"]}, "settled": False, "left": []}, {"a", "b", "c"}),
+        ({"joined": {"engine": ["c"]}, "settled": False, "left": ["a"]}, {"b", "c"}),
+    ],
+)
+def test_only_what_is_known_to_have_left_is_let_go(job, expected):
+    assert members(job, "engine", ["a", "b"]) == expected
+
+
+@pytest.fixture
+def buffers(tmp_path):
+    """A buffer, and what it is after it was started again: on a port of its own here."""
+    made = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        made.append(ThreadService(tmp_path / name))
+    yield made
+    for one in made:
+        one.close()
+
+
+def worker(tiny_model):
+    config = parse_config({"model": {"path": tiny_model}, "env": {"name": "gridworld"}})
+    return RolloutService(config, tiny_model, [OWN], [ENV], "", RUN, "w")
+
+
+def test_a_worker_keeps_members_that_a_restarted_buffer_does_not_know_yet(buffers, tiny_model):
+    async def scenario():
+        service = worker(tiny_model)
+        first, second = (BufferClient(buffer.url) for buffer in buffers)
+        seen = []
+
+        async def follow(buffer):
+            await service._follow("", buffer, service.router)
+            seen.append(({e.url for e in service.router.engines}, set(service.envs.urls)))
+
+        await follow(first)
+        await first.describe(JOB)
+        await first.join("engine", GUEST)
+        await first.join("env", GUEST_ENV)
+        await follow(first)
+        await follow(second)
+        await second.describe(JOB)
+        await follow(second)
+        await second.join("engine", GUEST)
+        await second.leave(GUEST)
+        await follow(second)
+        for closing in (first, second, service):
+            await closing.close()
+        return seen
+
+    everybody = ({OWN, GUEST}, {ENV, GUEST_ENV})
+    assert asyncio.run(scenario()) == [
+        ({OWN}, {ENV}),
+        everybody,
+        everybody,
+        everybody,
+        ({OWN}, {ENV, GUEST_ENV}),
+    ]
+
+
+def test_a_trainer_publishes_to_members_until_they_are_known_to_have_left(tmp_path):
+    jobs = [{"joined": {"engine": [GUEST]}, "settled": True, "left": []}, None]
+    jobs += [{"joined": {"engine": []}, "settled": settled, "left": []} for settled in (False, True)]
+    publisher = SyncFilePublisher(tmp_path, [OWN], "", 0, job=lambda: jobs.pop(0))
+    seen = []
+    try:
+        while jobs:
+            publisher._welcome()
+            seen.append(sorted(publisher._guests))
+    finally:
+        publisher.close()
+    assert seen == [[GUEST], [GUEST], [GUEST], []]

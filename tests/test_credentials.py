@@ -1,0 +1,97 @@
+"""Credentials of a run: each process gets its own, and none can be made from another's."""
+
+import stat
+
+import pytest
+
+from asyncrl.credentials import (
+    JOIN_FILE,
+    RUN_FILE,
+    VARIABLE,
+    Caller,
+    Credentials,
+    read_credentials,
+    run_credentials,
+)
+from asyncrl.errors import ConfigError
+from tests.credentials import RUN, TOKEN
+
+
+def header(credentials, service):
+    return f"Bearer {credentials.bearer(service)}".encode()
+
+
+def test_a_service_knows_its_callers_by_name():
+    worker = RUN.issue("worker", "rollout/0 \u00fc")
+    assert RUN.access("buffer").caller(header(worker, "buffer")) == Caller("worker", "rollout/0 \u00fc")
+    assert RUN.access("buffer").caller(header(RUN.issue("trainer"), "buffer")) == Caller("trainer")
+    assert RUN.access("buffer").caller(f"Bearer {TOKEN}".encode()) == Caller("run")
+
+
+def test_a_token_is_good_for_one_kind_of_service_one_caller_and_one_run():
+    worker = RUN.issue("worker", "rollout-0")
+    assert RUN.access("env").caller(header(worker, "buffer")) is None
+    said, _, mac = worker.bearer("buffer").partition(":")
+    for forged in ("trainer", "worker/rollout-1", "run", "worker/rollout-0/x", ""):
+        assert RUN.access("buffer").caller(f"Bearer {forged}:{mac}".encode()) is None
+    other = read_credentials("the-token-of-another-run")
+    assert other.access("buffer").caller(header(worker, "buffer")) is None
+    for odd in (b"", b"Bearer ", b"Bearer :", b"Basic " + said.encode(), b"Bearer \xff:" + mac.encode()):
+        assert RUN.access("buffer").caller(odd) is None
+
+
+@pytest.mark.parametrize(
+    ("role", "calls", "serves"),
+    [
+        ("trainer", {"buffer", "engine"}, set()),
+        ("worker", {"buffer", "engine", "env", "gateway"}, {"rollout"}),
+        ("engine", {"buffer"}, {"engine"}),
+        ("env", {"buffer"}, {"env"}),
+        ("guest", {"buffer"}, set()),
+    ],
+)
+def test_a_process_is_given_what_it_needs_and_cannot_make_more(role, calls, serves):
+    issued = read_credentials(RUN.issue(role, "n").text)
+    assert issued == RUN.issue(role, "n")
+    assert (set(issued.bearers), set(issued.keys)) == (calls, serves)
+    assert TOKEN not in issued.text
+    with pytest.raises(ConfigError, match="cannot issue others"):
+        issued.issue("trainer")
+    for kind in {"buffer", "engine", "env", "rollout"} - serves:
+        with pytest.raises(ConfigError, match="does not serve as"):
+            issued.access(kind)
+
+
+def test_a_run_makes_a_token_that_only_its_owner_can_read_and_keeps_it(tmp_path, monkeypatch):
+    monkeypatch.delenv(VARIABLE)
+    first = run_credentials(tmp_path)
+    for name in (RUN_FILE, JOIN_FILE):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+    assert len(first.run_token) == 64
+    assert run_credentials(tmp_path) == first
+    assert run_credentials(tmp_path.parent) != first
+    guest = read_credentials((tmp_path / JOIN_FILE).read_text())
+    assert guest.caller == Caller("guest")
+    assert first.run_token not in guest.text
+
+
+def test_a_token_that_others_could_read_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.delenv(VARIABLE)
+    run_credentials(tmp_path)
+    (tmp_path / RUN_FILE).chmod(0o640)
+    with pytest.raises(ConfigError, match="is open to other users; remove it"):
+        run_credentials(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "short", "with space in the middle", "\u00fcber" * 10, "asyncrl-1.????"]
+)
+def test_what_is_no_token_is_said_to_be_none(text):
+    with pytest.raises(ConfigError, match=r"here: (must be a run's token|holds damaged credentials)"):
+        read_credentials(text, "here")
+
+
+def test_credentials_are_not_shown_by_accident():
+    assert isinstance(RUN, Credentials)
+    for secret in (TOKEN, RUN.bearer("buffer"), RUN.keys["buffer"]):
+        assert secret not in repr(RUN)

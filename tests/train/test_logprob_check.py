@@ -1,0 +1,211 @@
+"""A worker whose log-probabilities are not the policy's is found out, and only its work is thrown away."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from asyncrl.algo.objective import build_objective
+from asyncrl.buffer.ledger import Ledger, LedgerSettings
+from asyncrl.config import TrustConfig, parse_config
+from asyncrl.data.codec import decode_group
+from asyncrl.errors import ConflictError
+from asyncrl.train.auxiliary_models import Anchors
+from asyncrl.train.logprob_check import compare, refuted
+from asyncrl.train.step import StepSettings
+from asyncrl.train.trainer import Trainer
+from asyncrl.types import Task
+from asyncrl.weights.files import write_weights
+from asyncrl.weights.publish import PublishReport
+from tests.train.factories import group
+from tests.train.one_step import make_engine, near_policy, snapshot, step_once
+from tests.train.one_step_lora import adapted
+
+SETTINGS = StepSettings(1.0, 10**6, 1, horizon=64.0)
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_model):
+    return make_engine(tiny_model)
+
+
+def four(version=3):
+    return [group(f"t{i}", [0.0, 1.0, 0.0, 1.0], version) for i in range(4)]
+
+
+def found(engine, groups, step=3, **trust):
+    settings = TrustConfig(**trust)
+    return refuted(compare(engine, groups, step, 2, settings, SETTINGS), settings)
+
+
+def test_numbers_of_the_policy_itself_agree_to_rounding(engine):
+    honest = near_policy(engine, four(), noise=0.0)
+    seen = compare(engine, honest, 3, 0, TrustConfig(), SETTINGS)
+    assert [c.num_tokens for c in seen] == [24, 24, 24, 24]
+    assert max(c.error for c in seen) < 1e-5
+    assert found(engine, honest) == []
+
+
+@pytest.mark.parametrize("forgery", ["another temperature", "made up", "shifted by one token"])
+def test_numbers_of_another_policy_are_refuted_group_by_group(engine, forgery):
+    honest = near_policy(engine, four(), noise=0.0)
+    forged = []
+    for t in honest[2].trajectories:
+        logp = t.behavior_logprobs
+        wrong = {
+            "another temperature": 0.6 * logp,
+            "made up": np.full_like(logp, -0.1),
+            "shifted by one token": np.roll(logp, 1),
+        }[forgery]
+        forged.append(replace(t, behavior_logprobs=np.where(t.loss_mask, wrong, 0.0).astype(np.float32)))
+    honest[2] = replace(honest[2], trajectories=tuple(forged))
+    assert [c.group for c in found(engine, honest[::-1])] == ["g-t2"]
+    assert found(engine, honest, max_logp_error=0.0) == []
+
+
+def off_by(played, nats, tokens):
+    """Add `nats` to the log-probability of the first `tokens` tokens of a group's first episode."""
+    first = played.trajectories[0]
+    logp = first.behavior_logprobs.copy()
+    logp[np.flatnonzero(first.loss_mask)[:tokens]] -= nats
+    return replace(played, trajectories=(replace(first, behavior_logprobs=logp), *played.trajectories[1:]))
+
+
+def test_a_few_tokens_are_enough_when_they_are_far_off(engine):
+    short = near_policy(engine, [group("t0", [0.0, 1.0], 3, turns=1)], noise=0.0)[0]
+    assert [c.num_tokens for c in compare(engine, [short], 3, 0, TrustConfig(), SETTINGS)] == [6]
+    assert found(engine, [off_by(short, 30.0, 3)])[0].worst == pytest.approx(30.0, abs=0.01)
+    assert found(engine, [off_by(short, 30.0, 1)], max_logp_error=0.0)
+    assert found(engine, [off_by(short, 14.0, 3)]) == []
+    assert found(engine, [off_by(short, 30.0, 3)], max_token_error=0.0) == []
+    assert found(engine, [off_by(short, np.nan, 1)])
+
+
+@pytest.fixture(scope="module", params=["all weights", "adapter"])
+def moved(request, tiny_model, tmp_path_factory):
+    """An engine a step further than what `folder` holds as version 2, groups that version sampled, and its step."""
+    if request.param == "adapter":
+        learner = adapted(tiny_model)
+        engine = learner.engine
+        learner.step()
+    else:
+        engine = make_engine(tiny_model, zero_stage=1)
+    folder = tmp_path_factory.mktemp("weights")
+    write_weights(folder, 2, engine.weights())
+    earlier = near_policy(engine, four(version=2), noise=0.0)
+    for _ in range(3):
+        step_once(engine)
+    write_weights(folder, 3, engine.weights())
+    return engine, folder, earlier
+
+
+def test_tokens_of_an_older_version_are_held_against_its_weights(moved):
+    engine, folder, earlier = moved
+    before = snapshot(engine)
+    seen = compare(engine, earlier, 3, 1, TrustConfig(), SETTINGS, folder)
+    assert [(c.num_tokens, c.num_earlier) for c in seen] == [(24, 24)] * 4
+    assert max(c.worst for c in seen) < 1e-4
+    assert all(torch.equal(before[name], tensor) for name, tensor in snapshot(engine).items())
+    under_new = near_policy(engine, four(version=2), noise=0.0)
+    assert min(c.error for c in compare(engine, under_new, 3, 1, TrustConfig(), SETTINGS, folder)) > 1e-3
+    forged = [made_up(earlier[0]), *earlier[1:]]
+    wrong = refuted(compare(engine, forged, 3, 1, TrustConfig(), SETTINGS, folder), TrustConfig())
+    assert [c.group for c in wrong] == ["g-t0"]
+
+
+def test_each_span_is_held_against_the_version_that_sampled_it(moved):
+    engine, folder, earlier = moved
+    newer = near_policy(engine, four(version=3), noise=0.0)
+    mixed = []
+    for old, new in zip(earlier[0].trajectories, newer[0].trajectories, strict=True):
+        second = np.arange(old.num_tokens) >= old.turns[1].start
+        mixed.append(
+            replace(
+                old,
+                versions=np.where(second, new.versions, old.versions),
+                behavior_logprobs=np.where(second, new.behavior_logprobs, old.behavior_logprobs),
+            )
+        )
+    played = replace(earlier[0], trajectories=tuple(mixed))
+    [seen] = compare(engine, [played], 3, 1, TrustConfig(), SETTINGS, folder)
+    assert (seen.num_tokens, seen.num_earlier) == (24, 12)
+    assert seen.worst < 1e-4
+
+
+def test_tokens_whose_versions_weights_are_gone_are_not_compared(moved, tmp_path):
+    engine, _folder, earlier = moved
+    assert compare(engine, earlier, 3, 1, TrustConfig(), SETTINGS) == []
+    assert compare(engine, earlier, 3, 1, TrustConfig(), SETTINGS, tmp_path) == []
+    (tmp_path / "weights-00000002.safetensors").write_bytes(b"torn")
+    assert compare(engine, earlier, 3, 1, TrustConfig(), SETTINGS, tmp_path) == []
+
+
+def test_a_sample_takes_from_every_group_in_turn(engine):
+    seen = compare(engine, four(), 3, 0, TrustConfig(sample_tokens=20), SETTINGS)
+    assert [c.num_tokens for c in seen] == [6, 6, 6, 6]
+
+
+def made_up(played):
+    wrong = [
+        replace(t, behavior_logprobs=np.where(t.loss_mask, -0.1, 0.0).astype(np.float32))
+        for t in played.trajectories
+    ]
+    return replace(played, trajectories=tuple(wrong))
+
+
+class World:
+    """A real ledger with two workers; what `liar` sends was not sampled from the policy."""
+
+    def __init__(self, engine):
+        self.engine, self.batches = engine, []
+        self.ledger = Ledger(":memory:", LedgerSettings(2, 0, 4))
+        self.ledger.add_tasks([Task(f"t{i}", "gridworld") for i in range(6)])
+        self.ledger.close_plan()
+
+    def take(self, step, wait_s):
+        for number in range(2):
+            try:
+                lease = self.ledger.lease("liar" if number else "honest")
+            except ConflictError:
+                lease = self.ledger.lease("honest")
+            if lease is not None:
+                played = replace(group(lease.task.id, [0.0, 1.0, 0.0, 1.0], lease.version), id=lease.id)
+                honest = near_policy(self.engine, [played], noise=0.0)[0]
+                row = "SELECT worker FROM tasks WHERE lease = ?"
+                worker = self.ledger._store.row(row, lease.id)[0]
+                sent = made_up(played) if worker == "liar" else honest
+                self.ledger.put(replace(sent, worker="honest"))
+        taken = [decode_group(body) for body in self.ledger.take(step).groups or ()]
+        self.batches.append([g.task.id for g in taken])
+        return taken
+
+    def distrust(self, step, group_ids, reason):
+        return self.ledger.distrust(step, group_ids, reason)
+
+    def commit(self, version):
+        self.ledger.commit(version)
+
+    def publish(self, version, engine):
+        return PublishReport(version)
+
+    def stats(self):
+        return self.ledger.stats()
+
+
+def test_a_liar_is_quarantined_under_its_own_name_and_its_task_is_given_to_another(tiny_model):
+    engine = make_engine(tiny_model)
+    config = parse_config(
+        {
+            "model": {"path": "m"},
+            "env": {"name": "gridworld"},
+            "train": {"num_steps": 3},
+            "buffer": {"max_staleness": 0},
+        }
+    )
+    objective, world = build_objective(config.algo), World(engine)
+    assert Trainer(config, engine, objective, Anchors(objective), world, world).run() == 3
+    assert world.batches == [["t0", "t1"], ["t0", "t1"], ["t2", "t3"], ["t4", "t5"]]
+    stats = world.ledger.stats()
+    assert stats["quarantined"] == ["liar"]
+    assert (stats["trained"], stats["failed"], stats["version"]) == (6, 0, 3)
