@@ -29,6 +29,9 @@ class RunConfig(Section):
     seed: int = Field(0, ge=0)
     python_path: list[str] = Field(default_factory=list)
     """Folders that import paths such as `my_env:MyEnv` are found in; the one the run was started in is added."""
+    start_timeout_s: float = Field(300.0, gt=0)
+    """Seconds that a process without a model (buffer, environment service, worker) may take to start, which on a busy
+    machine is mostly imports."""
     silence_timeout_s: float = Field(60.0, gt=0)
     """How long a process may give no sign of life before it is killed and started again."""
 
@@ -78,6 +81,9 @@ class EngineConfig(Section):
     threads: int = Field(0, ge=0)
     """CPU threads of each engine; 0 lets vLLM choose."""
     start_timeout_s: float = Field(300.0, gt=0)
+    """Seconds that an engine may take to load its model, compile and serve. Raise it for large models."""
+    outage_timeout_s: float = Field(300.0, gt=0)
+    """Seconds that requests and new weights wait for an engine while none answers, as while all are started again."""
     extra_args: list[str] = Field(default_factory=list)
     """Further `vllm serve` arguments."""
 
@@ -157,6 +163,8 @@ class TrainConfig(Section):
     gradient_checkpointing: bool = False
     threads: int = Field(0, ge=0)
     """CPU threads of each rank; 0 lets torch choose."""
+    start_timeout_s: float = Field(300.0, gt=0)
+    """Seconds that the trainer may take to load its models and, when resumed, its checkpoint."""
     checkpoint_every: int = Field(10, ge=0)
     """Steps between checkpoints, and the most that a crash of the trainer costs; 0 keeps only the last version."""
     keep_checkpoints: int = Field(2, ge=1)
@@ -291,6 +299,8 @@ class EvalConfig(Section):
     """0 turns evaluation off."""
     every: int = Field(0, ge=0)
     """Steps between evaluations while training goes on, each on an engine of its own; 0 for none."""
+    finish_timeout_s: float = Field(300.0, gt=0)
+    """Seconds that such an evaluation may still take when training has ended."""
     samples: int = Field(1, ge=1)
     temperature: float = Field(1.0, ge=0)
 

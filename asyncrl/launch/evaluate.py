@@ -119,7 +119,7 @@ async def evaluate_with(
     token: str | None = None,
     retry_s: float = 0.0,
 ) -> EvalResult:
-    """See `evaluate`. A worker that dies meanwhile is asked again for `retry_s`, as while it is started again."""
+    """See `evaluate`. A worker that dies meanwhile is asked again for `retry_s`, while it is started again."""
     chosen = list(islice(load_env(env).tasks("heldout", env, **config.env.config), tasks))
     body = [task_to_map(task) for task in chosen]
     return summarize(await _run(worker_url, body, samples, config, token, retry_s), samples)

@@ -89,12 +89,11 @@ class PolicyRoles:
     def watch(self, supervisor: Supervisor) -> None:
         """Have them watched."""
         supervisor.watch(self.buffer, HttpSigns(self.buffer, "/healthz"), START_TIMEOUT_S)
-        start_s = self.config.engine.start_timeout_s
         for child in self.engines:
-            supervisor.watch(
-                child, HttpSigns(child, "/asyncrl/v1/state", self.credentials.bearer("engine")), start_s
-            )
-        supervisor.watch(self.trainer, self._signs, start_s, ends=True, serving=False)
+            signs = HttpSigns(child, "/asyncrl/v1/state", self.credentials.bearer("engine"))
+            supervisor.watch(child, signs, self.config.engine.start_timeout_s)
+        trainer_start_s = self.config.train.start_timeout_s
+        supervisor.watch(self.trainer, self._signs, trainer_start_s, ends=True, serving=False)
 
     def trainer_ready(self) -> bool:
         """True once the trainer has loaded its model."""

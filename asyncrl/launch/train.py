@@ -151,7 +151,7 @@ class TrainRun:
             await client.close()
             for plan in self.policies.values():
                 await plan.close()
-        show_eval(await self.evals.finish(self.config.engine.start_timeout_s))
+        show_eval(await self.evals.finish(self.config.eval.finish_timeout_s))
         self.eval_after = await self._evaluate("after")
         return stats
 
@@ -171,19 +171,20 @@ class TrainRun:
             return None
         result = await evaluate_with(
             self.roles.workers[0].url, config, config.env.name, config.eval.tasks, config.eval.samples,
-            self.roles.credentials.bearer("rollout"), retry_s=config.engine.start_timeout_s,
+            self.roles.credentials.bearer("rollout"), retry_s=config.run.start_timeout_s,
         )  # fmt: skip
         say(f"held-out {when} training: {describe(result)}")
         return result
 
     async def _wait_for_trainer(self, roles: PolicyRoles) -> None:
-        timeout_s = self.config.engine.start_timeout_s
+        timeout_s = roles.config.train.start_timeout_s
         deadline = time.monotonic() + timeout_s
         while not roles.trainer_ready():
             if time.monotonic() > deadline:
                 trainer = roles.trainer
                 raise DeadlineError(
-                    f"{trainer.name} did not start within {timeout_s:g} s; see {trainer.log}\n{trainer.tail()}"
+                    f"{trainer.name} did not start within train.start_timeout_s={timeout_s:g}; see {trainer.log}\n"
+                    f"{trainer.tail()}"
                 )
             await asyncio.sleep(TICK_S)
 

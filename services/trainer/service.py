@@ -121,7 +121,7 @@ def open_publisher(
     """Return the publisher that `engine.weight_transfer` names. Raises `ConfigError`."""
     if config.engine.weight_transfer == "shared_file":
         return SyncFilePublisher(
-            weights_dir, engines, token, engine.rank, config.engine.start_timeout_s,
+            weights_dir, engines, token, engine.rank, config.engine.outage_timeout_s,
             lambda: described_job(source), config.train.schedule == "asynchronous",
         )  # fmt: skip
     from asyncrl.weights.vllm_transport import DevicePublisher

@@ -81,7 +81,7 @@ def call(tiny_model, tmp_path):
         {
             "model": {"path": tiny_model},
             "env": {"name": "gridworld"},
-            "engine": {"max_model_len": 256, "start_timeout_s": 0.1},
+            "engine": {"max_model_len": 256, "outage_timeout_s": 0.1},
         }
     )
     env = AppThread(create_env_app(EnvHost(), RUN.access("env")), tmp_path, "env")
