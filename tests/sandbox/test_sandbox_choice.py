@@ -10,6 +10,7 @@ import pytest
 from asyncrl.errors import ConfigError
 from asyncrl.sandbox import allow_list, backends, bubblewrap, local
 from asyncrl.sandbox.backends import choose, open_sandbox
+from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.sandbox.protocol import Guarantee, SandboxSpec
 from tests.sandbox.conftest import run_async
 from tests.sandbox.sandbox_naive import NaiveSandbox
@@ -41,6 +42,16 @@ class Page(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *args):
         pass
+
+
+def test_the_launcher_of_local_sandboxes_starts_and_says_what_it_can():
+    # Without it every backend's tests would be skipped as not working here.
+    async def body():
+        launcher = await LauncherClient.shared()
+        return launcher.base, launcher.process.poll()
+
+    base, status = run_async(body)
+    assert base and status is None
 
 
 @pytest.fixture

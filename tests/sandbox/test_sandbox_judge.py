@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 
 import pytest
@@ -51,7 +52,7 @@ def judged(backend, files, tests, *names, timeout_s=20.0):
         spec = SandboxSpec("bash", Limits(wall_s=20, processes=48))
         async with await open_sandbox(backend, spec) as box:
             for path, text in files.items():
-                await box.write(path, text.encode())
+                await box.write(path, text if isinstance(text, bytes) else text.encode())
             await box.exec(["sh", "-c", "mkdir -p sub; cp /bin/bash own-bash"])
             judge = box.judge()
             await judge.write({name: text.encode() for name, text in tests.items()})
@@ -97,6 +98,19 @@ def test_tests_that_hang_are_ended_with_everything_below_them(walled):
     result, _ = judged(walled, files, {"test.sh": "bash run.sh & wait"}, timeout_s=1.0)
     assert result.timed_out
     assert time.monotonic() - started < 15
+
+
+def test_a_program_whose_system_calls_are_not_ours_is_ended_and_not_waited_for(walled):
+    # exit(7), as 32-bit code: xor eax, eax; inc eax; mov bl, 7; int 0x80
+    code, base, head = bytes.fromhex("31c040b307cd80"), 0x08048000, 52 + 32
+    numbers = (2, 3, 1, base + head, 52, 0, 0, 52, 32, 1, 0, 0, 0)
+    program = b"\x7fELF\1\1\1" + bytes(9) + struct.pack("<HHIIIIIHHHHHH", *numbers)
+    program += struct.pack("<8I", 1, 0, base, base, head + len(code), head + len(code), 5, 4096) + code
+    tests = {"test.sh": 'cp old old2; chmod +x old2; ./old2; echo $? > "$LOGS/reward.txt"'}
+    result, (status,) = judged(walled, {"old": program}, tests, "reward.txt")
+    assert not result.timed_out
+    # 126 where the kernel runs no such programs.
+    assert status in (b"137\n", b"126\n")
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
+import asyncrl
 from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.sandbox.jail import channel
 
 BOOT_TIMEOUT_S = 30.0
-ROOT = str(Path(__file__).resolve().parents[4])
+ROOT = str(Path(asyncrl.__file__).resolve().parents[1])
 """The folder that holds the package: the launcher runs without site-packages, which keeps it small to fork."""
 
 

@@ -10,6 +10,7 @@ what is outside. Every program below it inherits that.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import signal
@@ -22,6 +23,10 @@ CONT, GETREGS, SETREGS, GETEVENTMSG, SEIZE, LISTEN = 7, 12, 13, 0x4201, 0x4206, 
 OPTIONS = 0x2 | 0x4 | 0x8 | 0x10 | 0x100000
 """Follow forks, vforks and clones, report exec, and let no traced process outlive its tracer."""
 EVENT_FORK, EVENT_VFORK, EVENT_CLONE, EVENT_EXEC, EVENT_STOP = 1, 2, 3, 4, 128
+CODE_64_BIT = 0x33
+"""Code segment of a process that runs 64-bit code, whose system calls are those below."""
+FAULTS = (signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGSYS)
+"""What an instruction raises each time it is run."""
 GROUP_STOPS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 ALL_CHILDREN = 0x40000000
 
@@ -156,7 +161,10 @@ class _Inside:
 
     def enter(self) -> None:
         """Let it come to its first instruction: before that, the end of exec overwrites a register."""
-        self._start = self._registers()["rip"]
+        registers = self._registers()
+        if registers["cs"] != CODE_64_BIT:
+            raise OSError(errno.ENOEXEC, "not a 64-bit program")
+        self._start = registers["rip"]
         self._code = os.pread(self._memory, len(CALL), self._start)
         os.pwrite(self._memory, BREAK, self._start)
         self._go()
@@ -198,6 +206,8 @@ class _Inside:
             if status >> 16 == 0 and os.WSTOPSIG(status) == signal.SIGTRAP:
                 return
             if status >> 16 == 0:
+                if os.WSTOPSIG(status) in FAULTS:
+                    raise OSError(errno.EFAULT, "the system calls cannot be made")
                 self.pending = os.WSTOPSIG(status)
             _ptrace(CONT, self._pid)
 
