@@ -7,7 +7,7 @@ its children, rollout worker, trainer and its ranks) gets SIGKILL or SIGSTOP, an
 or slowed by a proxy. `engine.count=2 env.processes=2 train.ranks=2` has several of each. Then:
 
     every planned task is trained in exactly one step of the history, or dropped or failed with a reason
-    no trained token is older than the staleness bound
+    no trained token is older than the staleness limit
     held-out success is within noise of an undisturbed run of the same seed (skipped with --no-baseline)
     no process, lease, session, semaphore, segment of shared memory, weight folder or temporary file is left
 

@@ -8,30 +8,30 @@ from asyncrl.buffer.failures import failed_episodes
 from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.store import Store
 
-STATES = ("pending", "leased", "ready", "bound", "trained", "dropped", "failed")
-FINISHED = ("ready", "bound", "trained", "dropped")
+STATES = ("pending", "leased", "ready", "taken", "trained", "dropped", "failed")
+FINISHED = ("ready", "taken", "trained", "dropped")
 
 
 def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
     """Return the run's counts.
 
     `offered_reward_mean` and `offered_tokens_mean` (sampled tokens of an episode) are over the usable episodes of all
-    finished groups, dropped ones included; `trained_tokens_mean` is over those in batches. Far apart, the two lengths
-    say that what is trained is not what was generated.
+    finished groups, dropped ones included; `trained_tokens_mean` is over those in batches. A large gap between
+    the two lengths means that training does not see what is generated.
     """
-    # The plus sign keeps SQLite from walking the index and fetching each row by itself.
+    # The plus sign keeps SQLite from walking the index and fetching each row separately.
     rows = store.rows(
         "SELECT state, COUNT(*), SUM(usable), SUM(reward_sum), SUM(tokens) FROM tasks GROUP BY +state"
     )
     numbers = dict.fromkeys(STATES, 0) | {row[0]: row[1] for row in rows}
     usable, reward, tokens = (sum(row[i] for row in rows) for i in (2, 3, 4))
     offered = _length([row for row in rows if row[0] in FINISHED])
-    trained = _length([row for row in rows if row[0] in ("bound", "trained")])
-    held = numbers["leased"] + numbers["ready"] + numbers["bound"]
-    bound = store.fact("bound")
-    slots = settings.slots(bound, store.fact("beyond"))
+    trained = _length([row for row in rows if row[0] in ("taken", "trained")])
+    held = numbers["leased"] + numbers["ready"] + numbers["taken"]
+    staleness_limit = store.fact("staleness_limit")
+    slots = settings.slots(staleness_limit, store.fact("over_provision"))
     in_flight = numbers.pop("leased")
-    due = store.row("SELECT MIN(deadline) FROM tasks WHERE state IN ('leased', 'ready', 'bound')")[0]
+    due = store.row("SELECT MIN(deadline) FROM tasks WHERE state IN ('leased', 'ready', 'taken')")[0]
     return {
         "version": store.fact("version"),
         **numbers,
@@ -40,7 +40,7 @@ def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
         "expired": store.fact("expired"),
         "restarted": store.fact("restarted"),
         "slots": slots,
-        "staleness_bound": bound,
+        "staleness_limit": staleness_limit,
         "fill": held / slots,
         "oldest_deadline": due,
         "plan_closed": bool(store.fact("closed")),

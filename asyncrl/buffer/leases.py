@@ -12,7 +12,7 @@ from asyncrl.data.codec import decode_task
 from asyncrl.errors import ConflictError, InputError, QuarantineError
 from asyncrl.types import FailureClass, Lease
 
-HOLDING = "('leased', 'ready', 'bound')"
+HOLDING = "('leased', 'ready', 'taken')"
 """States that hold a slot."""
 MAX_REASON = 2000
 
@@ -72,7 +72,7 @@ class Leases:
             return None
         seq, body, attempts = row
         order, version = facts["leases"] + 1, facts["version"]
-        lease, due = f"{seq}-{order}-{secrets.token_hex(4)}", deadline(version, facts["bound"])
+        lease, due = f"{seq}-{order}-{secrets.token_hex(4)}", deadline(version, facts["staleness_limit"])
         self.store.set_fact("leases", order)
         self.store.execute(
             "UPDATE tasks SET state = 'leased', lease = ?, lease_order = ?, request = ?, worker = ?, "
@@ -84,12 +84,12 @@ class Leases:
     def free_slots(self) -> int:
         held = self.store.row(f"SELECT COUNT(*) FROM tasks WHERE state IN {HOLDING}")[0]
         facts = self.store.facts()
-        return self.settings.slots(facts["bound"], facts["beyond"]) - held
+        return self.settings.slots(facts["staleness_limit"], facts["over_provision"]) - held
 
     def find(self, lease: str, columns: str) -> tuple[Any, ...]:
         """Return `columns` of the task whose newest lease this is.
 
-        Raises `UnknownLeaseError`, or `LeaseGoneError` when the task waits again or has been leased anew.
+        Raises `UnknownLeaseError`, or `LeaseGoneError` when the task waits again or has been leased again.
         """
         row = self.store.row(f"SELECT lease, state, {columns} FROM tasks WHERE seq = ?", seq_of(lease))
         if row is None or row[0] is None:
@@ -176,7 +176,7 @@ class Leases:
         return row[0] if row is not None else ""
 
     def restart(self, now: float) -> None:
-        """Give every lease its full time again: the clock may have been another one."""
+        """Give every lease its full time again: the clock of the last process does not hold here."""
         self.store.execute(
             "UPDATE tasks SET expires = ? WHERE state = 'leased'", (now + self.settings.lease_s,)
         )

@@ -1,11 +1,11 @@
 """The task ledger: which tasks there are, who works on them, what became of them. The truth of a run.
 
-    pending --lease--> leased --put--> ready --take--> bound --commit--> trained
+    pending --lease--> leased --put--> ready --take--> taken --commit--> trained
        ^                 |  \\
        +--lost, failed---+   +--put--> dropped (no signal, too few usable, too long)
        (a few times, then `failed`)
 
-leased, ready and bound hold a slot. Every move is one SQLite transaction, and every count is a query over
+leased, ready and taken hold a slot. Every move is one SQLite transaction, and every count is a query over
 states, so no crash can make a counter drift from the rows. Not thread-safe: one thread uses it.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 from asyncrl.buffer.counts import count
 from asyncrl.buffer.leases import LeaseGoneError, Leases, UnknownLeaseError, seq_of
 from asyncrl.buffer.ledger_settings import LedgerSettings
-from asyncrl.buffer.put import Intake, PutResult
+from asyncrl.buffer.put import PutResult, Puts
 from asyncrl.buffer.steps import Peeked, Steps, Taken
 from asyncrl.buffer.store import Store
 from asyncrl.data.codec import encode_task
@@ -52,11 +52,11 @@ class Ledger:
         self.settings = settings
         self._store = Store(path, base_version)
         self._leases = Leases(self._store, settings)
-        self._intake = Intake(self._store, settings, self._leases)
+        self._puts = Puts(self._store, settings, self._leases)
         self._steps = Steps(self._store, settings)
         with self._store.transaction():
             self._leases.restart(_or_clock(now))
-            self._adopt_bounds()
+            self._adopt_limits()
 
     def close(self) -> None:
         self._store.close()
@@ -78,7 +78,7 @@ class Ledger:
     @property
     def finished(self) -> bool:
         """True when the plan is closed and every task of it is trained, dropped or failed."""
-        open_task = "SELECT 1 FROM tasks WHERE state IN ('pending', 'leased', 'ready', 'bound') LIMIT 1"
+        open_task = "SELECT 1 FROM tasks WHERE state IN ('pending', 'leased', 'ready', 'taken') LIMIT 1"
         return self.closed and self._store.row(open_task) is None
 
     def add_tasks(self, tasks: Sequence[Task]) -> int:
@@ -97,7 +97,7 @@ class Ledger:
     def close_plan(self, abandon: bool = False) -> int:
         """Say that no more tasks come, so that the last batch may be short.
 
-        With `abandon` nobody is to begin the tasks that wait, either: they are dropped. Return how many.
+        With `abandon` the tasks that still wait are dropped. Return how many.
         """
         with self._store.transaction():
             self._store.set_fact("closed", 1)
@@ -108,21 +108,21 @@ class Ledger:
             ).rowcount
 
     def pause(self, paused: bool) -> None:
-        """Grant no leases until called with False. Leases held go on."""
+        """Grant no leases until called with False. Leases already held stay valid."""
         with self._store.transaction():
             self._store.set_fact("paused", int(paused))
 
-    def bound(self, staleness: int) -> None:
-        """Admit groups under this staleness bound from now on, at most `settings.max_staleness`.
+    def set_staleness_limit(self, limit: int) -> None:
+        """Admit groups under this staleness limit from now on, at most `settings.max_staleness`.
 
         Groups admitted before keep their deadlines. Raises `InputError` outside the range.
         """
-        if not 0 <= staleness <= self.settings.max_staleness:
+        if not 0 <= limit <= self.settings.max_staleness:
             raise InputError(
-                f"staleness must be from 0 to max_staleness={self.settings.max_staleness}, got {staleness}"
+                f"the staleness limit must be from 0 to max_staleness={self.settings.max_staleness}, got {limit}"
             )
         with self._store.transaction():
-            self._store.set_fact("bound", staleness)
+            self._store.set_fact("staleness_limit", limit)
 
     def lease(self, worker: str, now: float | None = None, request: str = "") -> Lease | None:
         """Admit the next task; None while nothing can be leased, `why_no_lease` says why.
@@ -183,7 +183,7 @@ class Ledger:
             self._leases.restart(_or_clock(now))
 
     def reclaim(self, worker: str) -> int:
-        """End the leases of a worker that has started anew, each as a lost attempt; return how many."""
+        """End the leases of a worker that has restarted, each as a lost attempt; return how many."""
         with self._store.transaction():
             return self._leases.reclaim(worker)
 
@@ -197,11 +197,11 @@ class Ledger:
         with self._store.transaction():
             return self._leases.readmit(worker)
 
-    def distrust(self, step: int, leases: Sequence[str], reason: str) -> list[str]:
-        """Quarantine whoever leased these groups of a taken batch; return their names.
+    def reject(self, step: int, leases: Sequence[str], reason: str) -> list[str]:
+        """Quarantine the workers that leased these groups of a taken batch; return their names.
 
         Their untrained groups, those in the batch too, are planned again, and the rest of the batch is ready to be
-        taken anew. Raises `ConflictError` when the step holds no such batch.
+        taken again. Raises `ConflictError` when the step holds no such batch.
         """
         with self._store.transaction():
             workers = self._steps.give_back(step, leases)
@@ -217,10 +217,10 @@ class Ledger:
         token is older than the admission.
         """
         with self._store.transaction():
-            return self._intake.put(group, body)
+            return self._puts.put(group, body)
 
     def take(self, step: int, now: float | None = None) -> Taken:
-        """Bind the batch of the step that starts at version `step`; the same one when asked again.
+        """Take the batch of the step that starts at version `step`; the same one when asked again.
 
         Raises `ConflictError` when `step` is not the committed version, `StaleError` rather than returning a
         group past its deadline. Groups that claim tokens of later versions, which cannot exist yet, are planned
@@ -231,7 +231,7 @@ class Ledger:
             return self._steps.take(step, _or_clock(now))
 
     def peek(self, step: int, seen: Sequence[str]) -> Peeked:
-        """Return groups of the step's batch that are ready and not among the leases in `seen`; bind nothing.
+        """Return groups of the step's batch that are ready and not among the leases in `seen`; take nothing.
 
         Raises `ConflictError` when `step` is not the committed version.
         """
@@ -257,7 +257,7 @@ class Ledger:
         """Forget everything after `version` was committed; return how many tasks wait again.
 
         Tasks trained in later steps are planned again. So are leased ones, and groups with tokens of later
-        versions: those versions no longer exist. The batch taken at `version` itself stays bound when no
+        versions: those versions no longer exist. The batch taken at `version` itself stays taken when no
         later version was committed. Raises `ConflictError` for a version not yet committed.
         """
         with self._store.transaction():
@@ -267,13 +267,9 @@ class Ledger:
         """Return the run's counts; see `counts.count`."""
         return count(self._store, self.settings)
 
-    def snapshot(self, path: str | Path) -> None:
-        """Copy the ledger to another file, consistent even while it is used."""
-        self._store.copy_to(path)
-
     def _refuse_forged(self, step: int) -> None:
         """Quarantine who put groups for `step` that are labelled with versions after it, before it is taken."""
-        if self._store.fact("taken") == step:
+        if self._store.fact("taken_step") == step:
             return
         forged = "SELECT DISTINCT worker FROM tasks WHERE state = 'ready' AND newest > ?"
         for (worker,) in self._store.rows(forged, step):
@@ -284,21 +280,21 @@ class Ledger:
     def _known(self, task_id: str) -> bool:
         return self._store.row("SELECT 1 FROM tasks WHERE id = ?", task_id) is not None
 
-    def _adopt_bounds(self) -> None:
-        bounds = {name: getattr(self.settings, name) for name in ("groups_per_step", "max_staleness")}
+    def _adopt_limits(self) -> None:
+        limits = {name: getattr(self.settings, name) for name in ("groups_per_step", "max_staleness")}
         before = dict(
             self._store.rows(
                 "SELECT name, value FROM facts WHERE name IN ('groups_per_step', 'max_staleness')"
             )
         )
-        if before and before != bounds:
+        if before and before != limits:
             self._steps.replan()
-        for name, value in bounds.items():
+        for name, value in limits.items():
             self._store.set_fact(name, value)
-        if before != bounds:
-            self._store.set_fact("bound", self.settings.max_staleness)
+        if before != limits:
+            self._store.set_fact("staleness_limit", self.settings.max_staleness)
             # In force for "auto" until the first batch has been taken.
-            self._store.set_fact("beyond", self._steps.climb.first())
+            self._store.set_fact("over_provision", self._steps.automatic_admission.initial())
 
 
 def _or_clock(now: float | None) -> float:

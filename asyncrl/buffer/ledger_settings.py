@@ -1,4 +1,4 @@
-"""The bounds a ledger keeps."""
+"""The settings of a ledger, with their limits."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class LedgerSettings:
     drop_no_signal: bool = True
     max_tokens: int = 2**24
     over_provision: int | Literal["auto"] | None = None
-    """Groups admitted beyond one step's; None for as many as the staleness bound allows, "auto" for as many as the
-    trainer needs and generation gets faster by (`climb.Climb`)."""
+    """Groups admitted beyond one step's; None for as many as the staleness limit allows, "auto" for a number that
+    follows the trainer and the measured throughput (`automatic_admission.AutomaticAdmission`)."""
     recycle: bool = True
-    """Whether groups that are unfinished at a commit go on; otherwise their tasks are begun anew."""
+    """Whether groups that are unfinished at a commit are continued; otherwise their tasks start over."""
     token_budget: int = 0
     """Sampled tokens with which a step is complete before it has `groups_per_step` groups; 0 for none."""
     vocab_size: int = 0
@@ -51,14 +51,14 @@ class LedgerSettings:
             raise ConfigError(f"lease_s must be above 0 seconds, got {self.lease_s}")
 
     @property
-    def most_beyond(self) -> int:
-        """Groups beyond one step's that the staleness bound admits."""
+    def max_over_provision(self) -> int:
+        """Groups beyond one step's that `max_staleness` allows."""
         return self.max_staleness * self.groups_per_step
 
-    def slots(self, bound: int, beyond: int) -> int:
-        """Return how many groups may be admitted and untrained under a staleness bound.
+    def slots(self, staleness_limit: int, automatic: int) -> int:
+        """Return how many groups may be admitted and untrained under a staleness limit.
 
-        beyond: the number in force for "auto".
+        automatic: the over-provision in force for "auto".
         """
         fixed = self.over_provision
-        return capacity(bound, self.groups_per_step, beyond if fixed == "auto" else fixed)
+        return capacity(staleness_limit, self.groups_per_step, automatic if fixed == "auto" else fixed)

@@ -1,17 +1,20 @@
-"""Accepting finished groups: what was leased, once, fresh enough, and fit to train on."""
+"""Putting finished groups: what was leased, once, fresh enough, and fit to train on.
+
+A group that passes the checks becomes ready, is dropped with a reason, or sends its task back for another attempt.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from asyncrl.buffer.admission import judge
 from asyncrl.buffer.failures import note_failures
 from asyncrl.buffer.leases import Leases
 from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.store import Store
 from asyncrl.data.codec import decode_task, encode_group
 from asyncrl.errors import InputError, StaleError
-from asyncrl.types import MAX_REWARD, NOT_SAMPLED, Group, Task, Trajectory
+from asyncrl.types import MAX_REWARD, NOT_SAMPLED, FailureClass, Group, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +26,65 @@ class PutResult:
     duplicate: bool = False
 
 
-class Intake:
-    """Takes groups in. Runs inside a transaction of its caller."""
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whether a group is trained on (`ready`), `dropped`, or its task is to be tried again (`retry`)."""
+
+    outcome: Literal["ready", "dropped", "retry"]
+    reason: str = ""
+    failure: str = ""
+    """Class of failure, for "retry"."""
+    usable: int = 0
+    reward_sum: float = 0.0
+    """Over usable episodes."""
+    tokens: int = 0
+    """Sampled tokens of all episodes."""
+
+
+def admit(group: Group, group_size: int, drop_no_signal: bool, max_tokens: int) -> Admission:
+    """Decide what becomes of a group. Pure.
+
+    If too few episodes are usable because the environment or the infrastructure failed the others, the task is tried
+    again: the group says nothing about it. A group is dropped when too few episodes are usable for any other reason,
+    when an episode is longer than `max_tokens`, and, with `drop_no_signal`, when all siblings earned the same.
+    """
+    usable = group.usable
+    reward_sum = float(sum(t.reward for t in usable))
+    tokens = sum(t.num_sampled for t in group.trajectories)
+
+    def decided(
+        outcome: Literal["ready", "dropped", "retry"], reason: str = "", failure: str = ""
+    ) -> Admission:
+        return Admission(outcome, reason, failure, len(usable), reward_sum, tokens)
+
+    if len({t.rollout for t in usable}) < min(2, group_size):
+        lost = [t for t in group.trajectories if t.failure not in (None, FailureClass.AGENT)]
+        if lost:
+            return decided("retry", lost[0].error, str(lost[0].failure))
+        return decided("dropped", "too_few_usable")
+    if any(t.num_tokens > max_tokens for t in usable):
+        return decided("dropped", "too_long")
+    if drop_no_signal and group_size > 1 and not has_signal(usable):
+        return decided("dropped", "no_signal")
+    return decided("ready")
+
+
+def has_signal(trajectories: tuple[Trajectory, ...]) -> bool:
+    """True when siblings differ in reward, or in the sequence of rewards their turns earned.
+
+    Differing components alone do not count: they matter only to multi-reward advantages, whose recipes set
+    `buffer.drop_no_signal = false`.
+    """
+    first = _earned(trajectories[0])
+    return any(_earned(t) != first for t in trajectories[1:])
+
+
+def _earned(trajectory: Trajectory) -> tuple[float, list[float]]:
+    return trajectory.reward, [turn.reward for turn in trajectory.turns if turn.reward]
+
+
+class Puts:
+    """Accepts groups. Every method runs inside a transaction of its caller."""
 
     def __init__(self, store: Store, settings: LedgerSettings, leases: Leases) -> None:
         self.store = store
@@ -40,23 +100,32 @@ class Intake:
             outcome = state if state in ("dropped", "failed") else "ready"
             return PutResult(outcome, reason or "", duplicate=True)
         oldest, newest = self._check(group, decode_task(task), version)
-        verdict = judge(group, s.group_size, s.drop_no_signal, s.max_tokens)
-        note_failures(self.store, group, verdict.failure)
+        admission = admit(group, s.group_size, s.drop_no_signal, s.max_tokens)
+        note_failures(self.store, group, admission.failure)
         # A group that is tried again stays leased until `lose` decides.
-        state = "leased" if verdict.outcome == "retry" else verdict.outcome
+        state = "leased" if admission.outcome == "retry" else admission.outcome
         self.store.execute(
             "UPDATE tasks SET state = ?, reason = ?, usable = ?, reward_sum = ?, tokens = tokens + ?, oldest = ?, "
             "newest = ? WHERE seq = ?",
-            (state, verdict.reason, verdict.usable, verdict.reward_sum, verdict.tokens, oldest, newest, seq),
+            (
+                state,
+                admission.reason,
+                admission.usable,
+                admission.reward_sum,
+                admission.tokens,
+                oldest,
+                newest,
+                seq,
+            ),
         )
-        if verdict.outcome == "retry":
-            again = self.leases.lose(seq, attempts, verdict.failure, verdict.reason)
-            return PutResult("retried" if again else "failed", verdict.reason)
-        if verdict.outcome == "ready":
+        if admission.outcome == "retry":
+            again = self.leases.lose(seq, attempts, admission.failure, admission.reason)
+            return PutResult("retried" if again else "failed", admission.reason)
+        if admission.outcome == "ready":
             self.store.execute(
                 "INSERT OR REPLACE INTO bodies VALUES (?, ?)", (seq, body or encode_group(group))
             )
-        return PutResult(verdict.outcome, verdict.reason)
+        return PutResult(admission.outcome, admission.reason)
 
     def _check(self, group: Group, task: Task, version: int) -> tuple[int, int]:
         """Return the lowest and highest version among sampled tokens."""
@@ -79,7 +148,7 @@ class Intake:
         # While weights are published, engines serve the next version before the ledger knows of it; that is between
         # the take of a batch and its commit.
         current, vocab_size = self.store.fact("version"), self.settings.vocab_size
-        limit = current + (self.store.fact("taken") == current)
+        limit = current + (self.store.fact("taken_step") == current)
         oldest, newest = limit, NOT_SAMPLED
         for t in group.trajectories:
             _check_rewards(t)

@@ -7,7 +7,14 @@ from pathlib import Path
 
 from asyncrl.errors import ConfigError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+RENAMED_FACTS = {
+    "bound": "staleness_limit",
+    "taken": "taken_step",
+    "beyond": "over_provision",
+    "waited": "waited_step",
+}
+"""Names of facts in schema 2, and what they are called since."""
 PRAGMAS = {
     "page_size": 8192,  # long groups cost a quarter less than in pages of 4 KiB, short ones hardly more
     "locking_mode": "EXCLUSIVE",
@@ -30,8 +37,8 @@ CREATE TABLE IF NOT EXISTS tasks (
     worker      TEXT,
     version     INTEGER,                    -- at admission
     deadline    INTEGER,                    -- last version whose step may train it
-    expires     REAL,                       -- monotonic clock, seconds; set anew when the ledger is opened
-    step        INTEGER,                    -- version at the start of the step it is bound to
+    expires     REAL,                       -- monotonic clock, seconds; reset when the ledger is opened
+    step        INTEGER,                    -- version at the start of the step that took it
     oldest      INTEGER,                    -- lowest version among the group's sampled tokens
     newest      INTEGER,                    -- highest one
     reason      TEXT,                       -- of a drop or failure
@@ -42,7 +49,7 @@ CREATE TABLE IF NOT EXISTS tasks (
 );
 CREATE INDEX IF NOT EXISTS tasks_by_state ON tasks (state, seq);
 CREATE INDEX IF NOT EXISTS leases_by_request ON tasks (request) WHERE state = 'leased';
--- Encoded groups that are ready or bound.
+-- Encoded groups that are ready or taken.
 CREATE TABLE IF NOT EXISTS bodies (seq INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS quarantine (worker TEXT PRIMARY KEY, reason TEXT NOT NULL);
 -- Episodes that failed by no fault of the policy, over all attempts, with what the first and the newest
@@ -73,9 +80,11 @@ def open_database(path: str | Path, base_version: int) -> sqlite3.Connection:
         for name, value in PRAGMAS.items():
             db.execute(f"PRAGMA {name}={value}")
         db.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
-        first = {"schema": SCHEMA_VERSION, "version": base_version, "taken": -1, "closed": 0, "paused": 0}
-        counted = {"leases": 0, "expired": 0, "restarted": 0, "beyond": 0, "waited": -1, "episodes": 0}
-        for name, value in (first | counted).items():
+        _upgrade(db)
+        first = {"schema": SCHEMA_VERSION, "version": base_version, "closed": 0, "paused": 0}
+        steps = {"taken_step": -1, "waited_step": -1, "over_provision": 0}
+        counted = {"leases": 0, "expired": 0, "restarted": 0, "episodes": 0}
+        for name, value in (first | steps | counted).items():
             db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
         found = db.execute("SELECT value FROM facts WHERE name = 'schema'").fetchone()[0]
     except sqlite3.Error as error:
@@ -86,3 +95,16 @@ def open_database(path: str | Path, base_version: int) -> sqlite3.Connection:
         db.close()
         raise ConfigError(f"ledger {path}: has schema {found}, this version reads {SCHEMA_VERSION}")
     return db
+
+
+def _upgrade(db: sqlite3.Connection) -> None:
+    """Bring a ledger of schema 2 to schema 3, which renames a state of tasks and four facts."""
+    found = db.execute("SELECT value FROM facts WHERE name = 'schema'").fetchone()
+    if found is None or found[0] != 2:
+        return
+    db.execute("BEGIN IMMEDIATE")
+    db.execute("UPDATE tasks SET state = 'taken' WHERE state = 'bound'")
+    for old, new in RENAMED_FACTS.items():
+        db.execute("UPDATE facts SET name = ? WHERE name = ?", (new, old))
+    db.execute("UPDATE facts SET value = 3 WHERE name = 'schema'")
+    db.execute("COMMIT")

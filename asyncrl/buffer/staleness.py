@@ -1,12 +1,12 @@
-"""The strict staleness bound as arithmetic.
+"""The strict staleness limit as arithmetic.
 
 S is `max_staleness`, P is groups per step. A group admitted at version v must be trained in the step that
 starts at version v + S at the latest: then no token is older than S versions when it is trained.
 
 Admission: at most (S + 1) * P groups are admitted and not yet trained, or P and a stated number more where that is
-less (over-provisioning as in APRIL, arXiv 2509.18521: what is unfinished when a step has its batch goes on in the
-next). Consumption at version k: ready groups
-may go ahead of unfinished ones only while every deadline stays feasible. With n_d groups left due at d,
+less (over-provisioning as in APRIL, arXiv 2509.18521: groups that are unfinished when a step has its batch continue in
+the next). Consumption at version k: ready groups may overtake unfinished ones only while every deadline stays feasible.
+With n_d groups left due at d,
 
     for every j > k:   sum over d <= j of n_d   <=   (j - k) * P
 
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A group that holds a slot and is not bound to a step."""
+    """A group that holds a slot and is not taken by a step."""
 
     id: str
     deadline: int
@@ -49,8 +49,8 @@ class Choice:
 
 def capacity(max_staleness: int, groups_per_step: int, over_provision: int | None = None) -> int:
     """Return how many groups may be admitted and untrained at once; `over_provision` of them beyond one step's."""
-    bound = (max_staleness + 1) * groups_per_step
-    return bound if over_provision is None else min(bound, groups_per_step + over_provision)
+    most = (max_staleness + 1) * groups_per_step
+    return most if over_provision is None else min(most, groups_per_step + over_provision)
 
 
 def deadline(version: int, max_staleness: int) -> int:
@@ -58,13 +58,8 @@ def deadline(version: int, max_staleness: int) -> int:
     return version + max_staleness
 
 
-def feasible(deadlines: Sequence[int], version: int, groups_per_step: int) -> bool:
-    """True when groups with these deadlines can all be trained in steps after `version`."""
-    return first_infeasible(deadlines, version, groups_per_step) is None
-
-
 def first_infeasible(deadlines: Sequence[int], version: int, groups_per_step: int) -> int | None:
-    """Return the earliest j at which too many groups are due, None when there is none."""
+    """Return the earliest j at which more groups are due than the steps after `version` can train; None for none."""
     for count, due in enumerate(sorted(deadlines), 1):
         if count > (due - version) * groups_per_step:
             return due

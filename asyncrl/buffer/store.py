@@ -63,30 +63,19 @@ class Store:
     def set_fact(self, name: str, value: int) -> None:
         self.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
-    def copy_to(self, path: str | Path) -> None:
-        """Write a consistent copy to another file."""
-        try:
-            target = sqlite3.connect(str(path))
-            try:
-                self._db.backup(target)
-            finally:
-                target.close()
-        except sqlite3.OperationalError as error:
-            raise UnavailableError(f"ledger copy {path}: {error}") from error
-
 
 class Transaction:
     """See `Store.transaction`. A class, because it is entered several times a request."""
 
-    __slots__ = ("_store", "_words")
+    __slots__ = ("_statements", "_store")
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._words = NESTED if store.depth else OUTERMOST
+        self._statements = NESTED if store.depth else OUTERMOST
 
     def __enter__(self) -> None:
         try:
-            self._store.execute(self._words[0])
+            self._store.execute(self._statements[0])
         except sqlite3.OperationalError as error:
             raise self._explained(error) from error
         self._store.depth += 1
@@ -95,7 +84,7 @@ class Transaction:
         self._store.depth -= 1
         try:
             if kind is None:
-                self._store.execute(self._words[1])
+                self._store.execute(self._statements[1])
                 return
         except sqlite3.OperationalError as failure:
             self._undo()
@@ -107,12 +96,12 @@ class Transaction:
     def _undo(self) -> None:
         # A full disk makes SQLite roll back by itself.
         if self._store.in_transaction:
-            for statement in self._words[2]:
+            for statement in self._statements[2]:
                 self._store.execute(statement)
 
     def _explained(self, error: sqlite3.OperationalError) -> UnavailableError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        # Over a quota and on a disk that turned read-only SQLite only speaks of an I/O error.
+        # Over a quota, and on a disk that has become read-only, SQLite reports no more than an I/O error.
         refused = code in REFUSED or (
             code == sqlite3.SQLITE_IOERR and unwritable(Path(self._store.path).parent)
         )

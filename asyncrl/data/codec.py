@@ -79,14 +79,6 @@ def decode_task(body: bytes | bytearray | memoryview) -> Task:
     return task_from_map(unpack(body))
 
 
-def encode_lease(lease: Lease) -> bytes:
-    return pack(lease_to_map(lease))
-
-
-def decode_lease(body: bytes | bytearray | memoryview) -> Lease:
-    return lease_from_map(unpack(body))
-
-
 def task_to_map(task: Task) -> dict[str, Any]:
     return {"id": task.id, "env": task.env, "seed": task.seed, "split": task.split, "data": task.data}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-USABLE = ("ready", "bound", "trained", "dropped")
+USABLE = ("ready", "taken", "trained", "dropped")
 """States of groups that were played; one that was dropped says nothing against its environment."""
 
 

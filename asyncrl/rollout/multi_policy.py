@@ -1,7 +1,7 @@
 """Episodes of several policies: each plays its agents, and is handed its own trajectories.
 
 Every further policy has a buffer of its own, whose leases are slots: a group that is about to be played takes one from
-each, and puts what that policy sampled under it. So each policy's staleness bound, deadlines and exactly-once
+each, and puts what that policy sampled under it. So each policy's staleness limit, deadlines and exactly-once
 accounting hold for itself, and one whose trainer falls behind holds the others back instead of growing stale.
 
     main buffer --lease--> group --slot of each further policy--> G episodes --+--> main buffer

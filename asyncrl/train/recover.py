@@ -4,7 +4,7 @@ The ledger says how far the run had come. A trainer that finds it beyond its own
 version, in this order, so that a crash in between is repeated without harm:
 
     leases pause -> the ledger forgets later steps -> engines get the checkpoint's weights
-    -> the ledger is told the staleness bound in force -> leases resume
+    -> the ledger is told the staleness limit in force -> leases resume
 
 Tasks of the forgotten steps are planned again, so each is trained once in the history that survives. At most
 `train.checkpoint_every` steps are lost.
@@ -33,7 +33,7 @@ class RunLedger(Protocol):
     def stats(self) -> dict[str, Any]: ...
     def pause(self, paused: bool) -> None: ...
     def rollback(self, version: int) -> int: ...
-    def bound(self, staleness: int) -> None: ...
+    def set_staleness_limit(self, limit: int) -> None: ...
 
 
 class Recoverable(Protocol):
@@ -42,7 +42,7 @@ class Recoverable(Protocol):
     engine: TrainEngine
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
-    def staleness_bound(self) -> int | None: ...
+    def staleness_limit(self) -> int | None: ...
 
 
 class Publisher(Protocol):
@@ -75,9 +75,9 @@ def recover(
             )
         publisher.publish(version, engine)
     if source is not None:
-        if (bound := trainer.staleness_bound()) is not None:
+        if (limit := trainer.staleness_limit()) is not None:
             # The ledger may have been told of one that a later, forgotten step led to, or start with the recipe's.
-            source.bound(bound)
+            source.set_staleness_limit(limit)
         source.pause(False)
     engine.barrier()
     return version
@@ -98,7 +98,7 @@ def _plan(stats: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {
         "ledger": stats["version"],
         # Engines may be ahead as soon as a batch was taken: its weights may have been published.
-        "started": stats["version"] > 0 or stats["bound"] > 0,
+        "started": stats["version"] > 0 or stats["taken"] > 0,
         "version": found[0] if found else 0,
         "path": str(found[1]) if found else "",
     }

@@ -56,7 +56,7 @@ def settle(stats: Callable[[], dict[str, Any]], timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
         now = stats()
-        full = now["ready"] + now["bound"] >= now["slots"]
+        full = now["ready"] + now["taken"] >= now["slots"]
         if not now["in_flight"] and (full or (now["plan_closed"] and not now["pending"])):
             return
         if time.monotonic() > deadline:

@@ -48,18 +48,18 @@ class BatchSource(Protocol):
     """The part of the buffer the trainer uses, synchronous, on rank 0."""
 
     def take(self, step: int, wait_s: float) -> Sequence[Group] | None:
-        """Groups bound to `step`; [] when the plan is exhausted; None when `wait_s` passed first."""
+        """Groups of the batch of `step`; [] when the plan is exhausted; None when `wait_s` passed first."""
         ...
 
     def peek(self, step: int, seen: Sequence[str], wait_s: float) -> tuple[Sequence[Group], bool]: ...
 
     def commit(self, version: int) -> None: ...
 
-    def bound(self, staleness: int) -> None: ...
+    def set_staleness_limit(self, limit: int) -> None: ...
 
     def drop(self, step: int, group_ids: Sequence[str], reason: str) -> int: ...
 
-    def distrust(self, step: int, group_ids: Sequence[str], reason: str) -> Sequence[str]: ...
+    def reject(self, step: int, group_ids: Sequence[str], reason: str) -> Sequence[str]: ...
 
     def stats(self) -> dict[str, Any]: ...
 
@@ -242,7 +242,7 @@ class Trainer:
         )
         if self.engine.rank == 0:
             assert self.source is not None
-            workers = self.source.distrust(version, [one.group for one in wrong], reason)
+            workers = self.source.reject(version, [one.group for one in wrong], reason)
             log.error("quarantined %s: %s", ", ".join(workers), reason)
         self.engine.barrier()
         return False
@@ -290,7 +290,7 @@ class Trainer:
         report.metrics["staleness/bound"] = float(controls.staleness.state.max_staleness)
         if changed is not None and self.engine.rank == 0:
             assert self.source is not None
-            self.source.bound(changed)
+            self.source.set_staleness_limit(changed)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps beside weights and optimizer; tensors and plain values only."""
@@ -301,8 +301,8 @@ class Trainer:
             "totals": self.totals.to_dict(),
         }
 
-    def staleness_bound(self) -> int | None:
-        """Return the staleness bound its controller has in force; None where the recipe's stands."""
+    def staleness_limit(self) -> int | None:
+        """Return the staleness limit its controller has in force; None where the recipe's stands."""
         staleness = self.controls.staleness
         # A run may go on under a lower limit than its checkpoint knew.
         return min(staleness.state.max_staleness, staleness.rule.maximum) if staleness is not None else None

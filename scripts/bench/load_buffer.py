@@ -8,7 +8,7 @@ and commits versions. Some groups carry no signal, some fail, and every `--kill-
 processes gets SIGKILL and is started again. Then the plan is closed and worked off, and:
 
     every task was trained in exactly one step, or dropped or failed with a reason
-    no lease is left, and no trained token was older than the staleness bound
+    no lease is left, and no trained token was older than the staleness limit
     the service's memory is flat: the last tenth against the second tenth of the time
 
 Exit code 0 when all of it holds. Prints latencies as the workers saw them: "lease" is asked for without waiting for

@@ -36,7 +36,7 @@ class PutOutcome:
 class BufferClient:
     """The ledger's verbs over HTTP, see `buffer.ledger.Ledger`. All may be repeated safely.
 
-    token: a bearer token; None for that of this process, see `tokens`.
+    token: a bearer token; None for that of this process, see `credentials`.
     retry_s: how long a buffer that cannot be reached is tried again, as while it restarts.
     """
 
@@ -100,7 +100,7 @@ class BufferClient:
     async def peek(self, step: int, seen: Sequence[str], wait_s: float) -> tuple[list[Group], bool]:
         """Return groups of the step's batch that are ready and not in `seen`, and whether the batch is complete.
 
-        Nothing is bound. Waits up to `wait_s` for either.
+        Nothing is taken. Waits up to `wait_s` for either.
         """
         body = {"step": step, "seen": list(seen), "wait_s": wait_s}
         answer = await self._http.post("/v1/peek", body, wait_s + MARGIN_S)
@@ -115,18 +115,18 @@ class BufferClient:
         body = {"step": step, "leases": list(group_ids), "reason": reason}
         return (await self._http.post("/v1/drop", body))["dropped"]
 
-    async def distrust(self, step: int, group_ids: Sequence[str], reason: str) -> list[str]:
-        """Give a taken batch back and quarantine whoever leased these groups of it; return their names."""
+    async def reject(self, step: int, group_ids: Sequence[str], reason: str) -> list[str]:
+        """Give a taken batch back and quarantine the workers that leased these groups of it; return their names."""
         body = {"step": step, "leases": list(group_ids), "reason": reason[:MAX_ERROR]}
-        return (await self._http.post("/v1/distrust", body))["workers"]
+        return (await self._http.post("/v1/reject", body))["workers"]
 
     async def pause(self, paused: bool) -> None:
         """Stop or resume granting leases."""
         await self._http.post("/v1/pause", {"paused": paused})
 
-    async def bound(self, staleness: int) -> None:
-        """Admit groups under another staleness bound from now on."""
-        await self._http.post("/v1/bound", {"staleness": staleness})
+    async def set_staleness_limit(self, limit: int) -> None:
+        """Admit groups under another staleness limit from now on."""
+        await self._http.post("/v1/staleness_limit", {"limit": limit})
 
     async def quarantine(self, worker: str, reason: str) -> int:
         """Refuse a worker further leases; return how many of its groups are planned again."""
@@ -215,11 +215,11 @@ class BufferClientSync:
     def rollback(self, version: int) -> int:
         return self._run(self._client.rollback(version))
 
-    def distrust(self, step: int, group_ids: Sequence[str], reason: str) -> list[str]:
-        return self._run(self._client.distrust(step, group_ids, reason))
+    def reject(self, step: int, group_ids: Sequence[str], reason: str) -> list[str]:
+        return self._run(self._client.reject(step, group_ids, reason))
 
-    def bound(self, staleness: int) -> None:
-        self._run(self._client.bound(staleness))
+    def set_staleness_limit(self, limit: int) -> None:
+        self._run(self._client.set_staleness_limit(limit))
 
     def quarantine(self, worker: str, reason: str) -> int:
         return self._run(self._client.quarantine(worker, reason))

@@ -31,10 +31,6 @@ class Call(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Empty(Call):
-    pass
-
-
 class ClosePlan(Call):
     """With `abandon` the tasks that wait are dropped."""
 
@@ -51,8 +47,8 @@ class Pause(Call):
     paused: bool
 
 
-class Bound(Call):
-    staleness: int = Field(ge=0)
+class StalenessLimit(Call):
+    limit: int = Field(ge=0)
 
 
 class Worker(Call):
@@ -99,7 +95,7 @@ class Drop(Call):
     reason: Name
 
 
-class Distrust(Call):
+class Reject(Call):
     step: Whole
     leases: list[Name] = Field(min_length=1, max_length=MAX_TASKS)
     reason: Text

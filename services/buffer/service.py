@@ -54,7 +54,7 @@ STALL_S = 5.0
 """A reaper that comes this much late was stopped with its process: renewals could not arrive either."""
 OWN_STATUSES: dict[type[Exception], int] = {UnknownLeaseError: 404, LeaseGoneError: 410}
 
-_TRAINER = ("take", "peek", "drop", "distrust", "commit", "rollback", "bound", "pause", "quarantine")
+_TRAINER = ("take", "peek", "drop", "reject", "commit", "rollback", "staleness_limit", "pause", "quarantine")
 _WORKER = ("lease", "renew", "release", "fail", "put", "put_many", "reclaim")
 ROLES = {
     **{f"/v1/{name}": {"trainer"} for name in _TRAINER},
@@ -190,17 +190,17 @@ def _add_planning(app: FastAPI, service: BufferService) -> None:
         service.changed()
         return {"paused": body.paused}
 
-    @app.post("/v1/bound", openapi_extra=documented(messages.Bound))
-    async def bound(request: Request) -> dict[str, int]:
-        """Admit groups under another staleness bound from now on."""
-        body = await read(request, messages.Bound)
-        ledger.bound(body.staleness)
+    @app.post("/v1/staleness_limit", openapi_extra=documented(messages.StalenessLimit))
+    async def staleness_limit(request: Request) -> dict[str, int]:
+        """Admit groups under another staleness limit from now on."""
+        body = await read(request, messages.StalenessLimit)
+        ledger.set_staleness_limit(body.limit)
         service.changed()
-        return {"staleness": body.staleness}
+        return {"limit": body.limit}
 
     @app.post("/v1/reclaim", openapi_extra=documented(messages.Worker))
     async def reclaim(request: Request) -> dict[str, int]:
-        """End the leases of a worker that has started anew."""
+        """End the leases of a worker that has restarted."""
         body = await read(request, messages.Worker)
         _check_name(request, body.worker)
         lost = ledger.reclaim(body.worker)
@@ -305,7 +305,7 @@ def _add_steps(app: FastAPI, service: BufferService) -> None:
 
     @app.post("/v1/peek", openapi_extra=documented(messages.Peek))
     async def peek(request: Request) -> Response:
-        """Groups of the step's batch that are ready and not in `seen`, as msgpack; nothing is bound."""
+        """Groups of the step's batch that are ready and not in `seen`, as msgpack; nothing is taken."""
         body = await read(request, messages.Peek)
 
         def attempt() -> Peeked | None:
@@ -322,11 +322,11 @@ def _add_steps(app: FastAPI, service: BufferService) -> None:
         body = await read(request, messages.Drop)
         return {"dropped": ledger.drop(body.step, body.leases, body.reason)}
 
-    @app.post("/v1/distrust", openapi_extra=documented(messages.Distrust))
-    async def distrust(request: Request) -> dict[str, list[str]]:
-        """Give a taken batch back and quarantine whoever leased these groups of it."""
-        body = await read(request, messages.Distrust)
-        workers = ledger.distrust(body.step, body.leases, body.reason)
+    @app.post("/v1/reject", openapi_extra=documented(messages.Reject))
+    async def reject(request: Request) -> dict[str, list[str]]:
+        """Give a taken batch back and quarantine the workers that leased these groups of it."""
+        body = await read(request, messages.Reject)
+        workers = ledger.reject(body.step, body.leases, body.reason)
         service.changed()
         return {"workers": workers}
 

@@ -4,19 +4,19 @@ from statistics import mode
 
 import pytest
 
-from asyncrl.buffer.automatic_admission import FIRST_BATCHES, Climb
+from asyncrl.buffer.automatic_admission import FIRST_BATCHES, AutomaticAdmission
 
 PER_STEP = 8
 TOKENS = 100
 
 
-def play(climb, batches, seconds_of, beyond=None, waited=True, left=0):
-    """Return how many were admitted beyond a step's after each batch; `seconds_of` says how long one takes."""
-    beyond, now_s, found = climb.first() if beyond is None else beyond, 0.0, []
+def play(admission, batches, seconds_of, current=None, waited=True, left=0):
+    """Return the over-provision after each batch; `seconds_of` says how long one takes."""
+    current, now_s, found = admission.initial() if current is None else current, 0.0, []
     for _ in range(batches):
-        now_s += seconds_of(PER_STEP + beyond)
-        beyond = climb.after_batch(beyond, waited, left, TOKENS, now_s)
-        found.append(beyond)
+        now_s += seconds_of(PER_STEP + current)
+        current = admission.after_batch(current, waited, left, TOKENS, now_s)
+        found.append(current)
     return found
 
 
@@ -25,67 +25,75 @@ def saturated_at(groups):
     return lambda in_flight: 100.0 / min(in_flight, groups)
 
 
-def test_it_begins_with_three_more_batches_where_the_bound_admits_them():
-    assert [Climb(most, PER_STEP).first() for most in (0, 8, 16, 64)] == [0, 8, 16, 24]
+def test_it_begins_with_three_more_batches_where_the_staleness_limit_admits_them():
+    assert [AutomaticAdmission(most, PER_STEP).initial() for most in (0, 8, 16, 64)] == [0, 8, 16, 24]
     assert FIRST_BATCHES == 3
 
 
-def test_it_rises_to_the_bound_while_more_in_flight_is_faster():
-    assert play(Climb(120, PER_STEP), 80, saturated_at(10_000))[-1] == 120
+def test_it_rises_to_the_maximum_while_more_in_flight_is_faster():
+    assert play(AutomaticAdmission(120, PER_STEP), 80, saturated_at(10_000))[-1] == 120
 
 
 def test_it_goes_back_and_stays_where_more_in_flight_is_no_faster():
-    found = play(Climb(120, PER_STEP), 58, saturated_at(32))
+    found = play(AutomaticAdmission(120, PER_STEP), 58, saturated_at(32))
     assert found[:8] == [24] * 4 + [28, 32, 36, 40]
     assert found[8:17] == [40] * 9
     assert found[17:] == [24] * 41
 
 
 def test_a_moment_in_which_groups_wait_does_not_make_it_try_again():
-    climb = Climb(120, PER_STEP)
-    assert play(climb, 20, saturated_at(32))[-1] == 24
-    assert play(climb, 1, saturated_at(32), beyond=24, waited=False, left=9) == [22]
-    assert play(climb, 30, saturated_at(32), beyond=22) == [22] * 30
+    admission = AutomaticAdmission(120, PER_STEP)
+    assert play(admission, 20, saturated_at(32))[-1] == 24
+    assert play(admission, 1, saturated_at(32), current=24, waited=False, left=9) == [22]
+    assert play(admission, 30, saturated_at(32), current=22) == [22] * 30
 
 
 def test_it_ends_a_trial_when_groups_wait_for_the_trainer():
-    climb = Climb(120, PER_STEP)
-    assert play(climb, 10, saturated_at(10_000))[-1] == 40
-    assert play(climb, 1, saturated_at(10_000), beyond=40, waited=False, left=9) == [38]
-    assert play(climb, 2, saturated_at(10_000), beyond=38) == [42, 46]
+    admission = AutomaticAdmission(120, PER_STEP)
+    assert play(admission, 10, saturated_at(10_000))[-1] == 40
+    assert play(admission, 1, saturated_at(10_000), current=40, waited=False, left=9) == [38]
+    assert play(admission, 2, saturated_at(10_000), current=38) == [42, 46]
 
 
 def test_it_tries_again_after_a_while():
-    found = play(Climb(120, PER_STEP), 80, saturated_at(32))
+    found = play(AutomaticAdmission(120, PER_STEP), 80, saturated_at(32))
     assert found[58:62] == [28, 32, 36, 40]
 
 
 def test_it_rises_at_once_when_the_trainer_gets_faster_than_generation():
-    climb = Climb(120, PER_STEP)
-    assert play(climb, 20, saturated_at(32), waited=False)[-1] == 24
-    assert play(climb, 4, saturated_at(10_000), beyond=24) == [28, 32, 36, 40]
+    admission = AutomaticAdmission(120, PER_STEP)
+    assert play(admission, 20, saturated_at(32), waited=False)[-1] == 24
+    assert play(admission, 4, saturated_at(10_000), current=24) == [28, 32, 36, 40]
 
 
 @pytest.mark.parametrize("capacity", [48, 72, 100])
 def test_it_ends_within_one_raise_of_the_capacity(capacity):
-    found = play(Climb(400, PER_STEP), 200, saturated_at(capacity))
+    found = play(AutomaticAdmission(400, PER_STEP), 200, saturated_at(capacity))
     assert capacity / 1.5 <= mode(found[-100:]) + PER_STEP <= capacity * 1.5
 
 
 def test_it_does_not_rise_while_the_trainer_does_not_wait():
-    assert set(play(Climb(120, PER_STEP), 30, saturated_at(10_000), waited=False)) == {24}
+    assert set(play(AutomaticAdmission(120, PER_STEP), 30, saturated_at(10_000), waited=False)) == {24}
 
 
 def test_a_trainer_that_waits_for_one_slow_group_does_not_raise_it():
-    assert set(play(Climb(120, PER_STEP), 30, saturated_at(10_000), left=9)) == {24}
+    assert set(play(AutomaticAdmission(120, PER_STEP), 30, saturated_at(10_000), left=9)) == {24}
 
 
 def test_it_falls_by_a_quarter_of_a_batch_while_more_than_one_waits_for_the_trainer():
-    assert play(Climb(120, PER_STEP), 4, saturated_at(32), waited=False, left=9) == [22, 20, 18, 16]
-    assert play(Climb(120, PER_STEP), 2, saturated_at(32), beyond=1, waited=False, left=9) == [0, 0]
+    assert play(AutomaticAdmission(120, PER_STEP), 4, saturated_at(32), waited=False, left=9) == [
+        22,
+        20,
+        18,
+        16,
+    ]
+    assert play(AutomaticAdmission(120, PER_STEP), 2, saturated_at(32), current=1, waited=False, left=9) == [
+        0,
+        0,
+    ]
 
 
-def test_it_never_leaves_what_the_bound_admits():
-    climb = Climb(16, PER_STEP)
-    assert climb.after_batch(24, True, 0, TOKENS, 1.0) == 16
-    assert max(play(climb, 40, saturated_at(10_000))) == 16
+def test_it_never_exceeds_the_maximum():
+    admission = AutomaticAdmission(16, PER_STEP)
+    assert admission.after_batch(24, True, 0, TOKENS, 1.0) == 16
+    assert max(play(admission, 40, saturated_at(10_000))) == 16

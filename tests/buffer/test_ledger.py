@@ -1,5 +1,6 @@
 """What the ledger does with tasks, leases and groups, one promise a test."""
 
+import sqlite3
 from dataclasses import replace
 
 import pytest
@@ -36,7 +37,7 @@ def test_a_lease_is_granted_only_while_slots_are_free():
         book.put(group(one))
     assert book.lease("w") is None, "ready groups hold their slots"
     assert book.take(0).groups is not None
-    assert book.lease("w") is None, "bound groups hold their slots"
+    assert book.lease("w") is None, "taken groups hold their slots"
     book.commit(1)
     assert [lease(book).version for _ in range(2)] == [1, 1]
     assert book.lease("w") is None
@@ -233,7 +234,7 @@ def test_a_group_labelled_with_a_version_to_come_is_left_out_and_its_worker_set_
         book.put(group(one))
     book.take(0)
     assert book.put(group(forged, versions=(0, 1))).outcome == "ready"
-    book.distrust(0, [honest[1].id], "its log-probabilities are off")
+    book.reject(0, [honest[1].id], "its log-probabilities are off")
     found = book.take(0) if look == "take" else book.peek(0, [])
     assert forged.id not in [decode_group(body).id for body in found.groups or []]
     with pytest.raises(QuarantineError, match="claim versions after 0"):
@@ -324,14 +325,14 @@ def test_a_look_at_a_step_shows_what_is_ready_and_binds_nothing():
     rest = book.peek(0, [second.id])
     assert [decode_group(body).id for body in rest.groups] == [first.id]
     assert rest.complete
-    assert book.stats()["bound"] == 0
+    assert book.stats()["taken"] == 0
     assert {decode_group(body).id for body in book.take(0).groups} == {first.id, second.id}
     assert (book.peek(0, [first.id, second.id]).groups, book.peek(0, []).complete) == ([], True)
 
 
 def test_a_look_at_another_step_is_refused_and_at_an_exhausted_plan_is_complete():
     book = ledger(count=0)
-    with pytest.raises(ConflictError, match="step 1 cannot be looked at: the committed version is 0"):
+    with pytest.raises(ConflictError, match="step 1 cannot be peeked at: the committed version is 0"):
         book.peek(1, [])
     assert not book.peek(0, []).complete
     book.close_plan()
@@ -501,40 +502,74 @@ def test_calls_in_a_batch_fail_one_by_one_and_reach_the_disk_together():
     assert book.stats()["in_flight"] == 1
 
 
-def test_a_snapshot_is_a_ledger_of_its_own(tmp_path):
-    book = ledger()
-    book.put(group(lease(book)))
-    book.snapshot(tmp_path / "copy.sqlite")
-    copy = Ledger(tmp_path / "copy.sqlite", book.settings, now=0.0)
-    assert copy.stats() == book.stats()
-
-
-def test_a_lower_bound_admits_fewer_groups_and_leaves_those_admitted():
+def test_a_lower_staleness_limit_admits_fewer_groups_and_leaves_those_admitted():
     book = ledger(count=20)
     held = [lease(book) for _ in range(4)]
-    book.bound(0)
-    assert book.stats()["staleness_bound"] == 0
+    book.set_staleness_limit(0)
+    assert book.stats()["staleness_limit"] == 0
     for one in held:
         book.put(group(one))
     train_step(book, 0)
-    assert book.lease("w") is None, "two groups are left, which is all a bound of 0 admits"
+    assert book.lease("w") is None, "two groups are left, which is all a limit of 0 admits"
     train_step(book, 1)
     assert [lease(book).version for _ in range(2)] == [2, 2]
     assert book.lease("w") is None
-    book.bound(1)
+    book.set_staleness_limit(1)
     assert [lease(book).version for _ in range(2)] == [2, 2]
 
 
-def test_a_bound_above_the_recipes_is_refused_and_one_set_survives_a_restart(tmp_path):
+def test_a_staleness_limit_above_the_recipes_is_refused_and_one_set_survives_a_restart(tmp_path):
     path = tmp_path / "l.sqlite"
     book = ledger(path=path)
     for wrong in (-1, 2):
-        with pytest.raises(InputError, match=f"staleness must be from 0 to max_staleness=1, got {wrong}"):
-            book.bound(wrong)
-    book.bound(0)
+        with pytest.raises(
+            InputError, match=f"the staleness limit must be from 0 to max_staleness=1, got {wrong}"
+        ):
+            book.set_staleness_limit(wrong)
+    book.set_staleness_limit(0)
     settings = book.settings
     book.close()
-    assert Ledger(path, settings, now=0.0).stats()["staleness_bound"] == 0
+    assert Ledger(path, settings, now=0.0).stats()["staleness_limit"] == 0
+
+
+def test_a_ledger_of_schema_2_is_upgraded_and_resumes_where_it_stood(tmp_path):
+    """Schema 2 called the state of a taken group `bound`, and four facts otherwise."""
+    path = tmp_path / "l.sqlite"
+    book = ledger(path=path, count=8, over_provision="auto")
+    book.set_staleness_limit(0)
+    groups = [group(lease(book)) for _ in range(2)]
+    for one in groups:
+        book.put(one)
+    batch = book.take(0).groups
+    before, settings = book.stats(), book.settings
+    assert (before["taken"], before["staleness_limit"]) == (2, 0)
+    book.close()
+    old = sqlite3.connect(path)
+    old.execute("UPDATE tasks SET state = 'bound' WHERE state = 'taken'")
+    for fact, name in {"staleness_limit": "bound", "taken_step": "taken", "waited_step": "waited"}.items():
+        old.execute("UPDATE facts SET name = ? WHERE name = ?", (name, fact))
+    old.execute("UPDATE facts SET name = 'beyond' WHERE name = 'over_provision'")
+    old.execute("UPDATE facts SET value = 2 WHERE name = 'schema'")
+    old.commit()
+    old.close()
+
+    book = Ledger(path, settings, now=0.0)
+    assert book.stats() == before
+    assert book.take(0).groups == batch
+    assert book.commit(1)
+    assert book.stats()["trained"] == 2
+    assert lease(book).version == 1
+
+
+def test_a_ledger_of_an_unknown_schema_is_refused(tmp_path):
+    path = tmp_path / "l.sqlite"
+    ledger(path=path).close()
+    old = sqlite3.connect(path)
+    old.execute("UPDATE facts SET value = 1 WHERE name = 'schema'")
+    old.commit()
+    old.close()
+    with pytest.raises(ConfigError, match="has schema 1, this version reads 3"):
+        ledger(path=path)
 
 
 @pytest.mark.parametrize("bad", [{"groups_per_step": 0}, {"max_staleness": -1}, {"lease_s": 0.0}])

@@ -121,7 +121,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(crash=crashes, call=st.integers(0, 2**30))
     def lease(self, crash, call):
-        held = sum(s in ("leased", "ready", "bound") for s in self.state.values())
+        held = sum(s in ("leased", "ready", "taken") for s in self.state.values())
         most, beyond = (
             self.settings.max_staleness * self.settings.groups_per_step,
             self.settings.over_provision,
@@ -221,7 +221,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert self.state[one.task.id] == "ready"
             assert one.id == self.leases[one.task.id].id
             assert min(t.min_version for t in one.trajectories) >= self.version - self.settings.max_staleness
-            self.state[one.task.id] = "bound"
+            self.state[one.task.id] = "taken"
         self.batch = names
 
     @precondition(lambda self: self.batch is not None)
@@ -229,7 +229,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def commit(self, crash):
         self.call(lambda book: book.commit(self.version + 1), crash)
         for name in self.batch:
-            if self.state[name] == "bound":
+            if self.state[name] == "taken":
                 self.state[name] = "trained"
                 self.trained.append((self.version, name))
         self.version += 1
@@ -246,7 +246,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.call(lambda book: book.rollback_to(to), crash)
         gone = {name for step, name in self.trained if step >= to}
         self.trained = [(step, name) for step, name in self.trained if step < to]
-        stays_bound = to == self.version
+        stays_taken = to == self.version
         counts = self.book.stats()
         for name, state in self.state.items():
             if state == "leased":
@@ -254,12 +254,12 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.expiry.pop(self.leases[name].id)
             elif name in gone:
                 self.state[name] = "pending"
-            elif state in ("ready", "bound") and not (state == "bound" and stays_bound):
+            elif state in ("ready", "taken") and not (state == "taken" and stays_taken):
                 # Tokens and admissions of a version that is gone cannot be trained on.
                 lost = self.newest[name] > to or self.leases[name].version > to
                 self.state[name] = "pending" if lost else "ready"
-        assert counts["bound"] == (len([s for s in self.state.values() if s == "bound"]))
-        if not stays_bound:
+        assert counts["taken"] == (len([s for s in self.state.values() if s == "taken"]))
+        if not stays_taken:
             self.batch = None
         self.version = to
 
@@ -270,7 +270,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if not hasattr(self, "book"):
             return
         stats = self.book.stats()
-        for state in ("pending", "ready", "bound", "trained", "dropped", "failed"):
+        for state in ("pending", "ready", "taken", "trained", "dropped", "failed"):
             assert stats[state] == sum(s == state for s in self.state.values()), state
         assert stats["in_flight"] == sum(s == "leased" for s in self.state.values())
         assert stats["version"] == self.version
@@ -286,7 +286,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def bodies_are_kept_exactly_as_long_as_needed(self):
         if hasattr(self, "book"):
             kept = self.book._store.row("SELECT COUNT(*) FROM bodies")[0]
-            assert kept == sum(s in ("ready", "bound") for s in self.state.values())
+            assert kept == sum(s in ("ready", "taken") for s in self.state.values())
 
 
 LedgerMachine.TestCase.settings = settings(

@@ -32,13 +32,13 @@ def test_a_task_that_kills_its_worker_three_times_is_set_aside_with_a_reason():
     assert row == ("failed", "infrastructure", "worker w died with the lease")
 
 
-def test_a_distrusted_group_costs_its_worker_and_the_rest_of_the_batch_is_taken_anew():
+def test_a_rejected_group_costs_its_worker_and_the_rest_of_the_batch_is_taken_again():
     made = ledger()
     bad, good, running = lease(made, "liar"), lease(made, "honest"), lease(made, "liar")
     made.put(group(bad))
     made.put(group(good))
     assert len(made.take(0).groups) == 2
-    assert made.distrust(0, [bad.id], "made up") == ["liar"]
+    assert made.reject(0, [bad.id], "made up") == ["liar"]
     assert [state_of(made, one.task.id) for one in (bad, good, running)] == ["pending", "ready", "pending"]
     with pytest.raises(ConflictError, match="'liar' is quarantined: made up"):
         made.lease("liar")
@@ -50,15 +50,15 @@ def test_a_distrusted_group_costs_its_worker_and_the_rest_of_the_batch_is_taken_
     assert made.stats()["trained"] == 2
 
 
-def test_a_batch_that_was_given_back_or_committed_cannot_be_distrusted():
+def test_a_batch_that_was_given_back_or_committed_cannot_be_rejected():
     made = ledger()
     leases = [lease(made, "w"), lease(made, "v")]
     for one in leases:
         made.put(group(one))
-    with pytest.raises(ConflictError, match="step 0: holds no such batch"):
-        made.distrust(0, [leases[0].id], "too early")
+    with pytest.raises(ConflictError, match="step 0: no such batch is taken"):
+        made.reject(0, [leases[0].id], "too early")
     made.take(0)
-    made.distrust(0, [leases[0].id], "wrong")
+    made.reject(0, [leases[0].id], "wrong")
     with pytest.raises(ConflictError, match="it may have been given back before"):
-        made.distrust(0, [leases[0].id], "wrong")
+        made.reject(0, [leases[0].id], "wrong")
     assert made.stats()["quarantined"] == ["w"]

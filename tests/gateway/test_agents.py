@@ -12,8 +12,8 @@ import numpy as np
 import psutil
 import pytest
 
-from asyncrl.buffer.admission import judge as admit
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
+from asyncrl.buffer.put import admit
 from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.errors import ConfigError, InfrastructureError, InputError
 from asyncrl.gateway.agent_runner import AgentRunner, AgentSettings, LocalHost, judge

@@ -110,7 +110,7 @@ def played_tasks(folder):
     ledger = sqlite3.connect(folder / "ledger.sqlite")
     return {
         name
-        for (name,) in ledger.execute("SELECT id FROM tasks WHERE state IN ('ready', 'bound', 'trained')")
+        for (name,) in ledger.execute("SELECT id FROM tasks WHERE state IN ('ready', 'taken', 'trained')")
     }
 
 

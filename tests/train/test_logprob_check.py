@@ -180,8 +180,8 @@ class World:
         self.batches.append([g.task.id for g in taken])
         return taken
 
-    def distrust(self, step, group_ids, reason):
-        return self.ledger.distrust(step, group_ids, reason)
+    def reject(self, step, group_ids, reason):
+        return self.ledger.reject(step, group_ids, reason)
 
     def commit(self, version):
         self.ledger.commit(version)

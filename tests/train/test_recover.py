@@ -68,8 +68,8 @@ class World:
     def rollback(self, version):
         return self.ledger.rollback_to(version)
 
-    def bound(self, staleness):
-        self.ledger.bound(staleness)
+    def set_staleness_limit(self, limit):
+        self.ledger.set_staleness_limit(limit)
 
 
 class Run:
@@ -175,23 +175,23 @@ class Controlled:
     def load_state_dict(self, state):
         self.bound = state["bound"]
 
-    def staleness_bound(self):
+    def staleness_limit(self):
         return self.bound
 
 
 @pytest.mark.parametrize(("saved", "expected"), [(True, 1), (False, 4), (None, 2)])
-def test_the_ledger_is_told_the_staleness_bound_in_force(tiny_model, tmp_path, saved, expected):
+def test_the_ledger_is_told_the_staleness_limit_in_force(tiny_model, tmp_path, saved, expected):
     """saved: whether there is a checkpoint, under bound 1; None where no controller moves the bound."""
     engine = make_engine(tiny_model, 1)
     saver = Checkpointer(tmp_path, engine, tiny_model)
     world = World()
     world.ledger = Ledger(":memory:", LedgerSettings(2, 4, 2))
-    world.ledger.bound(2)
+    world.ledger.set_staleness_limit(2)
     if saved:
         saver.save(0, {"bound": 1})
         saver.wait()
     recover(Controlled(engine, None if saved is None else 4), saver, world, world)
-    assert world.stats()["staleness_bound"] == expected
+    assert world.stats()["staleness_limit"] == expected
 
 
 def test_checkpoints_of_another_ledger_are_refused(tiny_model, tmp_path):

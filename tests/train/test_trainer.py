@@ -228,7 +228,7 @@ def test_the_one_step_off_schedule_publishes_when_nothing_is_in_flight(engine):
             return {
                 "in_flight": left,
                 "ready": 2 - left,
-                "bound": 2,
+                "taken": 2,
                 "slots": 4,
                 "plan_closed": False,
                 "pending": 9,
@@ -241,13 +241,13 @@ def test_the_one_step_off_schedule_publishes_when_nothing_is_in_flight(engine):
 
 
 def test_what_never_finishes_ends_the_wait_by_name():
-    stuck = {"in_flight": 2, "ready": 0, "bound": 2, "slots": 4, "plan_closed": False, "pending": 9}
+    stuck = {"in_flight": 2, "ready": 0, "taken": 2, "slots": 4, "plan_closed": False, "pending": 9}
     with pytest.raises(DeadlineError, match="2 groups were still in flight"):
         settle(lambda: stuck, 0.0)
 
 
 def test_free_slots_with_tasks_left_are_waited_for_and_without_are_not():
-    state = {"in_flight": 0, "ready": 1, "bound": 2, "slots": 4, "plan_closed": True, "pending": 1}
+    state = {"in_flight": 0, "ready": 1, "taken": 2, "slots": 4, "plan_closed": True, "pending": 1}
     with pytest.raises(DeadlineError):
         settle(lambda: state, 0.0)
     assert settle(lambda: state | {"pending": 0}, 0.0) is None

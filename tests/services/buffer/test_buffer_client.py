@@ -190,7 +190,7 @@ def test_groups_are_set_aside_and_workers_shut_out(service):
 
     status = with_client(service, act)
     assert status["dropped_by_reason"] == {"nonfinite_loss": 1}
-    assert (status["bound"], status["pending"]) == (1, 2)
+    assert (status["taken"], status["pending"]) == (1, 2)
 
 
 def test_the_token_is_asked_for(tmp_path):
@@ -298,8 +298,8 @@ def test_a_worker_speaks_for_itself_only_and_cannot_do_what_the_trainer_does(tmp
         before = service.ledger.stats()
         for act in (
             lambda c: c.take(0, 0), lambda c: c.peek(0, [], 0), lambda c: c.commit(1), lambda c: c.rollback(0),
-            lambda c: c.quarantine("a", "r"), lambda c: c.distrust(0, ["1-1-ab"], "r"), lambda c: c.pause(True),
-            lambda c: c.drop(0, [], "r"), lambda c: c.bound(0), lambda c: c.add_tasks(tasks(1)),
+            lambda c: c.quarantine("a", "r"), lambda c: c.reject(0, ["1-1-ab"], "r"), lambda c: c.pause(True),
+            lambda c: c.drop(0, [], "r"), lambda c: c.set_staleness_limit(0), lambda c: c.add_tasks(tasks(1)),
             lambda c: c.close_plan(True), lambda c: c.reclaim("a"), lambda c: c.lease("a", 0),
         ):  # fmt: skip
             with pytest.raises(ConfigError, match=r"not for worker/b|it cannot speak for 'a'"):

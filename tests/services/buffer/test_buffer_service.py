@@ -21,7 +21,7 @@ CALLS = {
     "/v1/tasks": {"tasks": [{"id": "x", "env": "e", "seed": 0, "split": "train", "data": {}}]},
     "/v1/plan/close": {},
     "/v1/pause": {"paused": True},
-    "/v1/bound": {"staleness": 1},
+    "/v1/staleness_limit": {"limit": 1},
     "/v1/quarantine": {"worker": "w", "reason": "r"},
     "/v1/readmit": {"worker": "w"},
     "/v1/lease": {"worker": "w", "wait_s": 0},
@@ -78,7 +78,7 @@ def call(service):
 
 @pytest.fixture
 def busy(service, call):
-    """A service with pending, leased, ready and bound groups; returns what must not change."""
+    """A service with pending, leased, ready and taken groups; returns what must not change."""
     service.ledger.add_tasks(tasks(8))
     leases = [lease(service.ledger, now=time.monotonic()) for _ in range(4)]
     for one in leases[:2]:
