@@ -15,7 +15,7 @@ from asyncrl.sandbox.backends import probe
 from tests.sandbox.conftest import run_async
 from tests.sandbox.sandbox_naive import NaiveSandbox
 
-NAIVE = "sandbox_naive:NaiveSandbox"
+NAIVE = "tests.sandbox.sandbox_naive:NaiveSandbox"
 # As in a container whose engine forbids namespaces and mounts, which is what most do.
 CONTAINED = """
 import sys

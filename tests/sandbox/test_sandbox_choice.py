@@ -87,10 +87,10 @@ def test_plain_subprocess_needs_the_unsafe_flag():
 
 def test_a_users_own_backend_is_named_by_import_path():
     with pytest.raises(ConfigError, match="allow_unsafe"):
-        run_async(lambda: choose("sandbox_naive:NaiveSandbox"))
+        run_async(lambda: choose("tests.sandbox.sandbox_naive:NaiveSandbox"))
 
     async def body():
-        async with await open_sandbox("sandbox_naive:NaiveSandbox", allow_unsafe=True) as box:
+        async with await open_sandbox("tests.sandbox.sandbox_naive:NaiveSandbox", allow_unsafe=True) as box:
             result = await box.exec(["echo", "mine"])
         await NaiveSandbox.clean_up()
         return result
