@@ -11,8 +11,9 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
@@ -43,6 +44,8 @@ from asyncrl.errors import ConfigError
 from asyncrl.import_path import absolute, search_in
 
 PACKAGED_RECIPES = Path(__file__).parent / "recipes"
+PACKAGED_BASES = PACKAGED_RECIPES / "bases"
+"""Settings that several recipes share, which a recipe names by `base = "NAME"`."""
 LOCAL_RECIPES = Path("recipes")
 """Below the current folder; goes before those of the package."""
 
@@ -223,31 +226,44 @@ def load_config(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a recipe, apply `section.key=value` overrides, and have its import paths found.
 
     `recipe` is a TOML file, a folder with a `recipe.toml`, a name (`known_recipes`), or the `config.json` of a run.
-    Files it names are taken relative to its own folder, those of overrides to the current one. Raises `ConfigError`
-    naming the key, the value and what is allowed.
+    A recipe with a `base` changes the settings of that file. Files that either names are taken relative to its own
+    folder, those of overrides to the current one. Raises `ConfigError` naming the key, the value and what is allowed.
     """
     path = find_recipe(recipe)
     ran = path.suffix == ".json"
     data = _read(path)
+    from_base: dict[tuple[str, ...], Path] = {}
     if not ran:
         data = _with_files_in(path.absolute().parent, data)
+        if "base" in data:
+            data, from_base = _on_base(data, path)
     for override in overrides:
-        apply_override(data, override)
+        if override.startswith("base="):
+            raise ConfigError(f"override {override!r}: only a recipe's file can name its base")
+        from_base.pop(apply_override(data, override)[:2], None)
     run = data.get("run", {})
     if not ran and isinstance(run, dict) and isinstance(run.get("python_path", []), list):
         folders = [*run.get("python_path", []), str(Path.cwd())]
         data["run"] = run | {"python_path": list(dict.fromkeys(folders))}
-    config = parse_config(data, str(path), strict=not ran)
+    config = parse_config(data, str(path), not ran, from_base)
     search_in(config.run.python_path)
     return config
 
 
-def parse_config(data: dict[str, Any], source: str = "configuration", strict: bool = True) -> Config:
-    """Build a `Config` from nested dictionaries; JSON ones need `strict` off. Raises `ConfigError`."""
+def parse_config(
+    data: dict[str, Any],
+    source: str = "configuration",
+    strict: bool = True,
+    others: Mapping[tuple[str, ...], Path] = MappingProxyType({}),
+) -> Config:
+    """Build a `Config` from nested dictionaries; JSON ones need `strict` off. Raises `ConfigError`.
+
+    others: the files that sections and keys are from which are not from `source`.
+    """
     try:
         return Config.model_validate(data, strict=strict)
     except ValidationError as error:
-        problems = "\n".join(f"  {_explain(problem)}" for problem in error.errors())
+        problems = "\n".join(f"  {_explain(problem)}{_whose(problem, others)}" for problem in error.errors())
         raise ConfigError(f"{source}: {error.error_count()} problem(s):\n{problems}") from None
 
 
@@ -293,6 +309,43 @@ def known_recipes() -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
+def _on_base(recipe: dict[str, Any], path: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], Path]]:
+    """Return a recipe's settings with those of its base where it has none, and the base's file by each key from it.
+
+    Keys of sections replace those of the base; `algo`, and values that are tables, are replaced as a whole. Raises
+    `ConfigError` for a base that is not there.
+    """
+    file = _find_base(recipe.pop("base"), path)
+    settings = _with_files_in(file.absolute().parent, _read(file))
+    if "base" in settings:
+        raise ConfigError(f"{file}: base: a base has no base of its own, got {settings['base']!r}")
+    merged, taken = dict(recipe), {}
+    for section, values in settings.items():
+        own = recipe.get(section, {})
+        if section == "algo" or not isinstance(values, dict) or not isinstance(own, dict):
+            keys, values = {(section,)} - {(name,) for name in recipe}, recipe.get(section, values)
+        else:
+            keys, values = {(section, key) for key in values if key not in own}, values | own
+        merged[section] = values
+        taken |= dict.fromkeys(keys, file)
+    return merged, taken
+
+
+def _find_base(name: Any, recipe: Path) -> Path:
+    """Return the file of a base: one of the package by its name, or a TOML file relative to the recipe's folder."""
+    packaged = {path.stem: path for path in sorted(PACKAGED_BASES.glob("*.toml"))}
+    if isinstance(name, str):
+        file = packaged.get(name, recipe.absolute().parent / name)
+        if file.suffix == ".toml" and file.is_file():
+            return file
+    close = difflib.get_close_matches(str(name), packaged, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise ConfigError(
+        f"{recipe}: base: there is no base {name!r}; {hint}allowed: {', '.join(packaged)}, or a TOML file beside the "
+        "recipe"
+    )
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
@@ -328,8 +381,11 @@ def _with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
     return there if model and os.path.exists(there) else absolute(value, folder)
 
 
-def apply_override(data: dict[str, Any], override: str) -> None:
-    """Set `section.key` of `data` to the TOML or JSON value of `section.key=value`. Raises `ConfigError`."""
+def apply_override(data: dict[str, Any], override: str) -> tuple[str, ...]:
+    """Set `section.key` of `data` to the TOML or JSON value of `section.key=value`; return the key's parts.
+
+    Raises `ConfigError`.
+    """
     key, separator, text = override.partition("=")
     if not separator or not key:
         raise ConfigError(
@@ -341,7 +397,9 @@ def apply_override(data: dict[str, Any], override: str) -> None:
         section = section.setdefault(parent, {})
         if not isinstance(section, dict):
             raise ConfigError(f"override {override!r}: {parent!r} is a value, not a section")
-    section[last] = _with_files_in(Path.cwd(), parse_value(f"override {override!r}", text), (*parents, last))
+    keys = (*parents, last)
+    section[last] = _with_files_in(Path.cwd(), parse_value(f"override {override!r}", text), keys)
+    return keys
 
 
 def parse_value(where: str, text: str) -> Any:
@@ -377,6 +435,12 @@ def _explain(problem: Any) -> str:
     if not key:
         return message
     return f"{key}: {message[0].lower()}{message[1:]}, got {json.dumps(value, default=str)}"
+
+
+def _whose(problem: Any, others: Mapping[tuple[str, ...], Path]) -> str:
+    """Say which other file a problem's key is from; "" where it is from the recipe's own."""
+    file = others.get(problem["loc"][:2]) or others.get(problem["loc"][:1])
+    return f" (from {file})" if file else ""
 
 
 def _fields_at(parents: Sequence[Any]) -> list[str]:

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.config import known_recipes, load_config, parse_config
+from asyncrl.algo.settings import resolve_settings
+from asyncrl.config import PACKAGED_RECIPES, known_recipes, load_config, parse_config
+from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError
 
 MINIMAL = {"model": {"path": "m"}, "env": {"name": "gridworld"}}
@@ -52,14 +54,29 @@ def test_a_malformed_override_is_refused(override):
         load_config("gridworld_grpo", [override])
 
 
-@pytest.mark.parametrize("recipe", ["gridworld_grpo", "calculator_grpo", "math_qwen3_grpo"])
-def test_every_recipe_resolves_and_its_objective_is_valid(recipe):
-    from asyncrl.algo.settings import check
-    from asyncrl.env.registry import load_env
+PACKAGED = sorted(path.parent.name for path in PACKAGED_RECIPES.glob("*/recipe.toml"))
+SMALL = {"threads": 1, "extra_args": ["--block-size", "32"]}
+"""Of every engine that shares two CPU cores with a trainer."""
 
-    config = load_config(recipe)
-    check(config.algo)
-    assert load_env(config.env.name)
+
+@pytest.mark.parametrize("recipe", PACKAGED)
+def test_every_recipe_resolves(recipe):
+    config = load_config(PACKAGED_RECIPES / recipe)
+    settings = resolve_settings(config.algo)
+    assert settings["loss"]["name"] and load_env(config.env.name)
+    assert config.max_tokens >= config.rollout.max_tokens_per_turn
+    if recipe == "math_qwen3_grpo":
+        assert (config.model.path, config.train.betas) == ("Qwen/Qwen3-0.6B", (0.9, 0.95))
+    else:
+        assert config.model.path == "sft"
+        assert (config.train.betas, config.train.threads) == ((0.9, 0.999), 1)
+        assert config.engine.model_dump(include=set(SMALL)) == SMALL
+        assert not config.buffer.drop_no_signal
+
+
+def test_there_are_as_many_recipes_as_folders_with_a_page():
+    assert sorted(path.parent.name for path in PACKAGED_RECIPES.glob("*/README.md")) == PACKAGED
+    assert len(PACKAGED) >= 22
 
 
 def test_an_unknown_recipe_lists_those_there_are():
@@ -190,3 +207,63 @@ def test_packaged_recipes_are_found_from_anywhere_and_a_local_one_wins(tmp_path,
     (local / "recipe.toml").write_text('[model]\npath = "sft"\n[env]\nname = "sql"\n')
     assert load_config("gridworld_grpo").env.name == "sql"
     assert known_recipes()["gridworld_grpo"] == Path("recipes/gridworld_grpo/recipe.toml")
+
+
+def written(tmp_path, recipe, base='[model]\npath = "b"\n[train]\nnum_steps = 7\nbetas = [0.9, 0.99]\n'):
+    (tmp_path / "shared.toml").write_text(base)
+    path = tmp_path / "recipe.toml"
+    path.write_text(f'base = "shared.toml"\n[env]\nname = "gridworld"\n{recipe}')
+    return path
+
+
+def test_a_recipe_changes_single_keys_of_its_base_and_the_command_line_those_of_both(tmp_path):
+    path = written(tmp_path, "[train]\nnum_steps = 9\n")
+    config = load_config(path, ["train.weight_decay=0.1"])
+    assert config.model.path == "b"
+    assert (config.train.num_steps, config.train.betas, config.train.weight_decay) == (9, (0.9, 0.99), 0.1)
+    assert load_config(path, ["train.num_steps=2"]).train.num_steps == 2
+
+
+def test_the_objective_and_tables_of_a_recipe_replace_those_of_its_base_as_a_whole(tmp_path):
+    base = '[model]\npath = "b"\n[algo]\npreset = "dapo"\n[env]\nconfig = { level = 1 }\n'
+    config = load_config(written(tmp_path, "config = { size = 4 }\n[algo]\nentropy_coef = 0.1\n", base))
+    assert (config.algo, config.env.config) == ({"entropy_coef": 0.1}, {"size": 4})
+    assert load_config(written(tmp_path, "", base)).algo == {"preset": "dapo"}
+
+
+def test_files_that_a_base_names_are_in_its_own_folder(tmp_path):
+    (tmp_path / "below").mkdir()
+    (tmp_path / "shared.toml").write_text('[model]\npath = "./model"\n')
+    path = tmp_path / "below" / "recipe.toml"
+    path.write_text('base = "../shared.toml"\n[env]\nname = "env.py:Mine"\n')
+    config = load_config(path)
+    assert config.model.path == f"{tmp_path}/model"
+    assert config.env.name == f"{tmp_path}/below/env.py:Mine"
+
+
+@pytest.mark.parametrize(
+    ("base", "recipe", "overrides", "message"),
+    [
+        ("[train]\nnum_step = 7\n", "", [], r"train.num_step: unknown key; .*\(from .*/shared.toml\)"),
+        ("[train]\nnum_steps = 0\n", "", [], r"train.num_steps: .* got 0 \(from .*/shared.toml\)$"),
+        ("trian = 1\n", "", [], r"trian: unknown key; .*\(from .*/shared.toml\)"),
+        ("[train]\nnum_steps = 7\n", "[train]\nnum_steps = 0\n", [], "train.num_steps: .* got 0$"),
+        ("[train]\nnum_steps = 7\n", "", ["train.num_steps=0"], "train.num_steps: .* got 0$"),
+        ('base = "x"\n', "", [], "shared.toml: base: a base has no base of its own, got 'x'"),
+        ("[train\n", "", [], "shared.toml: not valid TOML"),
+        ("", "", ["base=other"], "override 'base=other': only a recipe's file can name its base"),
+    ],
+)
+def test_problems_of_a_base_name_its_file_and_others_do_not(tmp_path, base, recipe, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config(written(tmp_path, '[model]\npath = "m"\n' + recipe, base), overrides)
+
+
+@pytest.mark.parametrize("name", ["tiny_cp", 3])
+def test_a_base_that_is_not_there_lists_those_there_are(tmp_path, name):
+    path = tmp_path / "recipe.toml"
+    path.write_text(f"base = {name!r}\n")
+    with pytest.raises(
+        ConfigError, match=rf"recipe.toml: base: there is no base {name!r}; .*allowed: tiny_cpu"
+    ):
+        load_config(path)
