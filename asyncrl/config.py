@@ -319,15 +319,16 @@ def _on_base(recipe: dict[str, Any], path: Path) -> tuple[dict[str, Any], dict[t
     settings = _with_files_in(file.absolute().parent, _read(file))
     if "base" in settings:
         raise ConfigError(f"{file}: base: a base has no base of its own, got {settings['base']!r}")
-    merged, taken = dict(recipe), {}
+    merged = dict(recipe)
+    taken: dict[tuple[str, ...], Path] = {}
     for section, values in settings.items():
         own = recipe.get(section, {})
-        if section == "algo" or not isinstance(values, dict) or not isinstance(own, dict):
-            keys, values = {(section,)} - {(name,) for name in recipe}, recipe.get(section, values)
-        else:
-            keys, values = {(section, key) for key in values if key not in own}, values | own
-        merged[section] = values
-        taken |= dict.fromkeys(keys, file)
+        if section != "algo" and isinstance(values, dict) and isinstance(own, dict):
+            merged[section] = values | own
+            taken |= {(section, key): file for key in values if key not in own}
+        elif section not in recipe:
+            merged[section] = values
+            taken[(section,)] = file
     return merged, taken
 
 
