@@ -87,7 +87,7 @@ COMMON = [
     "train.warmup_steps=0",
     "eval.tasks=100",
 ]
-"""The proximal policy is the one that stands the most staleness (docs/asynchrony.md)."""
+"""The proximal policy is the one that stands the most staleness (docs/benchmarks.md)."""
 CRITIC = ['algo.advantage={name="gae"}', 'algo.normalize={name="tokens"}', "critic.learning_rate=1e-3"]
 ALONE_TASKS = 48
 

@@ -1,8 +1,8 @@
-"""What staleness does to five ways of handling it: the table and plot of docs/asynchrony.md.
+"""What staleness does to five ways of handling it: the table and plot of docs/benchmarks.md.
 
     python scripts/studies/study_asynchrony.py [--records FILE] [--seeds 1] [--table]
 
-Gridworld with its tiny base model; staleness bounds 0, 1, 4 and 16; the same settings for all. A study that was stopped
+Gridworld with its tiny base model; staleness limits 0, 1, 4 and 16; the same settings for all. A study that was stopped
 goes on with the runs that are missing.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from study_runs import LAST_STEPS, Study, read_records, write_page
 
 RECIPE = "gridworld_grpo"
-BOUNDS = (0, 1, 4, 16)
+LIMITS = (0, 1, 4, 16)
 METHODS = {
     "PPO clip": ["algo.preset=grpo", "algo.corrections=[]", "algo.proximal.name=behavior"],
     "TIS": ["algo.preset=tis"],
@@ -36,14 +36,14 @@ COMMON = [
     "train.micro_batch_tokens=8192",
     "eval.tasks=200",
 ]
-PAGE = Path("docs/asynchrony.md")
+PAGE = Path("docs/benchmarks.md")
 
 
 def plan(seeds: int) -> list[dict[str, Any]]:
     return [
-        {"method": method, "staleness": bound, "seed": seed}
+        {"method": method, "staleness": limit, "seed": seed}
         for seed in range(seeds)
-        for bound in BOUNDS
+        for limit in LIMITS
         for method in METHODS
     ]
 
@@ -51,13 +51,13 @@ def plan(seeds: int) -> list[dict[str, Any]]:
 def table(records: list[dict[str, Any]]) -> str:
     """Return the study's table as Markdown: medians over seeds."""
     lines = [
-        "| method | bound | mean staleness | success after | reward, last steps | sequence ESS | token ESS "
+        "| method | limit | mean staleness | success after | reward, last steps | sequence ESS | token ESS "
         "| clip fraction | training s |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for method in METHODS:
-        for bound in BOUNDS:
-            runs = [r for r in records if r["key"]["method"] == method and r["key"]["staleness"] == bound]
+        for limit in LIMITS:
+            runs = [r for r in records if r["key"]["method"] == method and r["key"]["staleness"] == limit]
             runs = [r for r in runs if "after" in r]
             if not runs:
                 continue
@@ -68,7 +68,7 @@ def table(records: list[dict[str, Any]]) -> str:
                 *(f"{median(runs, name):.3f}" for name in ("ess_sequence", "ess_token", "clip_fraction")),
                 f"{median(runs, 'train_wall_s'):.0f}",
             ]
-            lines.append(f"| {method} | {bound} | " + " | ".join(cells) + " |")
+            lines.append(f"| {method} | {limit} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -78,7 +78,7 @@ def median(runs: list[dict[str, Any]], name: str) -> float:
 
 
 def plot(records: list[dict[str, Any]], path: Path) -> None:
-    """Draw the training reward of seed 0, one panel a method, one line a bound."""
+    """Draw the training reward of seed 0, one panel a method, one line a limit."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -86,15 +86,15 @@ def plot(records: list[dict[str, Any]], path: Path) -> None:
 
     figure, axes = plt.subplots(1, len(METHODS), figsize=(3 * len(METHODS), 3), sharey=True)
     for axis, method in zip(axes, METHODS, strict=True):
-        for bound in BOUNDS:
-            key = {"method": method, "staleness": bound, "seed": 0}
+        for limit in LIMITS:
+            key = {"method": method, "staleness": limit, "seed": 0}
             for record in records:
                 if record["key"] == key and "reward_curve" in record:
-                    axis.plot(record["reward_curve"], label=str(bound), linewidth=1)
+                    axis.plot(record["reward_curve"], label=str(limit), linewidth=1)
         axis.set_title(method)
         axis.set_xlabel("step")
     axes[0].set_ylabel("mean training reward")
-    axes[0].legend(title="staleness bound", fontsize=7)
+    axes[0].legend(title="staleness limit", fontsize=7)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 

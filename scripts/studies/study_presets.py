@@ -1,9 +1,9 @@
-"""Train the tiny base models with every preset, and write the table of docs/algorithms/results.md.
+"""Train the tiny base models with every preset, and write the table of docs/benchmarks.md.
 
     python scripts/studies/study_presets.py [--records FILE] [--only NAME,...] [--part NAME,...] [--table]
 
-Parts: `main` (five presets, three seeds, staleness bounds 0, 1 and 4), `gridworld` and `calculator` (every preset
-once, bound 1). A study that was stopped goes on with the runs that are missing. Settings are the same for all presets
+Parts: `main` (five presets, three seeds, staleness limits 0, 1 and 4), `gridworld` and `calculator` (every preset
+once, limit 1). A study that was stopped goes on with the runs that are missing. Settings are the same for all presets
 apart from what a preset cannot do without; nothing is tuned for a preset.
 """
 
@@ -34,7 +34,7 @@ RECIPES = {
     "calculator": ("calculator_grpo", [*COMMON, "train.num_steps=12", "train.learning_rate=3e-4"]),
 }
 HORIZON = {"gridworld": 64, "calculator": 80}
-PAGE = Path("docs/algorithms/results.md")
+PAGE = Path("docs/benchmarks.md")
 MARK = "presets"
 CRITIC = ["critic.learning_rate=1e-3", "critic.warmup_steps=2"]
 
@@ -60,9 +60,9 @@ def plan(parts: list[str], only: list[str]) -> list[dict[str, Any]]:
     for part in parts:
         if part == "main":
             keys += [
-                {"task": "gridworld", "preset": preset, "staleness": bound, "seed": seed}
+                {"task": "gridworld", "preset": preset, "staleness": limit, "seed": seed}
                 for seed in range(3)
-                for bound in (1, 0, 4)
+                for limit in (1, 0, 4)
                 for preset in chosen
                 if preset in MAIN
             ]
@@ -89,18 +89,18 @@ def page(records: list[dict[str, Any]]) -> str:
 
 
 def main_table(records: list[dict[str, Any]]) -> str:
-    """Final held-out success of the main presets: median and range over seeds, by staleness bound."""
+    """Final held-out success of the main presets: median and range over seeds, by staleness limit."""
     lines = [
-        "| preset | bound 0 | bound 1 | bound 4 | seconds of training at bound 0, 1, 4 (median) |",
+        "| preset | limit 0 | limit 1 | limit 4 | seconds of training at limit 0, 1, 4 (median) |",
         "|---|---|---|---|---|",
     ]
     for preset in MAIN:
         cells, walls = [], []
-        for bound in (0, 1, 4):
+        for limit in (0, 1, 4):
             runs = [
                 r
                 for r in records
-                if r["key"] == r["key"] | {"task": "gridworld", "preset": preset, "staleness": bound}
+                if r["key"] == r["key"] | {"task": "gridworld", "preset": preset, "staleness": limit}
             ]
             after = sorted(r["after"] for r in runs if "after" in r)
             if after:
@@ -159,8 +159,8 @@ def main() -> None:
                 if key["preset"] in ("opd", "opd_full"):
                     teacher = make_teacher(shared, task, args.teachers / task)
                 own = settings(key["preset"], task, teacher)
-                bound = [f"buffer.max_staleness={key['staleness']}", f"run.seed={key['seed']}"]
-                study.run(shared, key, recipe, [*overrides, *own, *bound])
+                limit = [f"buffer.max_staleness={key['staleness']}", f"run.seed={key['seed']}"]
+                study.run(shared, key, recipe, [*overrides, *own, *limit])
 
 
 if __name__ == "__main__":
