@@ -1,8 +1,9 @@
 """What a service's environments may find among its variables."""
 
+import gc
 import os
 
-from asyncrl.process_hooks import texts, withhold_secrets
+from asyncrl.process_hooks import collecting_no_garbage, texts, withhold_secrets
 
 
 def test_secrets_are_withheld_but_for_those_that_are_named(monkeypatch):
@@ -17,3 +18,16 @@ def test_secrets_are_withheld_but_for_those_that_are_named(monkeypatch):
     assert not ({*secret} - {"HF_TOKEN"}) & {*os.environ}
     assert {*plain, "SEARCH_KEY", "HF_TOKEN"} <= {*os.environ}
     monkeypatch.undo()
+
+
+def test_no_garbage_is_collected_during_an_import_and_what_it_made_is_not_looked_through_again():
+    was_frozen, collections = gc.get_freeze_count(), []
+    gc.callbacks.append(note := lambda phase, _: collections.append(phase))
+    try:
+        with collecting_no_garbage():
+            made = [[] for _ in range(10 * gc.get_threshold()[0])]
+            assert (collections, gc.isenabled()) == ([], False)
+        assert gc.get_freeze_count() >= was_frozen + len(made)
+        assert gc.isenabled()
+    finally:
+        gc.callbacks.remove(note)

@@ -22,11 +22,13 @@ def add(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from asyncrl.config import load_config
     from asyncrl.launch.check import check_recipe, check_tasks
+    from asyncrl.process_hooks import collecting_no_garbage
 
     config = load_config(args.recipe, args.overrides)
     check_recipe(config)
     check_tasks(config)
-    from asyncrl.train.sft import train_base_model
+    with collecting_no_garbage():
+        from asyncrl.train.sft import train_base_model
 
     folder = train_base_model(config, args.out)
     print(f"base model: {folder}")

@@ -89,7 +89,7 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
     distribution that was sampled from, which is the behavior policy.
     """
     command = [
-        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+        *(sys.executable, "-m", "asyncrl.weights.vllm_api_server"),
         *("--model", options.model, "--served-model-name", "policy"),
         *("--host", LOOPBACK, "--port", str(port)),
         *("--dtype", options.dtype, "--seed", str(options.seed)),

@@ -18,10 +18,11 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
     if config.train.ranks > 1 and "RANK" not in os.environ:
         return _run_ranks(config.train.ranks)
-    from asyncrl.process_hooks import die_with_parent
-    from asyncrl.services.trainer.service import run_trainer
+    from asyncrl.process_hooks import collecting_no_garbage, die_with_parent
 
     die_with_parent()
+    with collecting_no_garbage():
+        from asyncrl.services.trainer.service import run_trainer
     try:
         return run_trainer(
             need(args.folder, "--folder", "trainer"),
