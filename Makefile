@@ -10,7 +10,7 @@ demo: $(STAMP)
 	$(BIN)/asyncrl train gridworld_grpo
 
 test: $(STAMP) check
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

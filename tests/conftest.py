@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from tests.credentials import TOKEN
+from tests.distribution import LongestFirst, longest_first
 
 assert TOKEN  # All services and clients of the tests find it in the environment.
 
@@ -22,6 +24,28 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("same")
+
+
+def pytest_sessionstart():
+    # What is collected stays, and so do the modules it imports.
+    gc.disable()
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_collection_modifyitems(config, items):
+    if hasattr(config, "workerinput"):
+        longest_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    config.option.loadscopereorder = False
+    return LongestFirst(config, log)
+
 
 CORPUS = [
     "goal north east",

@@ -1,0 +1,78 @@
+"""How the tests are shared among pytest-xdist's processes (`-n`): in lots that stay together, the longest first.
+
+A file is a lot. So are files that share what is long in the making, and each page of the documentation. What takes
+longest starts first: a long lot at the end would keep one process busy while the others have nothing left to do.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from xdist.scheduler import LoadScopeScheduling
+
+TOGETHER = {
+    "tests/services/engine/test_engine.py": "the session's engine",
+    "tests/services/gateway/test_gateway_engine.py": "the session's engine",
+    "tests/services/rollout/test_agent_worker.py": "the session's engine",
+    "tests/services/rollout/test_rollout_service.py": "the session's engine",
+    "tests/train/test_scoring.py": "the session's engine",
+}
+"""Files that share a lot by its name."""
+SECONDS = {
+    "tests/docs/README.md": 200,
+    "tests/test_reliability.py": 110,
+    "tests/test_end_to_end.py": 105,
+    "tests/launch/test_policies.py": 100,
+    "tests/test_chaos.py": 100,
+    "the session's engine": 90,
+    "tests/sandbox/test_sandbox_attacks.py": 90,
+    "tests/launch/test_schedules.py": 80,
+    "tests/docs/recipes/team_policies/README.md": 70,
+    "tests/test_shared_engine.py": 60,
+    "tests/test_joining.py": 60,
+    "tests/envs/test_browser.py": 60,
+    "tests/test_lora_run.py": 60,
+    "tests/docs/docs/environments.md": 60,
+    "tests/services/engine/test_engine_end.py": 50,
+    "tests/launch/test_periodic_evaluation.py": 50,
+    "tests/train/test_lora.py": 40,
+    "tests/train/test_resume.py": 40,
+    "tests/services/engine/test_engine_lora.py": 35,
+    "tests/services/engine/test_engine_catch_up.py": 25,
+    "tests/services/env/test_load_env.py": 30,
+    "tests/services/buffer/test_load_buffer.py": 25,
+    "tests/train/test_presets.py": 30,
+    "tests/train/test_step.py": 30,
+    "tests/sandbox/": 20,
+    "tests/envs/": 15,
+    "tests/docs/": 30,
+}
+"""About how long lots take, by the beginning of their names; all others are short."""
+PAGE = re.compile(r"tests/docs/test_pages\.py::.*\[([\w./-]+\.md)")
+
+
+def lot(test: str) -> str:
+    """Return the name of a test's lot. `test` is the id that pytest gives it."""
+    if page := PAGE.match(test):
+        return f"tests/docs/{page[1]}"
+    file = test.partition("::")[0]
+    return TOGETHER.get(file, file)
+
+
+def seconds(name: str) -> float:
+    """Return about how long a lot takes."""
+    known = max((start for start in SECONDS if name.startswith(start)), key=len, default="")
+    return SECONDS.get(known, 0)
+
+
+class LongestFirst(LoadScopeScheduling):
+    """Hands out whole lots in the order of the collection, which `longest_first` has sorted."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return lot(nodeid)
+
+
+def longest_first(items: list[Any]) -> None:
+    """Sort tests by their lots; within one they keep their order."""
+    items.sort(key=lambda item: (-seconds(lot(item.nodeid)), lot(item.nodeid)))
