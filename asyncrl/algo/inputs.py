@@ -68,7 +68,7 @@ class LossInputs:
     """[B,T,V], only for losses over the whole vocabulary."""
     teacher_logits: Tensor | None = None
     statistics: dict[str, Tensor] = field(default_factory=dict)
-    """Scalars measured over the whole step (`Objective.batch_statistics`)."""
+    """Scalars of the step (`Objective.step_statistics`) and the optimizer step (`Objective.ratio_statistics`)."""
 
     def __post_init__(self) -> None:
         _check_shape("mask", self.mask, self.logp.shape)

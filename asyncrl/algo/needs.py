@@ -1,13 +1,20 @@
-"""Declare what a function reads beyond the tensors every step has.
+"""Decorators by which a function of the library says what the trainer must do for it.
 
-`@needs("values")` sets the attribute `needs` and is also read from the source text without importing it, so a
-launcher can tell that a run has a critic without loading torch.
+    @needs("values")                            reads a critic's values
+    @needs("sum_pi_squared", score="logit")     does so only where the recipe sets its parameter `score` to "logit"
+    @step_statistics(measure)                   reads what `measure` finds in the whole step
+    @ratio_statistics(measure)                  reads what `measure` finds in the ratios of one optimizer step
+    @group_local                                reads nothing beyond a row's own group
+
+The marks are also read from the source text without importing the function (`asyncrl.algo.signature`), so a launcher
+can tell that a run has a critic without loading torch. Their arguments are therefore written as literals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 KNOWN = {
     "reference": "log-probabilities of a frozen reference policy",
@@ -16,7 +23,10 @@ KNOWN = {
     "values": "a critic",
     "entropy": "the full-softmax entropy of every token",
     "behavior": "the engine's log-probabilities",
-    "proximal": "an anchor policy for the trust region",
+    "proximal": "a proximal policy, the center of the trust region",
+    "step_start": "log-probabilities of the policy at the start of the step",
+    "snapshots": "log-probabilities of the version that sampled each token",
+    "average": "log-probabilities of an exponentially weighted average of past policies",
     "versions": "the version that sampled every token",
     "scores": "trajectory rewards inside the loss",
     "pairs": "whole groups in one micro-batch",
@@ -30,20 +40,84 @@ KNOWN = {
     "baselines": "a per-prompt baseline tracker",
     "score_norms": "per-trajectory gradient norms",
     "sum_pi_squared": "the sum of squared probabilities of every token",
-    "statistics": "statistics of the whole step before the first micro-batch",
+    "step_statistics": "statistics of the whole step before the first micro-batch",
+    "ratio_statistics": "statistics of each optimizer step's ratios to the proximal policy",
 }
 
 F = TypeVar("F", bound=Callable)
 
 
-def needs(*names: str) -> Callable[[F], F]:
-    """Mark a function with what it reads; ValueError for a word outside `KNOWN`."""
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One decorator on a function."""
+
+    decorator: str
+    words: tuple[str, ...] = ()
+    """Words of `KNOWN`."""
+    when: dict[str, Any] = field(default_factory=dict)
+    """The mark holds where each of these parameters has this value, or one of these where it is a tuple."""
+    measure: Callable[..., Any] | None = field(default=None, compare=False)
+    """What `step_statistics` and `ratio_statistics` call; None when the mark was read from source text."""
+
+    def failing(self, params: Mapping[str, Any]) -> str | None:
+        """Return the parameter whose value keeps the mark from holding; None when it holds."""
+        for name, allowed in self.when.items():
+            if params.get(name) not in (allowed if isinstance(allowed, tuple) else (allowed,)):
+                return name
+        return None
+
+
+def needs(*names: str, **when: Any) -> Callable[[F], F]:
+    """Mark a function with what it reads beyond the tensors that every step has.
+
+    Raises ValueError for a word outside `KNOWN`.
+    """
     unknown = [name for name in names if name not in KNOWN]
     if unknown:
         raise ValueError(f"unknown need {unknown[0]!r}; allowed: {', '.join(KNOWN)}")
+    return _marking(Mark("needs", names, when))
 
-    def mark(function: F) -> F:
-        function.needs = names  # type: ignore[attr-defined]
+
+def step_statistics(measure: Callable[..., Mapping[str, Any]], **when: Any) -> Callable[[F], F]:
+    """Have `measure(inputs, **params)` called once a step with the `LossInputs` of the whole batch.
+
+    It returns scalars, which the function finds in `LossInputs.statistics` whatever the cut into micro-batches. Of
+    the function's parameters it gets those that it names. `inputs.logp` is the policy at the start of the step.
+    """
+    return _marking(Mark("step_statistics", ("step_statistics",), when, measure))
+
+
+def ratio_statistics(measure: Callable[..., Mapping[str, Any]], **when: Any) -> Callable[[F], F]:
+    """Have `measure(log_ratio, **params)` called before each optimizer step.
+
+    `log_ratio` [N] is log pi - log pi_proximal of the sampled tokens that this optimizer step trains, of all ranks.
+    Parameters and result are as in `step_statistics`.
+    """
+    return _marking(Mark("ratio_statistics", ("ratio_statistics",), when, measure))
+
+
+def group_local(function: F | None = None, **when: Any) -> Any:
+    """Mark an advantage or normalisation that reads nothing beyond the row's own group.
+
+    Only such a one can be used on groups as they arrive (`train.schedule: periodic`).
+    """
+    mark = _marking(Mark("group_local", (), when))
+    return mark if function is None else mark(function)
+
+
+def marks_of(function: Callable[..., Any]) -> tuple[Mark, ...]:
+    """Return the marks of a function, the one nearest to it first."""
+    return getattr(function, "marks", ())
+
+
+def words_of(marks: Iterable[Mark], params: Mapping[str, Any]) -> frozenset[str]:
+    """Return the words of `KNOWN` that hold for a function's parameters."""
+    return frozenset(word for mark in marks if mark.failing(params) is None for word in mark.words)
+
+
+def _marking(mark: Mark) -> Callable[[F], F]:
+    def put(function: F) -> F:
+        function.marks = (*marks_of(function), mark)  # type: ignore[attr-defined]
         return function
 
-    return mark
+    return put

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from asyncrl.algo.needs import group_local
 from asyncrl.algo.ops import masked_mean, masked_var
 
 
+@group_local
 def none(advantages: Tensor, mask: Tensor) -> Tensor:
     """Leave them as they are."""
     return advantages

@@ -2,7 +2,7 @@
 
 objective = build_objective(recipe["algo"])
 estimate = objective.estimate(batch)                   # once per step, the same on every rank
-statistics = objective.batch_statistics(step_inputs)   # only if objective.needs_batch_statistics
+statistics = objective.step_statistics(step_inputs)    # only if "step_statistics" in objective.needs
 totals = count_totals(mask, group, objective.horizon)  # over all ranks; see `kept_mask`
 loss, metrics = objective.loss(inputs, totals)         # per micro-batch; then loss.backward()
 report = objective.report(reduce_over_ranks(merge(parts), all_reduce))
@@ -11,7 +11,8 @@ report = objective.report(reduce_over_ranks(merge(parts), all_reduce))
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,19 +21,19 @@ from torch import Tensor
 
 from asyncrl.algo.aggregate import Aggregation, aggregate, token_mean
 from asyncrl.algo.batch import AdvantageBatch, AdvantageOutputs
-from asyncrl.algo.correction.m2po import m2po_cutoff
 from asyncrl.algo.diagnostics.advantages import advantage_metrics
 from asyncrl.algo.diagnostics.ess import derive, ess_metrics
 from asyncrl.algo.diagnostics.mismatch import divergence, ratio_split
 from asyncrl.algo.diagnostics.token_lags import metrics_by_lag
 from asyncrl.algo.inputs import LossInputs, LossOutputs, Totals
 from asyncrl.algo.metrics import Metrics, extreme_over, mean_over, sum_of, values
-from asyncrl.algo.ops import bounded_ratio, masked_mean
+from asyncrl.algo.needs import marks_of
 from asyncrl.algo.registry import resolve
-from asyncrl.algo.settings import needed, resolve_settings
+from asyncrl.algo.settings import needed, part_needs, resolve_settings
 from asyncrl.algo.value import value_loss
 
 Correction = tuple[str, Callable[[LossInputs], Tensor]]
+Measure = Callable[[Any], Mapping[str, Tensor]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class Objective:
     settings: dict[str, Any]
     needs: frozenset[str]
     """Words of `asyncrl.algo.needs.KNOWN`."""
+    advantage_needs: frozenset[str]
+    """Those of them that the advantage estimator needs."""
     advantage_fn: Callable[[AdvantageBatch], Tensor | AdvantageOutputs]
     normalize_fn: Callable[[Tensor, Tensor], Tensor]
     loss_fn: Callable[[LossInputs], LossOutputs]
@@ -51,14 +54,25 @@ class Objective:
     kl_fn: Callable[[Tensor, Tensor], Tensor]
     shapings: tuple[Callable[[AdvantageBatch], Tensor], ...]
     filters: tuple[Callable[[AdvantageBatch], Tensor], ...]
+    step_measures: tuple[Measure, ...]
+    """What `@step_statistics` of the loss and the corrections measures."""
+    ratio_measures: tuple[Measure, ...]
+    """What `@ratio_statistics` of the loss and the corrections measures."""
 
     @property
-    def needs_proximal(self) -> str:
-        """Which anchor: `recompute`, `snapshot` or `ewma` (a forward pass each), `loglinear`, `linear`,
-        `behavior`, or `none` when neither the loss nor a correction reads one.
-        """
-        reads = "proximal" in self.needs or bool(self.corrections)
-        return self.settings["proximal"]["name"] if reads else "none"
+    def needs_proximal(self) -> bool:
+        """True when the advantage, the loss or a correction reads a proximal policy."""
+        return "proximal" in self.needs
+
+    @property
+    def proximal_form(self) -> str:
+        """The name of the proximal form in use, `none` when no part reads a proximal policy. For the log."""
+        return self.settings["proximal"]["name"] if self.needs_proximal else "none"
+
+    @property
+    def proximal_params(self) -> dict[str, Any]:
+        """The parameters of the proximal form, its defaults included."""
+        return _params("proximal", self.settings["proximal"])
 
     @property
     def needs_reference(self) -> bool:
@@ -77,11 +91,14 @@ class Objective:
         return bool(self.needs & {"teacher", "teacher_logits"})
 
     @property
-    def needs_batch_statistics(self) -> bool:
-        """True when a correction uses a quantity of the whole step, such as a threshold or a mean weight."""
-        names = {name for name, _ in self.corrections}
-        normalised = any(part.get("batch_normalize") for part in self.settings["corrections"])
-        return normalised or "m2po" in names
+    def needs_step_statistics(self) -> bool:
+        """True when the loss or a correction uses a quantity of the whole step, as a threshold or a mean weight."""
+        return "step_statistics" in self.needs
+
+    @property
+    def needs_ratio_statistics(self) -> bool:
+        """True when the loss or a correction uses a quantity of the ratios of each optimizer step."""
+        return "ratio_statistics" in self.needs
 
     @property
     def shrinks_denominator(self) -> bool:
@@ -160,7 +177,7 @@ class Objective:
 
     def with_proximal(self, inputs: LossInputs) -> LossInputs:
         """The inputs with `proximal_logp` from the chosen form, without gradient."""
-        if self.needs_proximal == "none":
+        if not self.needs_proximal:
             return inputs
         return dataclasses.replace(inputs, proximal_logp=self.proximal_fn(inputs).detach())
 
@@ -188,20 +205,15 @@ class Objective:
         return inputs.mask if weight is None else inputs.mask & (weight != 0)
 
     @torch.no_grad()
-    def batch_statistics(self, inputs: LossInputs) -> dict[str, Tensor]:
+    def step_statistics(self, inputs: LossInputs) -> dict[str, Tensor]:
         """Scalars for `LossInputs.statistics`, from the log-probabilities of the whole step on all ranks."""
         inputs = self.with_proximal(inputs)
-        found: dict[str, Tensor] = {}
-        for part in self.settings["corrections"]:
-            if part["name"] == "m2po":
-                threshold = part.get("threshold", 0.04)
-                found["m2po_cutoff"] = m2po_cutoff(inputs.mismatch_log_ratio**2, inputs.mask, threshold)
-            if part["name"] == "token_tis" and part.get("batch_normalize"):
-                weight = bounded_ratio(inputs.mismatch_log_ratio).clamp(
-                    part.get("low", 0.0), part.get("cap", 2.0)
-                )
-                found["token_tis_mean"] = masked_mean(weight, inputs.mask)
-        return found
+        return {name: value for measure in self.step_measures for name, value in measure(inputs).items()}
+
+    @torch.no_grad()
+    def ratio_statistics(self, log_ratio: Tensor) -> dict[str, Tensor]:
+        """Scalars for `LossInputs.statistics`, from log pi - log pi_proximal [N] of one optimizer step's tokens."""
+        return {name: value for measure in self.ratio_measures for name, value in measure(log_ratio).items()}
 
     def _regularisers(self, inputs: LossInputs, kl_coef: float) -> dict[str, tuple[float, Tensor]]:
         terms: dict[str, tuple[float, Tensor]] = {}
@@ -261,6 +273,7 @@ def build_objective(algo: Any) -> Objective:
     return Objective(
         settings=chosen,
         needs=needed(chosen),
+        advantage_needs=part_needs("advantage", chosen["advantage"]),
         advantage_fn=_bind("advantage", chosen["advantage"]),
         normalize_fn=_bind("normalize", chosen["normalize"]),
         loss_fn=_bind("loss", chosen["loss"]),
@@ -270,6 +283,8 @@ def build_objective(algo: Any) -> Objective:
         kl_fn=resolve("kl", chosen["kl"]["estimator"]),
         shapings=tuple(_bind("shaping", part) for part in chosen["shaping"]),
         filters=tuple(_bind("filter", part) for part in chosen["filters"]),
+        step_measures=_measures(chosen, "step_statistics"),
+        ratio_measures=_measures(chosen, "ratio_statistics"),
     )
 
 
@@ -277,3 +292,23 @@ def _bind(kind: str, part: dict[str, Any]) -> Callable[..., Any]:
     function = resolve(kind, part["name"])
     params = {name: value for name, value in part.items() if name != "name"}
     return partial(function, **params) if params else function
+
+
+def _params(kind: str, part: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a part's function: those the recipe sets over its defaults."""
+    found = inspect.signature(resolve(kind, part["name"])).parameters.values()
+    defaults = {p.name: p.default for p in found if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
+    return {**defaults, **{name: value for name, value in part.items() if name != "name"}}
+
+
+def _measures(settings: Mapping[str, Any], decorator: str) -> tuple[Measure, ...]:
+    """What the marks of the loss and the corrections measure, each with its function's parameters."""
+    found = []
+    parts = [("loss", settings["loss"]), *(("correction", part) for part in settings["corrections"])]
+    for kind, part in parts:
+        params = _params(kind, part)
+        for mark in marks_of(resolve(kind, part["name"])):
+            if mark.decorator == decorator and mark.measure is not None and mark.failing(params) is None:
+                read = inspect.signature(mark.measure).parameters
+                found.append(partial(mark.measure, **{k: v for k, v in params.items() if k in read}))
+    return tuple(found)

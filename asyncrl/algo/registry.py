@@ -179,6 +179,11 @@ def locate(kind: str, name: str) -> tuple[str, str]:
     return module, function
 
 
+def short_name(kind: str, name: str) -> str:
+    """The registered name of an import path; `name` itself where it has none."""
+    return next((known for known, path in KINDS[kind].items() if path == name), name)
+
+
 def resolve(kind: str, name: str) -> Callable[..., Any]:
     """Import and return the function behind a name or import path."""
     return load_object(f"algo.{kind}", ":".join(locate(kind, name)))

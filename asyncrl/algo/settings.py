@@ -25,7 +25,7 @@ from typing import Any
 
 from asyncrl.algo import signature
 from asyncrl.algo.presets import PRESETS
-from asyncrl.algo.registry import did_you_mean
+from asyncrl.algo.registry import did_you_mean, short_name
 from asyncrl.errors import ConfigError
 
 DEFAULTS: dict[str, Any] = {
@@ -88,13 +88,14 @@ def check(algo: Any) -> None:
 
 
 def needed(settings: Mapping[str, Any]) -> frozenset[str]:
-    """The `@needs` words of all parts of resolved settings."""
-    parts = [(kind, settings[key]["name"]) for key, kind in NAMED.items()]
-    parts += [(kind, part["name"]) for key, kind in LISTED.items() for part in settings[key]]
+    """The words of `needs.KNOWN` that resolved settings need; those of the proximal policy only where one is read."""
+    parts = [(kind, settings[key]) for key, kind in NAMED.items() if key != "proximal"]
+    parts += [(kind, part) for key, kind in LISTED.items() for part in settings[key]]
     words: set[str] = set()
-    for kind, name in parts:
-        found = signature.read(kind, name)
-        words |= set(found.needs) if found else set()
+    for kind, part in parts:
+        words |= part_needs(kind, part)
+    # A correction weighs the proximal policy against the one that sampled.
+    words |= {"proximal"} if settings["corrections"] else set()
     if settings["kl"]["coef"] or settings["kl"]["target"] is not None:
         words.add("reference")
         words |= {"proximal"} if settings["kl"]["where"] == "reward" else set()
@@ -102,7 +103,15 @@ def needed(settings: Mapping[str, Any]) -> frozenset[str]:
         words.add("entropy")
     if settings["lr_scaling"]["power"]:
         words |= {"behavior", "proximal"}
+    if "proximal" in words:
+        words |= part_needs("proximal", settings["proximal"])
     return frozenset(words)
+
+
+def part_needs(kind: str, part: Mapping[str, Any]) -> frozenset[str]:
+    """The words of `needs.KNOWN` that one part of resolved settings needs."""
+    found = signature.read(kind, part["name"])
+    return found.needs(part) if found is not None else frozenset()
 
 
 def _as_dict(algo: Any) -> dict[str, Any]:
@@ -115,12 +124,12 @@ def _as_dict(algo: Any) -> dict[str, Any]:
 
 def _overlay(key: str, base: Any, value: Any) -> Any:
     if key in NAMED:
-        value = {"name": value} if isinstance(value, str) else value
+        value = _part(NAMED[key], value)
         if isinstance(value, Mapping) and value.get("name", base["name"]) == base["name"]:
             return {**base, **value}
         return value
     if key in LISTED and isinstance(value, list):
-        return [{"name": part} if isinstance(part, str) else part for part in value]
+        return [_part(LISTED[key], part) for part in value]
     if isinstance(base, dict):
         if not isinstance(value, Mapping):
             raise ConfigError(f"algo.{key}: expected a mapping, got {value!r}")
@@ -129,6 +138,14 @@ def _overlay(key: str, base: Any, value: Any) -> Any:
                 raise ConfigError(f"algo.{key}.{name}: unknown key{did_you_mean(name, base)}")
         return {**base, **value}
     return value
+
+
+def _part(kind: str, part: Any) -> Any:
+    """A part as a mapping with a registered function under its short name; what is wrong in it stays as it is."""
+    part = {"name": part} if isinstance(part, str) else part
+    if isinstance(part, Mapping) and isinstance(part.get("name"), str):
+        return {**part, "name": short_name(kind, part["name"])}
+    return part
 
 
 def _check(settings: Mapping[str, Any]) -> None:

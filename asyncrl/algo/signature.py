@@ -1,59 +1,105 @@
-"""Read a function's recipe parameters from its source text, without importing it (and so without torch)."""
+"""Read a function's parameters and marks from its source text, without importing it (and so without torch)."""
 
 from __future__ import annotations
 
 import ast
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from asyncrl.algo.needs import Mark, words_of
 from asyncrl.algo.registry import did_you_mean, locate
 from asyncrl.errors import ConfigError
 from asyncrl.import_path import source_file
 
+DECORATORS = ("needs", "step_statistics", "ratio_statistics", "group_local")
+MAX_IMPORTS = 10
+"""How many modules a function may be imported through."""
+Found = ast.FunctionDef | str | None
+"""A function, the import path that a name is imported from, or None for what is bound in another way."""
+
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Keyword-only parameters with their annotations, those without a default, and the `@needs` words."""
+    """What a function's source says of it."""
 
     params: dict[str, ast.expr | None]
+    """Keyword-only parameters with their annotations."""
     required: frozenset[str]
-    needs: tuple[str, ...]
+    """Parameters without a default."""
+    defaults: dict[str, Any]
+    """Defaults that are literals."""
+    marks: tuple[Mark, ...]
+    """See `asyncrl.algo.needs`; the one nearest to the function first."""
+
+    def needs(self, part: Mapping[str, Any]) -> frozenset[str]:
+        """Return the words of `needs.KNOWN` that hold for a part of a recipe (a name and parameters)."""
+        return words_of(self.marks, {**self.defaults, **part})
+
+    def beyond_group(self, part: Mapping[str, Any]) -> str | None:
+        """Return the key for which a part reads beyond a row's group: a parameter or "name"; None if it does not."""
+        for mark in self.marks:
+            if mark.decorator == "group_local":
+                return mark.failing({**self.defaults, **part})
+        return "name"
 
 
 def read(kind: str, name: str) -> Signature | None:
-    """Signature of a registered name or import path; None when the module only re-exports the function."""
+    """Signature of a registered name or import path; None when the module binds the name to no function of its own.
+
+    A function that the module imports from another is looked up there.
+    """
     module, function = locate(kind, name)
+    found = _lookup(kind, module, function)
+    # Each import leads to another file or, in a circle of imports, nowhere.
+    for _ in range(MAX_IMPORTS):
+        if not isinstance(found, str):
+            break
+        try:
+            module, function = locate(kind, found)
+            found = _lookup(kind, module, function)
+        except ConfigError:
+            # Importable all the same, such as a function of a compiled module.
+            return None
+    if not isinstance(found, ast.FunctionDef):
+        return None
+    args = found.args
+    pairs = list(zip(args.kwonlyargs, args.kw_defaults, strict=True))
+    return Signature(
+        params={arg.arg: arg.annotation for arg in args.kwonlyargs},
+        required=frozenset(arg.arg for arg, default in pairs if default is None),
+        defaults={arg.arg: ast.literal_eval(value) for arg, value in pairs if value and _is_literal(value)},
+        marks=tuple(_marks(f"algo.{kind}: {module}:{function}", found)),
+    )
+
+
+def _lookup(kind: str, module: str, function: str) -> Found:
     definitions = _definitions(kind, module)
     if function not in definitions:
         raise ConfigError(
             f"algo.{kind}: module {module} has no function {function!r}{did_you_mean(function, definitions)}"
         )
-    node = definitions[function]
-    if node is None:
-        return None
-    args = node.args
-    params = {arg.arg: arg.annotation for arg in args.kwonlyargs}
-    required = {
-        arg.arg for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True) if default is None
-    }
-    return Signature(params, frozenset(required), _needs(node))
+    return definitions[function]
 
 
 @functools.cache
-def _definitions(kind: str, module: str) -> dict[str, ast.FunctionDef | None]:
-    """Top-level functions of a module, with None for names it binds in another way."""
+def _definitions(kind: str, module: str) -> dict[str, Found]:
+    """What a module binds at its top level."""
     source = source_file(f"algo.{kind}", module)
     try:
         tree = ast.parse(source.read_text(encoding="utf-8"), str(source))
     except (SyntaxError, ValueError) as error:
         raise ConfigError(f"algo.{kind}: {source} cannot be read: {error}") from error
-    found: dict[str, ast.FunctionDef | None] = {}
+    package = module if source.name == "__init__.py" else module.rpartition(".")[0]
+    found: dict[str, Found] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             found[node.name] = node
         elif isinstance(node, ast.ImportFrom):
-            found |= dict.fromkeys(alias.asname or alias.name for alias in node.names)
+            above = _imported_module(node, "" if module.endswith(".py") else package)
+            for alias in node.names:
+                found[alias.asname or alias.name] = f"{above}:{alias.name}" if above else None
         elif isinstance(node, ast.ClassDef):
             found[node.name] = None
         elif isinstance(node, ast.Assign):
@@ -61,11 +107,42 @@ def _definitions(kind: str, module: str) -> dict[str, ast.FunctionDef | None]:
     return found
 
 
-def _needs(node: ast.FunctionDef) -> tuple[str, ...]:
-    for decorator in node.decorator_list:
-        if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") == "needs":
-            return tuple(arg.value for arg in decorator.args if isinstance(arg, ast.Constant))  # type: ignore[misc]
-    return ()
+def _imported_module(node: ast.ImportFrom, package: str) -> str:
+    """Return the whole name of the module that `from ... import` names, "" when it cannot be told."""
+    if not node.level:
+        return node.module or ""
+    above = package.split(".")[: len(package.split(".")) - node.level + 1]
+    return ".".join([*above, *([node.module] if node.module else [])]) if package else ""
+
+
+def _marks(where: str, node: ast.FunctionDef) -> list[Mark]:
+    found = []
+    for decorator in reversed(node.decorator_list):
+        call = decorator if isinstance(decorator, ast.Call) else None
+        named = call.func if call is not None else decorator
+        name = named.attr if isinstance(named, ast.Attribute) else getattr(named, "id", "")
+        if name not in DECORATORS:
+            continue
+        words = call.args if call is not None and name == "needs" else []
+        when = {str(keyword.arg): keyword.value for keyword in call.keywords} if call is not None else {}
+        unreadable = [value for value in (*words, *when.values()) if not _is_literal(value)]
+        if unreadable:
+            raise ConfigError(
+                f"{where}: @{name} must have literal arguments, got {ast.unparse(unreadable[0])}"
+            )
+        conditions = {key: ast.literal_eval(value) for key, value in when.items()}
+        implied = () if name == "group_local" else (name,)
+        given = tuple(ast.literal_eval(word) for word in words)
+        found.append(Mark(name, given if name == "needs" else implied, conditions))
+    return found
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except ValueError:
+        return False
+    return True
 
 
 def accepts(annotation: ast.expr | None, value: Any) -> bool:

@@ -18,9 +18,9 @@ from asyncrl.algo.objective import Objective
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.errors import ConfigError
 from asyncrl.train.auxiliary_weights import AveragedPolicy, BasePolicy, Frozen, Snapshots
+from asyncrl.train.batch_passes import BatchPasses
 from asyncrl.train.critic import Critic
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.needs import Needs
 from asyncrl.train.scoring import EngineScorer
 from asyncrl.train.step_batch import StepBatch, pad_rows
 
@@ -45,7 +45,7 @@ class StepTensors:
     rows: dict[str, Tensor] = field(default_factory=dict)
     """[B] by their `AdvantageBatch` name."""
     statistics: dict[str, Tensor] = field(default_factory=dict)
-    """Scalars of the whole step that some corrections read (`Objective.batch_statistics`)."""
+    """Scalars of the whole step that some corrections read (`Objective.step_statistics`)."""
     policy_logp: Tensor | None = None
     """[B,T] of the policy at the start of the step, where it was computed; the proximal one may be another."""
 
@@ -79,12 +79,11 @@ class Anchors:
         present = {
             "reference": self.reference,
             "teacher": self.teacher,
-            "ewma": self.average,
-            "snapshot": self.snapshots,
+            "average": self.average,
+            "snapshots": self.snapshots,
             "values": self.critic,
         }
-        wanted = {self.objective.needs_proximal} | self.objective.needs
-        wanted |= {"teacher"} if self.objective.needs_teacher else set()
+        wanted = self.objective.needs | ({"teacher"} if self.objective.needs_teacher else set())
         for name, model in present.items():
             if name in wanted and model is None:
                 raise ConfigError(f"the objective needs {name!r}, but no such model was loaded")
@@ -93,10 +92,10 @@ class Anchors:
         self, engine: TrainEngine, batch: StepBatch, settings: Any, num_minibatches: int
     ) -> StepTensors:
         """Compute what the objective reads over the whole batch. A collective."""
-        needs = Needs.of(self.objective, num_minibatches)
+        passes = BatchPasses.of(self.objective, num_minibatches)
         found = StepTensors()
-        if needs.policy_pass:
-            self._policy_pass(engine, batch, settings, needs, found)
+        if passes.policy:
+            self._policy_pass(engine, batch, settings, passes, found)
         self._proximal(engine, batch, settings, found)
         if self.critic is not None and self.critic.engine is not None:
             critic = self.critic
@@ -108,27 +107,27 @@ class Anchors:
         for name, model in (("reference", self.reference), ("teacher", self.teacher)):
             if model is not None and not (name == "teacher" and "teacher_logits" in self.objective.needs):
                 found.tensors[f"{name}_logp"] = self._frozen_logp(model, engine, batch, settings)
-        if needs.score_norms:
+        if passes.score_norms:
             found.rows["score_norms"] = score_norms(engine, batch, settings)
-        if self.objective.needs_batch_statistics or self.objective.shrinks_denominator:
-            found.statistics = self.objective.batch_statistics(self.whole_inputs(batch, found))
+        if self.objective.needs_step_statistics or self.objective.shrinks_denominator:
+            found.statistics = self.objective.step_statistics(self.whole_inputs(batch, found))
         return found
 
     def _policy_pass(
-        self, engine: TrainEngine, batch: StepBatch, settings: Any, needs: Needs, found: StepTensors
+        self, engine: TrainEngine, batch: StepBatch, settings: Any, passes: BatchPasses, found: StepTensors
     ) -> None:
         names = (
             "logp",
-            *needs.extras,
-            *(("values", "end_values") if needs.shared_values(self.critic) else ()),
+            *passes.extras,
+            *(("values", "end_values") if passes.shared_values(self.critic) else ()),
         )
         computed = whole_batch(
             engine, batch, settings,
             lambda ids, mask: engine.outputs(ids, mask, settings.temperature, names), names,
         )  # fmt: skip
         found.policy_logp = computed["logp"]
-        found.tensors |= {name: computed[name] for name in needs.extras}
-        if self.objective.needs_proximal in ("recompute", "none"):
+        found.tensors |= {name: computed[name] for name in passes.extras}
+        if not self.objective.needs_proximal or "step_start" in self.objective.needs:
             found.tensors["proximal_logp"] = computed["logp"]
         if "values" in computed:
             self._keep_values(found, computed)
@@ -138,15 +137,14 @@ class Anchors:
         found.rows["bootstrap_values"] = computed["end_values"]
 
     def _proximal(self, engine: TrainEngine, batch: StepBatch, settings: Any, found: StepTensors) -> None:
-        form = self.objective.needs_proximal
-        if form == "ewma" and self.average is not None:
+        if self.average is not None:
             model = self.average.model
             found.tensors["proximal_logp"] = whole_batch(
                 engine, batch, settings,
                 lambda ids, mask: model(ids.to(engine.device), mask.to(engine.device), settings.temperature),
                 ("logp",),
             )["logp"]  # fmt: skip
-        elif form == "snapshot" and self.snapshots is not None:
+        if self.snapshots is not None:
             found.tensors["snapshot_logp"] = self._snapshot_logp(engine, batch, settings)
 
     def _snapshot_logp(self, engine: TrainEngine, batch: StepBatch, settings: Any) -> Tensor:
@@ -269,7 +267,9 @@ def score_norms(engine: TrainEngine, batch: StepBatch, settings: Any) -> Tensor:
     Raises `ConfigError` under ZeRO-3, where no rank holds whole parameters.
     """
     if engine.train_config.zero_stage == 3:
-        raise ConfigError("algo.advantage.score: 'gradient' needs train.zero_stage below 3")
+        raise ConfigError(
+            "train.zero_stage: must be below 3 where algo.advantage reads the norm of each trajectory's gradient"
+        )
     module = engine.engine.module
     parameters = [p for p in module.model.parameters() if p.requires_grad]
     norms = torch.zeros(len(batch.trajectories), device=engine.device)

@@ -22,13 +22,15 @@ def load_trained(config: Config, objective: Objective, model: str) -> PolicyMode
 
 def load_anchors(config: Config, objective: Objective, engine: TrainEngine, model: str) -> Anchors:
     """Load the models that `objective` reads, each from where the recipe says. Call on every rank."""
-    dtype, form = config.model.dtype, objective.needs_proximal
+    dtype = config.model.dtype
     average = snapshots = None
-    if form == "ewma":
-        settings = objective.settings["proximal"]
+    if "average" in objective.needs:
         copy = _copy(config, model).to(engine.device)
-        average = AveragedPolicy(copy, settings.get("beta"), settings.get("reset_below", 0.9))
-    elif form == "snapshot":
+        params = objective.proximal_params
+        average = AveragedPolicy(
+            copy, **{key: params[key] for key in ("beta", "reset_below") if key in params}
+        )
+    if "snapshots" in objective.needs:
         snapshots = Snapshots(_copy(config, model).to(engine.device), config.buffer.max_staleness)
     return Anchors(
         objective,

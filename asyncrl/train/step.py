@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.inputs import LossInputs, NonFiniteError, Totals, count_totals
-from asyncrl.algo.loss.sat import order_quantile
 from asyncrl.algo.metrics import Metrics, merge, reduce_over_ranks
 from asyncrl.algo.objective import Objective
 from asyncrl.data.micro_batches import plan_micro_batches
@@ -203,7 +202,7 @@ def accumulate(
     """
     engine, objective, batch = step.engine, step.objective, step.batch
     totals = totals or _totals(step, rows)
-    statistics = _minibatch_statistics(step, rows)
+    statistics = _ratio_statistics(step, rows)
     lengths = [batch.trajectories[row].num_tokens for row in rows]
     units = [int(batch.group[row]) for row in rows] if "pairs" in objective.needs else None
     alike = [int(batch.group[row]) for row in rows] if engine.shares_prefixes else None
@@ -370,19 +369,22 @@ def _totals(step: Step, rows: Sequence[int]) -> Totals:
     return count_totals(mask, step.batch.group[list(rows)], horizon)
 
 
-def _minibatch_statistics(step: Step, rows: Sequence[int]) -> dict[str, Tensor]:
-    """Quantities of one optimizer step that must not depend on its cut into micro-batches (SAT's quantile)."""
-    loss = step.objective.settings["loss"]
-    if loss["name"] != "sat":
+def _ratio_statistics(step: Step, rows: Sequence[int]) -> dict[str, Tensor]:
+    """Measure what must not depend on the optimizer step's cut into micro-batches. A collective."""
+    objective, device = step.objective, step.engine.device
+    if not objective.needs_ratio_statistics:
         return {}
-    if "proximal_logp" not in step.tensors.tensors and step.objective.needs_proximal == "recompute":
-        return {"sat_quantile": torch.zeros((), device=step.engine.device)}
-    temperature = step.settings.temperature
-    logp = whole_batch(
-        step.engine, step.batch, step.settings,
-        lambda ids, mask: step.engine.outputs(ids, mask, temperature), ("logp",), list(rows),
-    )["logp"]  # fmt: skip
     whole = step.anchors.whole_inputs(step.batch, step.tensors)
-    whole = step.objective.with_proximal(dataclasses.replace(whole, logp=logp))
-    distance = whole.log_ratio[list(rows)][whole.mask[list(rows)]].abs()
-    return {"sat_quantile": order_quantile(distance, float(loss.get("quantile", 0.9))).to(step.engine.device)}
+    mask = whole.mask[list(rows)]
+    if "step_start" in objective.needs and "proximal_logp" not in step.tensors.tensors:
+        # The only optimizer step of the batch: the proximal policy is the current one.
+        log_ratio = torch.zeros(int(mask.sum()))
+    else:
+        temperature = step.settings.temperature
+        logp = whole_batch(
+            step.engine, step.batch, step.settings,
+            lambda ids, mask: step.engine.outputs(ids, mask, temperature), ("logp",), list(rows),
+        )["logp"]  # fmt: skip
+        inputs = objective.with_proximal(dataclasses.replace(whole, logp=logp))
+        log_ratio = inputs.log_ratio[list(rows)][mask]
+    return {name: value.to(device) for name, value in objective.ratio_statistics(log_ratio).items()}

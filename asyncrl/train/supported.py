@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncrl.algo.settings import needed, resolve_settings
+from asyncrl.algo import signature
+from asyncrl.algo.settings import needed, part_needs, resolve_settings
 from asyncrl.errors import ConfigError
-
-GROUP_LOCAL = (
-    *("grpo", "dr_grpo", "rloo", "opo", "passk", "maxrl", "mc_grpo", "reinforce", "remax", "mt_grpo"),
-    *("gigpo", "hgpo", "ui_s1", "tree"),
-)
-"""Advantages that read nothing beyond the row's own group."""
-WHOLE_BATCH_CORRECTIONS = ("m2po",)
 
 
 def check_supported(config: Any) -> dict[str, Any]:
@@ -39,9 +33,12 @@ def check_supported(config: Any) -> dict[str, Any]:
     if config.staleness_control.enabled:
         _check_staleness_control(config)
     check_schedule(config, settings)
-    check_group_tricks(config, words)
-    if settings["advantage"].get("score") == "gradient" and config.train.zero_stage == 3:
-        raise ConfigError("algo.advantage.score: 'gradient' needs train.zero_stage below 3, got 3")
+    check_group_tricks(config, words, settings["advantage"]["name"])
+    if "score_norms" in words and config.train.zero_stage == 3:
+        raise ConfigError(
+            f"train.zero_stage: algo.advantage={settings['advantage']} reads the norm of each trajectory's gradient, "
+            "which needs train.zero_stage below 3, got 3"
+        )
     return settings
 
 
@@ -58,7 +55,7 @@ def _check_staleness_control(config: Any) -> None:
         )
 
 
-def check_group_tricks(config: Any, words: frozenset[str]) -> None:
+def check_group_tricks(config: Any, words: frozenset[str], advantage: str) -> None:
     """Refuse branches and hints that a group cannot hold. Raises `ConfigError`."""
     rollout = config.rollout
     for name in ("branches", "hinted"):
@@ -70,7 +67,7 @@ def check_group_tricks(config: Any, words: frozenset[str]) -> None:
         if count and config.env.name == "agent":
             raise ConfigError(f"rollout.{name}: must be 0 with env.name='agent', which plays its own turns")
     if "branches" in words and not rollout.branches:
-        raise ConfigError("rollout.branches: must be above 0 for algo.advantage.name='tree', got 0")
+        raise ConfigError(f"rollout.branches: must be above 0 for algo.advantage.name={advantage!r}, got 0")
 
 
 def check_schedule(config: Any, settings: dict[str, Any]) -> None:
@@ -87,21 +84,18 @@ def check_schedule(config: Any, settings: dict[str, Any]) -> None:
         )
     if schedule != "periodic":
         return
-    advantage, corrections = settings["advantage"], settings["corrections"]
     whole = {
         f"train.num_minibatches={config.train.num_minibatches}": config.train.num_minibatches > 1,
-        f"algo.advantage.name={advantage['name']!r}": advantage["name"] not in GROUP_LOCAL,
-        "algo.advantage.std='batch'": advantage.get("std") == "batch",
-        f"algo.normalize.name={settings['normalize']['name']!r}": settings["normalize"]["name"] != "none",
-        "algo.loss.name='sat'": settings["loss"]["name"] == "sat",
+        **_beyond_group(settings, "advantage"),
+        **_beyond_group(settings, "normalize"),
+        f"algo.loss.name={settings['loss']['name']!r}": _measures_batch("loss", settings["loss"]),
         "algo.denominator='kept'": settings["denominator"] == "kept",
         "algo.lr_scaling": bool(settings["lr_scaling"]["power"]),
         "algo.kl.where='reward'": settings["kl"]["where"] == "reward",
         "a critic": "values" in needed(settings),
         **{
-            f"algo.corrections: {part['name']!r}": part["name"] in WHOLE_BATCH_CORRECTIONS
-            or bool(part.get("batch_normalize"))
-            for part in corrections
+            f"algo.corrections: {part['name']!r}": _measures_batch("correction", part)
+            for part in settings["corrections"]
         },
     }
     wrong = [name for name, reads in whole.items() if reads]
@@ -110,3 +104,15 @@ def check_schedule(config: Any, settings: dict[str, Any]) -> None:
             f"train.schedule: 'periodic' trains on groups as they arrive, which {wrong[0]} does not allow since it "
             "reads the whole batch; allowed: synchronous, one_step_off, asynchronous, partial"
         )
+
+
+def _beyond_group(settings: dict[str, Any], kind: str) -> dict[str, bool]:
+    """Return the key for which an advantage or a normalisation reads beyond a row's own group, and whether it does."""
+    part = settings[kind]
+    found = signature.read(kind, part["name"])
+    key = found.beyond_group(part) if found is not None else "name"
+    return {f"algo.{kind}.{key}={part.get(key)!r}": key is not None}
+
+
+def _measures_batch(kind: str, part: dict[str, Any]) -> bool:
+    return bool(part_needs(kind, part) & {"step_statistics", "ratio_statistics"})

@@ -384,7 +384,7 @@ class Trainer:
         stats = self.source.stats()
         return {
             **report.metrics,
-            "proximal": self.objective.needs_proximal,
+            "proximal": self.objective.proximal_form,
             "reward/mean": float(rewards.mean()),
             "reward/std": float(rewards.std()),
             **({"success/mean": float(np.mean(successes))} if successes else {}),

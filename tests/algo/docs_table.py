@@ -10,7 +10,7 @@ from typing import Any
 from asyncrl.algo.presets import PRESETS
 from asyncrl.algo.settings import DEFAULTS, needed, resolve_settings
 
-EVERYWHERE = {"proximal", "behavior"}
+EVERYWHERE = {"proximal", "behavior", "step_start"}
 
 
 def preset_table() -> str:

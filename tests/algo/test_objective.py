@@ -88,8 +88,8 @@ def test_statistics_of_the_step_make_batch_wide_corrections_independent_of_the_s
     fields = loss_fields(5, rows=8)
     corrections = [{"name": "m2po", "threshold": 0.05}, {"name": "token_tis", "batch_normalize": True}]
     objective = build(corrections=corrections)
-    assert objective.needs_batch_statistics
-    statistics = objective.batch_statistics(LossInputs(**fields))
+    assert objective.needs_step_statistics
+    statistics = objective.step_statistics(LossInputs(**fields))
     whole, _ = objective.correction_weight(LossInputs(**fields))
     halves = []
     for rows in (slice(0, 4), slice(4, 8)):
@@ -164,18 +164,21 @@ def test_shaping_is_added_to_the_reward():
 
 
 @pytest.mark.parametrize(
-    ("algo", "anchor"),
+    ("algo", "form", "word"),
     [
-        ({"preset": "grpo"}, "recompute"),
-        ({"preset": "ppo_ewma"}, "ewma"),
-        ({"preset": "decoupled_loglinear"}, "loglinear"),
-        ({"preset": "grpo", "proximal": "snapshot"}, "snapshot"),
-        ({"preset": "sft"}, "none"),
-        ({"preset": "kimi"}, "none"),
+        ({"preset": "grpo"}, "recompute", "step_start"),
+        ({"preset": "ppo_ewma"}, "ewma", "average"),
+        ({"preset": "decoupled_loglinear"}, "loglinear", ""),
+        ({"preset": "grpo", "proximal": "snapshot"}, "snapshot", "snapshots"),
+        ({"preset": "sft"}, "none", ""),
+        ({"preset": "kimi"}, "none", ""),
     ],
 )
-def test_the_objective_says_which_anchor_it_needs(algo, anchor):
-    assert build(**algo).needs_proximal == anchor
+def test_the_objective_says_which_proximal_policy_it_needs(algo, form, word):
+    objective = build(**algo)
+    assert objective.proximal_form == form
+    assert objective.needs & {"step_start", "average", "snapshots"} == ({word} if word else set())
+    assert objective.needs_proximal == (form != "none")
 
 
 def test_snapshots_split_the_ratio_of_policy_and_behavior_exactly():

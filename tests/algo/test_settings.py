@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.algo import registry, signature
+from asyncrl.algo.needs import marks_of
 from asyncrl.algo.presets import PRESETS
 from asyncrl.algo.settings import check, needed, resolve_settings
 from asyncrl.errors import ConfigError
@@ -80,12 +81,12 @@ def test_every_registered_function_exists():
             assert callable(registry.resolve(kind, name))
 
 
-def test_decorated_needs_match_what_the_source_says():
+def test_marks_match_what_the_source_says():
     for kind, names in registry.KINDS.items():
         for name in names:
             found = signature.read(kind, name)
             assert found is not None
-            assert getattr(registry.resolve(kind, name), "needs", ()) == found.needs
+            assert marks_of(registry.resolve(kind, name)) == found.marks
 
 
 def test_checking_imports_no_torch():

@@ -37,6 +37,9 @@ def test_every_preset_takes_a_finite_step_that_changes_the_weights(tiny_model, p
 
 CUT_MATTERS = [
     {"preset": "sat", "proximal": {"name": "behavior"}},
+    {"preset": "sat", "loss": "tests.algo.own_parts:adaptive_region", "proximal": {"name": "behavior"}},
+    {"preset": "grpo", "corrections": ["tests.algo.own_parts:second_moment"]},
+    {"preset": "ppo_ewma", "proximal": "tests.algo.own_parts:averaged"},
     {"preset": "online_dpo"},
     {"preset": "ppo", "critic": {"trunk": "shared"}},
     {"preset": "grpo", "denominator": "kept", "corrections": [{"name": "icepop", "low": 0.98, "high": 1.02}]},

@@ -25,7 +25,7 @@ from asyncrl.algo.advantage.steps import (
 )
 from asyncrl.algo.batch import AdvantageBatch
 from asyncrl.algo.groups import group_index
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import group_local, needs
 
 
 def anchor_groups(prompt: Tensor, observations: list[str]) -> Tensor:
@@ -39,6 +39,7 @@ def flat_observations(batch: AdvantageBatch) -> list[str]:
 
 
 @needs("turns", "observations")
+@group_local
 def gigpo(
     batch: AdvantageBatch,
     *,

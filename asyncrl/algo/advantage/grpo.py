@@ -31,6 +31,7 @@ from asyncrl.algo.groups import (
     group_std,
     leave_one_out_deviation,
 )
+from asyncrl.algo.needs import group_local
 from asyncrl.algo.ops import to_tokens
 
 
@@ -82,6 +83,7 @@ def leave_one_out_std(x: Tensor, group: Tensor, ddof: int = 1) -> Tensor:
     return result
 
 
+@group_local(std=("group", "leave_one_out", "none"))
 def grpo(
     batch: AdvantageBatch,
     *,

@@ -27,7 +27,7 @@ from asyncrl.algo.advantage.steps import (
 )
 from asyncrl.algo.batch import AdvantageBatch
 from asyncrl.algo.groups import group_index, group_size
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import group_local, needs
 
 
 def histories(
@@ -80,6 +80,7 @@ def history_levels(
 
 
 @needs("turns", "observations")
+@group_local
 def hgpo(
     batch: AdvantageBatch,
     *,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from asyncrl.algo.batch import AdvantageBatch
 from asyncrl.algo.groups import group_mean
+from asyncrl.algo.needs import group_local
 from asyncrl.algo.ops import to_tokens
 
 
@@ -22,6 +23,7 @@ def maxrl_scores(rewards: Tensor, group: Tensor, eps: float = 0.0) -> Tensor:
     return torch.where(mean > 0, (rewards - mean) / scale, 0.0)
 
 
+@group_local
 def maxrl(batch: AdvantageBatch, *, eps: float = 0.0) -> Tensor:
     """[B,T] MaxRL advantages."""
     return to_tokens(maxrl_scores(batch.returns, batch.group, eps), batch.mask)

@@ -20,6 +20,7 @@ from torch import Tensor
 from asyncrl.algo.batch import AdvantageBatch, AdvantageOutputs
 from asyncrl.algo.groups import dense
 from asyncrl.algo.metrics import mean_over
+from asyncrl.algo.needs import group_local
 from asyncrl.algo.ops import to_tokens
 
 
@@ -56,6 +57,7 @@ def median_centred(
     return MedianCentred(advantages, median, mad, pivot, rewards.numel() / max(nonzero, 1))
 
 
+@group_local
 def mc_grpo(
     batch: AdvantageBatch,
     *,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from asyncrl.algo.advantage.grpo import grpo_scores
 from asyncrl.algo.batch import AdvantageBatch
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import group_local, needs
 
 
 def turn_credit(
@@ -37,6 +37,7 @@ def first_result_position(turn_ids: Tensor) -> Tensor:
 
 
 @needs("turns")
+@group_local
 def mt_grpo(batch: AdvantageBatch, *, coef: float = 1.0, eps: float = 1e-4, ddof: int = 1) -> Tensor:
     """[B,T] MT-GRPO advantages."""
     earlier = [sum(turns[:-1]) for turns in batch.need("turn_rewards")]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from asyncrl.algo.batch import AdvantageBatch, AdvantageOutputs
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import group_local, needs
 from asyncrl.algo.ops import reward_to_go
 
 
@@ -21,6 +21,7 @@ def remax_advantages(token_rewards: Tensor, mask: Tensor, greedy_rewards: Tensor
 
 
 @needs("greedy")
+@group_local
 def remax(batch: AdvantageBatch) -> AdvantageOutputs:
     """[B,T] ReMax advantages."""
     return AdvantageOutputs(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from asyncrl.algo.advantage.grpo import grpo_scores
 from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.needs import group_local
 from asyncrl.algo.ops import to_tokens
 
 
@@ -21,6 +22,7 @@ def rloo_scores(rewards: Tensor, group: Tensor, singleton: str = "zero") -> Tens
     return grpo_scores(rewards, group, mean="leave_one_out", std="none", singleton=singleton)
 
 
+@group_local
 def rloo(batch: AdvantageBatch, *, singleton: Literal["zero", "raw"] = "zero") -> Tensor:
     """[B,T] leave-one-out advantages."""
     return to_tokens(rloo_scores(batch.returns, batch.group, singleton), batch.mask)

@@ -16,7 +16,7 @@ from torch import Tensor
 from asyncrl.algo.advantage.steps import centred_in_groups, episode_advantage, step_rows, steps_to_tokens
 from asyncrl.algo.batch import AdvantageBatch
 from asyncrl.algo.groups import group_index
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import group_local, needs
 
 
 def matched_returns(step_reward: Tensor, traj: Tensor, matches: Tensor, gamma: float) -> Tensor:
@@ -40,6 +40,7 @@ def index_groups(prompt: Tensor, step_index: Tensor) -> Tensor:
 
 
 @needs("turns", "matches")
+@group_local
 def ui_s1(
     batch: AdvantageBatch,
     *,

@@ -73,6 +73,8 @@ def _score_norms(batch: AdvantageBatch, score: str) -> Tensor:
 
 
 @needs("behavior", "proximal")
+@needs("sum_pi_squared", score="logit")
+@needs("score_norms", score="gradient")
 def vcpo(
     batch: AdvantageBatch,
     *,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.inputs import LossInputs
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import needs, step_statistics
 
 
 def m2po_kept_count(ordered: Tensor, threshold: float) -> int:
@@ -41,7 +41,13 @@ def m2po_mask(squared: Tensor, mask: Tensor, threshold: float) -> Tensor:
     return kept.view_as(mask)
 
 
+def cutoff_of_step(inputs: LossInputs, threshold: float) -> dict[str, Tensor]:
+    """The cut of the whole step, for `step_statistics`."""
+    return {"m2po_cutoff": m2po_cutoff(inputs.mismatch_log_ratio**2, inputs.mask, threshold)}
+
+
 @needs("behavior")
+@step_statistics(cutoff_of_step)
 def m2po(inputs: LossInputs, *, threshold: float = 0.04) -> Tensor:
     """[B,T] 1 for kept tokens, 0 for dropped ones."""
     squared = inputs.mismatch_log_ratio**2

@@ -16,11 +16,18 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.inputs import LossInputs
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import needs, step_statistics
 from asyncrl.algo.ops import bounded_ratio, masked_mean, sequence_log_ratio, to_tokens
 
 
+def mean_of_step(inputs: LossInputs, cap: float, low: float) -> dict[str, Tensor]:
+    """The mean weight of the whole step, for `step_statistics`."""
+    weight = bounded_ratio(inputs.mismatch_log_ratio).clamp(low, cap)
+    return {"token_tis_mean": masked_mean(weight, inputs.mask)}
+
+
 @needs("behavior")
+@step_statistics(mean_of_step, batch_normalize=True)
 def token_tis(
     inputs: LossInputs, *, cap: float = 2.0, low: float = 0.0, batch_normalize: bool = False
 ) -> Tensor:

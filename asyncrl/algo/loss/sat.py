@@ -19,7 +19,7 @@ from torch import Tensor
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.loss.ppo import clipped_surrogate, ratio_metrics
 from asyncrl.algo.metrics import mean_over
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import needs, ratio_statistics
 from asyncrl.algo.ops import bounded_ratio
 
 
@@ -44,7 +44,13 @@ def trust_bounds(
     return 1 - eps_low * shrink(-distance), 1 + eps_high * shrink(distance), gated
 
 
+def quantile_of_ratios(log_ratio: Tensor, quantile: float) -> dict[str, Tensor]:
+    """The radius of one optimizer step, for `ratio_statistics`; `log_ratio` [N]."""
+    return {"sat_quantile": order_quantile(log_ratio.abs(), quantile)}
+
+
 @needs("proximal")
+@ratio_statistics(quantile_of_ratios)
 def sat(
     inputs: LossInputs, *, eps_low: float = 0.2, eps_high: float = 0.2, quantile: float = 0.9
 ) -> LossOutputs:

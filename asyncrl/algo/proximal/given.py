@@ -16,16 +16,19 @@ from asyncrl.algo.inputs import LossInputs
 from asyncrl.algo.needs import needs
 
 
+@needs("step_start")
 def recompute(inputs: LossInputs) -> Tensor:
     """[B,T] log-probabilities of the policy at the start of the step."""
     return inputs.need("proximal_logp")
 
 
+@needs("snapshots")
 def snapshot(inputs: LossInputs) -> Tensor:
     """[B,T] log-probabilities recomputed with the weights of the version that sampled the token."""
     return inputs.need("snapshot_logp")
 
 
+@needs("average")
 def ewma(inputs: LossInputs, *, beta: float | None = None, reset_below: float = 0.9) -> Tensor:
     """[B,T] log-probabilities of the averaged policy (PPO-EWMA).
 
