@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from asyncrl.algo.needs import marks_of
 from asyncrl.algo.objective import build_objective
+from asyncrl.algo.registry import ADVANTAGES, resolve
 from asyncrl.train.step_batch import advantage_batch, build_step_batch
-from asyncrl.train.supported import GROUP_LOCAL
 from tests.train.factories import batch_of_groups, group
 from tests.train.one_step import make_engine, make_stream, snapshot, step_once, stream_once
 
@@ -16,6 +17,11 @@ AGGREGATIONS = [
     "token_mean", "token_sum", "seq_mean_token_mean", "seq_mean_token_sum", "trl_grpo", "row_mean_token_sum",
     "prompt_mean", "prompt_mean_token_sum",
 ]  # fmt: skip
+GROUP_LOCAL = [
+    name
+    for name in ADVANTAGES
+    if any(mark.decorator == "group_local" for mark in marks_of(resolve("advantage", name)))
+]
 
 
 def assert_same(model, budget=10**6, **algo):
