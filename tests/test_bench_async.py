@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+from asyncrl.data.codec import decode_group
 from asyncrl.data.table import TrajectoryTable
 from asyncrl.types import Group, Status, Task, Trajectory, Turn
 from tests.scripts import load_script
@@ -117,8 +118,9 @@ def test_recorded_batches_are_those_that_were_trained(tmp_path):
     table.write(2, groups[1:])
     table.write(1, groups)
     batches = load_script("bench/trainer_alone").RecordedBatches(tmp_path)
-    assert [[group.id for group in batches.take(step, 0.0)] for step in (0, 1)] == [["g1", "g2"], ["g2"]]
-    first = batches.take(0, 0.0)[0]
+    taken = [[decode_group(body) for body in batches.take(step, 0.0)] for step in (0, 1)]
+    assert [[group.id for group in groups] for groups in taken] == [["g1", "g2"], ["g2"]]
+    first = taken[0][0]
     assert (first.task.id, first.version, len(first.trajectories)) == ("a", 2, 2)
     found = first.trajectories[1]
     for name in ("token_ids", "loss_mask", "behavior_logprobs", "versions"):

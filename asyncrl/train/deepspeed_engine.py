@@ -15,6 +15,7 @@ from deepspeed.runtime.zero.stage_1_and_2 import INITIAL_MICRO_STEP_ID
 from torch import Tensor, nn
 
 from asyncrl.config import TrainConfig
+from asyncrl.data.codec import pack, unpack
 from asyncrl.train.lora import has_adapter, merged, published
 from asyncrl.train.prefix_tree import takes_trees
 
@@ -176,6 +177,13 @@ class TrainEngine:
             buffer = torch.empty(int(size), dtype=torch.uint8, device=self.device)
         dist.broadcast(buffer, src=source)
         return buffer.cpu().numpy().tobytes()
+
+    def broadcast(self, message: Any, source: int = 0) -> Any:
+        """Send one rank's plain data (what msgpack carries) to every rank; with one rank nothing is copied."""
+        if self.num_ranks == 1:
+            return message
+        body = self.broadcast_bytes(pack(message) if self.rank == source else None, source)
+        return unpack(body)
 
     def barrier(self) -> None:
         if self.num_ranks > 1:

@@ -23,8 +23,7 @@ from asyncrl.config import TrustConfig
 from asyncrl.train.auxiliary_models import whole_batch
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.earlier import load_earlier, readable
-from asyncrl.train.step_batch import StepBatch, build_step_batch, pad_rows
-from asyncrl.types import Group
+from asyncrl.train.step_batch import StepBatch, pad_rows
 
 MIN_TOKENS = 16
 """A mean over fewer tokens proves nothing."""
@@ -46,20 +45,19 @@ class Comparison:
 
 def compare(
     engine: TrainEngine,
-    groups: Sequence[Group],
-    step: int,
-    max_staleness: int,
+    batch: StepBatch,
     trust: TrustConfig,
     settings: Any,
     weights_dir: Path | None = None,
 ) -> list[Comparison]:
-    """Compare a sample of the groups' tokens with the policies that sampled them. A collective; equal on every rank.
+    """Compare a sample of the batch's tokens with the policies that sampled them. A collective; equal on every rank.
 
-    weights_dir: where the weights of earlier versions may be found; None compares the tokens of version `step` alone.
+    weights_dir: where the weights of earlier versions may be found; None compares the tokens of the step's own version
+    alone.
     """
     if not (trust.max_logp_error or trust.max_token_error) or not trust.sample_tokens:
         return []
-    batch = build_step_batch(groups, step, max_staleness)
+    step = batch.step
     there = {int(v) for t in batch.trajectories for v in set(t.versions[t.loss_mask].tolist())}
     earlier = readable(engine, weights_dir, there - {step})
     rows = _sample(batch, [step, *earlier], trust.sample_tokens)
@@ -68,7 +66,6 @@ def compare(
     errors = torch.full((len(batch.trajectories), max(batch.lengths)), torch.nan)
     for version in (step, *earlier):
         _measure(errors, engine, batch, rows, version, settings, weights_dir)
-    ordered = sorted(groups, key=lambda group: group.task.id)
     found = []
     for index in sorted({int(batch.group[row]) for row in rows}):
         chosen = [row for row in rows if int(batch.group[row]) == index]
@@ -79,9 +76,21 @@ def compare(
         versions = _versions(batch, chosen, errors.shape[1])
         num_earlier = int((compared & (versions < step)).sum())
         found.append(
-            Comparison(ordered[index].id, len(values), float(values.mean()), float(values.max()), num_earlier)
+            Comparison(
+                batch.groups[index].id, len(values), float(values.mean()), float(values.max()), num_earlier
+            )
         )
     return found
+
+
+def comparison_metrics(found: Sequence[Comparison]) -> dict[str, float]:
+    """What the metrics file holds of a batch's comparisons."""
+    return {
+        "trust/error": max((one.error for one in found), default=0.0),
+        "trust/worst_token": max((one.worst for one in found), default=0.0),
+        "trust/tokens": sum(one.num_tokens for one in found),
+        "trust/earlier_tokens": sum(one.num_earlier for one in found),
+    }
 
 
 def _measure(

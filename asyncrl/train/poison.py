@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,7 @@ from asyncrl.train.full_state import WEIGHT, gather_state, load_state
 from asyncrl.train.models import load_anchors, load_trained
 from asyncrl.train.nested_state import join, split
 from asyncrl.train.step import StepReport, StepSettings, train_step
-from asyncrl.train.step_batch import build_step_batch
-from asyncrl.types import Group
+from asyncrl.train.step_batch import StepBatch, build_step_batch
 
 log = logging.getLogger("asyncrl.train")
 
@@ -49,16 +48,16 @@ class PoisonFolder:
 
     def save(
         self,
-        version: int,
-        groups: Mapping[str, str],
-        batch: Sequence[Group],
+        batch: StepBatch,
+        wrong: Mapping[str, str],
         engines: Mapping[str, TrainEngine],
         state: Mapping[str, Any],
     ) -> Path | None:
-        """Keep the groups (id to what is wrong) of the step that starts at `version`; return the file on rank 0.
+        """Keep the groups of a batch that are wrong (id to what is wrong with it); return the file on rank 0.
 
         engines: those that the step trains, by name, as they are before it. A disk that refuses is logged.
         """
+        version = batch.step
         tensors: dict[str, Tensor] = {}
         first = False
         for name, engine in engines.items():
@@ -67,13 +66,13 @@ class PoisonFolder:
             tensors |= {f"{ENGINES}{name}/{key}": tensor for key, tensor in kept.items()}
         if not first:
             return None
-        bodies = pack([encode_group(group) for group in batch if group.id in groups])
+        bodies = pack([encode_group(group) for group in batch.groups if group.id in wrong])
         tensors["groups"] = torch.frombuffer(bytearray(bodies), dtype=torch.uint8)
         about = {
             "version": version,
             "model": self.model,
             "config": self.config.model_dump(mode="json"),
-            "wrong": dict(groups),
+            "wrong": dict(wrong),
             "state": split(dict(state), tensors, "state"),
         }
         path = self.folder / f"step-{version:06d}.safetensors"
@@ -124,8 +123,7 @@ def replay(path: Path) -> Replayed:
     )
     rate = scheduled_rate(config.train, about["version"])
     report = train_step(engine, objective, anchors, batch, settings, rate, controls)
-    ids = [group.id for group in sorted(groups, key=lambda group: group.task.id)]
-    return Replayed(report, ids, about["wrong"])
+    return Replayed(report, [group.id for group in batch.groups], about["wrong"])
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

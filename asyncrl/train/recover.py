@@ -17,7 +17,6 @@ import shutil
 from pathlib import Path
 from typing import Any, Protocol
 
-from asyncrl.data.codec import pack, unpack
 from asyncrl.errors import InputError
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.train.deepspeed_engine import TrainEngine
@@ -61,8 +60,8 @@ def recover(
     plan = None
     if engine.rank == 0:
         assert source is not None
-        plan = pack(_plan(source.stats(), checkpointer.folder))
-    decided = unpack(engine.broadcast_bytes(plan))
+        plan = _plan(source.stats(), checkpointer.folder)
+    decided = engine.broadcast(plan)
     version = decided["version"]
     if decided["path"]:
         trainer.load_state_dict(checkpointer.load(Path(decided["path"])).extra)

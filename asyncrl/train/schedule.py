@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from asyncrl.data.codec import decode_group, encode_group, pack, unpack
+from asyncrl.data.codec import decode_group
 from asyncrl.errors import DeadlineError
+from asyncrl.train.step_record import StepTimes
 from asyncrl.train.stream import StreamedStep
 from asyncrl.types import Group
 
@@ -18,37 +19,40 @@ SETTLE_EVERY_S = 0.02
 class PeekSource(Protocol):
     """The part of the buffer that shows a step's groups before the batch is complete."""
 
-    def peek(self, step: int, seen: Sequence[str], wait_s: float) -> tuple[Sequence[Group], bool]: ...
+    def peek(self, step: int, seen: Sequence[str], wait_s: float) -> tuple[Sequence[bytes], bool]: ...
 
 
 def gather(
     streamed: StreamedStep,
     source: PeekSource | None,
+    times: StepTimes,
     timeout_s: float,
     asked_to_stop: Callable[[], bool] = lambda: False,
     look_s: float = float("inf"),
-) -> float:
-    """Add groups as they become ready until the batch is complete or `timeout_s` passed; return the seconds waited.
+) -> dict[bytes, Group]:
+    """Add groups as they become ready until the batch is complete or `timeout_s` passed.
 
-    A collective; `source` and `asked_to_stop`, which is asked every `look_s`, are rank 0's.
+    Return the groups by their encoded form. A collective; `source` and `asked_to_stop`, which is asked every `look_s`,
+    are rank 0's.
     """
-    engine, waited_s = streamed.engine, 0.0
-    deadline = time.monotonic() + timeout_s
-    while True:
-        start = time.perf_counter()
-        message = None
-        if engine.rank == 0:
-            assert source is not None
-            left_s = max(0.0, deadline - time.monotonic())
-            groups, complete = source.peek(streamed.version, streamed.seen, min(left_s, look_s))
-            over = complete or left_s <= 0 or asked_to_stop()
-            message = pack({"groups": [encode_group(g) for g in groups], "over": over})
-        answer = unpack(engine.broadcast_bytes(message))
-        waited_s += time.perf_counter() - start
-        if answer["groups"]:
-            streamed.add([decode_group(body) for body in answer["groups"]])
-        if answer["over"]:
-            return waited_s
+    engine, deadline = streamed.engine, time.monotonic() + timeout_s
+    arrived: dict[bytes, Group] = {}
+    over = False
+    while not over:
+        with times.waiting():
+            shown = None
+            if engine.rank == 0:
+                assert source is not None
+                left_s = max(0.0, deadline - time.monotonic())
+                bodies, complete = source.peek(streamed.version, streamed.seen, min(left_s, look_s))
+                shown = (bodies, complete or left_s <= 0 or asked_to_stop())
+            bodies, over = engine.broadcast(shown)
+        with times.training():
+            new = {body: decode_group(body) for body in bodies}
+            if new:
+                streamed.add(list(new.values()))
+            arrived |= new
+    return arrived
 
 
 def settle(stats: Callable[[], dict[str, Any]], timeout_s: float) -> None:

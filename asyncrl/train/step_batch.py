@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,17 +19,33 @@ from asyncrl.types import GREEDY_REWARD, Group, Status, Trajectory
 
 @dataclass(frozen=True)
 class StepBatch:
-    """All usable trajectories of one step, in a fixed order, with their group indices."""
+    """All usable trajectories of one step, in a fixed order, with their group indices.
+
+    Everything that speaks of a row or a group by its number means its place in here.
+    """
 
     trajectories: tuple[Trajectory, ...]
     group: Tensor
     """[B] index of each row's group, 0..P-1."""
     step: int
     """Version at the start of the step that trains this batch."""
+    groups: tuple[Group, ...] = ()
+    """[P] the groups; empty where the rows come from none, as in a supervised phase."""
 
     @property
     def lengths(self) -> list[int]:
         return [t.num_tokens for t in self.trajectories]
+
+    @cached_property
+    def lags(self) -> Counter[int]:
+        """Number of sampled tokens by lag: the version that trains them minus the version that sampled them."""
+        lags: Counter[int] = Counter()
+        for trajectory in self.trajectories:
+            sampled = trajectory.versions[trajectory.loss_mask]
+            values, counts = np.unique(self.step - sampled, return_counts=True)
+            for value, number in zip(values.tolist(), counts.tolist(), strict=True):
+                lags[int(value)] += int(number)
+        return lags
 
     @cached_property
     def whole(self) -> Rows:
@@ -58,12 +75,13 @@ def build_step_batch(groups: Sequence[Group], step: int, max_staleness: int) -> 
     """
     trajectories: list[Trajectory] = []
     index: list[int] = []
-    for number, group in enumerate(sorted(groups, key=lambda g: g.task.id)):
+    ordered = tuple(sorted(groups, key=lambda g: g.task.id))
+    for number, group in enumerate(ordered):
         for trajectory in sorted(group.usable, key=lambda t: t.episode_index):
             _check_versions(trajectory, step, max_staleness)
             trajectories.append(trajectory)
             index.append(number)
-    return StepBatch(tuple(trajectories), torch.tensor(index, dtype=torch.long), step)
+    return StepBatch(tuple(trajectories), torch.tensor(index, dtype=torch.long), step, ordered)
 
 
 def _check_versions(trajectory: Trajectory, step: int, max_staleness: int) -> None:

@@ -8,7 +8,6 @@ same gradient as the whole batch's, for every aggregation in `asyncrl.algo.aggre
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -38,7 +37,6 @@ class StreamedStep:
     kl_coef: float
     seen: list[str] = field(default_factory=list)
     """Leases of the groups that are in the gradient."""
-    busy_s: float = 0.0
     _parts: list[Metrics] = field(default_factory=list)
     _estimates: list[Metrics] = field(default_factory=list)
     _totals: Totals = field(default_factory=lambda: Totals(0, 0, 0, 0.0, 0))
@@ -47,7 +45,6 @@ class StreamedStep:
 
     def add(self, groups: Sequence[Group]) -> None:
         """Add the gradients of these groups."""
-        start = time.perf_counter()
         self.seen += [group.id for group in groups]
         batch = build_step_batch(groups, self.version, 0)
         tensors = self.anchors.step_tensors(self.engine, batch, self.settings, 1)
@@ -64,7 +61,6 @@ class StreamedStep:
             self._parts += parts
             self._totals = added(self._totals, counted)
             self._last = step
-        self.busy_s += time.perf_counter() - start
 
     def finish(self, groups: Sequence[Group]) -> StepReport | None:
         """Take the optimizer's step on exactly `groups`.
@@ -72,7 +68,6 @@ class StreamedStep:
         None, with the gradient forgotten, when they are not those that were added, when nothing of them is trained or
         when something was not finite: the whole batch is then to be trained as if nothing had been streamed.
         """
-        start = time.perf_counter()
         missing = [group for group in groups if group.id not in self.seen]
         if missing:
             self.add(missing)
@@ -87,7 +82,6 @@ class StreamedStep:
         merged = reduce_over_ranks(merge(self._parts), self.engine.all_reduce)
         metrics = self.objective.report(divided(merged, divide_by) | merge(self._estimates))
         metrics |= {"grad_norm": norm, "learning_rate": self.learning_rate}
-        self.busy_s += time.perf_counter() - start
         return StepReport(metrics, int(self._totals.num_tokens), int(self._totals.num_rows))
 
     def abandon(self) -> None:

@@ -10,30 +10,27 @@ last: it marks the batch trained and frees its slots, so a crash before it repla
 from __future__ import annotations
 
 import logging
-import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
-from asyncrl.data.codec import decode_group, encode_group, pack, unpack
+from asyncrl.data.codec import decode_group
 from asyncrl.errors import DeadlineError, StopError
 from asyncrl.train.auxiliary_models import Anchors
 from asyncrl.train.controls import make_controls, scheduled_rate
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.logprob_check import Comparison, compare, refuted
+from asyncrl.train.logprob_check import Comparison, compare, comparison_metrics, refuted
 from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.resume import Checkpointer
 from asyncrl.train.schedule import gather, settle
 from asyncrl.train.sft_phase import SftPhase
 from asyncrl.train.step import StepReport, StepSettings, train_step
 from asyncrl.train.step_batch import StepBatch, build_step_batch
+from asyncrl.train.step_record import RunTotals, StepRecord, StepTimes
 from asyncrl.train.stream import StreamedStep
 from asyncrl.types import Group
 from asyncrl.weights.publish import PublishReport
@@ -45,13 +42,13 @@ STOP_LOOK_S = 2.0
 
 
 class BatchSource(Protocol):
-    """The part of the buffer the trainer uses, synchronous, on rank 0."""
+    """The part of the buffer the trainer uses, synchronous, on rank 0. Groups come as they were encoded."""
 
-    def take(self, step: int, wait_s: float) -> Sequence[Group] | None:
+    def take(self, step: int, wait_s: float) -> Sequence[bytes] | None:
         """Groups of the batch of `step`; [] when the plan is exhausted; None when `wait_s` passed first."""
         ...
 
-    def peek(self, step: int, seen: Sequence[str], wait_s: float) -> tuple[Sequence[Group], bool]: ...
+    def peek(self, step: int, seen: Sequence[str], wait_s: float) -> tuple[Sequence[bytes], bool]: ...
 
     def commit(self, version: int) -> None: ...
 
@@ -70,23 +67,14 @@ class Publisher(Protocol):
     def publish(self, version: int, engine: TrainEngine) -> PublishReport: ...
 
 
-@dataclass(slots=True)
-class Totals:
-    """Accumulates what the run's summary reports."""
+class Taken(NamedTuple):
+    """What rank 0 got from the buffer."""
 
-    steps: int = 0
-    trained_groups: int = 0
-    trained_tokens: int = 0
-    lags: Counter[int] = field(default_factory=Counter)
-    """Sampled tokens trained, by lag in versions."""
-    pauses_s: list[float] = field(default_factory=list)
-    busy_s: float = 0.0
-    wait_s: float = 0.0
-    publish_s: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values; `asdict` alone would count the pairs of a Counter."""
-        return asdict(self) | {"lags": dict(self.lags)}
+    groups: Sequence[bytes] = ()
+    """Encoded; none at the end of the plan."""
+    timed_out: bool = False
+    stop: bool = False
+    """Whether the trainer was asked to stop while it waited."""
 
 
 class Trainer:
@@ -100,7 +88,7 @@ class Trainer:
         anchors: Anchors,
         source: BatchSource | None,
         publisher: Publisher,
-        on_step: Callable[[int, dict[str, Any], Sequence[Group]], None] = lambda *_: None,
+        on_step: Callable[[int, dict[str, Any]], None] = lambda *_: None,
         checkpointer: Checkpointer | None = None,
         poison: PoisonFolder | None = None,
         asked_to_stop: Callable[[], bool] = lambda: False,
@@ -126,9 +114,9 @@ class Trainer:
         """Where the publisher leaves the weights of the version before, to check what that one sampled."""
         self.controls = make_controls(config, objective)
         self.sft_phase = SftPhase(config.sft_phase)
-        self.totals = Totals()
-        self.trusted: list[Comparison] = []
-        """What the newest batch's log-probabilities were found to be."""
+        self.totals = RunTotals()
+        self.comparisons: list[Comparison] = []
+        """How the newest batch's log-probabilities compare with the trainer's."""
         self.settings = StepSettings(
             temperature=config.rollout.temperature,
             micro_batch_tokens=config.train.micro_batch_tokens,
@@ -137,127 +125,165 @@ class Trainer:
         )
 
     def run(self, start: int = 0) -> int:
-        """Train from version `start` until the recipe's steps or the plan are done, or it is asked to stop; return the
-        version."""
+        """Train from version `start` to the end of the recipe's steps or of the plan, or until it is asked to stop.
+
+        Return the version.
+        """
         version = start
         self.anchors.before_run(self.engine, version)
         while version < self.config.train.num_steps:
-            streamed, streaming_s = self._stream(version)
-            groups, wait_s = self._take(version)
-            if not groups:
-                if streamed is not None:
-                    streamed.abandon()
+            times = StepTimes()
+            streamed, arrived = self._stream(version, times)
+            batch = self._take(version, arrived, times)
+            accepted = batch is not None and self._logprobs_agree(batch)
+            if streamed is not None and not accepted:
+                streamed.abandon()
+            if batch is None:
                 break
-            if not self._trusted(version, groups):
-                if streamed is not None:
-                    streamed.abandon()
-                continue
-            self._one_step(version, groups, wait_s + streaming_s, streamed)
-            version += 1
+            if accepted:
+                self._one_step(batch, streamed, times)
+                version += 1
         return version
 
-    def _stream(self, version: int) -> tuple[StreamedStep | None, float]:
-        """Under the periodic schedule train on groups as they come; return the open step and the seconds waited."""
+    def _one_step(self, batch: StepBatch, streamed: StreamedStep | None, times: StepTimes) -> None:
+        version = batch.step + 1
+        with times.training():
+            report = self._train(batch, streamed)
+        self._settle(times)
+        with times.publishing():
+            published = self._publish(version, batch)
+            self._steer(report)
+        step = StepRecord(batch, report, published, times)
+        self.totals.add(step)
+        report.metrics |= self._checkpoint(version)
+        if self.engine.rank == 0:
+            self.on_step(version, self._metrics(step))
+
+    def _stream(self, version: int, times: StepTimes) -> tuple[StreamedStep | None, Mapping[bytes, Group]]:
+        """Under the periodic schedule train on groups as they arrive; return the open step and those groups."""
         if self.config.train.schedule != "periodic":
-            return None, 0.0
+            return None, {}
         streamed = StreamedStep(
             self.engine, self.objective, self.anchors, self.settings, version,
             scheduled_rate(self.config.train, version), self.controls.kl.coef,
         )  # fmt: skip
-        wait_s = gather(
-            streamed, self.source, self.config.buffer.wait_timeout_s, self.asked_to_stop, STOP_LOOK_S
-        )
-        return streamed, wait_s
+        timeout_s = self.config.buffer.wait_timeout_s
+        return streamed, gather(streamed, self.source, times, timeout_s, self.asked_to_stop, STOP_LOOK_S)
 
-    def _trained(
-        self, version: int, batch: StepBatch, groups: Sequence[Group], streamed: StreamedStep | None
-    ) -> StepReport:
-        """Take the step that was streamed, or where that cannot be, the whole batch's."""
-        report = streamed.finish(groups) if streamed is not None else None
-        return report or train_step(
-            self.engine, self.objective, self.anchors, batch, self.settings, scheduled_rate(self.config.train, version),
-            self.controls, lambda found: self._set_aside(version, groups, found),
-        )  # fmt: skip
+    def _take(self, version: int, arrived: Mapping[bytes, Group], times: StepTimes) -> StepBatch | None:
+        """Return the batch on every rank; None at the end of the plan, or when the trainer was asked to stop.
 
-    def _one_step(
-        self, version: int, groups: Sequence[Group], wait_s: float, streamed: StreamedStep | None
-    ) -> None:
-        start = time.perf_counter()
-        batch = build_step_batch(groups, version, self.config.buffer.max_staleness)
-        streamed_s = streamed.busy_s if streamed is not None else 0.0
-        report = self._trained(version, batch, groups, streamed)
-        report.metrics |= self.sft_phase.after_step(self.engine, batch, self.settings, version + 1)
-        report.metrics |= self.anchors.after_step(self.engine, version + 1, report.metrics)
-        train_s = time.perf_counter() - start + streamed_s
-        settle_s = self._settle()
-        start = time.perf_counter()
-        published = self.publisher.publish(version + 1, self.engine)
+        arrived: groups by their encoded form that need not be decoded again. Raises `DeadlineError`, and
+        `StaleError` for a token that the step may not train.
+        """
+        with times.waiting():
+            found = self._wait_for_batch(version) if self.engine.rank == 0 else None
+            taken = Taken(*self.engine.broadcast(found))
+        self.stopped = taken.stop
+        if taken.timed_out:
+            raise DeadlineError(
+                f"step {version}: no batch within buffer.wait_timeout_s={self.config.buffer.wait_timeout_s:g}; "
+                "the rollout workers' logs say what they are waiting for"
+            )
+        if not taken.groups:
+            return None
+        with times.training():
+            groups = [arrived.get(body) or decode_group(body) for body in taken.groups]
+            return build_step_batch(groups, version, self.config.buffer.max_staleness)
+
+    def _wait_for_batch(self, version: int) -> Taken:
+        assert self.source is not None
+        left_s = self.config.buffer.wait_timeout_s
+        while not self.asked_to_stop():
+            piece_s = min(left_s, STOP_LOOK_S)
+            groups = self.source.take(version, piece_s)
+            left_s -= piece_s
+            if groups is not None:
+                return Taken(groups)
+            if left_s <= 0:
+                return Taken(timed_out=True)
+        return Taken(stop=True)
+
+    def _train(self, batch: StepBatch, streamed: StreamedStep | None) -> StepReport:
+        """Take the step that was streamed or, where that cannot be, the whole batch's; then what follows every step."""
+        report = streamed.finish(batch.groups) if streamed is not None else None
+        if report is None:
+            rate = scheduled_rate(self.config.train, batch.step)
+            report = train_step(
+                self.engine, self.objective, self.anchors, batch, self.settings, rate, self.controls,
+                lambda found: self._set_aside(batch, found),
+            )  # fmt: skip
+        report.metrics |= self.sft_phase.after_step(self.engine, batch, self.settings, batch.step + 1)
+        report.metrics |= self.anchors.after_step(self.engine, batch.step + 1, report.metrics)
+        return report
+
+    def _publish(self, version: int, batch: StepBatch) -> PublishReport:
+        """Bring the version to the engines, then tell the buffer."""
+        published = self.publisher.publish(version, self.engine)
         if self.engine.rank == 0:
             assert self.source is not None
-            self.source.commit(version + 1)
-            self.on_commit(version + 1, groups)
-        self._steer(report)
-        publish_s = time.perf_counter() - start
-        wait_s += settle_s
-        self._account(batch, groups, report, published, wait_s, train_s, publish_s)
-        report.metrics |= self._checkpoint(version + 1)
-        if self.engine.rank == 0:
-            metrics = self._metrics(batch, groups, report, published, wait_s, train_s, publish_s)
-            self.on_step(version + 1, metrics, groups)
+            self.source.commit(version)
+            self.on_commit(version, batch.groups)
+        return published
 
-    def _settle(self) -> float:
-        """Under the one-step-off schedule let what is being generated finish; return the seconds waited.
+    def _metrics(self, step: StepRecord) -> dict[str, Any]:
+        assert self.source is not None
+        stats = self.source.stats()
+        return {
+            **step.metrics(),
+            "proximal": self.objective.proximal_form,
+            **comparison_metrics(self.comparisons),
+            **{f"buffer/{name}": value for name, value in stats.items() if isinstance(value, int | float)},
+        }
 
-        No episode then spans two versions. Raises `DeadlineError`.
+    def _settle(self, times: StepTimes) -> None:
+        """Under the one-step-off schedule let what is being generated finish: no episode then spans two versions.
+
+        Raises `DeadlineError`.
         """
         if self.config.train.schedule != "one_step_off":
-            return 0.0
-        start = time.perf_counter()
-        if self.engine.rank == 0:
-            assert self.source is not None
-            settle(self.source.stats, self.config.buffer.wait_timeout_s)
-        self.engine.barrier()
-        return time.perf_counter() - start
+            return
+        with times.waiting():
+            if self.engine.rank == 0:
+                assert self.source is not None
+                settle(self.source.stats, self.config.buffer.wait_timeout_s)
+            self.engine.barrier()
 
-    def _trusted(self, version: int, groups: Sequence[Group]) -> bool:
-        """False when groups of the batch were not sampled by the policy; the buffer has it back then.
+    def _logprobs_agree(self, batch: StepBatch) -> bool:
+        """False when groups of the batch were not sampled from the policy; the buffer has it back then.
 
         A batch that was given back before a crash of the buffer is found out here again.
         """
-        config = self.config
-        found = compare(
-            self.engine, groups, version, config.buffer.max_staleness, config.trust, self.settings,
-            self.weights_dir,
-        )  # fmt: skip
-        self.trusted = found
-        wrong = refuted(found, config.trust)
+        trust = self.config.trust
+        self.comparisons = compare(self.engine, batch, trust, self.settings, self.weights_dir)
+        wrong = refuted(self.comparisons, trust)
         if not wrong:
             return True
         worst = max(wrong, key=lambda one: one.worst)
         reason = (
             f"log-probabilities of {len(wrong)} groups differ from the trainer's: those of group {worst.group} by "
-            f"{worst.error:.3g} nats on average and {worst.worst:.3g} at most (step {version}, {worst.num_tokens} "
-            f"tokens); trust.max_logp_error={config.trust.max_logp_error:g} and trust.max_token_error="
-            f"{config.trust.max_token_error:g} allow less"
+            f"{worst.error:.3g} nats on average and {worst.worst:.3g} at most (step {batch.step}, {worst.num_tokens} "
+            f"tokens); trust.max_logp_error={trust.max_logp_error:g} and trust.max_token_error="
+            f"{trust.max_token_error:g} allow less"
         )
         if self.engine.rank == 0:
             assert self.source is not None
-            workers = self.source.reject(version, [one.group for one in wrong], reason)
+            workers = self.source.reject(batch.step, [one.group for one in wrong], reason)
             log.error("quarantined %s: %s", ", ".join(workers), reason)
         self.engine.barrier()
         return False
 
-    def _set_aside(self, version: int, groups: Sequence[Group], found: dict[int, str]) -> None:
+    def _set_aside(self, batch: StepBatch, found: dict[int, str]) -> None:
         """Save poisoned groups and take them out of the batch. Raises `StopError` where the recipe says so."""
-        ordered = sorted(groups, key=lambda group: group.task.id)
-        wrong = {ordered[index].id: why for index, why in found.items()}
+        version = batch.step
+        wrong = {batch.groups[index].id: why for index, why in found.items()}
         critic = self.anchors.critic
         engines = {"policy": self.engine}
         if critic is not None and critic.engine is not None:
             engines["critic"] = critic.engine
         path = None
         if self.poison is not None:
-            path = self.poison.save(version, wrong, groups, engines, self.state_dict())
+            path = self.poison.save(batch, wrong, engines, self.state_dict())
         message = "; ".join(f"group {group}: {why}" for group, why in wrong.items())
         if self.engine.rank == 0:
             assert self.source is not None
@@ -312,115 +338,7 @@ class Trainer:
         self.anchors.load_state_dict(state["anchors"])
         self.controls.load_state_dict(state["controls"])
         self.sft_phase.load_state_dict(state["sft_phase"])
-        self.totals = Totals(**{**state["totals"], "lags": Counter(state["totals"]["lags"])})
-
-    def _take(self, step: int) -> tuple[list[Group], float]:
-        """Return the step's groups on every rank, and the seconds rank 0 waited; none when it was asked to stop."""
-        start = time.perf_counter()
-        message = None
-        if self.engine.rank == 0:
-            groups, stop = self._wait_for_batch(step)
-            timeout = groups is None and not stop
-            message = pack(
-                {"timeout": timeout, "stop": stop, "groups": [encode_group(g) for g in groups or ()]}
-            )
-        answer = unpack(self.engine.broadcast_bytes(message))
-        self.stopped = answer["stop"]
-        if answer["timeout"]:
-            raise DeadlineError(
-                f"step {step}: no batch within buffer.wait_timeout_s={self.config.buffer.wait_timeout_s:g}; "
-                "the rollout workers' logs say what they are waiting for"
-            )
-        return [decode_group(body) for body in answer["groups"]], time.perf_counter() - start
-
-    def _wait_for_batch(self, step: int) -> tuple[Sequence[Group] | None, bool]:
-        """Return the batch, None when it did not come in time, and whether the trainer is to stop instead."""
-        assert self.source is not None
-        left_s = self.config.buffer.wait_timeout_s
-        while not self.asked_to_stop():
-            piece_s = min(left_s, STOP_LOOK_S)
-            groups = self.source.take(step, piece_s)
-            left_s -= piece_s
-            if groups is not None or left_s <= 0:
-                return groups, False
-        return None, True
-
-    def _account(
-        self,
-        batch: StepBatch,
-        groups: Sequence[Group],
-        report: StepReport,
-        published: PublishReport,
-        wait_s: float,
-        train_s: float,
-        publish_s: float,
-    ) -> None:
-        totals = self.totals
-        totals.steps += 1
-        totals.trained_groups += len(groups) - len(report.poisoned)
-        totals.trained_tokens += report.num_tokens
-        totals.lags.update(token_lags(batch))
-        totals.pauses_s += published.pause_s
-        totals.busy_s += train_s
-        totals.wait_s += wait_s
-        totals.publish_s += publish_s
-
-    def _metrics(
-        self,
-        batch: StepBatch,
-        groups: Sequence[Group],
-        report: StepReport,
-        published: PublishReport,
-        wait_s: float,
-        train_s: float,
-        publish_s: float,
-    ) -> dict[str, Any]:
-        assert self.source is not None
-        rewards = np.array([t.reward for t in batch.trajectories])
-        successes = [float(t.success) for t in batch.trajectories if t.success is not None]
-        lags = token_lags(batch)
-        count = max(1, sum(lags.values()))
-        wall_s = wait_s + train_s + publish_s
-        stats = self.source.stats()
-        return {
-            **report.metrics,
-            "proximal": self.objective.proximal_form,
-            "reward/mean": float(rewards.mean()),
-            "reward/std": float(rewards.std()),
-            **({"success/mean": float(np.mean(successes))} if successes else {}),
-            "trust/error": max((one.error for one in self.trusted), default=0.0),
-            "trust/worst_token": max((one.worst for one in self.trusted), default=0.0),
-            "trust/tokens": sum(one.num_tokens for one in self.trusted),
-            "trust/earlier_tokens": sum(one.num_earlier for one in self.trusted),
-            "staleness/mean": sum(lag * n for lag, n in lags.items()) / count,
-            "staleness/max": max(lags, default=0),
-            "tokens/trained": report.num_tokens,
-            "tokens_per_s": report.num_tokens / max(wall_s, 1e-9),
-            "batch/groups": len(groups),
-            "batch/sequences": report.num_sequences,
-            "length/mean": float(np.mean(batch.lengths)),
-            "length/max": max(batch.lengths),
-            "turns/mean": float(np.mean([len(t.turns) for t in batch.trajectories])),
-            "turns/history_forks": sum(int(t.info.get("history_forks", 0)) for t in batch.trajectories),
-            "time/wait_s": wait_s,
-            "time/train_s": train_s,
-            "time/publish_s": publish_s,
-            "time/pause_s": max(published.pause_s, default=0.0),
-            "busy/trainer": (train_s + publish_s) / max(wall_s, 1e-9),
-            "skipped": report.skipped,
-            "batch/poisoned": len(report.poisoned),
-            **{f"buffer/{name}": value for name, value in stats.items() if isinstance(value, int | float)},
-        }
-
-
-def token_lags(batch: StepBatch) -> Counter[int]:
-    """Count sampled tokens by lag: the version that trains them minus the version that sampled them."""
-    lags: Counter[int] = Counter()
-    for trajectory in batch.trajectories:
-        values, counts = np.unique(batch.step - trajectory.versions[trajectory.loss_mask], return_counts=True)
-        for value, number in zip(values.tolist(), counts.tolist(), strict=True):
-            lags[int(value)] += int(number)
-    return lags
+        self.totals = RunTotals.from_dict(state["totals"])
 
 
 def set_threads(threads: int) -> None:

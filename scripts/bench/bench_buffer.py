@@ -36,7 +36,7 @@ import numpy as np
 
 from asyncrl.buffer.ledger import LedgerSettings
 from asyncrl.credentials import share_one_token
-from asyncrl.data.codec import encode_group
+from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.data.memory import keep_freed_memory
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.services.buffer.service import serve_buffer
@@ -124,13 +124,17 @@ async def bench_service(
             groups = [make_group(lease, num_bytes) for lease in leases]
             put = client.put(groups[0]) if batch == 1 else client.put_many(groups)
             await timer.timed("put", put)
-            taken = await timer.timed("get", client.take(version, 5.0))
-            assert len(taken) == batch
+            assert await timer.timed("get", take(client, version)) == batch
             version += 1
             await timer.timed("commit", client.commit(version))
     finally:
         await client.close()
     return timer, version
+
+
+async def take(client: BufferClient, version: int) -> int:
+    """Take and decode a batch, as the trainer does; return its size."""
+    return len([decode_group(body) for body in await client.take(version, 5.0) or ()])
 
 
 def bench_sqlite(folder: Path, num_bytes: int, batch: int, seconds: float) -> Timer:

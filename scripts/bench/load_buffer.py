@@ -38,6 +38,7 @@ import psutil
 
 from asyncrl.config import parse_config
 from asyncrl.credentials import share_one_token
+from asyncrl.data.codec import decode_group
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.types import Task
 
@@ -98,7 +99,7 @@ class Trainer:
             )
         if not groups:
             return False
-        for group in groups:
+        for group in map(decode_group, groups):
             self.trained[group.task.id].append(self.version)
             self.lags.update(self.version - t.min_version for t in group.usable)
         await asyncio.sleep(self.step_s)

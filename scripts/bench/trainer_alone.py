@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from asyncrl.config import Config
 from asyncrl.credentials import bearer
+from asyncrl.data.codec import encode_group
 from asyncrl.types import Group, Status, Task, Trajectory, Turn
 
 
@@ -32,9 +33,9 @@ class RecordedBatches:
 
     def __init__(self, folder: Path) -> None:
         paths = sorted((folder / "trajectories").glob("step-*.parquet"))
-        self.batches = [read_groups(path) for path in paths]
+        self.batches = [[encode_group(group) for group in read_groups(path)] for path in paths]
 
-    def take(self, step: int, wait_s: float) -> Sequence[Group]:
+    def take(self, step: int, wait_s: float) -> Sequence[bytes]:
         return self.batches[step]
 
     def commit(self, version: int) -> None: ...
@@ -70,7 +71,7 @@ def _trajectory(row: dict[str, Any]) -> Trajectory:
         status=Status(row["status"]),
         components={part["name"]: part["value"] for part in row["components"]},
         success=row["success"],
-        timing={"wall_s": row["wall_s"]},
+        timing={} if row["wall_s"] is None else {"wall_s": row["wall_s"]},
         info=json.loads(row["info"]),
     )
 
@@ -90,11 +91,11 @@ def train_alone(run: Path, model: str, engine_url: str, weights: Path) -> dict[s
     ends: list[tuple[float, int]] = []
     with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as name:
         publisher = open_publisher(config, engine, [engine_url], weights / "alone", bearer(None, "engine"))
-        recorder = Recorder(Path(name), config, engine)
+        recorder = Recorder(Path(name))
 
-        def on_step(version: int, metrics: dict[str, Any], groups: Sequence[Group]) -> None:
-            recorder.on_step(version, metrics, groups)
-            ends.append((time.time(), len(groups)))
+        def on_step(version: int, metrics: dict[str, Any]) -> None:
+            recorder.on_step(version, metrics)
+            ends.append((time.time(), metrics["batch/groups"]))
 
         anchors = load_anchors(config, objective, engine, model)
         Trainer(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from asyncrl.credentials import bearer
-from asyncrl.data.codec import decode_group, encode_group, lease_from_map, task_to_map
+from asyncrl.data.codec import encode_group, lease_from_map, task_to_map
 from asyncrl.errors import AsyncRLError
 from asyncrl.services.http.client import HttpClient, error_named
 from asyncrl.types import FailureClass, Group, Lease, Task
@@ -91,20 +91,23 @@ class BufferClient:
         answer = await self._http.post("/v1/put_many", {"groups": [encode_group(group) for group in groups]})
         return [_outcome(result) for result in answer["results"]]
 
-    async def take(self, step: int, wait_s: float) -> list[Group] | None:
-        """Return the step's groups, [] when the plan is exhausted, None when not ready within `wait_s`."""
+    async def take(self, step: int, wait_s: float) -> list[bytes] | None:
+        """Return the step's groups as they were put, [] when the plan is exhausted, None when not ready in `wait_s`.
+
+        `data.codec.decode_group` decodes one.
+        """
         answer = await self._http.post("/v1/take", {"step": step, "wait_s": wait_s}, wait_s + MARGIN_S)
         self.awaited = tuple(answer["awaited"])
-        return None if answer["groups"] is None else [decode_group(body) for body in answer["groups"]]
+        return answer["groups"]
 
-    async def peek(self, step: int, seen: Sequence[str], wait_s: float) -> tuple[list[Group], bool]:
+    async def peek(self, step: int, seen: Sequence[str], wait_s: float) -> tuple[list[bytes], bool]:
         """Return groups of the step's batch that are ready and not in `seen`, and whether the batch is complete.
 
         Nothing is taken. Waits up to `wait_s` for either.
         """
         body = {"step": step, "seen": list(seen), "wait_s": wait_s}
         answer = await self._http.post("/v1/peek", body, wait_s + MARGIN_S)
-        return [decode_group(group) for group in answer["groups"]], answer["complete"]
+        return answer["groups"], answer["complete"]
 
     async def commit(self, version: int) -> None:
         """Account for a published version."""
@@ -189,7 +192,7 @@ class BufferClientSync:
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
-    def take(self, step: int, wait_s: float) -> list[Group] | None:
+    def take(self, step: int, wait_s: float) -> list[bytes] | None:
         """See `BufferClient.take`; waits in pieces the server allows."""
         left_s = wait_s
         while True:
@@ -199,7 +202,7 @@ class BufferClientSync:
             if groups is not None or left_s <= 0:
                 return groups
 
-    def peek(self, step: int, seen: Sequence[str], wait_s: float) -> tuple[list[Group], bool]:
+    def peek(self, step: int, seen: Sequence[str], wait_s: float) -> tuple[list[bytes], bool]:
         """See `BufferClient.peek`; `wait_s` is at most what the server allows."""
         return self._run(self._client.peek(step, seen, min(wait_s, PIECE_S)))
 

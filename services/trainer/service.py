@@ -134,17 +134,14 @@ def open_publisher(
 class Recorder:
     """Writes what each step leaves behind."""
 
-    def __init__(self, folder: Path, config: Config, engine: TrainEngine) -> None:
-        self.folder = folder
-        self.config = config
-        self.engine = engine
+    def __init__(self, folder: Path) -> None:
         self.metrics = MetricsLog(folder)
         self.trajectories = TrajectoryWriter(folder / "trajectories")
 
     def on_commit(self, version: int, groups: Sequence[Group]) -> None:
         self.trajectories.put(version, groups)
 
-    def on_step(self, version: int, metrics: dict[str, Any], groups: Sequence[Group]) -> None:
+    def on_step(self, version: int, metrics: dict[str, Any]) -> None:
         self.metrics.write(version, metrics)
 
     def close(self) -> None:
@@ -207,7 +204,7 @@ def run_trainer(
     engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
     anchors = load_anchors(config, objective, engine, model)
     first = engine.rank == 0
-    recorder = Recorder(folder, config, engine) if first else None
+    recorder = Recorder(folder) if first else None
     source = BufferClientSync(buffer, credentials.bearer("buffer")) if first else None
     urls = awaited_addresses(engines, config.engine.start_timeout_s)
     publisher = open_publisher(config, engine, urls, weights_dir, credentials.bearer("engine"), source)

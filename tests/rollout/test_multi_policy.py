@@ -7,6 +7,7 @@ import pytest
 
 from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
+from asyncrl.data.codec import decode_group
 from asyncrl.env.protocol import Step
 from asyncrl.errors import InfrastructureError
 from asyncrl.generation import Generated
@@ -110,7 +111,7 @@ def bodies(service):
     async def take():
         buffer = BufferClient(service.url)
         try:
-            return await buffer.take(0, 5.0)
+            return [decode_group(body) for body in await buffer.take(0, 5.0)]
         finally:
             await buffer.close()
 

@@ -14,6 +14,7 @@ from asyncrl.errors import ConflictError
 from asyncrl.train.auxiliary_models import Anchors
 from asyncrl.train.logprob_check import compare, refuted
 from asyncrl.train.step import StepSettings
+from asyncrl.train.step_batch import build_step_batch
 from asyncrl.train.trainer import Trainer
 from asyncrl.types import Task
 from asyncrl.weights.files import write_weights
@@ -34,14 +35,17 @@ def four(version=3):
     return [group(f"t{i}", [0.0, 1.0, 0.0, 1.0], version) for i in range(4)]
 
 
-def found(engine, groups, step=3, **trust):
-    settings = TrustConfig(**trust)
-    return refuted(compare(engine, groups, step, 2, settings, SETTINGS), settings)
+def comparisons(engine, groups, folder=None, **trust):
+    return compare(engine, build_step_batch(groups, 3, 1), TrustConfig(**trust), SETTINGS, folder)
+
+
+def found(engine, groups, **trust):
+    return refuted(comparisons(engine, groups, **trust), TrustConfig(**trust))
 
 
 def test_numbers_of_the_policy_itself_agree_to_rounding(engine):
     honest = near_policy(engine, four(), noise=0.0)
-    seen = compare(engine, honest, 3, 0, TrustConfig(), SETTINGS)
+    seen = comparisons(engine, honest)
     assert [c.num_tokens for c in seen] == [24, 24, 24, 24]
     assert max(c.error for c in seen) < 1e-5
     assert found(engine, honest) == []
@@ -74,7 +78,7 @@ def off_by(played, nats, tokens):
 
 def test_a_few_tokens_are_enough_when_they_are_far_off(engine):
     short = near_policy(engine, [group("t0", [0.0, 1.0], 3, turns=1)], noise=0.0)[0]
-    assert [c.num_tokens for c in compare(engine, [short], 3, 0, TrustConfig(), SETTINGS)] == [6]
+    assert [c.num_tokens for c in comparisons(engine, [short])] == [6]
     assert found(engine, [off_by(short, 30.0, 3)])[0].worst == pytest.approx(30.0, abs=0.01)
     assert found(engine, [off_by(short, 30.0, 1)], max_logp_error=0.0)
     assert found(engine, [off_by(short, 14.0, 3)]) == []
@@ -103,14 +107,14 @@ def moved(request, tiny_model, tmp_path_factory):
 def test_tokens_of_an_older_version_are_held_against_its_weights(moved):
     engine, folder, earlier = moved
     before = snapshot(engine)
-    seen = compare(engine, earlier, 3, 1, TrustConfig(), SETTINGS, folder)
+    seen = comparisons(engine, earlier, folder)
     assert [(c.num_tokens, c.num_earlier) for c in seen] == [(24, 24)] * 4
     assert max(c.worst for c in seen) < 1e-4
     assert all(torch.equal(before[name], tensor) for name, tensor in snapshot(engine).items())
     under_new = near_policy(engine, four(version=2), noise=0.0)
-    assert min(c.error for c in compare(engine, under_new, 3, 1, TrustConfig(), SETTINGS, folder)) > 1e-3
+    assert min(c.error for c in comparisons(engine, under_new, folder)) > 1e-3
     forged = [made_up(earlier[0]), *earlier[1:]]
-    wrong = refuted(compare(engine, forged, 3, 1, TrustConfig(), SETTINGS, folder), TrustConfig())
+    wrong = refuted(comparisons(engine, forged, folder), TrustConfig())
     assert [c.group for c in wrong] == ["g-t0"]
 
 
@@ -128,21 +132,21 @@ def test_each_span_is_held_against_the_version_that_sampled_it(moved):
             )
         )
     played = replace(earlier[0], trajectories=tuple(mixed))
-    [seen] = compare(engine, [played], 3, 1, TrustConfig(), SETTINGS, folder)
+    [seen] = comparisons(engine, [played], folder)
     assert (seen.num_tokens, seen.num_earlier) == (24, 12)
     assert seen.worst < 1e-4
 
 
 def test_tokens_whose_versions_weights_are_gone_are_not_compared(moved, tmp_path):
     engine, _folder, earlier = moved
-    assert compare(engine, earlier, 3, 1, TrustConfig(), SETTINGS) == []
-    assert compare(engine, earlier, 3, 1, TrustConfig(), SETTINGS, tmp_path) == []
+    assert comparisons(engine, earlier) == []
+    assert comparisons(engine, earlier, tmp_path) == []
     (tmp_path / "weights-00000002.safetensors").write_bytes(b"torn")
-    assert compare(engine, earlier, 3, 1, TrustConfig(), SETTINGS, tmp_path) == []
+    assert comparisons(engine, earlier, tmp_path) == []
 
 
 def test_a_sample_takes_from_every_group_in_turn(engine):
-    seen = compare(engine, four(), 3, 0, TrustConfig(sample_tokens=20), SETTINGS)
+    seen = comparisons(engine, four(), sample_tokens=20)
     assert [c.num_tokens for c in seen] == [6, 6, 6, 6]
 
 
@@ -176,8 +180,8 @@ class World:
                 worker = self.ledger._store.row(row, lease.id)[0]
                 sent = made_up(played) if worker == "liar" else honest
                 self.ledger.put(replace(sent, worker="honest"))
-        taken = [decode_group(body) for body in self.ledger.take(step).groups or ()]
-        self.batches.append([g.task.id for g in taken])
+        taken = self.ledger.take(step).groups or []
+        self.batches.append([decode_group(body).task.id for body in taken])
         return taken
 
     def reject(self, step, group_ids, reason):

@@ -7,6 +7,7 @@ import torch
 from asyncrl.algo.objective import build_objective
 from asyncrl.commands.replay import run as replay_command
 from asyncrl.config import parse_config
+from asyncrl.data.codec import encode_group
 from asyncrl.errors import InputError, StopError
 from asyncrl.train.auxiliary_models import Anchors
 from asyncrl.train.poison import PoisonFolder, replay
@@ -60,7 +61,7 @@ class Script:
         self.groups, self.dropped, self.committed = groups, [], []
 
     def take(self, step, wait_s):
-        return self.groups if step == 0 else []
+        return [encode_group(one) for one in self.groups] if step == 0 else []
 
     def drop(self, step, group_ids, reason):
         self.dropped.append((step, list(group_ids), reason))
@@ -89,7 +90,7 @@ def train(model, folder, script, policy):
     seen = []
     trainer = Trainer(
         config, make_engine(model), objective, Anchors(objective), script, script,
-        lambda version, metrics, groups: seen.append(metrics), poison=PoisonFolder(folder, config, model),
+        lambda version, metrics: seen.append(metrics), poison=PoisonFolder(folder, config, model),
     )  # fmt: skip
     return trainer.run(), seen
 

@@ -7,7 +7,6 @@ import pytest
 from asyncrl.algo.objective import build_objective
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import SftPhaseConfig, parse_config
-from asyncrl.data.codec import decode_group
 from asyncrl.errors import InputError
 from asyncrl.run.checkpoints import checkpoint_path, complete_checkpoints, state_folder
 from asyncrl.train.auxiliary_models import Anchors
@@ -46,7 +45,7 @@ class World:
         while (lease := self.ledger.lease("w")) is not None:
             played = group(lease.task.id, [0.0, 1.0], lease.version)
             self.ledger.put(replace(played, id=lease.id, task=lease.task))
-        return [decode_group(body) for body in self.ledger.take(step).groups]
+        return self.ledger.take(step).groups
 
     def publish(self, version, engine):
         self._may_die("before publishing", version)
@@ -77,11 +76,14 @@ class Run:
 
     def __init__(self, model, folder, world, every=2):
         self.model, self.folder, self.world, self.every = model, folder, world, every
-        self.seen = {}
+        self.seen, self.tasks = {}, {}
 
-    def _record(self, version, metrics, groups):
+    def _record_tasks(self, version, groups):
+        self.tasks[version] = [g.task.id for g in groups]
+
+    def _record(self, version, metrics):
         numbers = (metrics["loss/total"], metrics["grad_norm"], metrics["learning_rate"])
-        self.seen[version] = (numbers, [g.task.id for g in groups])
+        self.seen[version] = (numbers, self.tasks[version])
 
     def process(self):
         """Start a trainer and let it run to its end or death."""
@@ -102,7 +104,15 @@ class Run:
         engine, objective = make_engine(self.model, 1), build_objective({"preset": "decoupled_ppo"})
         saver = Checkpointer(self.folder, engine, self.model, every=self.every)
         trainer = Trainer(
-            config, engine, objective, Anchors(objective), self.world, self.world, self._record, saver
+            config,
+            engine,
+            objective,
+            Anchors(objective),
+            self.world,
+            self.world,
+            self._record,
+            saver,
+            on_commit=self._record_tasks,
         )
         try:
             return trainer.run(recover(trainer, saver, self.world, self.world)), trainer.totals

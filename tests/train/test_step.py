@@ -109,8 +109,8 @@ def test_the_trained_tokens_are_the_sampled_ones(tiny_model):
 @pytest.mark.parametrize(
     ("algo", "missing"),
     [
-        ({"preset": "grpo", "proximal": {"name": "snapshot"}}, "snapshot"),
-        ({"preset": "ppo_ewma"}, "ewma"),
+        ({"preset": "grpo", "proximal": {"name": "snapshot"}}, "snapshots"),
+        ({"preset": "ppo_ewma"}, "average"),
         ({"preset": "grpo", "kl": {"coef": 0.1}}, "reference"),
         ({"preset": "opd"}, "teacher"),
         ({"preset": "ppo"}, "values"),

@@ -9,7 +9,6 @@ import torch
 from asyncrl.errors import StaleError
 from asyncrl.train.step import split_minibatches
 from asyncrl.train.step_batch import advantage_batch, build_step_batch, pad_rows
-from asyncrl.train.trainer import token_lags
 from asyncrl.types import FailureClass, Status
 from tests.train.factories import batch_of_groups, group, trajectory
 
@@ -99,4 +98,4 @@ def test_minibatches_keep_groups_whole_and_lose_no_row():
 
 def test_lags_count_sampled_tokens_by_versions_behind():
     groups = [group("a", [0.0, 1.0], version=4), group("b", [0.0, 1.0], version=5)]
-    assert token_lags(build_step_batch(groups, 5, 1)) == {1: 12, 0: 12}
+    assert build_step_batch(groups, 5, 1).lags == {1: 12, 0: 12}

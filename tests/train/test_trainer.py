@@ -1,16 +1,22 @@
 """The trainer's loop: take, train, publish, then account; never past the bound, never without an end."""
 
+from collections import Counter
+
 import pyarrow.parquet as pq
 import pytest
 import torch
 
 from asyncrl.algo.objective import build_objective
-from asyncrl.config import parse_config
+from asyncrl.config import TrustConfig, parse_config
+from asyncrl.data import codec
+from asyncrl.data.codec import encode_group
 from asyncrl.errors import DeadlineError, StaleError, UnavailableError
 from asyncrl.services.trainer.service import Recorder, make_checkpointer
+from asyncrl.train import step_batch
 from asyncrl.train.auxiliary_models import Anchors
 from asyncrl.train.resume import Checkpointer
 from asyncrl.train.schedule import settle
+from asyncrl.train.step_batch import StepBatch
 from asyncrl.train.trainer import Trainer
 from asyncrl.weights.publish import PublishReport
 from tests.train.factories import group
@@ -21,15 +27,18 @@ class Scripted:
     """A source of given batches and a publisher in one, recording the order of calls."""
 
     def __init__(self, batches, fail_publish_of=None):
-        self.batches, self.fail_publish_of, self.calls = batches, fail_publish_of, []
+        self.batches = [
+            None if batch is None else {one.id: encode_group(one) for one in batch} for batch in batches
+        ]
+        self.fail_publish_of, self.calls = fail_publish_of, []
 
     def take(self, step, wait_s):
         self.calls.append(("take", step))
-        return self.batches[step]
+        return None if self.batches[step] is None else list(self.batches[step].values())
 
     def peek(self, step, seen, wait_s):
         self.calls.append(("peek", len(seen)))
-        left = [one for one in self.batches[step] if one.id not in seen]
+        left = [body for name, body in self.batches[step].items() if name not in seen]
         return left[:1], len(left) <= 1
 
     def commit(self, version):
@@ -84,12 +93,33 @@ def test_each_version_is_published_before_it_is_committed(engine):
     assert trainer.totals.pauses_s == [0.25] * 3
 
 
+@pytest.mark.parametrize(("schedule", "arriving"), [("partial", 0), ("periodic", 2)])
+def test_a_step_decodes_each_group_once_and_builds_one_batch_of_them(engine, monkeypatch, schedule, arriving):
+    script = Scripted([groups_at(0), groups_at(1)])
+    trainer = make_trainer(engine, script, 2, max_staleness=0, schedule=schedule)
+    trainer.config = trainer.config.model_copy(update={"trust": TrustConfig(max_logp_error=50.0)})
+    counts = Counter()
+
+    def counted(what, function):
+        def call(*args, **kwargs):
+            counts[what] += 1
+            return function(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(codec, "group_from_map", counted("decoded", codec.group_from_map))
+    monkeypatch.setattr(codec, "group_to_map", counted("encoded", codec.group_to_map))
+    monkeypatch.setattr(StepBatch.lags, "func", counted("lags", StepBatch.lags.func))
+    monkeypatch.setattr(step_batch, "StepBatch", counted("batches", StepBatch))
+    assert trainer.run() == 2
+    # A streamed step also has one batch of each group that arrives.
+    assert counts == {"decoded": 4, "batches": 2 * (1 + arriving), "lags": 2}
+
+
 def test_each_step_reports_reward_staleness_and_the_warmed_up_learning_rate(engine):
     seen = []
     script = Scripted([groups_at(0), groups_at(0)])
-    make_trainer(
-        engine, script, 2, on_step=lambda version, metrics, groups: seen.append((version, metrics))
-    ).run()
+    make_trainer(engine, script, 2, on_step=lambda version, metrics: seen.append((version, metrics))).run()
     assert [version for version, _ in seen] == [1, 2]
     assert [m["reward/mean"] for _, m in seen] == [0.5, 0.5]
     assert [m["staleness/max"] for _, m in seen] == [0, 1]
@@ -122,7 +152,7 @@ def test_a_run_leaves_the_trajectories_of_every_step_and_a_checkpoint_finds_thos
 ):
     script = Scripted([groups_at(0), groups_at(1)])
     trainer = make_trainer(engine, script, 2)
-    recorder = Recorder(tmp_path, trainer.config, engine)
+    recorder = Recorder(tmp_path)
     saver = make_checkpointer(tmp_path, trainer.config, engine, trainer.anchors, tiny_model, recorder)
     trainer.checkpointer, trainer.on_commit, trainer.on_step = saver, recorder.on_commit, recorder.on_step
     saver.finish(trainer.run(), trainer.state_dict())
@@ -146,7 +176,7 @@ def test_a_checkpoint_that_cannot_be_written_is_in_the_metrics_of_the_steps_that
 
     seen = []
     script = Scripted([groups_at(0), groups_at(1), groups_at(2)])
-    trainer = make_trainer(engine, script, on_step=lambda version, metrics, groups: seen.append(metrics))
+    trainer = make_trainer(engine, script, on_step=lambda version, metrics: seen.append(metrics))
     trainer.checkpointer = Checkpointer(tmp_path, engine, tiny_model, every=1)
     monkeypatch.setattr("asyncrl.train.resume.save_file", full)
     trainer.run()

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from asyncrl.data.codec import decode_group
 from asyncrl.errors import ConfigError, ConflictError, InputError, StaleError, StorageError, UnavailableError
 from asyncrl.services.buffer.client import BufferClient, BufferClientSync
 from asyncrl.types import FailureClass
@@ -48,8 +49,9 @@ def test_a_plan_is_trained_to_its_end(service):
         await client.commit(1)
         last = await client.take(1, 1.0)
         await client.commit(2)
-        assert [g.task.id for g in [*first, *last]] == ["t0", "t1", "t2"]
-        for taken in [*first, *last]:
+        batch = [decode_group(body) for body in [*first, *last]]
+        assert [g.task.id for g in batch] == ["t0", "t1", "t2"]
+        for taken in batch:
             for left, right in zip(taken.trajectories, put[taken.task.id].trajectories, strict=True):
                 np.testing.assert_array_equal(left.behavior_logprobs, right.behavior_logprobs)
         assert await client.take(2, 1.0) == []
@@ -178,7 +180,7 @@ def test_groups_are_set_aside_and_workers_shut_out(service):
         for worker in ("a", "a", "b"):
             await client.put(group(await client.lease(worker, 0.0)))
         batch = await client.take(0, 0.0)
-        assert await client.drop(0, [batch[0].id], "nonfinite_loss") == 1
+        assert await client.drop(0, [decode_group(batch[0]).id], "nonfinite_loss") == 1
         assert await client.quarantine("b", "wrong model") == 1
         with pytest.raises(ConflictError, match="quarantined: wrong model"):
             await client.lease("b", 0.0)
@@ -228,7 +230,7 @@ def test_the_synchronous_client_serves_the_trainer(service):
     with_client(service, fill)
     client = BufferClientSync(service.url)
     try:
-        assert client.take(0, 5.0) is not None
+        assert [decode_group(body).task.id for body in client.take(0, 5.0)] == ["t0", "t1"]
         client.commit(1)
         assert client.take(1, 0.05) is None
         assert client.stats()["trained"] == 2
@@ -260,10 +262,10 @@ def test_a_killed_service_loses_nothing_and_its_clients_go_on(tmp_path):
             service.kill()
             await asyncio.to_thread(service.start)
             again = await client.take(step, 5.0)
-            assert [g.id for g in again] == [g.id for g in batch]
+            assert again == batch
             await client.commit(step + 1)
             await client.commit(step + 1)
-            trained += [g.task.id for g in again]
+            trained += [decode_group(body).task.id for body in again]
         assert await client.take(3, 5.0) == []
         return trained, await client.status()
 

@@ -1,0 +1,123 @@
+"""What one step did, and what of it enters the run's metrics and totals."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from asyncrl.train.step import StepReport
+from asyncrl.train.step_batch import StepBatch
+from asyncrl.weights.publish import PublishReport
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """Where the seconds of one step went, on this rank."""
+
+    wait_s: float = 0.0
+    """Until groups were there, or what is in flight had finished."""
+    train_s: float = 0.0
+    publish_s: float = 0.0
+    """Until the engines had the new version and the buffer had accounted for it."""
+
+    @property
+    def wall_s(self) -> float:
+        return self.wait_s + self.train_s + self.publish_s
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.wait_s += time.perf_counter() - start
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.train_s += time.perf_counter() - start
+
+    @contextmanager
+    def publishing(self) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.publish_s += time.perf_counter() - start
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step that has been published and committed."""
+
+    batch: StepBatch
+    report: StepReport
+    published: PublishReport
+    times: StepTimes
+
+    def metrics(self) -> dict[str, Any]:
+        """Return what the metrics file holds of the step."""
+        batch, report, times = self.batch, self.report, self.times
+        rewards = np.array([t.reward for t in batch.trajectories])
+        successes = [float(t.success) for t in batch.trajectories if t.success is not None]
+        num_tokens = max(1, sum(batch.lags.values()))
+        wall_s = max(times.wall_s, 1e-9)
+        return {
+            **report.metrics,
+            "reward/mean": float(rewards.mean()),
+            "reward/std": float(rewards.std()),
+            **({"success/mean": float(np.mean(successes))} if successes else {}),
+            "staleness/mean": sum(lag * n for lag, n in batch.lags.items()) / num_tokens,
+            "staleness/max": max(batch.lags, default=0),
+            "tokens/trained": report.num_tokens,
+            "tokens_per_s": report.num_tokens / wall_s,
+            "batch/groups": len(batch.groups),
+            "batch/sequences": report.num_sequences,
+            "length/mean": float(np.mean(batch.lengths)),
+            "length/max": max(batch.lengths),
+            "turns/mean": float(np.mean([len(t.turns) for t in batch.trajectories])),
+            "turns/history_forks": sum(int(t.info.get("history_forks", 0)) for t in batch.trajectories),
+            "time/wait_s": times.wait_s,
+            "time/train_s": times.train_s,
+            "time/publish_s": times.publish_s,
+            "time/pause_s": max(self.published.pause_s, default=0.0),
+            "busy/trainer": (times.train_s + times.publish_s) / wall_s,
+            "skipped": report.skipped,
+            "batch/poisoned": len(report.poisoned),
+        }
+
+
+@dataclass(slots=True)
+class RunTotals:
+    """Accumulates what the run's summary reports."""
+
+    steps: int = 0
+    trained_groups: int = 0
+    trained_tokens: int = 0
+    lags: Counter[int] = field(default_factory=Counter)
+    """Sampled tokens trained, by lag in versions."""
+    pauses_s: list[float] = field(default_factory=list)
+    busy_s: float = 0.0
+    wait_s: float = 0.0
+    publish_s: float = 0.0
+
+    def add(self, step: StepRecord) -> None:
+        self.steps += 1
+        self.trained_groups += len(step.batch.groups) - len(step.report.poisoned)
+        self.trained_tokens += step.report.num_tokens
+        self.lags.update(step.batch.lags)
+        self.pauses_s += step.published.pause_s
+        self.busy_s += step.times.train_s
+        self.wait_s += step.times.wait_s
+        self.publish_s += step.times.publish_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; `asdict` alone would count the pairs of a Counter."""
+        return asdict(self) | {"lags": dict(self.lags)}
+
+    @classmethod
+    def from_dict(cls, state: dict[str, Any]) -> RunTotals:
+        return cls(**{**state, "lags": Counter(state["lags"])})
