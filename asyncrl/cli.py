@@ -1,6 +1,6 @@
 """The command `asyncrl`. Each sub-command imports what it needs, so `--help` answers at once.
 
-Exit codes: 0 done, 1 the run failed, 2 the command line or configuration is wrong, 130 interrupted, 141 whoever read
+Exit codes: 0 done, 1 the run failed, 2 the command line or configuration is wrong, 130 interrupted, 141 the reader of
 the output is gone.
 """
 
@@ -23,7 +23,7 @@ COMMANDS = ("train", "recipes", "serve", "eval", "sft", "config", "doctor", "env
 """Modules of `asyncrl.commands`, in the order `--help` shows them."""
 
 READER_GONE = 141
-"""As of a program that SIGPIPE ends."""
+"""The exit code of a program that SIGPIPE ends."""
 
 EPILOG = """\
 examples:
@@ -56,7 +56,7 @@ def _main(arguments: Sequence[str]) -> int:
     parser = build_parser(arguments)
     args, rest = parser.parse_known_args(arguments)
     if rest:
-        # argparse leaves over what follows an option where a list may be empty.
+        # argparse leaves what follows an option whose list may be empty.
         overrides = [word for word in rest if "=" in word and not word.startswith("-")]
         if overrides != rest or not hasattr(args, "overrides"):
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -72,25 +72,25 @@ def _main(arguments: Sequence[str]) -> int:
 
 
 def _reader_gone() -> bool:
-    """True when whoever read the output has gone, as `head` does; what is left of it then goes nowhere.
+    """True when the reader of the output has gone, as `head` does; the rest of the output is then discarded.
 
-    A broken pipe may also be a connection's.
+    A broken pipe may also belong to a connection.
     """
     gone = False
     for stream in (sys.stdout, sys.stderr):
-        # A stream that is no file of the system has no number.
+        # A stream that is no file of the system has no file descriptor.
         with contextlib.suppress(OSError, ValueError):
             poll = select.poll()
             poll.register(stream.fileno(), 0)
             if any(event & select.POLLERR for _, event in poll.poll(0)):
                 gone = True
-                # The interpreter flushes once more at its end.
+                # The interpreter flushes once more when it exits.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     return gone
 
 
 def _say(error: BaseException, text: str, code: int) -> int:
-    """Print an error and its notes, which say how to go on; return the exit code."""
+    """Print an error and its notes, which say how to continue; return the exit code."""
     for line in (text, *getattr(error, "__notes__", ())):
         print(f"asyncrl: {line}", file=sys.stderr)
     return code

@@ -2,12 +2,12 @@
 
     run token K     random, in `runs/NAME/token` with mode 0600; whoever has it may do everything
     service key     HMAC(K, kind): what services of that kind check their callers' tokens with
-    bearer token    "CALLER:" + HMAC(service key, CALLER): with it CALLER calls services of that kind
+    bearer token    "CALLER:" + HMAC(service key, CALLER): CALLER calls services of that kind with it
 
 A caller is a role and, for workers, a name: `trainer`, `worker/rollout-0`. A process is given its own bearer tokens
-and, if it serves, the key of its kind. So neither a worker nor what runs beside an environment can call the trainer's
-routes or speak for another worker. The launcher and buffers have the run token; buffers give credentials to those who
-join.
+and, if it serves, the key of its kind. So neither a worker nor a program beside an environment can call the trainer's
+routes or act as another worker. The launcher and buffers have the run token; buffers issue credentials to members
+that join.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _CALLS: dict[str, tuple[str, ...]] = {
     "openenv": (),
     "guest": ("buffer",),
 }
-"""What each role calls. `guest` is who wants to join and asks a buffer for other credentials; `engine` and `env` tell
-buffers that they take part."""
+"""What each role calls. A `guest` wants to join and asks a buffer for other credentials; an `engine` or `env` tells
+buffers that it takes part."""
 _SERVES = {"worker": "rollout", "gateway": "gateway", "engine": "engine", "env": "env", "openenv": "openenv"}
 _CACHED = 4096
 
@@ -61,14 +61,14 @@ class Caller:
 
 
 class Access:
-    """Tells a service who calls it, by the `Authorization` header."""
+    """Identifies a service's callers by the `Authorization` header."""
 
     def __init__(self, key: str, run_digest: str) -> None:
         self._key, self._run_digest = key, run_digest
         self._known: dict[bytes, Caller] = {}
 
     def caller(self, authorization: bytes) -> Caller | None:
-        """Return who sent the header `Bearer TOKEN`, None for nobody this service knows."""
+        """Return who sent the header `Bearer TOKEN`, None for a caller that this service does not know."""
         found = self._known.get(authorization)
         if found is None and (found := self._check(authorization)) is not None:
             if len(self._known) >= _CACHED:
@@ -92,7 +92,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a process may call, and with which keys it checks its own callers."""
+    """What a process may call, and the keys with which it checks its own callers."""
 
     caller: Caller
     bearers: Mapping[str, str] = field(repr=False)
@@ -157,9 +157,10 @@ def own_credentials() -> Credentials:
 
 
 def run_credentials(folder: Path) -> Credentials:
-    """Return the credentials of the run in `folder`: the environment's, else those kept there, else new ones.
+    """Return the credentials of the run in `folder`: those in the environment, else those stored there, else new
+    ones.
 
-    They are kept with mode 0600, beside credentials to join with. Raises `ConfigError`.
+    They are stored with mode 0600, beside credentials to join with. Raises `ConfigError`.
     """
     path, given = folder / RUN_FILE, os.environ.get(VARIABLE, "")
     try:
@@ -175,12 +176,12 @@ def run_credentials(folder: Path) -> Credentials:
 
 
 def share_one_token() -> None:
-    """Let this process and what it starts belong to one run: a token of its own, where it has been given none."""
+    """Give this process and its children one run token, unless the environment has one."""
     os.environ.setdefault(VARIABLE, secrets.token_hex(32))
 
 
 def user_folder() -> Path:
-    """Return where the token of services started by hand is kept, which all those of one user share."""
+    """Return the folder of the token that all services one user starts by hand share."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     folder = Path(state) / "asyncrl"
     try:
@@ -202,7 +203,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def _read_private(path: Path) -> str:
-    """Return the text of a file that nobody else can read or has written, "" where there is none."""
+    """Return the text of a file that only its owner can read and write, "" without one."""
     try:
         with open(path) as file:
             status = os.fstat(file.fileno())
@@ -214,7 +215,7 @@ def _read_private(path: Path) -> str:
 
 
 def bearer(given: str | None, service: str) -> str:
-    """Return the given token, or for None the one this process has for services of that kind, "" without one."""
+    """Return the given token; for None the one that this process has for services of that kind, "" without one."""
     text = os.environ.get(VARIABLE, "")
     if given is not None or not text:
         return given or ""

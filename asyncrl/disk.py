@@ -1,4 +1,4 @@
-"""Disks that take nothing more: full, read-only or over a quota. What a restart cannot mend, so it is told apart."""
+"""Disks that cannot be written: full, read-only or over quota. Told apart because a restart does not help."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from asyncrl.errors import StorageError
 ERRNOS = frozenset({errno.ENOSPC, errno.EROFS, errno.EDQUOT})
 PROBE_BYTES = 2**20
 _NUMBER = re.compile(r"\bos error (\d+)\)")
-"""How Rust's libraries (safetensors, tokenizers) name an error of the system."""
+"""How Rust libraries (safetensors, tokenizers) format a system error."""
 
 
 def disk_problem(error: BaseException) -> str:
-    """Return what a disk refused, as the error, its causes or the members of its group say it; "" when none did."""
+    """Return why a disk refused a write, read from the error, its causes or its group's members; "" if none did."""
     for one in _related(error):
         number = one.errno if isinstance(one, OSError) else None
         if number is None and (found := _NUMBER.search(str(one))):
@@ -30,7 +30,7 @@ def disk_problem(error: BaseException) -> str:
 
 
 def unwritable(folder: Path) -> str:
-    """Write and remove a small file in `folder`; return why a disk refused it, "" when it did not."""
+    """Write and remove a small file in `folder`; return why the disk refused it, "" if it did not."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(os.urandom(PROBE_BYTES))

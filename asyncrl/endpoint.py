@@ -1,7 +1,7 @@
 """Small files through which the processes of a run find each other.
 
-In one a service says where it serves: written whole, read by whoever started it. Another says it to a process that was
-started before those it will call. A third asks a trainer to stop.
+One holds the address of a service, written atomically and read by whoever started it. Another gives addresses to a
+process that was started before the services it calls. A third asks a trainer to stop.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ POLL_S = 0.05
 
 
 def announce(ready_file: Path, url: str, pid: int) -> None:
-    """Write `{"url", "pid"}`. Readers see all of it or no file."""
+    """Write `{"url", "pid"}`. Readers see the whole file or none."""
     write_json(ready_file, {"url": url, "pid": pid})
 
 
 def announced_url(ready_file: Path) -> str:
-    """Return the address, or "" while there is none; a service that ends takes its file away at any moment."""
+    """Return the address, or "" while there is none; a service that ends may remove its file at any moment."""
     try:
         return str(json.loads(ready_file.read_text())["url"])
     except FileNotFoundError:
@@ -31,19 +31,19 @@ def announced_url(ready_file: Path) -> str:
 
 
 def tell_addresses(file: Path, urls: Sequence[str]) -> None:
-    """Write the addresses for whom `awaited_addresses` waits."""
+    """Write the addresses that `awaited_addresses` waits for."""
     write_json(file, list(urls))
 
 
 def stop_file(folder: Path) -> Path:
-    """Return the file whose presence asks the trainer of a run or policy folder to end with a checkpoint."""
+    """Return the file whose presence asks the trainer of a run or policy folder to save a checkpoint and end."""
     return folder / "endpoints" / "trainer.stop"
 
 
 def awaited_addresses(words: Sequence[str], timeout_s: float) -> list[str]:
-    """Return addresses that are given as they are, or as one "@FILE", which is waited for.
+    """Return the given addresses, or for one "@FILE" those that another process will write to FILE.
 
-    Raises `DeadlineError` when there is no such file within `timeout_s`.
+    Raises `DeadlineError` if the file does not appear within `timeout_s`.
     """
     if not (len(words) == 1 and words[0].startswith("@")):
         return list(words)

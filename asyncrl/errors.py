@@ -3,13 +3,13 @@
 AsyncRLError
 ├── ConfigError        the user's configuration or command line is wrong
 ├── InputError         a file or a message from outside is malformed
-├── StaleError         something older than the staleness bound was about to be used
+├── StaleError         something older than the staleness limit was about to be used
 ├── ConflictError      a message contradicts the state it refers to (an expired lease, a wrong step)
-│   └── QuarantineError  a worker is quarantined: what it does is not taken any more
+│   └── QuarantineError  a worker is quarantined: its groups are refused
 ├── DeadlineError      a wait ended by its deadline
-├── StopError          the run is to end by its own policy; starting it again would not help
-├── UnavailableError   the other side cannot serve now; the same call may work later
-│   └── StorageError   a disk is full, read-only or over a quota; it may work when somebody has made room
+├── StopError          the run ends by its own configuration; a restart would not help
+├── UnavailableError   the other side cannot serve now; the same call may succeed later
+│   └── StorageError   a disk is full, read-only or over quota; the call may succeed once there is room
 └── EpisodeError       an episode failed; carries the class that decides what training does with it
     ├── AgentError
     ├── EnvironmentFailure
@@ -43,15 +43,15 @@ class ConflictError(AsyncRLError):
 
 
 class QuarantineError(ConflictError):
-    """The worker is quarantined and gets no lease. The message says why; asking again does not help."""
+    """The worker is quarantined and gets no lease. The message says why; repeating the call does not help."""
 
 
 class DeadlineError(AsyncRLError):
-    """A wait ended by its deadline."""
+    """A wait reached its deadline."""
 
 
 class StopError(AsyncRLError):
-    """The run is to end by its own policy, such as `train.on_poison = "stop"`."""
+    """The run ends by its own configuration, such as `train.on_poison = "stop"`."""
 
 
 class UnavailableError(AsyncRLError):
@@ -63,7 +63,7 @@ class UnavailableError(AsyncRLError):
 
 
 class StorageError(UnavailableError):
-    """A disk is full, read-only or over a quota. The message names the file or folder; a restart does not help."""
+    """A disk is full, read-only or over quota. The message names the file or folder; a restart does not help."""
 
 
 class EpisodeError(AsyncRLError):
@@ -73,7 +73,7 @@ class EpisodeError(AsyncRLError):
 
 
 class AgentError(EpisodeError):
-    """The policy did something the episode cannot go on from."""
+    """The policy did something after which the episode cannot continue."""
 
     failure = FailureClass.AGENT
 

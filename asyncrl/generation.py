@@ -28,7 +28,7 @@ class GenerateRequest:
     min_version: int = 0
     """Engines that serve older weights must refuse."""
     agent: str = ""
-    """Who takes the turn; "" is the main agent."""
+    """The agent that takes the turn; "" is the main agent."""
     order: int = 0
     """Requests of lower order are scheduled first when there are more than an engine runs at once."""
     decoding: Decoding | None = None
@@ -50,7 +50,8 @@ class Generated:
     cached_tokens: int = 0
     """Context tokens the engine found in its prefix cache."""
     top_logprobs: tuple[dict[int, float], ...] = ()
-    """Per sampled token, log-probabilities of the likeliest and of itself, likeliest first; where asked for."""
+    """Per sampled token, log-probabilities of the likeliest and of itself, likeliest first; empty unless
+    requested."""
     prompt_logprobs: tuple[dict[int, float], ...] = ()
     """The same per token of the context, at temperature 1; nothing for the first."""
 

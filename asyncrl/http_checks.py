@@ -1,4 +1,4 @@
-"""What a service refuses before anything is built from a request: pages of browsers, wrong types, bodies that grow.
+"""What a service refuses before it builds anything from a request: browser pages, wrong types, growing bodies.
 
 Pure checks, shared by our own services and by the routes we add to vLLM's server.
 """
@@ -18,20 +18,20 @@ MAX_HEADER_BYTES = 32 * 1024
 JSON = "application/json"
 MSGPACK = "application/msgpack"
 TYPES = (JSON, MSGPACK)
-"""Content types of bodies. A page of another site cannot send them unasked."""
+"""Accepted content types of bodies. A page of another site cannot send them without a preflight request."""
 HOSTS_VARIABLE = "ASYNCRL_HOSTS"
-"""Further names, separated by commas, under which services that do not listen on loopback are called."""
+"""Further names, separated by commas, for services that do not listen on loopback."""
 FIRST_BYTES_S = 30.0
 LEAST_BYTES_PER_S = 64 * 1024
 """A body must have arrived `FIRST_BYTES_S` after its headers, or come at this rate."""
 MAX_OBJECTS = 2**20
-"""Objects that one body may make: a map or list of one byte becomes one of 64."""
+"""Objects that one body may create: a map or list of one byte takes 64 in memory."""
 FREE_BYTES = 256 * 1024
-"""Smaller bodies cannot make many, and are not looked through."""
+"""Smaller bodies cannot create many and are not scanned."""
 
 
 class Refusal(NamedTuple):
-    """An HTTP status and what to tell the caller."""
+    """An HTTP status and a message for the caller."""
 
     status: int
     message: str
@@ -44,7 +44,8 @@ class Hosts:
         self.bound = bound
 
     def allow(self, header: str) -> bool:
-        """True when a `Host` header names this machine. A page that had its own name point here says that name."""
+        """True when a `Host` header names this machine. A web page whose own name was made to resolve here sends that
+        name."""
         if not self.bound:
             return True
         name = _name(header)
@@ -71,7 +72,7 @@ def is_loopback(host: str) -> bool:
 
 
 def refuse_headers(headers: Iterable[tuple[bytes, bytes]], hosts: Hosts) -> Refusal | None:
-    """Return why a request with these headers (names in lower case) is refused, None where it may go on."""
+    """Return why a request with these headers (names in lower case) is refused, None if it is not."""
     size, host, kind, has_body = 0, "", "", False
     for name, value in headers:
         size += len(name) + len(value)
@@ -80,7 +81,7 @@ def refuse_headers(headers: Iterable[tuple[bytes, bytes]], hosts: Hosts) -> Refu
         elif name == b"origin":
             return Refusal(403, "requests of web pages are refused: they carry an Origin header")
         elif name == b"content-type":
-            # Two of them are refused below: who reads the body might go by the other one.
+            # Two of them are refused below: the reader of the body might use the other one.
             kind = f"{kind}, {media_type(value)}" if kind else media_type(value)
         elif name == b"transfer-encoding":
             has_body = True
@@ -106,7 +107,7 @@ def media_type(value: bytes) -> str:
 
 
 class BodyCheck:
-    """Follows one body as it arrives: its size, its pace and, for JSON, how many objects it would make.
+    """Checks one body as it arrives: its size, its rate and, for JSON, how many objects it would create.
 
     max_bytes: larger bodies are refused. json: whether it is JSON.
     """
@@ -118,12 +119,12 @@ class BodyCheck:
 
     @property
     def left_s(self) -> float:
-        """Seconds within which more of it must arrive."""
+        """Seconds within which more data must arrive."""
         allowed_s = FIRST_BYTES_S + self._received / LEAST_BYTES_PER_S
         return max(0.0, self._start + allowed_s - time.monotonic())
 
     def add(self, chunk: bytes) -> Refusal | None:
-        """Take note of a piece; return why the body is refused."""
+        """Add a piece; return why the body is refused, None if it is not."""
         self._received += len(chunk)
         if self._received > self.max_bytes:
             return Refusal(413, f"body must have at most {self.max_bytes} bytes")
@@ -134,12 +135,12 @@ class BodyCheck:
         return None
 
     def late(self) -> Refusal:
-        """Return what a sender is told that is too slow."""
+        """Return the refusal of a sender that is too slow."""
         return Refusal(408, f"the body came too slowly: {self._received} bytes")
 
 
 def check_msgpack(body: bytes | bytearray | memoryview) -> None:
-    """Raise `InputError` when msgpack bytes would make more than `MAX_OBJECTS` values. Builds none of them."""
+    """Raise `InputError` if msgpack bytes would create more than `MAX_OBJECTS` values, without creating them."""
     if len(body) <= FREE_BYTES:
         return
     position, end, announced, left = 0, len(body), 1, 1
@@ -155,7 +156,7 @@ def check_msgpack(body: bytes | bytearray | memoryview) -> None:
 
 
 def _children(body: bytes | bytearray | memoryview, position: int, first: int) -> int:
-    """Return how many values follow as parts of a map or list, 0 for everything else."""
+    """Return how many values a map or list holds, 0 for everything else."""
     if 0x80 <= first <= 0x8F:
         return 2 * (first & 0x0F)
     if 0x90 <= first <= 0x9F:
@@ -167,7 +168,7 @@ def _children(body: bytes | bytearray | memoryview, position: int, first: int) -
 
 
 def _size(body: bytes | bytearray | memoryview, position: int, first: int) -> int:
-    """Return the bytes of the value itself, without those of its parts."""
+    """Return the size of the value itself, without its parts."""
     if first in _MEASURED:
         width, extra = _MEASURED[first]
         return 1 + width + extra + int.from_bytes(body[position + 1 : position + 1 + width], "big")
@@ -175,7 +176,7 @@ def _size(body: bytes | bytearray | memoryview, position: int, first: int) -> in
 
 
 _COUNTED = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
-"""list16, list32, map16, map32: width of the count, values each counts for."""
+"""list16, list32, map16, map32: width of the count, values per counted entry."""
 _MEASURED = {
     0xC4: (1, 0), 0xC5: (2, 0), 0xC6: (4, 0), 0xC7: (1, 1), 0xC8: (2, 1), 0xC9: (4, 1), 0xD9: (1, 0), 0xDA: (2, 0),
     0xDB: (4, 0),

@@ -1,10 +1,10 @@
 """Import paths: how a configuration names an environment, agent, loss or reward of the user's own.
 
     package.module:name       found in the current folder, the run's `run.python_path` and the installed packages
-    path/to/file.py:name      a file; those of its own folder can be imported by it
+    path/to/file.py:name      a file, which may import others of its own folder
 
-A file is imported once a process, whatever names it. What is wrong is a `ConfigError` that says what was looked for
-and where.
+A file is imported once per process, however it is named. Errors are `ConfigError`s that say what was searched for and
+where.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _lock = threading.RLock()
 
 
 def load_object(setting: str, path: Any) -> Any:
-    """Return what an import path names. Raises `ConfigError` naming the setting."""
+    """Return the object that an import path names. Raises `ConfigError` naming the setting."""
     module, separator, name = str(path).rpartition(":")
     if not separator or not module or not name:
         raise ConfigError(f"{setting}: must be an import path such as {FORMS}, got {path!r}")
@@ -48,7 +48,7 @@ def load_object(setting: str, path: Any) -> Any:
 
 
 def load_module(setting: str, module: str, path: Any = None) -> ModuleType:
-    """Import a module named as before the colon of an import path. Raises `ConfigError` naming the setting.
+    """Import the module before the colon of an import path. Raises `ConfigError` naming the setting.
 
     path: what to call it in the message, such as the whole import path.
     """
@@ -77,7 +77,7 @@ def source_file(setting: str, module: str) -> Path:
     except ModuleNotFoundError as error:
         raise ConfigError(f"{failed}: {_not_found(error.name or module)}") from error
     except (Exception, SystemExit) as error:
-        # Finding a module imports the packages it lies in.
+        # Finding a module imports its parent packages.
         raise ConfigError(f"{failed}: {_told(error)}") from error
     if spec is None:
         raise ConfigError(f"{failed}: {_not_found(module)}")
@@ -87,7 +87,7 @@ def source_file(setting: str, module: str) -> Path:
 
 
 def search_in(folders: Iterable[str | Path]) -> None:
-    """Have modules found in these folders, before the installed packages; those that come first go first."""
+    """Search modules in these folders, in this order, before the installed packages."""
     for folder in reversed([str(Path(folder).absolute()) for folder in folders]):
         if folder not in (os.path.abspath(entry) for entry in sys.path):
             sys.path.insert(0, folder)
@@ -95,7 +95,7 @@ def search_in(folders: Iterable[str | Path]) -> None:
 
 
 def absolute(text: str, folder: Path) -> str:
-    """Return `file.py:name` with its file in `folder` unless that is absolute; any other text as it is."""
+    """Return `file.py:name` with a relative file resolved in `folder`; any other text unchanged."""
     found = _FILE.fullmatch(text)
     if found is None:
         return text
@@ -117,7 +117,7 @@ def _load_file(file: Path) -> ModuleType:
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         if str(file.parent) not in sys.path:
-            # Last, so that a file beside it hides nothing that others import.
+            # Last, so that files beside it do not shadow what others import.
             sys.path.append(str(file.parent))
         sys.modules[name] = module
         try:
@@ -139,7 +139,7 @@ def _not_found(module: str) -> str:
 
 
 def _told(error: BaseException) -> str:
-    """Say what an import raised, and in which line of whose file."""
+    """Describe what an import raised, with file and line."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
     return f"{type(error).__name__}: {error}{where}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
-    """Write a JSON file whole or not at all: a reader sees the one before, this one, or none. Raises OSError."""
+    """Write a JSON file atomically: a reader sees the previous one, this one, or none. Raises OSError."""
     partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
     partial.write_text(json.dumps(value, indent=indent) + "\n")
     partial.replace(path)

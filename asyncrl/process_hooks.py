@@ -27,9 +27,9 @@ def die_with_parent() -> None:
 
 
 def step_back(nice: int) -> None:
-    """Let processes that are `nice` steps less nice have the CPU before this one and what it starts."""
+    """Lower the CPU priority of this process and its children by `nice` steps."""
     os.nice(nice)
-    # Where Linux groups processes by session it weighs the groups instead.
+    # Where Linux schedules by session (autogroup), it weighs sessions instead.
     with contextlib.suppress(OSError), open(AUTOGROUP, "w") as group:
         group.write(str(nice))
 
@@ -47,14 +47,15 @@ def collecting_no_garbage() -> Iterator[None]:
 
 
 def withhold_secrets(named: Collection[str]) -> None:
-    """Remove keys, tokens and passwords from this process's environment but those named; what it starts has none."""
+    """Remove keys, tokens and passwords from this process's environment, and so from its children's, except those
+    named."""
     for name in list(os.environ):
         if _SECRET.search(name) and name not in named:
             del os.environ[name]
 
 
 def texts(value: Any) -> Iterator[str]:
-    """Yield every text inside maps and lists, which may name variables."""
+    """Yield every string inside maps and lists; it may name a variable."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

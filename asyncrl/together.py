@@ -1,4 +1,4 @@
-"""Calls that are made at once and belong together: when one fails, the others end with it."""
+"""Concurrent calls that belong together: when one fails, the others are cancelled."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return the results in the order of the calls. Raises what the first one to fail raises.
+    """Return the results in the order of the calls. Raises the first failure.
 
-    Unlike `asyncio.gather` it returns when no call is running any more: the rest are cancelled and waited for.
+    Unlike `asyncio.gather` it returns only when no call is running: the rest are cancelled and awaited.
     """
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
@@ -24,7 +24,7 @@ async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def to_their_ends(calls: Iterable[Coroutine[Any, Any, Any]]) -> None:
-    """Let all calls run to their ends, then raise what the first of those that failed raised: for what is closed."""
+    """Run all calls to their ends, then raise the first failure: for closing several things."""
     for result in await asyncio.gather(*calls, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 Message = dict[str, Any]
-"""A chat message as chat templates take it: `role`, `content`, and for tools `tool_calls`, `tool_call_id`, `name`."""
+"""A chat message in the form chat templates take: `role`, `content`, and for tools `tool_calls`, `tool_call_id`,
+`name`."""
 
 MAX_REWARD = 1e12
 """Far beyond any sensible reward, and small enough that sums of many stay finite."""
@@ -40,7 +41,7 @@ class FailureClass(StrEnum):
     ENVIRONMENT = "environment"
     INFRASTRUCTURE = "infrastructure"
     JUDGE = "judge"
-    """The episode was played, but the judge or reward model that was to score it gave no score."""
+    """The episode was played, but its judge or reward model returned no score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Task:
     env: str
     """Registered name or import path of the environment."""
     seed: int = 0
-    """All an environment needs to build the problem, unless `data` says more."""
+    """All that an environment needs to build the problem, unless `data` says more."""
     split: str = "train"
     data: dict[str, Any] = field(default_factory=dict)
     """JSON-serialisable problem data; empty for procedural environments."""
@@ -59,7 +60,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How tokens are chosen, and what is reported of them, where nothing is trained on the answer.
+    """How tokens are chosen and reported for answers that nothing is trained on.
 
     The defaults sample from the policy itself, which is what training assumes.
     """
@@ -73,13 +74,13 @@ class Decoding:
     schema: str = ""
     """JSON schema that the answer follows; tokens that would leave it are masked."""
     top_logprobs: int | None = None
-    """Report so many of the likeliest tokens beside each; None reports none."""
+    """Report this many of the likeliest tokens beside each; None reports none."""
     prompt_logprobs: bool = False
     """Report them for the context too."""
 
     @property
     def whole(self) -> bool:
-        """Whether the turn has to be sampled at once: what was sampled before matters, or is reported."""
+        """Whether the turn must be sampled in one request, because earlier tokens matter or are reported."""
         penalties = self.presence_penalty, self.frequency_penalty, self.repetition_penalty
         return bool(self.schema) or penalties != (0.0, 0.0, 1.0) or self.top_logprobs is not None
 
@@ -120,21 +121,21 @@ class Trajectory:
     components: dict[str, float] = field(default_factory=dict)
     """Named parts of the reward."""
     success: bool | None = None
-    """The environment's verdict, where it has one."""
+    """The environment's verdict, None without one."""
     failure: FailureClass | None = None
     """Set exactly when `status` is FAILED."""
     error: str = ""
     """What went wrong (FAILED), which limit was hit (TRUNCATED), or what the agent did that ended it (FINISHED)."""
     timing: dict[str, float] = field(default_factory=dict)
-    """Seconds: `wall_s`, `engine_s`, `env_s`, `queue_s`."""
+    """Seconds: `wall_s`, `engine_s`, `env_s`, and `judge_s` where a judge scored it."""
     info: dict[str, Any] = field(default_factory=dict)
     """JSON-serialisable extras (tags, agent name, difficulty)."""
     conversation: str = ""
-    """The messages as JSON, for people to read, see `data.conversation`; "" where nobody kept them."""
+    """The messages as JSON, for people to read, see `data.transcript`; "" where they were not kept."""
 
     @property
     def rollout(self) -> int:
-        """Number of its episode within the group: an episode that branches gives several trajectories."""
+        """Index of its episode within the group: an episode that branches gives several trajectories."""
         return int(self.info.get("rollout", self.episode_index))
 
     @property
@@ -185,7 +186,7 @@ class Lease:
     """The group must be trained in the step that starts at this version at the latest."""
     group_size: int
     attempt: int
-    """1 for the first lease of the task, counted up when a lease is lost."""
+    """1 for the first lease of the task, increased when a lease is lost."""
     expires_in_s: float
     order: int = 0
     """Place in the order of leases. Older leases are due earlier, and engines serve them first."""

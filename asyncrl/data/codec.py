@@ -27,14 +27,14 @@ MAX_TOKENS = 2**24
 MAX_GROUP_SIZE = 4096
 """Trajectories of one group."""
 LOGPROB_TOLERANCE = 1e-3
-"""How far above 0 rounding may lift the log-probability of a sampled token."""
+"""How far above 0 rounding may push the log-probability of a sampled token."""
 
 _Member = TypeVar("_Member", bound=StrEnum)
 _ARRAYS = {"token_ids": "<i4", "loss_mask": "|b1", "behavior_logprobs": "<f4", "versions": "<i4"}
 
 
 def pack(message: Any) -> bytes:
-    """msgpack bytes of plain data. Raises `InputError` for what msgpack cannot carry."""
+    """Return plain data as msgpack bytes. Raises `InputError` for types that msgpack cannot encode."""
     try:
         return msgpack.packb(message, use_bin_type=True)
     except (TypeError, ValueError, OverflowError) as error:
@@ -42,7 +42,8 @@ def pack(message: Any) -> bytes:
 
 
 def unpack(body: bytes | bytearray | memoryview) -> Any:
-    """Plain data of msgpack bytes: string keys, no extension types, at most `doors.MAX_OBJECTS` values.
+    """Return the plain data of msgpack bytes: string keys, no extension types, at most `http_checks.MAX_OBJECTS`
+    values.
 
     Raises `InputError` when malformed.
     """
@@ -268,7 +269,7 @@ def _check_arrays(arrays: dict[str, np.ndarray], where: str) -> None:
     sampled_min = int(versions[mask].min()) if mask.any() else 0
     if sampled_min < 0:
         raise InputError(f"{where}.versions must be at least 0 where loss_mask is set, got {sampled_min}")
-    # One comparison refuses NaN, infinities and positive values together: NaN fails both.
+    # One comparison refuses NaN, infinities and positive values: NaN fails both sides.
     low, high = logprobs.min(), logprobs.max()
     if not (low > -np.inf and high <= LOGPROB_TOLERANCE):
         raise InputError(f"{where}.behavior_logprobs must be finite and at most 0, got range [{low}, {high}]")

@@ -48,7 +48,7 @@ class Fields:
         return value
 
     def long_text(self, name: str, most: int) -> str:
-        """A text of up to `most` characters that nobody looks into; "" where there is none."""
+        """An optional text of up to `most` characters whose content is not checked; "" without one."""
         value = self._left.pop(name, "")
         if type(value) is not str or len(value) > most:
             raise InputError(f"{self.where}.{name} must be str of at most {most} characters")
@@ -61,7 +61,7 @@ class Fields:
         return value
 
     def number(self, name: str, low: float = -math.inf) -> float:
-        """A float of at most `MAX_NUMBER`; an integer is taken for one."""
+        """A float of at most `MAX_NUMBER`; integers are accepted."""
         return self._as_number(self._left.pop(name, None), name, low)
 
     def optional_bool(self, name: str) -> bool | None:
@@ -88,7 +88,7 @@ class Fields:
         return raw
 
     def close(self) -> None:
-        """Refuse what nobody asked for."""
+        """Refuse the fields that were not taken."""
         if self._left:
             unknown = ", ".join(sorted(str(key)[:64] for key in self._left)[:8])
             raise InputError(f"{self.where} has unknown fields: {unknown}")
@@ -104,7 +104,7 @@ class Fields:
 
 
 def check_text(value: Any, where: str) -> None:
-    """Raise `InputError` unless `value` is a string that UTF-8 can carry and that is not absurdly long."""
+    """Raise `InputError` unless `value` is a string that UTF-8 can encode and that is not too long."""
     if type(value) is not str:
         raise InputError(f"{where} must be str, got {type(value).__name__}")
     if len(value) > MAX_STRING:

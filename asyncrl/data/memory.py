@@ -1,4 +1,4 @@
-"""Keeps freed memory in the process, so that large messages do not fault every page in anew."""
+"""Keeps freed memory in the process, so that large messages do not fault every page in again."""
 
 from __future__ import annotations
 

@@ -14,13 +14,13 @@ def plan_micro_batches(
 ) -> list[list[list[int]]]:
     """Assign rows to `[rank][micro-batch]` lists of row indices.
 
-    Rows are sorted by length, dealt to the ranks in turn (longest first, back and forth, so ranks carry
-    nearly equal tokens), and cut where rows times the longest of them would pass `budget` padded tokens. A row
-    longer than the budget gets a micro-batch of its own. Every rank gets the same number of micro-batches, since
-    a forward pass may be a collective; a rank with fewer rows gets empty lists.
+    Rows are sorted by length, dealt to the ranks in turn (longest first, back and forth, so that ranks get nearly
+    equal numbers of tokens), and cut where the number of rows times the longest of them would exceed `budget` padded
+    tokens. A row longer than the budget gets its own micro-batch. Every rank gets the same number of
+    micro-batches, since a forward pass may be a collective; a rank with fewer rows gets empty lists.
 
     `lengths`: [B] tokens. Deterministic. Every row appears exactly once. With `alike` [B], rows of equal value (a
-    group, whose rows begin alike) are side by side, in the order of the longest of each. With `units` [B], rows of
+    group, whose rows share prefixes) are adjacent, in the order of the longest of each. With `units` [B], rows of
     equal unit (a group, for pairwise losses) stay in one micro-batch, even past the budget.
     """
     if budget < 1 or ranks < 1:
@@ -71,7 +71,7 @@ def _plan_units(
 
 
 def _cut(rows: list[int], lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Cut rows, in their order, into micro-batches as wide as their longest row."""
+    """Cut rows, in order, into micro-batches as wide as their longest row."""
     plan: list[list[int]] = []
     widest = 0
     for row in rows:

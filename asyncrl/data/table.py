@@ -1,7 +1,7 @@
 """Trajectories as Parquet, one file a step, readable with `datasets.load_dataset("parquet", ...)`.
 
-Column `messages` is the conversation as people read it, with the reward of each turn; null where nobody kept it. Column
-`info` is `Trajectory.info` as JSON.
+Column `messages` is the conversation in readable form, with the reward of each turn; null where it was not kept.
+Column `info` is `Trajectory.info` as JSON.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ class TrajectoryTable:
 
 
 class TrajectoryWriter:
-    """Writes a table's files in a thread, in their order, while training goes on.
+    """Writes a table's files in a thread, in order, while training continues.
 
-    At most `ahead` steps wait; `put` blocks beyond. A write that fails is raised by the next call, and by each after
-    it: a step's rows are never left out in silence.
+    At most `ahead` steps wait; further `put`s block. The next call raises the error of a failed write, and so does
+    each call after it: no step's rows are lost silently.
     """
 
     def __init__(self, folder: Path, ahead: int = 2) -> None:
@@ -110,17 +110,17 @@ class TrajectoryWriter:
         self._thread.start()
 
     def put(self, step: int, groups: Sequence[Group]) -> None:
-        """Have a step's trajectories written. Raises what an earlier write raised."""
+        """Queue a step's trajectories for writing. Raises the error of an earlier write."""
         self._check()
         self._waiting.put((step, groups))
 
     def flush(self) -> None:
-        """Wait until all that was put is on disk. Raises what a write raised."""
+        """Wait until everything put is on disk. Raises the error of a failed write."""
         self._waiting.join()
         self._check()
 
     def close(self) -> None:
-        """Write what waits and end the thread. Raises what a write raised."""
+        """Write what is queued and end the thread. Raises the error of a failed write."""
         self._waiting.put(_STOP)
         self._thread.join()
         self._check()
@@ -138,14 +138,14 @@ class TrajectoryWriter:
                 if self._failure is None:
                     self.table.write(*item)
             except Exception as error:
-                # Its callers' failure, not this thread's: they are told with the next call.
+                # The failure is the callers', not this thread's: the next call raises it.
                 self._failure = error
             finally:
                 self._waiting.task_done()
 
 
 def _lists(arrays: Sequence[np.ndarray], dtype: Any) -> pa.ListArray:
-    """One list a row, made of whole arrays: a Python object for each token would take a second."""
+    """One list per row, built from whole arrays: a Python object for each token would take a second."""
     offsets = np.zeros(len(arrays) + 1, np.int32)
     np.cumsum([len(array) for array in arrays], out=offsets[1:])
     values = np.concatenate([np.empty(0, dtype), *arrays]).astype(dtype, copy=False)

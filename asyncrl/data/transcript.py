@@ -1,8 +1,8 @@
 """An episode's messages as text that travels with its tokens, for people to read.
 
-JSON: a list of messages, each `{"role", "content"}` and where there are `tool_calls` (`{"id", "name", "arguments"}`,
-the arguments as JSON text), `tool_call_id`, `name` and `turn`, the number of the trajectory's turn that the message is.
-Tokens are what is trained; nothing is read back from this text, so nobody between worker and file looks into it.
+JSON: a list of messages, each `{"role", "content"}` and, where present, `tool_calls` (`{"id", "name", "arguments"}`,
+the arguments as JSON text), `tool_call_id`, `name` and `turn`, the index of the trajectory's turn that the message
+is. Only tokens are trained on; nothing is read back from this text, so no process between worker and file parses it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _TEXTS = ("tool_call_id", "name")
 
 
 def encode_conversation(messages: Sequence[Message], turns: Mapping[int, int]) -> str:
-    """Return the text of a conversation; `turns` gives the number of the turn that a message is, by its place.
+    """Return the text of a conversation; `turns` maps the position of a message to the index of its turn.
 
-    "" for one beyond `MAX_CHARACTERS`.
+    "" for a conversation longer than `MAX_CHARACTERS`.
     """
     items = []
     for place, message in enumerate(messages):
@@ -34,13 +34,13 @@ def encode_conversation(messages: Sequence[Message], turns: Mapping[int, int]) -
         items.append(item)
     text = json.dumps(items, ensure_ascii=False, separators=(",", ":"))
     if not text.isascii():
-        # Arguments of calls can hold half a surrogate pair, which no message carries.
+        # Arguments of calls can hold half a surrogate pair, which no message can encode.
         text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= MAX_CHARACTERS else ""
 
 
 def read_conversation(text: str, rewards: Sequence[float]) -> list[dict[str, Any]] | None:
-    """Return the messages, with the reward of each turn, given by number; None for no or an unreadable conversation."""
+    """Return the messages, each with the reward of its turn; None for an empty or unreadable conversation."""
     try:
         return [_read(item, rewards) for item in json.loads(text)]
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):

@@ -1,4 +1,4 @@
-"""What a published adapter is: names and configuration in peft's format, which vLLM reads too. Imports no torch."""
+"""The form of a published adapter: names and configuration as in peft, which vLLM reads too. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from asyncrl.config_sections import LoraConfig
 TENSORS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
 PREFIX = "base_model.model."
-"""What peft puts before the name of a module in an adapter's file."""
+"""The prefix that peft puts before a module's name in an adapter's file."""
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Ranks that vLLM's buffers come in; a smaller adapter is padded."""
+"""Ranks for which vLLM has buffers; a smaller adapter is padded."""
 
 
 def adapter_config(lora: LoraConfig, base_model: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Weights on a shared file system: one safetensors file per version, written whole and checksummed.
+"""Weights on a shared file system: one safetensors file per version, written atomically and checksummed.
 
-On one machine the directory is shared memory, so a publish is one write and one memory map. The file is
-written under a temporary name, flushed and renamed, so a reader sees all of it or nothing.
+On one machine the directory is shared memory, so a publish is one write and one memory map. The file is written under
+a temporary name, flushed and renamed, so a reader sees all of it or nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from asyncrl.errors import InputError, UnavailableError
 
 @dataclass(frozen=True, slots=True)
 class WeightFile:
-    """A published set of weights: what an engine needs to find and to trust it."""
+    """A published set of weights: what an engine needs to find and verify it."""
 
     version: int
     path: str
@@ -33,7 +33,7 @@ class WeightFile:
     """xxh3-128 of the file's bytes, hexadecimal."""
     num_bytes: int
     epoch: int = 0
-    """Counts the lives of the trainer: after a crash it may publish a version anew. 0 for weights of no run."""
+    """Counts the starts of the trainer: after a crash it may publish a version again. 0 for weights of no run."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -49,12 +49,12 @@ def file_checksum(path: str | Path) -> str:
 
 
 def on_cpu(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Return the tensors in host memory by name; of those that share storage there, the first."""
+    """Return the tensors in host memory by name; of tensors that share storage, only the first."""
     unique: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors:
         kept = tensor.detach().contiguous().cpu()
-        # Only of tensors that are kept alive can an address not be used again.
+        # Tensors must stay alive here: the address of a freed one may be used again.
         if kept.data_ptr() not in seen:
             seen.add(kept.data_ptr())
             unique[name] = kept
@@ -62,7 +62,7 @@ def on_cpu(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tenso
 
 
 def weights_path(directory: str | Path, version: int) -> Path:
-    """Return where the weights of `version` are, or would be."""
+    """Return the path of the weights of `version`, which may not exist."""
     return Path(directory) / f"weights-{version:08d}.safetensors"
 
 
@@ -72,7 +72,7 @@ def write_weights(
     """Write `tensors` as the weights of `version` and return where they are.
 
     Shared storage (tied embeddings) is stored once: only the first name is kept, as checkpoints do. Raises
-    `UnavailableError` when the disk does not take them.
+    `UnavailableError` if the disk cannot be written.
     """
     directory = Path(directory)
     path = weights_path(directory, version)
@@ -91,7 +91,7 @@ def write_weights(
 
 
 def verify_weights(file: WeightFile) -> float:
-    """Check that the file is there, whole and unchanged; return the seconds it took.
+    """Check that the file exists, complete and unchanged; return the seconds it took.
 
     Raises `InputError` naming the file and what differs.
     """
@@ -120,7 +120,7 @@ def read_weights(path: str | Path, device: str = "cpu") -> Iterator[tuple[str, t
 
 
 def remove_older(directory: str | Path, keep_version: int) -> None:
-    """Delete weight files of versions below `keep_version`, and partial files of dead writers."""
+    """Delete weight files of versions below `keep_version`, and partial files of writers that died."""
     for path in Path(directory).glob("weights-*"):
         digits = path.stem.removeprefix("weights-").split(".")[0]
         if path.suffix.startswith(".partial") or (digits.isdigit() and int(digits) < keep_version):

@@ -1,4 +1,4 @@
-"""Where weights travel. Launchers know it, too, and load nothing heavy for it."""
+"""The folders of weights. Launchers use this module, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def policy_weights(directory: str, name: str) -> str:
-    """Return where the weights of a run's further policy travel; "" for an engine that belongs to no run."""
+    """Return the folder for the weights of a run's further policy; "" for an engine that belongs to no run."""
     return str(Path(directory) / f"policy-{name}") if directory else ""

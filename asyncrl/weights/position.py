@@ -1,7 +1,7 @@
-"""Which weights an engine serves, and whether they are those the run has committed.
+"""Which weights an engine serves, and whether the run has committed them.
 
 The publisher keeps `committed.json` beside the weight files: the newest version that counts. An engine that starts
-while a run goes on loads it before it answers its first request.
+during a run loads it before it answers its first request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def weight_file_from_json(body: dict[str, Any]) -> WeightFile:
 
 
 def write_committed(directory: Path, file: WeightFile) -> None:
-    """Record the version that counts, whole or not at all."""
+    """Record the version that counts, atomically."""
     write_json(directory / COMMITTED, file.to_json())
 
 
@@ -44,9 +44,9 @@ def read_committed(directory: Path) -> WeightFile | None:
 
 
 class Position:
-    """Where an engine stands in the sequence of weights.
+    """An engine's position in the sequence of weights.
 
-    directory: where weights travel; empty for an engine that belongs to no run and never has to catch up.
+    directory: the folder of weights; empty for an engine that belongs to no run and never has to catch up.
     """
 
     def __init__(self, directory: str, version: int) -> None:
@@ -56,9 +56,9 @@ class Position:
         self._caught_up = not directory
 
     def missed(self) -> WeightFile | None:
-        """Return what must be loaded before anything is served; None when nothing must.
+        """Return the weights that must be loaded before anything is served; None if there are none.
 
-        Reads the record alone, not the weights. Raises `InputError` when it is damaged.
+        Reads only the record, not the weights. Raises `InputError` when it is damaged.
         """
         if self._caught_up:
             return None
@@ -69,9 +69,9 @@ class Position:
         return found
 
     def repeats(self, file: WeightFile) -> bool:
-        """True when exactly this file is loaded. Raises `ConflictError` for one that newer weights have replaced.
+        """True if exactly this file is loaded. Raises `ConflictError` for a file that newer weights have replaced.
 
-        A trainer that starts again counts up the epoch, so only its own weights may go back to an earlier version.
+        A restarted trainer increases the epoch, so only its own weights may go back to an earlier version.
         """
         if self.file is None:
             return False
@@ -83,5 +83,5 @@ class Position:
         return file == self.file
 
     def moved(self, file: WeightFile) -> None:
-        """Note that a file has been loaded."""
+        """Record that a file has been loaded."""
         self.file, self.version, self._caught_up = file, file.version, True

@@ -1,8 +1,8 @@
 """Publishing a version to every engine as a transaction: prepare on all, then commit on each.
 
-A version counts once every serving engine has committed it; `committed.json` says so to engines that start later.
-An engine that fails a phase is quarantined: it is offered the newest version again and again until it has taken it,
-and refuses requests of groups that were admitted at a version it does not have.
+A version counts once every serving engine has committed it; engines that start later read it from `committed.json`.
+An engine that fails a phase is quarantined: it is offered the newest version repeatedly until it has loaded it, and
+refuses requests of groups that were admitted at a version it does not have.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PublishReport:
     write_s: float = 0.0
     prepare_s: float = 0.0
     pause_s: list[float] = field(default_factory=list)
-    """How long each engine stood still."""
+    """How long each engine was paused."""
     failed: dict[str, str] = field(default_factory=dict)
     """Engine to reason."""
 
@@ -64,7 +64,7 @@ class FilePublisher:
     ) -> None:
         self.directory = Path(directory)
         self.finish_requests = finish_requests
-        """Let running requests end under the old weights, instead of going on under the new ones."""
+        """Let running requests finish under the old weights, instead of continuing under the new ones."""
         self.engines = list(engines)
         self.phase_timeout_s = phase_timeout_s
         self.wait_s = wait_s
@@ -72,7 +72,7 @@ class FilePublisher:
         self.epoch = 1 if committed is None else committed.epoch + 1
         self.quarantined: dict[str, str] = {}
         self._tensors: dict[str, Tensor] = {}
-        """Of the version being published, to write a damaged file again."""
+        """Tensors of the version being published, kept to write a damaged file again."""
         self._rejoining: set[asyncio.Task[None]] = set()
 
     def write(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> WeightFile:
@@ -83,14 +83,14 @@ class FilePublisher:
         return file
 
     async def publish(self, file: WeightFile) -> PublishReport:
-        """Prepare and commit `file` on every engine; those that fail are quarantined.
+        """Prepare and commit `file` on every engine; engines that fail are quarantined.
 
-        Raises `UnavailableError` when no engine took it within `wait_s`.
+        Raises `UnavailableError` if no engine committed it within `wait_s`.
         """
         await self.close()
         before = read_committed(self.directory)
         if before is not None and before.version >= file.version:
-            # A trainer that starts again goes back: from now on nobody may catch up with what it has forgotten.
+            # A restarted trainer goes back: from now on no engine may load the versions it has rolled back.
             write_committed(self.directory, file)
         deadline = time.monotonic() + self.wait_s
         while True:
@@ -123,7 +123,7 @@ class FilePublisher:
         await asyncio.gather(*self._rejoining, return_exceptions=True)
 
     async def _transaction(self, file: WeightFile) -> tuple[PublishReport, list[EngineControl], WeightFile]:
-        """Return what became of one attempt, the engines that committed, and the file they took."""
+        """Return the report of one attempt, the engines that committed, and the file they loaded."""
         report = PublishReport(file.version, file.num_bytes)
         start = time.perf_counter()
         prepared = await self._on_each(self.engines, "weights/prepare", file, report)
@@ -136,7 +136,7 @@ class FilePublisher:
         return report, await self._on_each(prepared, "weights/commit", file, report), file
 
     async def _rejoin(self, engine: EngineControl, file: WeightFile) -> None:
-        """Offer the newest version to a quarantined engine until it has taken it."""
+        """Offer the newest version to a quarantined engine until it has loaded it."""
         while True:
             await asyncio.sleep(RETRY_S)
             try:
@@ -170,7 +170,7 @@ class FilePublisher:
 
 
 def _damage(file: WeightFile) -> str:
-    """Say what is wrong with a file; "" when nothing is."""
+    """Return what is wrong with a file, "" if nothing is."""
     try:
         verify_weights(file)
     except InputError as error:

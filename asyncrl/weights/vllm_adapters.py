@@ -1,7 +1,7 @@
 """A policy's adapters in an engine: the newest version's, and those of older versions that running requests still use.
 
-A request keeps the adapter it began with, so a commit interrupts nothing: vLLM decodes requests of several adapters in
-one batch. Each commit unloads the older adapters that no request uses any more.
+A request keeps the adapter it started with, so a commit interrupts nothing: vLLM decodes requests of several adapters
+in one batch. Each commit unloads the older adapters that no request uses anymore.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class _Held:
 
 
 class Adapters:
-    """Loads, hands out and forgets the adapters of one policy.
+    """Loads, lends and unloads the adapters of one policy.
 
     folder: where the engine keeps its own links to the files, since a publisher removes those of older versions.
-    ids: numbers to give to adapters, unique in the engine.
+    ids: numbers for adapters, unique in the engine.
     """
 
     def __init__(self, lora: LoraConfig, folder: str, base_version: int, ids: Iterator[int]) -> None:
         self.lora = lora
         Path(folder).mkdir(parents=True, exist_ok=True)
-        # What a killed engine leaves goes with the run's folder of weights.
+        # What a killed engine leaves behind is removed with the run's folder of weights.
         self._folder = tempfile.TemporaryDirectory(prefix="adapters-", dir=folder)
         self._ids = ids
         self.newest = _Held(base_version, None)
@@ -56,7 +56,7 @@ class Adapters:
     async def load(self, engine: Any, file: WeightFile) -> float:
         """Make `file` the newest adapter; return the seconds the engine was busy with it.
 
-        Raises `InputError` when vLLM does not take it; what was served before is served on.
+        Raises `InputError` if vLLM refuses it; the versions served before stay.
         """
         number = next(self._ids)
         place = Path(self._folder.name) / str(number)
@@ -77,7 +77,7 @@ class Adapters:
             shutil.rmtree(place, ignore_errors=True)
             raise InputError(f"adapter of version {file.version}: vLLM refuses it: {error}") from error
         finally:
-            # Only now: vLLM may have scheduled one step more for a request whose answer has been given.
+            # Only now, since vLLM may have scheduled one more step for a request that has been answered.
             await self._unload(engine, gone)
         busy_s = time.perf_counter() - start
         self.newest = _Held(file.version, request)

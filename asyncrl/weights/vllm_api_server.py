@@ -1,7 +1,7 @@
 """vLLM's server, started in three quarters of the time: `python -m asyncrl.weights.vllm_api_server ARGUMENT...`.
 
-Importing vLLM makes a million objects that stay. With Python's thresholds the garbage collector looks through them
-again and again meanwhile, which is a quarter of the import. vLLM freezes what is there once it serves.
+Importing vLLM creates a million objects that stay. With Python's default thresholds the garbage collector scans them
+again and again, which takes a quarter of the import. vLLM freezes all existing objects once it serves.
 """
 
 from __future__ import annotations

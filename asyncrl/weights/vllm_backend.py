@@ -15,12 +15,12 @@ from asyncrl.weights.files import read_weights
 
 @dataclass
 class SharedFileInitInfo(WeightTransferInitInfo):
-    """Nothing to agree on: the path comes with each update."""
+    """Nothing to negotiate: the path comes with each update."""
 
 
 @dataclass
 class SharedFileUpdateInfo(WeightTransferUpdateInfo):
-    """Where the new weights are. The route that accepts them has verified the checksum."""
+    """The path of the new weights. The route that accepts them has verified the checksum."""
 
     path: str
 

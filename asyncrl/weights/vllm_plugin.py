@@ -1,12 +1,12 @@
 """Entry point of the vLLM plugin (`vllm.general_plugins`); vLLM calls `register` in each of its processes.
 
 It adds the weight-transfer backend `shared_file` and, on CPU, keeps linear layers on the live weight:
-vLLM would otherwise repack weights into oneDNN handles at load, which an update leaves stale, so outputs
-would match neither the old nor the new model. It also replaces the CPU backend's application of LoRA adapters.
+vLLM would otherwise repack weights into oneDNN handles at load. An update would leave these stale, and outputs would
+match neither the old nor the new model. It also replaces the CPU backend's application of LoRA adapters.
 
-In servers that asyncrl starts, every process also ends with the one that started it: vLLM's engine process would
-otherwise outlive a server that was killed, with its memory. On CPU that process is forked, not spawned, where it can
-be: importing all of vLLM a second time takes half of the time in which an engine starts.
+In servers that asyncrl starts, every process also ends with its parent: otherwise vLLM's engine process and its
+memory would outlive a server that was killed. On CPU that process is forked instead of spawned where possible:
+importing all of vLLM a second time takes half of an engine's start-up time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def register() -> None:
 def _fork_engine_process(platform: Any) -> None:
     """Undo the CPU platform's choice of "spawn" for servers of one engine process.
 
-    With more than one OpenMP thread it stays: a fork does not have its parent's threads, and waits for them for ever.
+    With more than one OpenMP thread it stays: a fork lacks its parent's threads and would wait for them forever.
     """
     choose = platform.check_and_update_config
 
@@ -61,5 +61,5 @@ def _fork_engine_process(platform: Any) -> None:
 
 def _begin_in_child() -> None:
     die_with_parent()
-    # Else a signal to the child would wake the event loop of its parent.
+    # Otherwise a signal to the child would wake its parent's event loop.
     signal.set_wakeup_fd(-1)

@@ -1,7 +1,7 @@
 """LoRA on vLLM's CPU backend: one small matrix product for each adapter in the batch.
 
-vLLM's own version of it copies an adapter's matrices once a token, and gives tokens without an adapter (index -1) the
-one in the last slot, which is wrong as soon as a batch holds both.
+vLLM's own version copies an adapter's matrices once per token, and applies the adapter in the last slot to tokens
+without an adapter (index -1), which is wrong as soon as a batch holds both.
 """
 
 from __future__ import annotations

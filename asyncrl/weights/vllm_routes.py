@@ -1,10 +1,10 @@
 """Routes added to the vLLM server by an ASGI middleware (`--middleware asyncrl.weights.vllm_routes.Routes`).
 
-The middleware also guards all of vLLM's own routes but `/health`: those under `/v1/` and `/metrics` may be called by
-whoever samples, the others, which pause the server or load weights, with the trainer's token or the run's own.
+The middleware also guards all of vLLM's own routes but `/health`: those under `/v1/` and `/metrics` are open to
+callers that sample; the others, which pause the server or load weights, need the trainer's token or the run's own.
 
-They exist because the request path is what bounds short agent turns: one HTTP request carries many
-generation requests, bodies are msgpack with raw arrays, and answers stream back as each one finishes.
+They exist because the request path is the bottleneck of short agent turns: one HTTP request carries many generation
+requests, bodies are msgpack with raw arrays, and each answer streams back as it finishes.
 
 `POST /asyncrl/v1/generate`        {requests: [...]} -> frames, one per finished request; with adapters a request
                                    may name the `version` to be served by
@@ -61,24 +61,24 @@ OPEN_PATH = "/health"
 TRUSTED = frozenset({"run", "trainer"})
 SAMPLERS = frozenset({"worker", "gateway"})
 _SAMPLING = re.compile(rf"(?:/policies/[^/]+)?{PREFIX}(?:generate|abort|state)|/v1/.*|/metrics")
-"""What those may call that sample, beside the trainer and the run's own token."""
+"""What callers that sample may call; the trainer and the run's own token may call everything."""
 _GAUGES = {
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
     "vllm:kv_cache_usage_perc": "kv_usage",
 }
-"""vLLM's own gauges, and what the state calls them."""
+"""vLLM's own gauges, and their names in the state."""
 
 
 class Routes:
-    """Pure ASGI middleware: answers paths under `/asyncrl/v1/`, passes on everything else that is allowed."""
+    """Pure ASGI middleware: answers paths under `/asyncrl/v1/` and passes other permitted requests on."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
         self.access = own_credentials().access("engine")
         self.hosts = Hosts("127.0.0.1")
         self.served = served_from_environment()
-        # As in the engine's core: every request looks at some of them.
+        # As in the engine's core: every request reads some of them.
         enable_envs_cache()
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -126,7 +126,7 @@ class Routes:
             await _reply(send, 404, {"error": f"no route {PREFIX}{name}"})
 
     def _refusal(self, scope: dict[str, Any]) -> Refusal | None:
-        """Return why a request may not go on."""
+        """Return why a request is refused, None if it is not."""
         if (refusal := refuse_headers(scope["headers"], self.hosts)) is not None:
             return refusal
         path = scope["path"]
@@ -149,7 +149,7 @@ class Routes:
     async def _generate(
         self, policy: Served, engine: Any, body: dict[str, Any], receive: Any, send: Any
     ) -> None:
-        """Answer each request as it finishes; a client that leaves takes its running requests with it."""
+        """Answer each request as it finishes; when the client disconnects, its running requests are cancelled."""
         requests = {str(r["id"]): r for r in body["requests"]}
         headers = [(b"content-type", b"application/x-msgpack-frames")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -172,7 +172,7 @@ class Routes:
     async def _answer(
         self, policy: Served, engine: Any, request_id: str, request: dict[str, Any]
     ) -> dict[str, Any]:
-        """Answer one request. What fails it fails it alone; `refused` says that no engine could serve it."""
+        """Answer one request. An error fails only this request; `refused` says that no engine could serve it."""
         try:
             return {"id": request_id, **await _sample(policy, engine, request_id, request)}
         except (InputError, VLLMClientError, ValueError) as error:
@@ -184,7 +184,7 @@ class Routes:
 
 
 async def _sample(policy: Served, engine: Any, request_id: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Generate one request, with adapters under the version it is tagged with: the newest unless it says so."""
+    """Generate one request; with adapters by the version it names, or else by the newest."""
     parsed = _parse(request)
     await policy.check_version(engine, parsed.min_version)
     own = policy.own(request_id)
@@ -196,7 +196,8 @@ async def _sample(policy: Served, engine: Any, request_id: str, request: dict[st
 
 
 def _pressure(engine: Any) -> dict[str, Any]:
-    """How busy the engine is: requests, share of the KV cache in use (0 to 1), size of that cache in tokens."""
+    """Return how busy the engine is: requests, share of the KV cache in use (0 to 1), size of that cache in
+    tokens."""
     totals: dict[str, float] = {}
     for metric in REGISTRY.restricted_registry(list(_GAUGES)).collect():
         for sample in metric.samples:
@@ -217,7 +218,7 @@ class _Parsed:
     sampling: SamplingParams
     min_version: int
     order: int
-    """Requests with a lower one go first."""
+    """Requests of lower order are scheduled first."""
 
 
 def _parse(request: dict[str, Any]) -> _Parsed:
@@ -238,7 +239,7 @@ def _parse(request: dict[str, Any]) -> _Parsed:
         min_version, order = int(request.get("min_version", 0)), int(request.get("order", 0))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"request: {type(error).__name__}: {error}") from error
-    # Tokens that need no rendering: vLLM takes them in without a change of threads.
+    # Tokens need no rendering, so vLLM accepts them without a thread switch.
     return _Parsed(tokens_input(token_ids), sampling, min_version, order)
 
 
@@ -266,7 +267,7 @@ def _sampling(
 
 
 def _decoded_as(decoding: Decoding) -> dict[str, Any]:
-    """Return what a request that nothing is trained on sets beside the others."""
+    """Return the further parameters of a request that nothing is trained on."""
     return {
         "top_p": decoding.top_p,
         "top_k": decoding.top_k,
@@ -283,7 +284,7 @@ def _decoded_as(decoding: Decoding) -> dict[str, Any]:
 async def _run(
     engine: Any, request_id: str, parsed: _Parsed, adapter: LoRARequest | None = None
 ) -> dict[str, Any]:
-    """Generate one request. Raises what the engine raises."""
+    """Generate one request. Raises the engine's errors."""
     final = None
     async for output in engine.generate(
         parsed.prompt, parsed.sampling, request_id, lora_request=adapter, priority=parsed.order

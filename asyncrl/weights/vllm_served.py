@@ -1,7 +1,7 @@
-"""What an engine serves of one policy: which weights, how new ones are taken on, how missed ones are caught up with.
+"""What an engine serves of one policy: its weights, how new ones are loaded, and how missed ones are caught up with.
 
 An engine serves the policy of its run, and beside it the adapters of further policies over the same base model. Each
-stands at a version of its own, reads weights from a folder of its own, and is committed to without the others noticing.
+has its own version and its own folder of weights, and commits to one do not affect the others.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def base_version() -> int:
 
 
 def parse_version(label: str) -> int:
-    """Turn vLLM's version label into ours; it says "default" until the first update."""
+    """Turn vLLM's version label into ours; it is "default" until the first update."""
     return base_version() if label == "default" else int(label)
 
 
 def served_from_environment() -> dict[str, Served]:
-    """Return what `services.engine` says this server serves, by policy; the run's own is ""."""
+    """Return what this server serves by policy, as `services.engine` has configured it; the run's own is ""."""
     folder, lora = os.environ.get("ASYNCRL_WEIGHTS_DIR", ""), os.environ.get("ASYNCRL_LORA", "")
     committing, ids = asyncio.Lock(), itertools.count(1)
     own = LoraConfig.model_validate_json(lora) if lora else None
@@ -53,8 +53,8 @@ def served_from_environment() -> dict[str, Served]:
 class Served:
     """One policy of an engine.
 
-    folder: where its weights travel; empty for an engine of no run. lora: what it trains; None for all weights.
-    committing: held while the engine loads anything. ids: numbers of adapters, which are the engine's own.
+    folder: its folder of weights; empty for an engine of no run. lora: its adapter; None if all weights are trained.
+    committing: held while the engine loads anything. ids: numbers for adapters, unique in the engine.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Served:
         self.adapters = None if lora is None else Adapters(lora, folder, base_version(), ids)
 
     def own(self, request_id: str) -> str:
-        """Return the engine's name for a request, which differs from those of other policies' requests."""
+        """Return the engine's id for a request, distinct from those of other policies' requests."""
         return f"{self.name}/{request_id}" if self.name else request_id
 
     def own_file(self, file: WeightFile) -> WeightFile:
@@ -81,13 +81,13 @@ class Served:
         return file
 
     async def newest(self, engine: Any) -> int:
-        """Return the newest version served. Transports of vLLM's own move it without asking here."""
+        """Return the newest version served. vLLM's own transports change it without this class."""
         if self.adapters is not None:
             return self.position.version
         return parse_version(await engine.get_weight_version())
 
     async def check_version(self, engine: Any, least: int) -> None:
-        """Raise `UnavailableError` when a request must go to an engine with newer weights."""
+        """Raise `UnavailableError` if a request needs an engine with newer weights."""
         if least <= self.position.version:
             return
         version = await self.newest(engine)
@@ -99,8 +99,8 @@ class Served:
     async def commit(self, engine: Any, file: WeightFile, mode: str) -> dict[str, Any]:
         """Swap the weights between two decoding steps; return the version and the seconds the engine was busy.
 
-        Running requests freeze and go on with the new ones ("keep"), or finish first ("wait"); an adapter is loaded
-        beside those in use. Raises `InputError`, `ConflictError`.
+        Running requests freeze and continue with the new ones ("keep"), or finish first ("wait"); an adapter is
+        loaded beside those in use. Raises `InputError`, `ConflictError`.
         """
         async with self.committing:
             if self.position.repeats(file):
@@ -110,15 +110,14 @@ class Served:
     async def catch_up(self, engine: Any) -> None:
         """Load the version that the run has committed, once after the start. Raises `UnavailableError`.
 
-        All that ask meanwhile wait for one attempt, whose result is theirs; the next to ask after one that failed
-        begins another.
+        Concurrent callers share one attempt and its result; the next call after a failed attempt starts another.
         """
         try:
             if self.position.missed() is None:
                 return
             if self._attempt is None or self._attempt.done():
                 self._attempt = asyncio.ensure_future(self._catch_up(engine))
-            # A client that leaves does not end what the others wait for.
+            # A client that disconnects must not cancel what the others wait for.
             await asyncio.shield(self._attempt)
         except InputError as error:
             raise UnavailableError(f"the engine could not catch up yet: {error}") from error
@@ -128,7 +127,7 @@ class Served:
             missed = self.position.missed()
             if missed is None:
                 return
-            # Tens of gigabytes may take longer than the launcher waits for a sign of life.
+            # Tens of gigabytes may take longer than the launcher's health probes wait.
             await asyncio.to_thread(verify_weights, missed)
             await self._load(engine, missed)
             log.warning("caught up with version %d", missed.version)
@@ -146,8 +145,8 @@ class Served:
             await engine.update_weights(request)
             await engine.finish_weight_update(weight_version=str(file.version))
         except Exception:
-            # Some tensors may be new and some old: nothing may be sampled from them. Whoever watches this process
-            # starts it again, and it catches up.
+            # Some tensors may be new and some old: nothing may be sampled from them. The process that watches this
+            # one restarts it, and it catches up.
             log.exception("weights of version %d were loaded in part; the engine ends", file.version)
             os._exit(1)
         self.position.moved(file)

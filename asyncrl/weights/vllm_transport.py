@@ -1,8 +1,8 @@
 """Publishing through vLLM's own device transports, `nccl` and `ipc`, for trainers and engines on GPUs.
 
-vLLM's trainer-side engine moves the tensors; this adds the version, the pause around the swap and the deadline. One
-engine, since its handshake gives every worker one place in one group. The versions and pauses are those of
-`FilePublisher`, so a run looks the same whichever transport it uses.
+vLLM's trainer-side engine moves the tensors; this module adds the version, the pause around the swap and the
+deadline. It serves one engine, since vLLM's handshake gives every worker one rank in one group. The versions and
+pauses are those of `FilePublisher`, so a run looks the same with every transport.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Weights = Callable[[], Iterator[tuple[str, torch.Tensor]]]
 
 
 class VersionedClient(HTTPVLLMWeightSyncClient):
-    """vLLM's client, naming the version when an update is finished, and itself by its bearer token."""
+    """vLLM's client, extended by the version at the end of an update and by a bearer token."""
 
     version = 0
 
@@ -42,7 +42,7 @@ class VersionedClient(HTTPVLLMWeightSyncClient):
         super().finish_weight_update(weight_version or str(self.version))
 
     def pause(self) -> None:
-        """Freeze running requests; they go on after `resume`."""
+        """Freeze running requests; they continue after `resume`."""
         self._post("pause?mode=keep")
 
     def resume(self) -> None:
@@ -50,14 +50,14 @@ class VersionedClient(HTTPVLLMWeightSyncClient):
 
 
 class TrainerWeights(WeightSource):
-    """The trainer's weights as vLLM's transports read them; gathered one tensor at a time under ZeRO-3."""
+    """The trainer's weights in the form vLLM's transports read; gathered one tensor at a time under ZeRO-3."""
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
         self._metadata: list[ParamMeta] | None = None
 
     def metadata(self) -> list[ParamMeta]:
-        """Name, dtype and shape of every tensor, learned in one pass and kept."""
+        """Name, dtype and shape of every tensor, collected in one pass and kept."""
         if self._metadata is None:
             self._metadata = [ParamMeta(name, t.dtype, tuple(t.shape)) for name, t in self._weights()]
         return self._metadata

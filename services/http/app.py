@@ -1,7 +1,7 @@
 """What every HTTP service shares: who may call it, limits, error answers, health, and the serve loop.
 
-A service calls `create_app`, adds its routes and hands the app to `serve`. Errors of the `AsyncRLError` tree
-become `{"error": {"type", "message"}}` with a status of their own, so the client can raise them again.
+A service calls `create_app`, adds its routes and passes the app to `serve`. Errors of the `AsyncRLError` tree become
+`{"error": {"type", "message"}}` with their own status, so that the client can raise them again.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ def create_app(
 ) -> FastAPI:
     """A FastAPI app with the shared plumbing and `GET /healthz`.
 
-    access: knows who calls, by the bearer token that every route but `/healthz` asks for.
-    roles: who may call "METHOD PATH" or "PATH" beside the role `run`; "" for the routes that are not listed.
+    access: identifies callers by the bearer token that every route but `/healthz` requires.
+    roles: who may call "METHOD PATH" or "PATH" besides the role `run`; "" for the routes that are not listed.
     max_body_bytes: larger request bodies are answered 413.
     statuses: statuses of the service's own errors, beside `STATUSES`; the nearest base class counts.
-    background: named coroutines that run as long as the service; when one ends, the process exits with 1.
-    lifespan: context the service opens at its start and closes at its end, around the background tasks.
+    background: named coroutines that run as long as the service does; if one ends, the process exits with 1.
+    lifespan: context that the service enters at its start and leaves at its end, around the background tasks.
 
     `app.state.stopping` is an `asyncio.Event` set when shutdown begins: routes that wait must watch it.
     """
@@ -119,9 +119,9 @@ def create_app(
 
 
 def error_response(error: Exception, statuses: Mapping[type[Exception], int] = STATUSES) -> JSONResponse:
-    """The JSON answer of an error, with the status of its nearest listed base class."""
+    """Return the JSON answer to an error, with the status of its nearest listed base class."""
     status = next((statuses[kind] for kind in type(error).__mro__ if kind in statuses), 500)
-    # Clients know the shared classes only, so a service's own error goes by its nearest shared base.
+    # Clients know the shared classes only, so a service's own error is sent as its nearest shared base.
     kind = next((k.__name__ for k in type(error).__mro__ if k.__module__ == AsyncRLError.__module__), "Error")
     body: dict[str, Any] = {"type": kind, "message": str(error)}
     headers = {}
@@ -133,7 +133,7 @@ def error_response(error: Exception, statuses: Mapping[type[Exception], int] = S
 
 
 def add_hot_route(app: FastAPI, path: str, handler: HotHandler) -> None:
-    """Answer `POST path` by `handler` straight behind the guard: no routing, no parsing, a third of the time.
+    """Answer `POST path` with `handler` right behind the guard: no routing, no parsing, a third of the time.
 
     Such a route does not appear in the OpenAPI document. Other methods on `path` are answered 405.
     """
@@ -141,7 +141,7 @@ def add_hot_route(app: FastAPI, path: str, handler: HotHandler) -> None:
 
 
 def caller_of(request: Request) -> Caller:
-    """Return who sent a request that the guard has let through."""
+    """Return the caller of a request that the guard has accepted."""
     return request.scope[_CALLER]
 
 
@@ -195,7 +195,7 @@ class Doors:
 
 
 class Guard:
-    """ASGI middleware behind the doors: who calls, whether that role may, then the hot routes."""
+    """ASGI middleware behind the checks: identifies the caller, checks its role, then answers the hot routes."""
 
     def __init__(
         self,
@@ -250,7 +250,7 @@ class Guard:
 
 
 async def _close(receive: Receive, send: Send) -> None:
-    """Refuse a WebSocket before it is accepted, which its client sees as status 403."""
+    """Refuse a WebSocket before it is accepted; its client sees status 403."""
     await receive()
     await send({"type": "websocket.close", "code": POLICY_VIOLATION})
 
@@ -303,7 +303,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
 
 async def _invalid_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    # The value itself is left out: it may be huge, secret or not encodable.
+    # Without the value itself, which may be huge, secret or impossible to encode.
     wrong = [f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()[:8]]
     return JSONResponse({"error": _encodable({"type": "InputError", "message": "; ".join(wrong)})}, 400)
 
@@ -314,7 +314,7 @@ async def _unexpected_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def _encodable(body: dict[str, Any]) -> dict[str, Any]:
-    """Replaces lone surrogates, which a message may quote and UTF-8 cannot carry."""
+    """Replaces lone surrogates, which a message may quote but UTF-8 cannot encode."""
     return {
         key: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
         for key, value in body.items()

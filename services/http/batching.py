@@ -1,4 +1,4 @@
-"""What becomes ready together is sent together: one call instead of many."""
+"""Request batching: items that become ready together are sent in one call."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ T = TypeVar("T")
 class Coalescer(Generic[T]):
     """Gathers items and hands them to `send`, at most `most` at once.
 
-    delay_s: least seconds between two flushes. Also with 0 it is after this pass of the event loop, in which more may
-    become ready.
+    delay_s: least seconds between two flushes. Even 0 waits for the end of this pass of the event loop, in which more
+    items may become ready.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Coalescer(Generic[T]):
             self._timer = loop.call_at(max(loop.time(), self._flushed_at + self.delay_s), self._flush)
 
     async def close(self) -> list[T]:
-        """Cancel the calls under way; return what was not sent."""
+        """Cancel the running calls; return the items that were not sent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

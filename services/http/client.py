@@ -18,7 +18,7 @@ FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 READ_BUFFER_BYTES = 4 * 2**20
 KEEP_ALIVE_S = 30.0
-"""Shorter than the services' own limit, so that connections are rarely found closed."""
+"""Shorter than the services' own limit, so that idle connections are rarely found closed."""
 RETRIED = (
     aiohttp.ClientConnectionError,
     aiohttp.ServerDisconnectedError,
@@ -28,10 +28,10 @@ RETRIED = (
 
 
 class HttpClient:
-    """One service's address. Calls that may be repeated are, through dropped connections and restarts.
+    """A client of one service. It repeats calls through dropped connections and restarts, where they may be repeated.
 
-    retry_s: for how long attempts that got no answer are repeated, as while a service restarts. Each attempt has
-    the call's whole time limit.
+    retry_s: how long calls without an answer are repeated, as while a service restarts. Each attempt has the call's
+    whole time limit.
     """
 
     def __init__(self, url: str, token: str = "", retry_s: float = 10.0) -> None:
@@ -46,7 +46,7 @@ class HttpClient:
             self._session = None
 
     async def post(self, path: str, body: Any = None, timeout_s: float = 30.0, repeat: bool = True) -> Any:
-        """POST `body` (bytes as they are, anything else as msgpack); return the decoded answer.
+        """POST `body` (bytes unchanged, anything else as msgpack); return the decoded answer.
 
         Raises the error class the service named, or `UnavailableError` when it cannot be reached in time.
         """
@@ -102,7 +102,7 @@ def _decode(response: aiohttp.ClientResponse, raw: bytes, where: str) -> Any:
 
 
 def error_named(name: Any, message: str, status: int, retry_after_s: float | None = None) -> AsyncRLError:
-    """The error a service named, or the nearest one to its HTTP status."""
+    """Return the error that a service named, or the one closest to its HTTP status."""
     kind = getattr(errors, str(name), None)
     if kind is UnavailableError or (status in (429, 502, 503, 504) and kind is None):
         return UnavailableError(message, retry_after_s)

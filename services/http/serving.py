@@ -22,9 +22,9 @@ from asyncrl.errors import ConfigError
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 75
-"""Longer than the clients' own limit, so that it is the client who closes an idle connection."""
+"""Longer than the clients' own limit, so that the client closes idle connections."""
 DRAIN_S = 10
-"""How long requests may go on after SIGTERM."""
+"""How long requests may continue after SIGTERM."""
 
 
 def serve(
@@ -37,9 +37,9 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain for `DRAIN_S` and return.
 
-    port: 0 takes a free one. ready_file: gets `{"url", "pid"}` in one atomic write once requests are served,
-    and is removed at the end. Raises `ConfigError` for an address that cannot be used, and whatever ended a
-    background task of the app.
+    port: 0 takes a free one. ready_file: gets `{"url", "pid"}` in one atomic write once requests are served, and is
+    removed at the end. Raises `ConfigError` for an address that cannot be used, and the error that ended a background
+    task of the app.
     """
     if (tls_cert is None) != (tls_key is None):
         raise ConfigError("tls_cert and tls_key must be given together")
@@ -64,7 +64,7 @@ def serve(
     server = _Server(config, url, Path(ready_file) if ready_file else None)
     app.state.request_exit = server.stop
     if threading.current_thread() is threading.main_thread():
-        # uvicorn raises the signal again after draining; a drained service has ended well.
+        # uvicorn raises the signal again after draining, although a drained service has ended normally.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
     try:
@@ -79,7 +79,7 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Announces the address once it serves, and tells waiting routes when shutdown begins."""
+    """Announces the address once it serves, and notifies waiting routes when shutdown begins."""
 
     def __init__(self, config: uvicorn.Config, url: str, ready_file: Path | None) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""Answers that arrive one by one: a sequence of msgpack values in one HTTP body."""
+"""Streamed answers: a sequence of msgpack values in one HTTP body."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MEDIA_TYPE = "application/x-msgpack-sequence"
 
 
 class StreamClient(HttpClient):
-    """An `HttpClient` that can also read such bodies."""
+    """An `HttpClient` that also reads such bodies."""
 
     async def stream(self, path: str, body: Any, timeout_s: float) -> AsyncGenerator[Any, None]:
-        """POST `body` as msgpack and yield the values of the answer as they arrive, each within one read.
+        """POST `body` as msgpack and yield the values of the answer as they arrive.
 
-        Raises the error class the service named, and `UnavailableError` when it cannot be reached, falls silent or
-        goes away between two values; nothing is sent twice.
+        Raises the error class the service named, and `UnavailableError` if it cannot be reached, or stops or
+        disconnects between two values; nothing is sent twice.
         """
         where = self.url + path
         timeout = aiohttp.ClientTimeout(total=timeout_s)

@@ -1,4 +1,4 @@
-"""Requests that wait on the server until what they ask for can be had, their time is up, or they are gone."""
+"""Requests that wait on the server until they can be answered, their time is up, or the client disconnects."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class _Waiter(Generic[T]):
 class Waiters(Generic[T]):
     """A queue of waiting requests, first come, first served.
 
-    `attempt` returns what was asked for, or None when it cannot be had now. Whoever changes what the attempts look
-    at calls `pump`.
+    `attempt` returns the answer, or None while there is none. Whoever changes the state that attempts read calls
+    `pump`.
     """
 
     def __init__(self, stopping: asyncio.Event) -> None:
@@ -35,7 +35,8 @@ class Waiters(Generic[T]):
         return len(self._queue)
 
     async def get(self, attempt: Callable[[], T | None], wait_s: float, request: Request) -> T | None:
-        """Return what `attempt` gives within `wait_s`, else None: also when the client went or shutdown began.
+        """Return the result of `attempt` within `wait_s`, else None; also None when the client disconnects or
+        shutdown begins.
 
         `request` must have been read to its end.
         """
@@ -43,7 +44,7 @@ class Waiters(Generic[T]):
             return found
         if wait_s <= 0 or self._stopping.is_set():
             return None
-        # What is left to receive of a request that was read is its end: the client's disconnection.
+        # Of a request that has been read, only the client's disconnection is left to receive.
         gone = asyncio.ensure_future(request.receive())
         stop = asyncio.ensure_future(self._stopping.wait())
         waiter = _Waiter(attempt, asyncio.get_running_loop().create_future(), gone)
@@ -59,7 +60,7 @@ class Waiters(Generic[T]):
                 self._queue.remove(waiter)
 
     def pump(self) -> None:
-        """Answer waiting requests in their order, up to the first that must go on waiting."""
+        """Answer waiting requests in order, up to the first that must keep waiting."""
         while self._queue:
             waiter = self._queue[0]
             if waiter.gone.done():
