@@ -139,6 +139,16 @@ def test_heavy_or_dangerous_packages_are_imported_only_where_they_belong(package
     assert not stray
 
 
+def test_readers_of_a_run_import_no_torch_at_any_time():
+    stray = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in (ROOT / "asyncrl" / "run").rglob("*.py")
+        for name in imported(path)
+        if name.split(".")[0] in ("torch", "transformers", "safetensors")
+    ]
+    assert not stray
+
+
 @pytest.mark.parametrize(
     "module",
     [

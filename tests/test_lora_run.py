@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM
 
 from asyncrl.config import load_config
 from asyncrl.launch.base_model import base_model_key
+from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.run.metrics import read_metrics
-from asyncrl.train.checkpoint import latest_checkpoint
 from tests.runs import CACHE, check_trained_once, kill_launcher, resume, start, wait_for_step
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ def test_an_adapter_is_trained_served_and_saved_and_goes_on_after_a_kill(workpla
     resume(workplace, run)
     check_trained_once(run)
     assert max(record["trust/error"] for record in read_metrics(run)) < 1e-4
-    checkpoint = latest_checkpoint(run)
+    _, checkpoint = complete_checkpoints(run / "checkpoints")[0]
     merged = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     base = Path(CACHE) / "base_models" / base_model_key(load_config(workplace / "recipe.toml"))
     adapted = PeftModel.from_pretrained(

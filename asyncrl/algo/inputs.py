@@ -46,7 +46,7 @@ class LossInputs:
     behavior_logp: Tensor | None = None
     """[B,T] as reported by the engine that sampled."""
     proximal_logp: Tensor | None = None
-    """[B,T] anchor of the trust region. None lets the objective's proximal form supply it."""
+    """[B,T] center of the trust region. None lets the objective's proximal form supply it."""
     reference_logp: Tensor | None = None
     teacher_logp: Tensor | None = None
     snapshot_logp: Tensor | None = None

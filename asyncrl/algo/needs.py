@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 KNOWN = {
     "reference": "log-probabilities of a frozen reference policy",
@@ -96,7 +96,11 @@ def ratio_statistics(measure: Callable[..., Mapping[str, Any]], **when: Any) -> 
     return _marking(Mark("ratio_statistics", ("ratio_statistics",), when, measure))
 
 
-def group_local(function: F | None = None, **when: Any) -> Any:
+@overload
+def group_local(function: F) -> F: ...
+@overload
+def group_local(**when: Any) -> Callable[[F], F]: ...
+def group_local(function: Callable | None = None, **when: Any) -> Any:
     """Mark an advantage or normalisation that reads nothing beyond the row's own group.
 
     Only such a one can be used on groups as they arrive (`train.schedule: periodic`).

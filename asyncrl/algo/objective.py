@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from asyncrl.algo.advantage_batch import AdvantageBatch, AdvantageOutputs
 from asyncrl.algo.aggregate import Aggregation, aggregate, token_mean
-from asyncrl.algo.batch import AdvantageBatch, AdvantageOutputs
 from asyncrl.algo.diagnostics.advantages import advantage_metrics
 from asyncrl.algo.diagnostics.ess import derive, ess_metrics
 from asyncrl.algo.diagnostics.mismatch import divergence, ratio_split
@@ -114,10 +114,6 @@ class Objective:
     def kl_coef(self) -> float:
         """Coefficient at the start; an adaptive one is passed to `loss` and `estimate`."""
         return float(self.settings["kl"]["coef"])
-
-    def advantages(self, batch: AdvantageBatch) -> Tensor:
-        """[B,T] advantages of the whole step; see `estimate`."""
-        return self.estimate(batch).advantages
 
     @torch.no_grad()
     def estimate(self, batch: AdvantageBatch, kl_coef: float | None = None) -> AdvantageOutputs:

@@ -72,7 +72,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "gmpo": _preset("grpo", "gmpo", "seq_mean_token_mean"),
     "aspo": _preset("grpo", "aspo", "token_mean"),
     "intellect2": _preset("grpo", "two_sided_clip", "token_mean"),
-    # Made for stale data: the behavior policy is part of the loss, so no TIS beside it.
+    # Made for stale data: the behavior policy is part of the loss, so no TIS on top of it.
     "decoupled_ppo": _preset(
         "grpo",
         "decoupled_ppo",

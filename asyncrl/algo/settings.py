@@ -79,14 +79,6 @@ def resolve_settings(algo: Any) -> dict[str, Any]:
     return settings
 
 
-def check(algo: Any) -> None:
-    """ConfigError when the `algo` section names or types anything wrong.
-
-    Imports neither torch nor the functions.
-    """
-    resolve_settings(algo)
-
-
 def needed(settings: Mapping[str, Any]) -> frozenset[str]:
     """The words of `needs.KNOWN` that resolved settings need; those of the proximal policy only where one is read."""
     parts = [(kind, settings[key]) for key, kind in NAMED.items() if key != "proximal"]

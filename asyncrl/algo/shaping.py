@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.advantage_batch import AdvantageBatch
 
 
 def overlong_penalty(

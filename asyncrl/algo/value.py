@@ -41,12 +41,3 @@ def _penalty(error: Tensor, huber_delta: float | None) -> Tensor:
         return error**2
     size = error.abs()
     return torch.where(size <= huber_delta, error**2, huber_delta * (2 * size - huber_delta))
-
-
-def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
-    """Scalar `1 - var(R - V) / var(R)` over sampled tokens; 0 where the returns do not vary."""
-    picked = mask.bool()
-    target, error = returns[picked], (returns - values)[picked]
-    if target.numel() < 2 or bool(target.max() == target.min()):
-        return returns.new_zeros(())
-    return 1 - error.var() / target.var()

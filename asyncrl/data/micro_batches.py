@@ -10,7 +10,7 @@ def plan_micro_batches(
     budget: int,
     ranks: int = 1,
     units: Sequence[int] | None = None,
-    alike: Sequence[int] | None = None,
+    prefix_groups: Sequence[int] | None = None,
 ) -> list[list[list[int]]]:
     """Assign rows to `[rank][micro-batch]` lists of row indices.
 
@@ -19,19 +19,21 @@ def plan_micro_batches(
     tokens. A row longer than the budget gets its own micro-batch. Every rank gets the same number of
     micro-batches, since a forward pass may be a collective; a rank with fewer rows gets empty lists.
 
-    `lengths`: [B] tokens. Deterministic. Every row appears exactly once. With `alike` [B], rows of equal value (a
-    group, whose rows share prefixes) are adjacent, in the order of the longest of each. With `units` [B], rows of
-    equal unit (a group, for pairwise losses) stay in one micro-batch, even past the budget.
+    `lengths`: [B] tokens. Deterministic. Every row appears exactly once. With `prefix_groups` [B], rows of equal
+    value (a group, whose rows share a prefix) are adjacent, groups with the longest row first. With `units` [B], rows
+    of equal unit (a group, for pairwise losses) stay in one micro-batch, even past the budget.
     """
     if budget < 1 or ranks < 1:
         raise ValueError(f"budget and ranks must be at least 1, got {budget} and {ranks}")
     if units is not None:
         return _plan_units(lengths, budget, ranks, units)
     longest: dict[int, int] = {}
-    kin = alike if alike is not None else [0] * len(lengths)
+    prefix = prefix_groups if prefix_groups is not None else [0] * len(lengths)
     for row, length in enumerate(lengths):
-        longest[kin[row]] = max(length, longest.get(kin[row], 0))
-    order = sorted(range(len(lengths)), key=lambda row: (-longest[kin[row]], kin[row], -lengths[row], row))
+        longest[prefix[row]] = max(length, longest.get(prefix[row], 0))
+    order = sorted(
+        range(len(lengths)), key=lambda row: (-longest[prefix[row]], prefix[row], -lengths[row], row)
+    )
     dealt: list[list[int]] = [[] for _ in range(ranks)]
     for position, row in enumerate(order):
         lap, place = divmod(position, ranks)

@@ -1,7 +1,7 @@
-"""What the objective reads besides the current policy: proximal, reference and teacher log-probabilities, values.
+"""The models besides the policy that an objective reads: a reference, a teacher, past policies, a critic.
 
-Each costs a forward pass over the batch, so each is computed only when the objective reads it, before the first
-optimizer step of the batch.
+Each costs a forward pass over the batch, so it is run only if the objective reads it, before the first optimizer step
+of the batch.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from asyncrl.algo.inputs import LossInputs
 from asyncrl.algo.objective import Objective
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.errors import ConfigError
-from asyncrl.train.auxiliary_weights import AveragedPolicy, BasePolicy, Frozen, Snapshots
+from asyncrl.train.auxiliary_weights import AveragedPolicy, BasePolicy, FrozenPolicy, Snapshots
 from asyncrl.train.batch_passes import BatchPasses
 from asyncrl.train.critic import Critic
 from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.policy import PolicyModel
 from asyncrl.train.scoring import EngineScorer
 from asyncrl.train.step_batch import StepBatch, pad_rows
+from asyncrl.train.step_settings import StepSettings
 
 Forward = Callable[[Tensor, Tensor], dict[str, Tensor]]
 FOR_ADVANTAGES = {
@@ -65,12 +67,12 @@ class StepTensors:
 
 
 @dataclass(slots=True)
-class Anchors:
+class AuxiliaryModels:
     """The models besides the policy, each present when the objective needs it."""
 
     objective: Objective
-    reference: Frozen | BasePolicy | EngineScorer | None = None
-    teacher: Frozen | EngineScorer | None = None
+    reference: FrozenPolicy | BasePolicy | EngineScorer | None = None
+    teacher: FrozenPolicy | EngineScorer | None = None
     average: AveragedPolicy | None = None
     snapshots: Snapshots | None = None
     critic: Critic | None = None
@@ -89,7 +91,7 @@ class Anchors:
                 raise ConfigError(f"the objective needs {name!r}, but no such model was loaded")
 
     def step_tensors(
-        self, engine: TrainEngine, batch: StepBatch, settings: Any, num_minibatches: int
+        self, engine: TrainEngine, batch: StepBatch, settings: StepSettings, num_minibatches: int
     ) -> StepTensors:
         """Compute what the objective reads over the whole batch. A collective."""
         passes = BatchPasses.of(self.objective, num_minibatches)
@@ -114,7 +116,12 @@ class Anchors:
         return found
 
     def _policy_pass(
-        self, engine: TrainEngine, batch: StepBatch, settings: Any, passes: BatchPasses, found: StepTensors
+        self,
+        engine: TrainEngine,
+        batch: StepBatch,
+        settings: StepSettings,
+        passes: BatchPasses,
+        found: StepTensors,
     ) -> None:
         names = (
             "logp",
@@ -136,7 +143,9 @@ class Anchors:
         found.tensors["old_values"] = computed["values"]
         found.rows["bootstrap_values"] = computed["end_values"]
 
-    def _proximal(self, engine: TrainEngine, batch: StepBatch, settings: Any, found: StepTensors) -> None:
+    def _proximal(
+        self, engine: TrainEngine, batch: StepBatch, settings: StepSettings, found: StepTensors
+    ) -> None:
         if self.average is not None:
             model = self.average.model
             found.tensors["proximal_logp"] = whole_batch(
@@ -147,7 +156,7 @@ class Anchors:
         if self.snapshots is not None:
             found.tensors["snapshot_logp"] = self._snapshot_logp(engine, batch, settings)
 
-    def _snapshot_logp(self, engine: TrainEngine, batch: StepBatch, settings: Any) -> Tensor:
+    def _snapshot_logp(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Tensor:
         """Score each token with the version that sampled it."""
         assert self.snapshots is not None
         versions = batch.whole.versions
@@ -157,7 +166,7 @@ class Anchors:
             rows = [int(row) for row in here.any(-1).nonzero().flatten()]
             model = None if version == batch.step else self.snapshots.load(version)
 
-            def forward(ids: Tensor, mask: Tensor, model: Any = model) -> dict[str, Tensor]:
+            def forward(ids: Tensor, mask: Tensor, model: PolicyModel | None = model) -> dict[str, Tensor]:
                 if model is None:
                     return engine.outputs(ids, mask, settings.temperature)
                 return model(ids.to(engine.device), mask.to(engine.device), settings.temperature)
@@ -167,7 +176,11 @@ class Anchors:
         return result
 
     def _frozen_logp(
-        self, model: Frozen | BasePolicy | EngineScorer, engine: TrainEngine, batch: StepBatch, settings: Any
+        self,
+        model: FrozenPolicy | BasePolicy | EngineScorer,
+        engine: TrainEngine,
+        batch: StepBatch,
+        settings: StepSettings,
     ) -> Tensor:
         if isinstance(model, EngineScorer):
             shape = (len(batch.trajectories), max(batch.lengths))
@@ -179,7 +192,7 @@ class Anchors:
             engine, batch, settings,
             lambda ids, mask: model.outputs(engine, ids, mask, settings.temperature, ()), ("logp",),
         )["logp"]  # fmt: skip
-        model.rest()
+        model.release_device()
         return logp
 
     def whole_inputs(self, batch: StepBatch, found: StepTensors) -> LossInputs:
@@ -194,7 +207,7 @@ class Anchors:
         )  # fmt: skip
 
     def before_run(self, engine: TrainEngine, version: int) -> None:
-        """Note the weights the run starts from. A collective under ZeRO-3."""
+        """Snapshot the weights the run starts from. A collective under ZeRO-3."""
         if self.snapshots is not None and version not in self.snapshots.versions:
             self.snapshots.remember(engine, version)
 
@@ -207,7 +220,7 @@ class Anchors:
             found |= self.average.after_step(engine, metrics.get("lag/mean", 0.0), active)
         if self.snapshots is not None:
             self.snapshots.remember(engine, version)
-        if isinstance(self.reference, Frozen):
+        if isinstance(self.reference, FrozenPolicy):
             self.reference.after_step(engine, version)
         return found
 
@@ -217,7 +230,7 @@ class Anchors:
         return {
             name: model.state_dict()
             for name, model in kept.items()
-            if isinstance(model, Frozen | AveragedPolicy | Snapshots)
+            if isinstance(model, FrozenPolicy | AveragedPolicy | Snapshots)
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -231,7 +244,7 @@ class Anchors:
 def whole_batch(
     engine: TrainEngine,
     batch: StepBatch,
-    settings: Any,
+    settings: StepSettings,
     forward: Forward,
     names: tuple[str, ...],
     rows: list[int] | None = None,
@@ -244,8 +257,10 @@ def whole_batch(
         for name in names
     }
     lengths = [batch.lengths[row] for row in chosen_rows]
-    alike = [int(batch.group[row]) for row in chosen_rows] if engine.shares_prefixes else None
-    plan = plan_micro_batches(lengths, settings.micro_batch_tokens, engine.num_ranks, alike=alike)
+    prefix_groups = [int(batch.group[row]) for row in chosen_rows] if engine.shares_prefixes else None
+    plan = plan_micro_batches(
+        lengths, settings.micro_batch_tokens, engine.num_ranks, prefix_groups=prefix_groups
+    )
     for part in plan[engine.rank]:
         indices = [chosen_rows[i] for i in part]
         padded = pad_rows(batch, indices)
@@ -261,7 +276,7 @@ def whole_batch(
     return {name: tensor.cpu() for name, tensor in result.items()}
 
 
-def score_norms(engine: TrainEngine, batch: StepBatch, settings: Any) -> Tensor:
+def score_norms(engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Tensor:
     """Return [B] norms of the gradient of each trajectory's log-probability: one backward pass each.
 
     Raises `ConfigError` under ZeRO-3, where no rank holds whole parameters.

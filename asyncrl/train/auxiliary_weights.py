@@ -1,6 +1,7 @@
-"""Models that are read and never trained: a reference, a teacher, past policies, their average.
+"""Weights that are read and never trained: a reference, a teacher, past policies, their average.
 
-Each offers `forward(engine) -> Forward` or the like to `asyncrl.train.auxiliary_models`, which runs it over the batch.
+`asyncrl.train.auxiliary_models` runs them over the batch. A reference or teacher offers `outputs`, as the trained
+engine does; an average and the snapshots offer the `model` itself.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from asyncrl.train.lora import adapter_off, published
 from asyncrl.train.policy import PolicyModel
 
 
-class Frozen:
-    """A policy that stays as it is, or is refreshed from the trained one every `refresh_every` steps.
+class FrozenPolicy:
+    """A policy with fixed weights, or refreshed from the trained one every `refresh_every` steps.
 
-    With `offload` its weights live in host memory and visit the device for each pass.
+    With `offload` its weights are kept in host memory and moved to the device for each pass.
     """
 
     def __init__(self, model: PolicyModel, offload: bool = False, refresh_every: int = 0) -> None:
@@ -36,8 +37,8 @@ class Frozen:
         self.model.to(engine.device)
         return self.model(token_ids.to(engine.device), mask.to(engine.device), temperature, want)
 
-    def rest(self) -> None:
-        """Called after the step's passes: an offloaded model leaves the device."""
+    def release_device(self) -> None:
+        """Move an offloaded model back to host memory. Call after the step's passes."""
         if self.offload:
             self.model.to("cpu")
 
@@ -60,7 +61,7 @@ class Frozen:
 
 
 class BasePolicy:
-    """The trained policy with its adapter off: a reference that needs no copy. Used as `Frozen` is."""
+    """The trained policy with its adapter off: a reference that needs no copy. Used as `FrozenPolicy` is."""
 
     def outputs(
         self, engine: TrainEngine, token_ids: Tensor, mask: Tensor, temperature: float, want: tuple[str, ...]
@@ -69,12 +70,12 @@ class BasePolicy:
         with torch.no_grad(), adapter_off(engine.engine.module.model):
             return engine.outputs(token_ids, mask, temperature, want)
 
-    def rest(self) -> None:
-        """Nothing of its own is on the device."""
+    def release_device(self) -> None:
+        """Do nothing: it has no weights of its own."""
 
 
 class AveragedPolicy:
-    """The exponentially weighted average of past policies that PPO-EWMA is anchored to.
+    """The exponentially weighted average of past policies, the proximal policy of PPO-EWMA.
 
     `beta` None follows the measured staleness of each batch (`beta_from_staleness`). The average returns to the
     current policy when fewer than `reset_below` of the tokens carry a gradient.
@@ -121,7 +122,7 @@ class Snapshots:
 
     @torch.no_grad()
     def remember(self, engine: TrainEngine, version: int) -> None:
-        """Keep the current weights as `version`, forget what no token may carry any more."""
+        """Keep the current weights as `version`; drop versions that no token of a batch can carry any more."""
         if not self.keep:
             return
         self.versions[version] = [tensor.cpu().clone() for _, tensor in engine.weights()]

@@ -1,6 +1,6 @@
-"""What changes from step to step by what the steps measured: KL coefficient, learning rate, staleness, baselines.
+"""Controllers driven by what the steps measure: KL coefficient, learning rate, staleness limit, baselines.
 
-The rules are pure functions of `asyncrl.algo`; here are their states, saved with a checkpoint.
+Their rules are pure functions in `asyncrl.algo`. This module holds their states, which are saved with a checkpoint.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class KlController:
 
 @dataclass(slots=True)
 class StalenessController:
-    """Moves the bound in force between `rule.minimum` and `rule.maximum` by the token ESS of each step."""
+    """Moves the staleness limit between `rule.minimum` and `rule.maximum` by the token ESS of each step."""
 
     rule: StalenessRule
     state: StalenessState
 
     def update(self, metrics: dict[str, float]) -> int | None:
-        """Return the new bound when it changed."""
+        """Return the new limit if it changed."""
         before = self.state.max_staleness
         if "ess/token" in metrics:
             self.state = next_staleness(self.state, metrics["ess/token"], self.rule)

@@ -1,4 +1,7 @@
-"""The only module that imports DeepSpeed: one optimizer over the policy, on 1 to N ranks."""
+"""The DeepSpeed engine: one model and its optimizer, on 1 to N ranks and any ZeRO stage.
+
+Only this module and `asyncrl.train.full_state`, which reads the optimizer's state, import DeepSpeed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from torch import Tensor, nn
 from asyncrl.config import TrainConfig
 from asyncrl.data.codec import pack, unpack
 from asyncrl.train.lora import has_adapter, merged, published
-from asyncrl.train.prefix_tree import takes_trees
+from asyncrl.train.prefix_tree import uses_prefix_trees
 
 logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 # DeepSpeed would compile its shared-memory all-reduce for CPUs behind a lock file, which a killed process leaves
@@ -159,9 +162,9 @@ class TrainEngine:
 
     def any_text(self, text: str) -> str:
         """Return the text of one rank that has one, the same on every rank; "" when none has. A collective."""
-        who = torch.tensor([self.rank + 1 if text else 0], device=self.device)
-        self.all_reduce(who, "max")
-        source = int(who) - 1
+        source_plus_one = torch.tensor([self.rank + 1 if text else 0], device=self.device)
+        self.all_reduce(source_plus_one, "max")
+        source = int(source_plus_one) - 1
         return "" if source < 0 else self.broadcast_bytes(text.encode(), source).decode()
 
     def broadcast_bytes(self, data: bytes | None, source: int = 0) -> bytes:
@@ -191,8 +194,8 @@ class TrainEngine:
 
     @property
     def shares_prefixes(self) -> bool:
-        """True when the model computes once what rows of a micro-batch begin with alike."""
-        return takes_trees(self.engine.module.model)
+        """True when the model computes prefixes that rows of a micro-batch share only once."""
+        return uses_prefix_trees(self.engine.module.model)
 
     @property
     def has_adapter(self) -> bool:

@@ -1,7 +1,7 @@
-"""A policy's optimizer state as whole tensors by parameter name, whatever ranks and ZeRO stage hold it.
+"""A policy's optimizer state as whole tensors by parameter name, for any number of ranks and any ZeRO stage.
 
-DeepSpeed keeps flat partitions; its universal checkpoints convert them offline, in files of many formats. Gathering
-each tensor while the run is alive gives one safetensors file that any number of ranks and any stage can load.
+DeepSpeed keeps flat partitions, and its universal checkpoints convert them offline into many files. Gathering each
+tensor during the run gives one safetensors file that any number of ranks and any stage can load.
 """
 
 from __future__ import annotations

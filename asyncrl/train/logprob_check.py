@@ -1,10 +1,10 @@
-"""Whether what workers sent came from the policy they name.
+"""Checks that the log-probabilities workers sent are those of the policy they name.
 
 A worker sends the log-probability under which each token was sampled. For tokens of the current version, and of earlier
 ones whose weights are still where the publisher wrote them (the one before, as a rule), the trainer computes the same
 number itself. The two differ by rounding alone, unless the worker (or its engine) had another model, another
-temperature, stale weights, or made its numbers up. Each token is held against the version it names; tokens of versions
-whose weights are gone are not compared.
+temperature, stale weights, or made its numbers up. Each token is compared under the version it names; tokens of
+versions whose weights are no longer there are not compared.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +21,9 @@ from torch import Tensor
 from asyncrl.config import TrustConfig
 from asyncrl.train.auxiliary_models import whole_batch
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.earlier import load_earlier, readable
+from asyncrl.train.earlier_policy import load_earlier_policy, readable
 from asyncrl.train.step_batch import StepBatch, pad_rows
+from asyncrl.train.step_settings import StepSettings
 
 MIN_TOKENS = 16
 """A mean over fewer tokens proves nothing."""
@@ -47,7 +47,7 @@ def compare(
     engine: TrainEngine,
     batch: StepBatch,
     trust: TrustConfig,
-    settings: Any,
+    settings: StepSettings,
     weights_dir: Path | None = None,
 ) -> list[Comparison]:
     """Compare a sample of the batch's tokens with the policies that sampled them. A collective; equal on every rank.
@@ -99,7 +99,7 @@ def _measure(
     batch: StepBatch,
     rows: list[int],
     version: int,
-    settings: Any,
+    settings: StepSettings,
     weights_dir: Path | None,
 ) -> None:
     """Fill in the differences [B,T] of the tokens that `version` sampled in `rows`; a NaN sent counts as infinite."""
@@ -110,7 +110,7 @@ def _measure(
     score: Callable[..., dict[str, Tensor]] | None = engine.outputs
     if version != batch.step:
         assert weights_dir is not None
-        score = load_earlier(engine, weights_dir, version)
+        score = load_earlier_policy(engine, weights_dir, version)
     if score is None:
         return
     run = score
@@ -134,8 +134,8 @@ def _versions(batch: StepBatch, rows: list[int], width: int) -> Tensor:
     return versions
 
 
-def refuted(found: Sequence[Comparison], trust: TrustConfig) -> list[Comparison]:
-    """Return the groups whose numbers cannot be those of the policy. NaN counts as wrong."""
+def disagreeing(found: Sequence[Comparison], trust: TrustConfig) -> list[Comparison]:
+    """Return the groups whose numbers cannot be those of the policy; NaN counts as a disagreement."""
 
     def wrong(c: Comparison) -> bool:
         on_average = (

@@ -1,11 +1,11 @@
-"""Loading what an objective needs beside the policy."""
+"""Loads the policy and the other models that an objective needs."""
 
 from __future__ import annotations
 
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
-from asyncrl.train.auxiliary_models import Anchors
-from asyncrl.train.auxiliary_weights import AveragedPolicy, BasePolicy, Frozen, Snapshots
+from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.auxiliary_weights import AveragedPolicy, BasePolicy, FrozenPolicy, Snapshots
 from asyncrl.train.critic import make_critic
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.policy import PolicyModel, load_frozen, load_policy
@@ -20,7 +20,9 @@ def load_trained(config: Config, objective: Objective, model: str) -> PolicyMode
     )
 
 
-def load_anchors(config: Config, objective: Objective, engine: TrainEngine, model: str) -> Anchors:
+def load_auxiliary_models(
+    config: Config, objective: Objective, engine: TrainEngine, model: str
+) -> AuxiliaryModels:
     """Load the models that `objective` reads, each from where the recipe says. Call on every rank."""
     dtype = config.model.dtype
     average = snapshots = None
@@ -32,7 +34,7 @@ def load_anchors(config: Config, objective: Objective, engine: TrainEngine, mode
         )
     if "snapshots" in objective.needs:
         snapshots = Snapshots(_copy(config, model).to(engine.device), config.buffer.max_staleness)
-    return Anchors(
+    return AuxiliaryModels(
         objective,
         reference=_reference(config, model) if objective.needs_reference else None,
         teacher=_teacher(config) if objective.needs_teacher else None,
@@ -42,11 +44,11 @@ def load_anchors(config: Config, objective: Objective, engine: TrainEngine, mode
     )
 
 
-def _teacher(config: Config) -> Frozen | EngineScorer:
+def _teacher(config: Config) -> FrozenPolicy | EngineScorer:
     teacher = config.teacher
     if teacher.url:
         return EngineScorer(teacher.url)
-    return Frozen(load_frozen(teacher.path, config.model.dtype), teacher.offload)
+    return FrozenPolicy(load_frozen(teacher.path, config.model.dtype), teacher.offload)
 
 
 def _copy(config: Config, model: str) -> PolicyModel:
@@ -54,11 +56,11 @@ def _copy(config: Config, model: str) -> PolicyModel:
     return load_frozen(model, config.model.dtype, config.lora, config.run.seed)
 
 
-def _reference(config: Config, model: str) -> Frozen | BasePolicy | EngineScorer:
+def _reference(config: Config, model: str) -> FrozenPolicy | BasePolicy | EngineScorer:
     reference = config.reference
     if reference.url:
         return EngineScorer(reference.url)
     if config.lora.rank and not reference.path and not reference.refresh_every:
         return BasePolicy()
     copy = load_frozen(reference.path, config.model.dtype) if reference.path else _copy(config, model)
-    return Frozen(copy, reference.offload, reference.refresh_every)
+    return FrozenPolicy(copy, reference.offload, reference.refresh_every)

@@ -1,12 +1,13 @@
-"""Groups that make the loss or gradient NaN or infinite: kept in a file with all that is needed to see it again.
+"""Groups that make the loss or gradient NaN or infinite: saved to a file with all that is needed to reproduce it.
 
     poison/step-NNNNNN.safetensors      weights before the step, the groups, what the objective read, the recipe
 
-`asyncrl replay FILE` takes the step again, alone and on one rank.
+`asyncrl replay FILE` repeats the step on one rank.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from collections.abc import Mapping
@@ -26,20 +27,21 @@ from asyncrl.errors import InputError
 from asyncrl.train.controls import make_controls, scheduled_rate
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.full_state import WEIGHT, gather_state, load_state
-from asyncrl.train.models import load_anchors, load_trained
+from asyncrl.train.models import load_auxiliary_models, load_trained
 from asyncrl.train.nested_state import join, split
-from asyncrl.train.step import StepReport, StepSettings, train_step
+from asyncrl.train.step import StepReport, train_step
 from asyncrl.train.step_batch import StepBatch, build_step_batch
+from asyncrl.train.step_settings import StepSettings
 
 log = logging.getLogger("asyncrl.train")
 
 MAX_FILES = 8
-"""So many files a run keeps; each holds a whole set of weights."""
+"""Files a run keeps; each holds a whole set of weights."""
 ENGINES = "engines/"
 
 
 class PoisonFolder:
-    """Writes what poisoned a step. Call on every rank; rank 0 writes."""
+    """Saves the groups that poisoned a step. Call on every rank; rank 0 writes."""
 
     def __init__(self, folder: Path, config: Config, model: str) -> None:
         self.folder = folder
@@ -98,31 +100,31 @@ class Replayed:
 
 
 def replay(path: Path) -> Replayed:
-    """Take the step of a poison file again. Raises `InputError` for what is no such file."""
+    """Repeat the step of a poison file. Raises `InputError` for a file of another kind."""
     tensors, about = _read(path)
     config = parse_config(about["config"], str(path), strict=False)
     objective = build_objective(config.algo)
     train = config.train.model_copy(update={"zero_stage": 0})
     engine = TrainEngine(load_trained(config, objective, about["model"]), train, config.model.dtype)
-    anchors = load_anchors(config.model_copy(update={"train": train}), objective, engine, about["model"])
+    auxiliary = load_auxiliary_models(
+        config.model_copy(update={"train": train}), objective, engine, about["model"]
+    )
     engines = {"policy": engine}
-    if anchors.critic is not None and anchors.critic.engine is not None:
-        engines["critic"] = anchors.critic.engine
+    if auxiliary.critic is not None and auxiliary.critic.engine is not None:
+        engines["critic"] = auxiliary.critic.engine
     for name, one in engines.items():
         prefix = f"{ENGINES}{name}/"
         weights = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
         load_state(one, weights | {"adam_step": torch.tensor(0.0)})
     state = join(about["state"], tensors)
-    anchors.load_state_dict(state["anchors"])
+    auxiliary.load_state_dict(state["anchors"])
     controls = make_controls(config, objective)
     controls.load_state_dict(state["controls"])
     groups = [decode_group(body) for body in unpack(tensors["groups"].numpy().tobytes())]
     batch = build_step_batch(groups, about["version"], config.buffer.max_staleness)
-    settings = StepSettings(
-        config.rollout.temperature, config.train.micro_batch_tokens, 1, float(config.max_tokens)
-    )
+    settings = dataclasses.replace(StepSettings.of(config), num_minibatches=1)
     rate = scheduled_rate(config.train, about["version"])
-    report = train_step(engine, objective, anchors, batch, settings, rate, controls)
+    report = train_step(engine, objective, auxiliary, batch, settings, rate, controls)
     return Replayed(report, [group.id for group in batch.groups], about["wrong"])
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from asyncrl.config import LoraConfig
 from asyncrl.train.lora import add_adapter
-from asyncrl.train.prefix_tree import run_trunk, takes_trees, tree_of, use_trees
+from asyncrl.train.prefix_tree import enable_prefix_trees, run_trunk, tree_of, uses_prefix_trees
 
 FULL = LoraConfig()
 """No adapter: all weights are trained."""
@@ -23,8 +23,8 @@ class PolicyModel(nn.Module):
     """Wraps a causal LM so that the forward pass computes logits only where a token was sampled.
 
     Prompts and observations need no logits; with short turns they are most of the tokens, and the vocabulary
-    projection is most of the memory. With `value_head` the trunk also feeds a critic. What rows begin with
-    alike is computed once where the model takes trees (`asyncrl.train.prefix_tree`).
+    projection is most of the memory. With `value_head` the trunk also feeds a critic. Shared
+    prefixes are computed once where the model supports it (`asyncrl.train.prefix_tree`).
     """
 
     def __init__(self, model: Any, value_head: bool = False) -> None:
@@ -45,7 +45,7 @@ class PolicyModel(nn.Module):
         """
         target = mask.clone()
         target[:, 0] = False
-        shares_prefixes = takes_trees(self.model)
+        shares_prefixes = uses_prefix_trees(self.model)
         if shares_prefixes:
             tree = tree_of(token_ids, mask)
             nodes = run_trunk(self.model.base_model, tree)
@@ -93,7 +93,7 @@ class CriticModel(nn.Module):
 
     def forward(self, token_ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return `(values [B,T], end_values [B])`; see `read_values`."""
-        if takes_trees(self.model):
+        if uses_prefix_trees(self.model):
             tree = tree_of(token_ids, mask)
             hidden = run_trunk(self.model, tree)[tree.rows]
         else:
@@ -140,7 +140,7 @@ def load_policy(
 ) -> PolicyModel:
     """Load a causal LM from a folder or hub name; with a rank in `lora` only an adapter of it is trained."""
     model = _load(path, dtype, gradient_checkpointing)
-    use_trees(model)
+    enable_prefix_trees(model)
     if lora.rank:
         add_adapter(model, lora, seed)
     return PolicyModel(model, value_head)
@@ -154,7 +154,7 @@ def load_frozen(path: str, dtype: str, lora: LoraConfig = FULL, seed: int = 0) -
 def load_critic(path: str, dtype: str, gradient_checkpointing: bool = False) -> CriticModel:
     """Load a critic that starts from a causal LM's trunk."""
     model = _load(path, dtype, gradient_checkpointing)
-    use_trees(model)
+    enable_prefix_trees(model)
     return CriticModel(model)
 
 

@@ -1,9 +1,9 @@
-"""Rows that begin alike as a tree of their tokens, so that a model computes what they share once.
+"""Prefix sharing: rows with common prefixes as a tree of tokens, so that a model computes a shared prefix once.
 
-The rollouts of a group share their prompt, those of a branching search share whole turns, and short ones are often the
-same throughout. Everything in a transformer but its attention treats each token by itself: it runs over the tree's
-nodes. Attention runs over the rows, equal ones once, each with what its nodes hold, exactly as without a tree, and its
-results go back to the nodes.
+The rollouts of a group share their prompt, those of a branching search share whole turns, and short ones are often
+identical. Everything in a transformer except attention treats each token by itself, so it runs over the nodes of the
+tree. Attention runs over the distinct rows exactly as without a tree: each row gathers the queries, keys and values of
+its nodes, and the results are scattered back to the nodes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 NAME = "asyncrl_prefix_tree"
-"""Of the attention, as transformers knows it."""
+"""The name under which the attention is registered with transformers."""
 INNER = "sdpa"
-PROBE_SHARE = 0.1
-"""A model takes trees when what it gives for one is this much closer to what it gives for the rows than what it gives
-for the nodes as if they were one row. What it gives should differ from the rows' by rounding at most."""
+PROBE_ERROR_RATIO = 0.1
+"""Trees are used when a probe's error is below this share of the error without tree attention.
+
+Error: the distance of the hidden states from those of the plain rows. With tree attention only rounding should remain;
+without it the nodes are read as one long row, which is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +39,9 @@ class PrefixTree:
     rows: Tensor
     """[B,T] int64: the node of each token; 0 beyond a row's length."""
     leaves: Tensor
-    """[L,W] int64: the rows that no other begins with, once each, as `rows`. W is the longest of them."""
+    """[L,W] int64: the distinct rows that are no prefix of another, as in `rows`. W is the longest of them."""
     places: Tensor
-    """[N] int64: a place l * W + t at which each node stands in `leaves`."""
+    """[N] int64: a flat index l * W + t of each node in `leaves`."""
 
     def to(self, device: torch.device) -> PrefixTree:
         """Return the tree on `device`."""
@@ -57,7 +59,7 @@ def build_tree(token_ids: np.ndarray, lengths: np.ndarray) -> PrefixTree:
     """Return the tree of rows `token_ids` [B,T], of which the first `lengths` [B] (1..T) tokens count."""
     rows = np.zeros(token_ids.shape, np.int64)
     width = int(lengths.max())
-    # Backwards in order, a row comes after those that begin with it, and next to the one it shares most with.
+    # In descending order, a row follows those it is a prefix of, next to the one it shares most with.
     order = sorted(range(len(rows)), key=lambda b: token_ids[b, : lengths[b]].tobytes(), reverse=True)
     made: list[tuple[int, int, int]] = []
     nodes, before = 0, -1
@@ -81,7 +83,7 @@ def build_tree(token_ids: np.ndarray, lengths: np.ndarray) -> PrefixTree:
 
 
 def _shared(token_ids: np.ndarray, a: int, b: int, a_length: int, b_length: int) -> int:
-    """Return how many tokens two rows begin with alike."""
+    """Return the length of the common prefix of two rows."""
     most = min(a_length, b_length)
     differ = token_ids[a, :most] != token_ids[b, :most]
     return int(differ.argmax()) if differ.any() else most
@@ -121,21 +123,21 @@ def run_trunk(trunk: Any, tree: PrefixTree) -> Tensor:
     return _run(trunk, tree, tree)
 
 
-def _run(trunk: Any, tree: PrefixTree, told: PrefixTree | None) -> Tensor:
+def _run(trunk: Any, tree: PrefixTree, attend_over: PrefixTree | None) -> Tensor:
     given = {"input_ids": tree.token_ids[None], "position_ids": tree.depths[None], "use_cache": False}
-    return trunk(**given, tree=told).last_hidden_state[0]
+    return trunk(**given, tree=attend_over).last_hidden_state[0]
 
 
-def takes_trees(model: Any) -> bool:
-    """Return whether `use_trees` let this model, or the one it is the trunk of, take trees."""
+def uses_prefix_trees(model: Any) -> bool:
+    """Return whether `enable_prefix_trees` succeeded for this model, or for the one it is the trunk of."""
     return model.config.get_text_config()._attn_implementation == NAME
 
 
-def use_trees(model: Any) -> bool:
-    """Let a causal LM of transformers take trees, where it can: return False and leave it as it is where it cannot.
+def enable_prefix_trees(model: Any) -> bool:
+    """Make a causal LM of transformers compute prefix trees; return False and leave it unchanged where it cannot.
 
-    It can when all its layers attend to everything before, through transformers' attention interface, and when it
-    then gives for a small tree what it gives for the rows.
+    It can when all its layers have full causal attention through transformers' attention interface, and when a probe
+    with a small tree gives the hidden states of the plain rows.
     """
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None)
@@ -153,21 +155,21 @@ def use_trees(model: Any) -> bool:
     with torch.no_grad():
         plain = model.base_model(input_ids=token_ids.to(model.device), use_cache=False).last_hidden_state
         model.set_attn_implementation(NAME)
-        agrees = _agree(model.base_model, tree, plain.float(), counts.to(model.device))
+        agrees = _probe_agrees(model.base_model, tree, plain.float(), counts.to(model.device))
     model.train(training)
     if not agrees:
         model.set_attn_implementation(INNER)
     return agrees
 
 
-def _agree(trunk: Any, tree: PrefixTree, plain: Tensor, counts: Tensor) -> bool:
+def _probe_agrees(trunk: Any, tree: PrefixTree, plain: Tensor, counts: Tensor) -> bool:
     """Compare with the hidden states `plain` [B,T,H] of the rows, where `counts` [B,T]."""
 
     def distance(given: PrefixTree | None) -> float:
         return float((_run(trunk, tree, given).float()[tree.rows] - plain)[counts].norm())
 
     try:
-        return distance(tree) < PROBE_SHARE * distance(None)
+        return distance(tree) < PROBE_ERROR_RATIO * distance(None)
     except TypeError:
-        # It does not pass on what its attention is to be told.
+        # The model does not pass keyword arguments on to its attention.
         return False

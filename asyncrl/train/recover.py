@@ -1,12 +1,12 @@
 """Where a trainer starts: at the beginning, or at the newest checkpoint after a crash.
 
-The ledger says how far the run had come. A trainer that finds it beyond its own start puts everything back to one
-version, in this order, so that a crash in between is repeated without harm:
+The ledger says how far the run has come. A trainer that finds it ahead of its own start brings everything back to one
+version, in this order, so that a crash in between can be repeated without harm:
 
     leases pause -> the ledger forgets later steps -> engines get the checkpoint's weights
     -> the ledger is told the staleness limit in force -> leases resume
 
-Tasks of the forgotten steps are planned again, so each is trained once in the history that survives. At most
+Tasks of the forgotten steps are planned again, so in the history that remains each is trained once. At most
 `train.checkpoint_every` steps are lost.
 """
 
@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from asyncrl.errors import InputError
 from asyncrl.run.checkpoints import complete_checkpoints
+from asyncrl.train.checkpointer import Checkpointer, newest_usable
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.resume import Checkpointer, newest_usable
 from asyncrl.weights.publish import PublishReport
 
 log = logging.getLogger("asyncrl.train")
@@ -75,7 +75,7 @@ def recover(
         publisher.publish(version, engine)
     if source is not None:
         if (limit := trainer.staleness_limit()) is not None:
-            # The ledger may have been told of one that a later, forgotten step led to, or start with the recipe's.
+            # The ledger may still have the limit of a later, forgotten step, or the recipe's.
             source.set_staleness_limit(limit)
         source.pause(False)
     engine.barrier()
@@ -92,7 +92,7 @@ def _plan(stats: dict[str, Any], folder: Path) -> dict[str, Any]:
     found = newest_usable(folder, at_most=stats["version"])
     for version, path in complete_checkpoints(folder):
         if found is None or version > found[0]:
-            # Damaged, or `newest_usable` had returned it; the versions that follow are made anew.
+            # Damaged, or `newest_usable` would have returned it. Later versions are trained again.
             shutil.rmtree(path, ignore_errors=True)
     return {
         "ledger": stats["version"],

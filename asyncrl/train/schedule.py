@@ -1,4 +1,4 @@
-"""What `train.schedule` asks of the trainer beside taking a batch, see docs/schedules.md."""
+"""What `train.schedule` asks of the trainer besides taking a batch, see docs/schedules.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asyncrl.train.stream import StreamedStep
 from asyncrl.types import Group
 
 SETTLE_EVERY_S = 0.02
-"""How often the one-step-off schedule looks whether everything in flight has finished."""
+"""How often the one-step-off schedule checks whether everything in flight has finished."""
 
 
 class PeekSource(Protocol):

@@ -26,7 +26,7 @@ from asyncrl.env.registry import load_env
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.demonstrations import Demonstration, demonstrations, encode
 from asyncrl.train.policy import PolicyModel
-from asyncrl.train.prefix_tree import use_trees
+from asyncrl.train.prefix_tree import enable_prefix_trees
 from asyncrl.train.tiny_model import build_model, build_tokenizer, save
 
 CORPUS_EPISODES = 1000
@@ -62,7 +62,7 @@ def train_base_model(config: Config, folder: str | Path) -> Path:
     _say(
         f"sft: {len(data)} episodes, longest {longest} tokens, {sum(p.numel() for p in model.parameters())} parameters"
     )
-    use_trees(model)
+    enable_prefix_trees(model)
     _fit(PolicyModel(model), data, config)
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     save(partial, model, tokenizer)

@@ -1,8 +1,7 @@
 """Supervised phases between steps: imitate the run's own successes (Entropulse, ComputerRL arXiv 2508.14040).
 
-The successes come from the batches that were trained anyway, so a phase generates nothing: the shortest one of each
-task, each used once, in a few optimizer steps of plain likelihood. It restores the entropy that reinforcement
-takes away.
+The successes come from batches that have been trained, so a phase generates nothing: the shortest one of each task is
+used once, in a few optimizer steps of plain likelihood. This restores the entropy that reinforcement learning removes.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.train.controls import successes
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.step_batch import StepBatch, pad_rows
+from asyncrl.train.step_settings import StepSettings
 from asyncrl.types import Trajectory
 
 
@@ -31,7 +31,7 @@ class SftPhase:
         """The shortest success of each task, oldest task first."""
 
     def after_step(
-        self, engine: TrainEngine, batch: StepBatch, settings: Any, version: int
+        self, engine: TrainEngine, batch: StepBatch, settings: StepSettings, version: int
     ) -> dict[str, float]:
         """Take in a trained batch and run a phase when `version` calls for one; return its metrics. A collective."""
         if not self.config.every:
@@ -72,7 +72,7 @@ class SftPhase:
 
 
 def imitate(
-    engine: TrainEngine, trajectories: list[Trajectory], settings: Any, learning_rate: float
+    engine: TrainEngine, trajectories: list[Trajectory], settings: StepSettings, learning_rate: float
 ) -> float:
     """Take one optimizer step of negative log-likelihood, token mean; return the loss. A collective."""
     batch = StepBatch(tuple(trajectories), torch.zeros(len(trajectories), dtype=torch.long), 0)

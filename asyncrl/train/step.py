@@ -18,22 +18,12 @@ from asyncrl.algo.inputs import LossInputs, NonFiniteError, Totals, count_totals
 from asyncrl.algo.metrics import Metrics, merge, reduce_over_ranks
 from asyncrl.algo.objective import Objective
 from asyncrl.data.micro_batches import plan_micro_batches
-from asyncrl.train.auxiliary_models import Anchors, StepTensors, whole_batch
-from asyncrl.train.auxiliary_weights import Frozen
+from asyncrl.train.auxiliary_models import AuxiliaryModels, StepTensors, whole_batch
+from asyncrl.train.auxiliary_weights import FrozenPolicy
 from asyncrl.train.controls import Controls, KlController, mean_drift
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.step_batch import Rows, StepBatch, advantage_batch, pad_rows
-
-
-@dataclass(frozen=True, slots=True)
-class StepSettings:
-    """The part of the configuration a step reads."""
-
-    temperature: float
-    micro_batch_tokens: int
-    num_minibatches: int
-    horizon: float
-    """Length for fixed-length aggregation where the recipe gives none."""
+from asyncrl.train.step_batch import Rows, StepBatch, pad_rows, to_advantage_batch
+from asyncrl.train.step_settings import StepSettings
 
 
 @dataclass(slots=True)
@@ -59,7 +49,7 @@ class Step:
 
     engine: TrainEngine
     objective: Objective
-    anchors: Anchors
+    auxiliary: AuxiliaryModels
     batch: StepBatch
     tensors: StepTensors
     advantages: Tensor
@@ -70,14 +60,14 @@ class Step:
 
     @property
     def critic_only(self) -> bool:
-        critic = self.anchors.critic
+        critic = self.auxiliary.critic
         return critic is not None and critic.warming_up(self.batch.step)
 
 
 def train_step(
     engine: TrainEngine,
     objective: Objective,
-    anchors: Anchors,
+    auxiliary: AuxiliaryModels,
     batch: StepBatch,
     settings: StepSettings,
     learning_rate: float,
@@ -86,14 +76,14 @@ def train_step(
 ) -> StepReport:
     """Train on one batch. A collective: call on every rank with the same batch.
 
-    Groups that make the loss or the gradient NaN or infinite are left out, on all ranks alike, and reported.
+    Groups that make the loss or the gradient NaN or infinite are left out, the same ones on every rank, and reported.
     Raises ValueError when what all rows share is not finite; nothing has been applied then.
     """
     controls = controls or Controls(KlController(objective.kl_coef))
-    tensors = anchors.step_tensors(engine, batch, settings, settings.num_minibatches)
+    tensors = auxiliary.step_tensors(engine, batch, settings, settings.num_minibatches)
     if controls.baselines is not None:
         tensors.rows["baselines"] = controls.baselines.baselines(batch)
-    estimate = objective.estimate(advantage_batch(batch, tensors.for_advantages()), controls.kl.coef)
+    estimate = objective.estimate(to_advantage_batch(batch, tensors.for_advantages()), controls.kl.coef)
     if estimate.returns is not None:
         tensors.tensors["returns"] = estimate.returns
     count = len(batch.trajectories)
@@ -105,7 +95,7 @@ def train_step(
         )
     log_ratio, rate, measured = _measure(batch, tensors, controls, learning_rate)
     step = Step(
-        engine, objective, anchors, batch, tensors, estimate.advantages, settings, rate, controls.kl.coef,
+        engine, objective, auxiliary, batch, tensors, estimate.advantages, settings, rate, controls.kl.coef,
         on_poison,
     )  # fmt: skip
     parts: list[Metrics] = []
@@ -159,7 +149,7 @@ def _reward_kl(objective: Objective, batch: StepBatch, tensors: StepTensors) -> 
 def _minibatch(step: Step, rows: Sequence[int], parts: list[Metrics], poisoned: dict[int, str]) -> float:
     """Take one optimizer step on `rows` less the groups that poison it; return the gradient norm, 0 without a step.
 
-    What is poisoned is found out by trying each group alone, without a step.
+    To find them, each group is tried alone, without an optimizer step.
     """
     found, why = accumulate(step, rows)
     if why:
@@ -170,7 +160,7 @@ def _minibatch(step: Step, rows: Sequence[int], parts: list[Metrics], poisoned: 
         rows = [row for row in rows if int(step.batch.group[row]) not in bad]
         found, why = accumulate(step, rows) if rows else ([], "")
         if why:
-            # Each group is fine alone and all together are not.
+            # Each group alone is finite, all together are not.
             discard(step)
             bad = {int(step.batch.group[row]): why for row in rows}
             poisoned.update(bad)
@@ -205,8 +195,10 @@ def accumulate(
     statistics = _ratio_statistics(step, rows)
     lengths = [batch.trajectories[row].num_tokens for row in rows]
     units = [int(batch.group[row]) for row in rows] if "pairs" in objective.needs else None
-    alike = [int(batch.group[row]) for row in rows] if engine.shares_prefixes else None
-    plan = plan_micro_batches(lengths, step.settings.micro_batch_tokens, engine.num_ranks, units, alike)
+    prefix_groups = [int(batch.group[row]) for row in rows] if engine.shares_prefixes else None
+    plan = plan_micro_batches(
+        lengths, step.settings.micro_batch_tokens, engine.num_ranks, units, prefix_groups
+    )
     found: list[Metrics] = []
     why = ""
     mine = plan[engine.rank]
@@ -215,14 +207,14 @@ def accumulate(
         metrics, wrong = micro_batch(step, [rows[i] for i in chosen], totals, statistics, final)
         found.append(metrics)
         why = why or wrong
-    told = engine.any_text(why)
-    if not told and not all(one.finite() for one in _engines(step)):
-        told = "the gradient holds NaN or infinite values"
-    return found, told
+    problem = engine.any_text(why)
+    if not problem and not all(one.finite() for one in _engines(step)):
+        problem = "the gradient holds NaN or infinite values"
+    return found, problem
 
 
 def _engines(step: Step) -> list[TrainEngine]:
-    critic = step.anchors.critic
+    critic = step.auxiliary.critic
     return [step.engine, *([critic.engine] if critic is not None and critic.engine is not None else [])]
 
 
@@ -234,7 +226,7 @@ def discard(step: Step) -> None:
 def apply(step: Step, divide_by: float = 1.0) -> float:
     """Take the optimizer steps; return the largest gradient norm. The policy's gradient is divided by `divide_by`."""
     norms = [0.0]
-    critic = step.anchors.critic
+    critic = step.auxiliary.critic
     if critic is not None and critic.engine is not None:
         norms.append(critic.engine.step(critic.config.learning_rate))
     if not step.critic_only or (critic is not None and critic.shared):
@@ -249,7 +241,7 @@ def micro_batch(
 
     A rank that finds something still runs the backward pass, since other ranks may wait in it.
     """
-    engine, critic = step.engine, step.anchors.critic
+    engine, critic = step.engine, step.auxiliary.critic
     micro = pad_rows(step.batch, rows)
     want = _want(step)
     with torch.set_grad_enabled(not step.critic_only or (critic is not None and critic.shared)):
@@ -289,7 +281,7 @@ def _losses(
 
 
 def _backward(step: Step, policy: Tensor, value: Tensor | None, last: bool) -> None:
-    critic = step.anchors.critic
+    critic = step.auxiliary.critic
     if critic is not None and critic.engine is not None and value is not None:
         critic.engine.backward(value, last)
     if critic is not None and critic.shared and value is not None:
@@ -299,13 +291,13 @@ def _backward(step: Step, policy: Tensor, value: Tensor | None, last: bool) -> N
 
 
 def _want(step: Step) -> tuple[str, ...]:
-    """Return what the trained model must give beside log-probabilities."""
+    """Return what the trained model must compute besides log-probabilities."""
     want = []
     if step.objective.needs_entropy:
         want.append("entropy")
     if "teacher_logits" in step.objective.needs:
         want.append("logits")
-    if step.anchors.critic is not None and step.anchors.critic.shared:
+    if step.auxiliary.critic is not None and step.auxiliary.critic.shared:
         want.append("detached_values" if step.critic_only else "values")
     return tuple(want)
 
@@ -315,8 +307,8 @@ def _with_teacher_logits(
 ) -> LossInputs:
     if "teacher_logits" not in step.objective.needs:
         return inputs
-    teacher = step.anchors.teacher
-    assert isinstance(teacher, Frozen)
+    teacher = step.auxiliary.teacher
+    assert isinstance(teacher, FrozenPolicy)
     temperature = step.settings.temperature
     with torch.no_grad():
         found = teacher.outputs(step.engine, micro.token_ids, micro.mask, temperature, ("logits",))
@@ -364,7 +356,7 @@ def _totals(step: Step, rows: Sequence[int]) -> Totals:
     horizon = step.objective.horizon or step.settings.horizon
     mask = pad_rows(step.batch, rows).mask
     if step.objective.shrinks_denominator:
-        kept = step.objective.kept_mask(step.anchors.whole_inputs(step.batch, step.tensors))
+        kept = step.objective.kept_mask(step.auxiliary.whole_inputs(step.batch, step.tensors))
         mask = kept[list(rows), : mask.shape[1]]
     return count_totals(mask, step.batch.group[list(rows)], horizon)
 
@@ -374,7 +366,7 @@ def _ratio_statistics(step: Step, rows: Sequence[int]) -> dict[str, Tensor]:
     objective, device = step.objective, step.engine.device
     if not objective.needs_ratio_statistics:
         return {}
-    whole = step.anchors.whole_inputs(step.batch, step.tensors)
+    whole = step.auxiliary.whole_inputs(step.batch, step.tensors)
     mask = whole.mask[list(rows)]
     if "step_start" in objective.needs and "proximal_logp" not in step.tensors.tensors:
         # The only optimizer step of the batch: the proximal policy is the current one.

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.errors import StaleError
 from asyncrl.types import GREEDY_REWARD, Group, Status, Trajectory
 
@@ -118,7 +118,7 @@ def pad_rows(batch: StepBatch, indices: Sequence[int]) -> Rows:
     )
 
 
-def advantage_batch(batch: StepBatch, token_tensors: dict[str, Any] | None = None) -> AdvantageBatch:
+def to_advantage_batch(batch: StepBatch, token_tensors: dict[str, Any] | None = None) -> AdvantageBatch:
     """Return what advantage estimators read, for all rows. `token_tensors` are [B,T] extras such as `old_logp`."""
     rows = batch.whole
     turn_ids = torch.full_like(rows.token_ids, -1)

@@ -17,20 +17,21 @@ from torch import Tensor
 from asyncrl.algo.inputs import Totals, count_totals
 from asyncrl.algo.metrics import Metric, Metrics, merge, reduce_over_ranks
 from asyncrl.algo.objective import Objective
-from asyncrl.train.auxiliary_models import Anchors
+from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.step import Step, StepReport, StepSettings, accumulate, apply, discard, micro_batch
-from asyncrl.train.step_batch import StepBatch, advantage_batch, build_step_batch, pad_rows
+from asyncrl.train.step import Step, StepReport, accumulate, apply, discard, micro_batch
+from asyncrl.train.step_batch import StepBatch, build_step_batch, pad_rows, to_advantage_batch
+from asyncrl.train.step_settings import StepSettings
 from asyncrl.types import Group
 
 
 @dataclass(slots=True)
 class StreamedStep:
-    """One step in the making. Every method is a collective: call it on every rank with the same groups."""
+    """A step in progress. Every method is a collective: call it on every rank with the same groups."""
 
     engine: TrainEngine
     objective: Objective
-    anchors: Anchors
+    auxiliary: AuxiliaryModels
     settings: StepSettings
     version: int
     learning_rate: float
@@ -47,13 +48,13 @@ class StreamedStep:
         """Add the gradients of these groups."""
         self.seen += [group.id for group in groups]
         batch = build_step_batch(groups, self.version, 0)
-        tensors = self.anchors.step_tensors(self.engine, batch, self.settings, 1)
-        estimate = self.objective.estimate(advantage_batch(batch, tensors.for_advantages()), self.kl_coef)
+        tensors = self.auxiliary.step_tensors(self.engine, batch, self.settings, 1)
+        estimate = self.objective.estimate(to_advantage_batch(batch, tensors.for_advantages()), self.kl_coef)
         self._estimates.append(estimate.metrics)
         rows = kept_rows(batch, estimate.keep)
         if rows and not self._wrong:
             step = Step(
-                self.engine, self.objective, self.anchors, batch, tensors, estimate.advantages, self.settings,
+                self.engine, self.objective, self.auxiliary, batch, tensors, estimate.advantages, self.settings,
                 self.learning_rate, self.kl_coef, lambda found: None,
             )  # fmt: skip
             counted = count_totals(pad_rows(batch, rows).mask, batch.group[rows], self._horizon)
@@ -116,7 +117,7 @@ def added(a: Totals, b: Totals) -> Totals:
 
 
 def divisor(objective: Objective, totals: Totals, horizon: float) -> float:
-    """Return what the objective's aggregation divides by over the step, beside what it divides by in each sequence."""
+    """Return what the objective's aggregation divides by over the step, not counting divisors within a sequence."""
     one, group = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.long)
     whole = dataclasses.replace(totals, horizon=horizon, prompt_tokens=one)
     unit = undivided(whole)

@@ -6,10 +6,11 @@ from typing import Any
 
 from asyncrl.algo import signature
 from asyncrl.algo.settings import needed, part_needs, resolve_settings
+from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 
 
-def check_supported(config: Any) -> dict[str, Any]:
+def check_supported(config: Config) -> dict[str, Any]:
     """Return the resolved `algo` section of a `Config`.
 
     Raises `ConfigError` for what is wrong in it, and for what it needs and the rest of the recipe does not give.
@@ -42,7 +43,7 @@ def check_supported(config: Any) -> dict[str, Any]:
     return settings
 
 
-def _check_staleness_control(config: Any) -> None:
+def _check_staleness_control(config: Config) -> None:
     rule = config.staleness_control
     if rule.minimum > config.buffer.max_staleness:
         raise ConfigError(
@@ -55,7 +56,7 @@ def _check_staleness_control(config: Any) -> None:
         )
 
 
-def check_group_tricks(config: Any, words: frozenset[str], advantage: str) -> None:
+def check_group_tricks(config: Config, words: frozenset[str], advantage: str) -> None:
     """Refuse branches and hints that a group cannot hold. Raises `ConfigError`."""
     rollout = config.rollout
     for name in ("branches", "hinted"):
@@ -70,7 +71,7 @@ def check_group_tricks(config: Any, words: frozenset[str], advantage: str) -> No
         raise ConfigError(f"rollout.branches: must be above 0 for algo.advantage.name={advantage!r}, got 0")
 
 
-def check_schedule(config: Any, settings: dict[str, Any]) -> None:
+def check_schedule(config: Config, settings: dict[str, Any]) -> None:
     """Refuse what a schedule cannot do. Raises `ConfigError`."""
     schedule = config.train.schedule
     if config.staleness_control.enabled and schedule not in ("asynchronous", "partial"):

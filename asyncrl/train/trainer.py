@@ -3,8 +3,8 @@
     buffer --take(k)--> rank 0 --broadcast--> all ranks: train step k -> k+1
     rank 0: write weights k+1 -> prepare and commit on every engine -> buffer.commit(k+1) -> log
 
-Engines keep generating all the while; they stand still only for the swap of a commit. The buffer's commit comes
-last: it marks the batch trained and frees its slots, so a crash before it replays the same batch.
+Engines keep generating meanwhile; they pause only while weights are swapped. The buffer's commit comes last: it marks
+the batch as trained and frees its slots, so after a crash before it the same batch is trained again.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
 from asyncrl.data.codec import decode_group
 from asyncrl.errors import DeadlineError, StopError
-from asyncrl.train.auxiliary_models import Anchors
+from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.controls import make_controls, scheduled_rate
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.logprob_check import Comparison, compare, comparison_metrics, refuted
+from asyncrl.train.logprob_check import Comparison, compare, comparison_metrics, disagreeing
 from asyncrl.train.poison import PoisonFolder
-from asyncrl.train.resume import Checkpointer
 from asyncrl.train.schedule import gather, settle
 from asyncrl.train.sft_phase import SftPhase
-from asyncrl.train.step import StepReport, StepSettings, train_step
+from asyncrl.train.step import StepReport, train_step
 from asyncrl.train.step_batch import StepBatch, build_step_batch
 from asyncrl.train.step_record import RunTotals, StepRecord, StepTimes
+from asyncrl.train.step_settings import StepSettings
 from asyncrl.train.stream import StreamedStep
 from asyncrl.types import Group
 from asyncrl.weights.publish import PublishReport
@@ -38,7 +39,7 @@ from asyncrl.weights.publish import PublishReport
 log = logging.getLogger("asyncrl.train")
 
 STOP_LOOK_S = 2.0
-"""How often a trainer that waits for groups looks whether it is to stop."""
+"""How often a trainer that waits for groups checks whether it was asked to stop."""
 
 
 class BatchSource(Protocol):
@@ -62,7 +63,7 @@ class BatchSource(Protocol):
 
 
 class Publisher(Protocol):
-    """Brings new weights to the engines. `tensors` must be iterated on every rank."""
+    """Brings new weights to the engines. A collective."""
 
     def publish(self, version: int, engine: TrainEngine) -> PublishReport: ...
 
@@ -85,7 +86,7 @@ class Trainer:
         config: Config,
         engine: TrainEngine,
         objective: Objective,
-        anchors: Anchors,
+        auxiliary: AuxiliaryModels,
         source: BatchSource | None,
         publisher: Publisher,
         on_step: Callable[[int, dict[str, Any]], None] = lambda *_: None,
@@ -97,32 +98,27 @@ class Trainer:
     ) -> None:
         self.config = config
         self.asked_to_stop = asked_to_stop
-        """Asked on rank 0 between steps and while groups are waited for."""
+        """Called on rank 0 between steps and while it waits for groups."""
         self.stopped = False
         """Whether the run ended because it was asked to."""
         self.engine = engine
         self.objective = objective
-        self.anchors = anchors
+        self.auxiliary = auxiliary
         self.source = source
         self.publisher = publisher
         self.on_step = on_step
         self.on_commit = on_commit
-        """Called on rank 0 with the groups of each step once the buffer has it, before its checkpoint."""
+        """Called on rank 0 with the groups of each step after its commit and before its checkpoint."""
         self.checkpointer = checkpointer
         self.poison = poison
         self.weights_dir = weights_dir
-        """Where the publisher leaves the weights of the version before, to check what that one sampled."""
+        """Where the publisher leaves the weights of the previous version, to check what that one sampled."""
         self.controls = make_controls(config, objective)
         self.sft_phase = SftPhase(config.sft_phase)
         self.totals = RunTotals()
         self.comparisons: list[Comparison] = []
         """How the newest batch's log-probabilities compare with the trainer's."""
-        self.settings = StepSettings(
-            temperature=config.rollout.temperature,
-            micro_batch_tokens=config.train.micro_batch_tokens,
-            num_minibatches=config.train.num_minibatches,
-            horizon=float(config.max_tokens),
-        )
+        self.settings = StepSettings.of(config)
 
     def run(self, start: int = 0) -> int:
         """Train from version `start` to the end of the recipe's steps or of the plan, or until it is asked to stop.
@@ -130,7 +126,7 @@ class Trainer:
         Return the version.
         """
         version = start
-        self.anchors.before_run(self.engine, version)
+        self.auxiliary.before_run(self.engine, version)
         while version < self.config.train.num_steps:
             times = StepTimes()
             streamed, arrived = self._stream(version, times)
@@ -164,7 +160,7 @@ class Trainer:
         if self.config.train.schedule != "periodic":
             return None, {}
         streamed = StreamedStep(
-            self.engine, self.objective, self.anchors, self.settings, version,
+            self.engine, self.objective, self.auxiliary, self.settings, version,
             scheduled_rate(self.config.train, version), self.controls.kl.coef,
         )  # fmt: skip
         timeout_s = self.config.buffer.wait_timeout_s
@@ -210,11 +206,11 @@ class Trainer:
         if report is None:
             rate = scheduled_rate(self.config.train, batch.step)
             report = train_step(
-                self.engine, self.objective, self.anchors, batch, self.settings, rate, self.controls,
+                self.engine, self.objective, self.auxiliary, batch, self.settings, rate, self.controls,
                 lambda found: self._set_aside(batch, found),
             )  # fmt: skip
         report.metrics |= self.sft_phase.after_step(self.engine, batch, self.settings, batch.step + 1)
-        report.metrics |= self.anchors.after_step(self.engine, batch.step + 1, report.metrics)
+        report.metrics |= self.auxiliary.after_step(self.engine, batch.step + 1, report.metrics)
         return report
 
     def _publish(self, version: int, batch: StepBatch) -> PublishReport:
@@ -250,13 +246,13 @@ class Trainer:
             self.engine.barrier()
 
     def _logprobs_agree(self, batch: StepBatch) -> bool:
-        """False when groups of the batch were not sampled from the policy; the buffer has it back then.
+        """False when groups of the batch were not sampled from the policy: the batch is then rejected.
 
-        A batch that was given back before a crash of the buffer is found out here again.
+        If the buffer crashes and forgets that, the batch comes again and fails the same check.
         """
         trust = self.config.trust
         self.comparisons = compare(self.engine, batch, trust, self.settings, self.weights_dir)
-        wrong = refuted(self.comparisons, trust)
+        wrong = disagreeing(self.comparisons, trust)
         if not wrong:
             return True
         worst = max(wrong, key=lambda one: one.worst)
@@ -277,7 +273,7 @@ class Trainer:
         """Save poisoned groups and take them out of the batch. Raises `StopError` where the recipe says so."""
         version = batch.step
         wrong = {batch.groups[index].id: why for index, why in found.items()}
-        critic = self.anchors.critic
+        critic = self.auxiliary.critic
         engines = {"policy": self.engine}
         if critic is not None and critic.engine is not None:
             engines["critic"] = critic.engine
@@ -294,7 +290,7 @@ class Trainer:
             raise StopError(f"step {version}: {message}; train.on_poison is 'stop'")
 
     def _checkpoint(self, version: int) -> dict[str, Any]:
-        """Save when due; return how long training stood still for it, and why the write before came to nothing."""
+        """Save when due; return how long training was blocked, and the error of the previous write if it failed."""
         saver = self.checkpointer
         if saver is None:
             return {}
@@ -305,7 +301,7 @@ class Trainer:
         return error | {"time/checkpoint_s": stall_s, "time/checkpoint_write_s": saver.write_s}
 
     def _steer(self, report: StepReport) -> None:
-        """Let the controllers follow what the step measured; every rank computes the same."""
+        """Update the controllers from what the step measured; every rank computes the same."""
         controls = self.controls
         controls.kl.update(report.metrics, report.num_sequences)
         if controls.kl.target is not None:
@@ -319,23 +315,24 @@ class Trainer:
             self.source.set_staleness_limit(changed)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps beside weights and optimizer; tensors and plain values only."""
+        """Return what a checkpoint keeps besides weights and optimizer; tensors and plain values only."""
         return {
-            "anchors": self.anchors.state_dict(),
+            # The key that checkpoints on disk have.
+            "anchors": self.auxiliary.state_dict(),
             "controls": self.controls.state_dict(),
             "sft_phase": self.sft_phase.state_dict(),
             "totals": self.totals.to_dict(),
         }
 
     def staleness_limit(self) -> int | None:
-        """Return the staleness limit its controller has in force; None where the recipe's stands."""
+        """Return the staleness limit that its controller has set; None when the recipe's holds."""
         staleness = self.controls.staleness
-        # A run may go on under a lower limit than its checkpoint knew.
+        # A run may be resumed under a lower limit than its checkpoint has.
         return min(staleness.state.max_staleness, staleness.rule.maximum) if staleness is not None else None
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned. Call on every rank."""
-        self.anchors.load_state_dict(state["anchors"])
+        self.auxiliary.load_state_dict(state["anchors"])
         self.controls.load_state_dict(state["controls"])
         self.sft_phase.load_state_dict(state["sft_phase"])
         self.totals = RunTotals.from_dict(state["totals"])

@@ -1,4 +1,4 @@
-"""Seconds of forward and backward with what rows begin with alike computed once, beside every row by itself.
+"""Seconds of forward and backward with shared prefixes computed once, compared with every row by itself.
 
     python scripts/bench/bench_prefix_tree.py [--run runs/NAME] [--repeats 3] [--json OUT]
 
@@ -24,7 +24,7 @@ from bench_async import say, spread
 
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.train.policy import PolicyModel
-from asyncrl.train.prefix_tree import tree_of, use_trees
+from asyncrl.train.prefix_tree import enable_prefix_trees, tree_of
 from asyncrl.train.sft import pad
 from asyncrl.train.tiny_model import build_model
 
@@ -65,9 +65,13 @@ def recorded(run: Path) -> dict[str, tuple[list[Row], list[int]]]:
     }
 
 
-def micro_batches(rows: list[Row], alike: list[int] | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def micro_batches(
+    rows: list[Row], prefix_groups: list[int] | None
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return padded ids and masks [B,T]."""
-    plan = plan_micro_batches([len(ids) for ids, _ in rows], MICRO_BATCH_TOKENS, alike=alike)[0]
+    plan = plan_micro_batches([len(ids) for ids, _ in rows], MICRO_BATCH_TOKENS, prefix_groups=prefix_groups)[
+        0
+    ]
     return [pad([rows[row] for row in part]) for part in plan]
 
 
@@ -80,11 +84,11 @@ def train_s(policy: PolicyModel, parts: list[tuple[torch.Tensor, torch.Tensor]])
     return time.perf_counter() - start
 
 
-def compare(rows: list[Row], alike: list[int], model: Any, repeats: int) -> dict[str, Any]:
+def compare(rows: list[Row], prefix_groups: list[int], model: Any, repeats: int) -> dict[str, Any]:
     shared, plain = PolicyModel(model), PolicyModel(copy.deepcopy(model))
-    if not use_trees(model):
+    if not enable_prefix_trees(model):
         raise SystemExit(f"{type(model).__name__} does not take trees")
-    trees, batches = micro_batches(rows, alike), micro_batches(rows, None)
+    trees, batches = micro_batches(rows, prefix_groups), micro_batches(rows, None)
     train_s(shared, trees), train_s(plain, batches)
     times = [(train_s(shared, trees), train_s(plain, batches)) for _ in range(repeats)]
     return {
@@ -108,8 +112,10 @@ def main() -> None:
     work = {f"prompt {prompt} of {TOKENS}": synthetic(prompt) for prompt in (64, 128, 192)}
     work |= recorded(args.run) if args.run else {}
     result = {}
-    for name, (rows, alike) in work.items():
-        result[name] = compare(rows, alike, build_model(VOCABULARY, 128, 4, 4, TOKENS, 2, 0), args.repeats)
+    for name, (rows, prefix_groups) in work.items():
+        result[name] = compare(
+            rows, prefix_groups, build_model(VOCABULARY, 128, 4, 4, TOKENS, 2, 0), args.repeats
+        )
         say(f"{name}: {result[name]['speedup']['median']:.2f} times as fast")
     print(json.dumps(result, indent=1))
     if args.json:

@@ -81,7 +81,7 @@ def train_alone(run: Path, model: str, engine_url: str, weights: Path) -> dict[s
     from asyncrl.algo.objective import build_objective
     from asyncrl.services.trainer.service import Recorder, open_publisher
     from asyncrl.train.deepspeed_engine import TrainEngine, leave_distributed
-    from asyncrl.train.models import load_anchors, load_trained
+    from asyncrl.train.models import load_auxiliary_models, load_trained
     from asyncrl.train.trainer import Trainer, set_threads
 
     config = Config.model_validate(json.loads((run / "config.json").read_text()), strict=False)
@@ -97,9 +97,9 @@ def train_alone(run: Path, model: str, engine_url: str, weights: Path) -> dict[s
             recorder.on_step(version, metrics)
             ends.append((time.time(), metrics["batch/groups"]))
 
-        anchors = load_anchors(config, objective, engine, model)
+        auxiliary = load_auxiliary_models(config, objective, engine, model)
         Trainer(
-            config, engine, objective, anchors, RecordedBatches(run), publisher, on_step,
+            config, engine, objective, auxiliary, RecordedBatches(run), publisher, on_step,
             on_commit=recorder.on_commit,
         ).run()  # fmt: skip
         publisher.close()

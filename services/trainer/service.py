@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import Config
@@ -22,19 +22,22 @@ from asyncrl.credentials import Credentials
 from asyncrl.data.table import TrajectoryWriter
 from asyncrl.endpoint import awaited_addresses, stop_file
 from asyncrl.errors import AsyncRLError
-from asyncrl.run.metrics import MetricsLog
 from asyncrl.services.buffer.client import BufferClientSync
 from asyncrl.services.buffer.job_members import members
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.train.auxiliary_models import Anchors
+from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.deepspeed_engine import TrainEngine, leave_distributed
-from asyncrl.train.models import load_anchors, load_trained
+from asyncrl.train.metrics_log import MetricsLog
+from asyncrl.train.models import load_auxiliary_models, load_trained
 from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.recover import recover
-from asyncrl.train.resume import Checkpointer
 from asyncrl.train.trainer import Trainer, set_threads
 from asyncrl.types import Group
 from asyncrl.weights.publish import FilePublisher, PublishReport
+
+if TYPE_CHECKING:
+    from asyncrl.weights.vllm_transport import DevicePublisher
 
 BEAT_S = 1.0
 
@@ -57,9 +60,9 @@ class SyncFilePublisher:
         self._thread.start()
         self._token = token
         self._clients = [EngineClient(url, token) for url in engines]
-        self._guests: dict[str, EngineClient] = {}
+        self._joined: dict[str, EngineClient] = {}
         self.job = job
-        """Asks what the buffer knows of the job, engines that joined it among others; None without an answer."""
+        """Returns the buffer's description of the job, with the engines that joined it; None without an answer."""
         self.publisher = FilePublisher(
             directory, self._clients, wait_s=wait_s, finish_requests=finish_requests
         )
@@ -72,22 +75,22 @@ class SyncFilePublisher:
             for _ in engine.weights():
                 pass
             return PublishReport(version)
-        self._welcome()
+        self._follow_members()
         file = self.publisher.write(version, engine.weights())
         write_s = time.perf_counter() - start
         report = asyncio.run_coroutine_threadsafe(self.publisher.publish(file), self._loop).result()
         report.write_s = write_s
         return report
 
-    def _welcome(self) -> None:
-        """Publish to engines that have joined, and no more to those that have left."""
-        wanted = members(self.job(), "engine", self._guests)
+    def _follow_members(self) -> None:
+        """Publish to engines that have joined the job, and no longer to those that have left."""
+        wanted = members(self.job(), "engine", self._joined)
         for url in wanted:
-            self._guests.setdefault(url, EngineClient(url, self._token))
-        gone = [self._guests.pop(url) for url in list(self._guests) if url not in wanted]
+            self._joined.setdefault(url, EngineClient(url, self._token))
+        gone = [self._joined.pop(url) for url in list(self._joined) if url not in wanted]
         for client in gone:
             asyncio.run_coroutine_threadsafe(client.close(), self._loop)
-        self.publisher.follow([*self._clients, *self._guests.values()])
+        self.publisher.follow([*self._clients, *self._joined.values()])
 
     def close(self) -> None:
         """Close connections and end the thread."""
@@ -97,11 +100,11 @@ class SyncFilePublisher:
 
     async def _close(self) -> None:
         await self.publisher.close()
-        await asyncio.gather(*(client.close() for client in (*self._clients, *self._guests.values())))
+        await asyncio.gather(*(client.close() for client in (*self._clients, *self._joined.values())))
 
 
 def described_job(source: BufferClientSync | None) -> dict[str, Any] | None:
-    """Return what the buffer knows of the job; None where nobody has described one, or it does not answer."""
+    """Return the buffer's description of the job; None if there is none or the buffer does not answer."""
     if source is None:
         return None
     try:
@@ -117,7 +120,7 @@ def open_publisher(
     weights_dir: Path,
     token: str,
     source: BufferClientSync | None = None,
-) -> Any:
+) -> SyncFilePublisher | DevicePublisher:
     """Return the publisher that `engine.weight_transfer` names. Raises `ConfigError`."""
     if config.engine.weight_transfer == "shared_file":
         return SyncFilePublisher(
@@ -132,7 +135,7 @@ def open_publisher(
 
 
 class Recorder:
-    """Writes what each step leaves behind."""
+    """Writes each step's metrics and trajectories into the run folder."""
 
     def __init__(self, folder: Path) -> None:
         self.metrics = MetricsLog(folder)
@@ -150,13 +153,19 @@ class Recorder:
 
 
 def make_checkpointer(
-    folder: Path, config: Config, engine: TrainEngine, anchors: Anchors, model: str, recorder: Recorder | None
+    folder: Path,
+    config: Config,
+    engine: TrainEngine,
+    auxiliary: AuxiliaryModels,
+    model: str,
+    recorder: Recorder | None,
 ) -> Checkpointer:
-    """Return the run's checkpointer; a critic of its own has its optimizer in the same checkpoint.
+    """Return the run's checkpointer; a separate critic's optimizer goes into the same checkpoint.
 
-    A checkpoint is complete when the trajectories of its steps are written: a run resumes without those steps.
+    A checkpoint is complete only when the trajectories of its steps are written, since a resumed run does not repeat
+    those steps.
     """
-    critic = anchors.critic
+    critic = auxiliary.critic
     return Checkpointer(
         folder / "checkpoints",
         engine,
@@ -170,7 +179,7 @@ def make_checkpointer(
 
 
 class Heartbeat:
-    """Touches a file every second, so that a launcher can tell a stopped process from one at work."""
+    """Touches a file every second, so that the launcher can tell a suspended process from a working one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -194,32 +203,32 @@ def run_trainer(
 ) -> int:
     """Train one run to its end; return 0. Every rank calls this.
 
-    engines: addresses, or one "@FILE" that will hold them, so that the model is loaded meanwhile. Raises
-    `DeadlineError` when nobody writes it.
+    engines: addresses, or one "@FILE" that will hold them, so that the model can be loaded meanwhile. Raises
+    `DeadlineError` if the file is not written in time.
     """
     config = Config.model_validate(json.loads((folder / "config.json").read_text()), strict=False)
     heartbeat = Heartbeat(folder / "endpoints" / f"trainer-{os.environ.get('RANK', '0')}.beat")
     set_threads(config.train.threads)
     objective = build_objective(config.algo)
     engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
-    anchors = load_anchors(config, objective, engine, model)
+    auxiliary = load_auxiliary_models(config, objective, engine, model)
     first = engine.rank == 0
     recorder = Recorder(folder) if first else None
     source = BufferClientSync(buffer, credentials.bearer("buffer")) if first else None
     urls = awaited_addresses(engines, config.engine.start_timeout_s)
     publisher = open_publisher(config, engine, urls, weights_dir, credentials.bearer("engine"), source)
-    checkpointer = make_checkpointer(folder, config, engine, anchors, model, recorder)
+    checkpointer = make_checkpointer(folder, config, engine, auxiliary, model, recorder)
     trainer = Trainer(
-        config, engine, objective, anchors, source, publisher,
+        config, engine, objective, auxiliary, source, publisher,
         recorder.on_step if recorder else lambda *_: None, checkpointer,
         PoisonFolder(folder / "poison", config, model), stop_file(folder).exists,
         weights_dir if config.engine.weight_transfer == "shared_file" else None,
         recorder.on_commit if recorder else lambda *_: None,
     )  # fmt: skip
     start = time.monotonic()
-    alike = "once" if engine.shares_prefixes else "row by row"
+    prefixes = "computed once" if engine.shares_prefixes else "not shared (this model does not support it)"
     print(
-        f"trainer: rank {engine.rank} of {engine.num_ranks} ready; like beginnings are computed {alike}",
+        f"trainer: rank {engine.rank} of {engine.num_ranks} is ready; common prefixes are {prefixes}",
         flush=True,
     )
     (folder / "endpoints" / f"trainer-{engine.rank}.ready").touch()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.inputs import LossInputs
 
 VOCABULARY = 7

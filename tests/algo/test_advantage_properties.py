@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.algo.batch import TOKEN_FIELDS, AdvantageOutputs
+from asyncrl.algo.advantage_batch import TOKEN_FIELDS, AdvantageOutputs
 from asyncrl.algo.registry import ADVANTAGES, resolve
 from tests.algo.factories import advantage_batch
 

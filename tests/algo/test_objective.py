@@ -124,7 +124,7 @@ def test_kl_in_the_reward_lowers_the_return():
     objective = build(advantage="reinforce", kl={"coef": 0.5, "estimator": "k1", "where": "reward"})
     kl = ((batch.old_logp - batch.reference_logp) * batch.mask).sum(-1)
     expected = (batch.rewards - 0.5 * kl).unsqueeze(-1) * batch.mask
-    torch.testing.assert_close(objective.advantages(batch), expected)
+    torch.testing.assert_close(objective.estimate(batch).advantages, expected)
     inputs = loss_inputs(4)
     torch.testing.assert_close(loss_of(objective, inputs)[0], loss_of(build(), inputs)[0])
 
@@ -160,7 +160,7 @@ def test_shaping_is_added_to_the_reward():
         advantage="reinforce", shaping=[{"name": "overlong_soft", "max_len": 6, "buffer": 2, "factor": 3.0}]
     )
     expected = (batch.rewards - 3.0).unsqueeze(-1) * batch.mask
-    torch.testing.assert_close(shaped.advantages(batch), expected)
+    torch.testing.assert_close(shaped.estimate(batch).advantages, expected)
 
 
 @pytest.mark.parametrize(

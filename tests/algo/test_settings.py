@@ -12,7 +12,7 @@ import pytest
 from asyncrl.algo import registry, signature
 from asyncrl.algo.needs import marks_of
 from asyncrl.algo.presets import PRESETS
-from asyncrl.algo.settings import check, needed, resolve_settings
+from asyncrl.algo.settings import needed, resolve_settings
 from asyncrl.errors import ConfigError
 
 DOCS = Path(__file__).parents[2] / "docs" / "algorithms"
@@ -42,11 +42,12 @@ DOCS = Path(__file__).parents[2] / "docs" / "algorithms"
 )
 def test_mistakes_are_named_with_what_is_allowed(algo, message):
     with pytest.raises(ConfigError, match=message):
-        check(algo)
+        resolve_settings(algo)
 
 
 def test_integers_and_none_fit_where_the_annotation_says_so():
-    check({"loss": {"name": "ppo_clip", "eps_low": 1, "dual_clip": None}})
+    loss = resolve_settings({"loss": {"name": "ppo_clip", "eps_low": 1, "dual_clip": None}})["loss"]
+    assert loss == {"name": "ppo_clip", "eps_low": 1, "dual_clip": None}
 
 
 @dataclass
@@ -91,8 +92,8 @@ def test_marks_match_what_the_source_says():
 
 def test_checking_imports_no_torch():
     code = (
-        "import sys; from asyncrl.algo.settings import check; from asyncrl.algo.presets import PRESETS\n"
-        "for name in PRESETS: check({'preset': name, 'kl': {'coef': 0.1}})\n"
+        "import sys; from asyncrl.algo.settings import resolve_settings; from asyncrl.algo.presets import PRESETS\n"
+        "for name in PRESETS: resolve_settings({'preset': name, 'kl': {'coef': 0.1}})\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -14,8 +14,8 @@ lengths = st.lists(st.integers(1, 200), min_size=1, max_size=60)
 def test_every_row_appears_once_within_the_budget_and_ranks_agree_on_the_count(
     lengths, budget, ranks, groups
 ):
-    alike = [row * 7 % groups for row in range(len(lengths))] if groups else None
-    plans = plan_micro_batches(lengths, budget, ranks, alike=alike)
+    prefix_groups = [row * 7 % groups for row in range(len(lengths))] if groups else None
+    plans = plan_micro_batches(lengths, budget, ranks, prefix_groups=prefix_groups)
     assert len(plans) == ranks
     assert sorted(row for plan in plans for rows in plan for row in rows) == list(range(len(lengths)))
     assert len({len(plan) for plan in plans}) == 1
@@ -39,13 +39,13 @@ def test_rows_of_like_length_share_a_micro_batch():
 
 
 def test_rows_that_begin_alike_are_side_by_side():
-    lengths, alike = [10, 100, 20, 90, 30, 80], [0, 1, 0, 1, 0, 1]
-    assert plan_micro_batches(lengths, 300, alike=alike) == [[[1, 3, 5], [4, 2, 0]]]
-    assert plan_micro_batches(lengths, 200, alike=alike) == [[[1, 3], [5, 4], [2, 0]]]
+    lengths, prefix_groups = [10, 100, 20, 90, 30, 80], [0, 1, 0, 1, 0, 1]
+    assert plan_micro_batches(lengths, 300, prefix_groups=prefix_groups) == [[[1, 3, 5], [4, 2, 0]]]
+    assert plan_micro_batches(lengths, 200, prefix_groups=prefix_groups) == [[[1, 3], [5, 4], [2, 0]]]
 
 
 def test_a_micro_batch_is_as_wide_as_its_longest_row_wherever_that_stands():
-    assert plan_micro_batches([100, 10, 90, 10], 180, alike=[0, 0, 1, 1]) == [[[0], [1, 2], [3]]]
+    assert plan_micro_batches([100, 10, 90, 10], 180, prefix_groups=[0, 0, 1, 1]) == [[[0], [1, 2], [3]]]
 
 
 def test_a_row_longer_than_the_budget_stands_alone():

@@ -16,14 +16,15 @@ import torch
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import TrainConfig, parse_config
-from asyncrl.train.auxiliary_models import Anchors
-from asyncrl.train.checkpoint import save_policy
+from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.controls import make_controls
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.models import load_anchors, load_trained
+from asyncrl.train.models import load_auxiliary_models, load_trained
 from asyncrl.train.policy import load_policy
-from asyncrl.train.step import StepReport, StepSettings, train_step
+from asyncrl.train.policy_folder import gather_policy, write_policy
+from asyncrl.train.step import StepReport, train_step
 from asyncrl.train.step_batch import StepBatch, build_step_batch, pad_rows
+from asyncrl.train.step_settings import StepSettings
 from asyncrl.train.stream import StreamedStep
 from asyncrl.types import Group
 from tests.train.factories import batch_of_groups
@@ -58,13 +59,15 @@ def step_once(
     objective = build_objective(algo or {"preset": "decoupled_ppo"})
     chosen = build_step_batch(batch_of_groups(), 0, 0) if batch is None else batch
     settings = StepSettings(1.0, micro_batch_tokens, num_minibatches, horizon=64.0)
-    return train_step(engine, objective, Anchors(objective), chosen, settings, LEARNING_RATE)
+    return train_step(engine, objective, AuxiliaryModels(objective), chosen, settings, LEARNING_RATE)
 
 
 def make_stream(engine: TrainEngine, micro_batch_tokens: int = 10**6, **algo: Any) -> StreamedStep:
     objective = build_objective(algo or {"preset": "decoupled_ppo"})
     settings = StepSettings(1.0, micro_batch_tokens, 1, horizon=64.0)
-    return StreamedStep(engine, objective, Anchors(objective), settings, 0, LEARNING_RATE, objective.kl_coef)
+    return StreamedStep(
+        engine, objective, AuxiliaryModels(objective), settings, 0, LEARNING_RATE, objective.kl_coef
+    )
 
 
 def stream_once(
@@ -78,6 +81,15 @@ def stream_once(
     report = streamed.finish(chosen)
     assert report is not None
     return report
+
+
+def save_policy(engine: TrainEngine, folder: Path, base_model: str) -> Path:
+    """Write the current weights as a checkpoint does. Call on every rank."""
+    tensors = gather_policy(engine)
+    if engine.rank == 0:
+        write_policy(engine, tensors, folder, base_model)
+    engine.barrier()
+    return folder
 
 
 class Learner:
@@ -98,8 +110,8 @@ class Learner:
         self.objective = build_objective(algo)
         kind = RecordingEngine if zero_stage == 0 else TrainEngine
         self.engine = kind(load_trained(self.config, self.objective, model), self.config.train, "float32")
-        self.anchors = load_anchors(self.config, self.objective, self.engine, model)
-        self.anchors.before_run(self.engine, 0)
+        self.auxiliary = load_auxiliary_models(self.config, self.objective, self.engine, model)
+        self.auxiliary.before_run(self.engine, 0)
         self.controls = make_controls(self.config, self.objective)
 
     def step(
@@ -108,9 +120,9 @@ class Learner:
         chosen = build_step_batch(batch_of_groups(), 0, 0) if batch is None else batch
         settings = StepSettings(1.0, micro_batch_tokens, num_minibatches, horizon=64.0)
         report = train_step(
-            self.engine, self.objective, self.anchors, chosen, settings, LEARNING_RATE, self.controls
+            self.engine, self.objective, self.auxiliary, chosen, settings, LEARNING_RATE, self.controls
         )
-        report.metrics |= self.anchors.after_step(self.engine, chosen.step + 1, report.metrics)
+        report.metrics |= self.auxiliary.after_step(self.engine, chosen.step + 1, report.metrics)
         return report
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from asyncrl.train.resume import Checkpointer, newest_usable
+from asyncrl.train.checkpointer import Checkpointer, newest_usable
 from tests.train.one_step import make_engine, snapshot, step_once
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from asyncrl.errors import ConfigError
-from asyncrl.train.auxiliary_weights import AveragedPolicy, Frozen, Snapshots
+from asyncrl.train.auxiliary_weights import AveragedPolicy, FrozenPolicy, Snapshots
 from asyncrl.train.policy import load_frozen
 from asyncrl.train.step_batch import build_step_batch, pad_rows
 from tests.train.factories import batch_of_groups, group
@@ -92,7 +92,7 @@ def test_a_snapshot_run_scores_every_token_with_the_version_that_sampled_it(tiny
     learner.step()
     batch = build_step_batch([group("a", [0.0, 1.0], 0), group("b", [1.0, 0.0], 1)], 1, 2)
     rows = pad_rows(batch, range(4))
-    found = learner.anchors.step_tensors(engine, batch, Settings(), 1).tensors["snapshot_logp"]
+    found = learner.auxiliary.step_tensors(engine, batch, Settings(), 1).tensors["snapshot_logp"]
     with torch.no_grad():
         by_version = [
             old(rows.token_ids, rows.mask, 1.0)["logp"],
@@ -128,7 +128,7 @@ def test_the_split_of_the_ratio_says_how_much_is_engine_and_how_much_is_stalenes
 
 
 def test_a_reference_stays_until_its_refresh_is_due(engine, tiny_model):
-    reference = Frozen(load_frozen(tiny_model, "float32"), refresh_every=2)
+    reference = FrozenPolicy(load_frozen(tiny_model, "float32"), refresh_every=2)
     first = current(engine)
     step_once(engine)
     reference.after_step(engine, 1)
@@ -140,11 +140,11 @@ def test_a_reference_stays_until_its_refresh_is_due(engine, tiny_model):
 
 
 def test_only_a_refreshed_reference_is_part_of_a_checkpoint(engine, tiny_model):
-    reference = Frozen(load_frozen(tiny_model, "float32"), refresh_every=1)
+    reference = FrozenPolicy(load_frozen(tiny_model, "float32"), refresh_every=1)
     assert reference.state_dict() == {"refreshed_at": 0, "weights": {}}
     step_once(engine)
     reference.after_step(engine, 1)
-    again = Frozen(load_frozen(tiny_model, "float32"), refresh_every=1)
+    again = FrozenPolicy(load_frozen(tiny_model, "float32"), refresh_every=1)
     again.load_state_dict(reference.state_dict())
     assert_equal(parameters(again.model), current(engine))
 

@@ -23,7 +23,7 @@ def certain_batch():
 def values(found, batch):
     rows = pad_rows(batch, range(len(batch.trajectories)))
     with torch.no_grad():
-        return found.anchors.critic.outputs(found.engine, rows.token_ids, rows.mask)[0][rows.mask]
+        return found.auxiliary.critic.outputs(found.engine, rows.token_ids, rows.mask)[0][rows.mask]
 
 
 @pytest.mark.parametrize("trunk", TRUNKS)

@@ -1,4 +1,4 @@
-"""A worker whose log-probabilities are not the policy's is found out, and only its work is thrown away."""
+"""A worker whose log-probabilities are not the policy's is quarantined, and only its work is discarded."""
 
 from dataclasses import replace
 
@@ -11,10 +11,10 @@ from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import TrustConfig, parse_config
 from asyncrl.data.codec import decode_group
 from asyncrl.errors import ConflictError
-from asyncrl.train.auxiliary_models import Anchors
-from asyncrl.train.logprob_check import compare, refuted
-from asyncrl.train.step import StepSettings
+from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.logprob_check import compare, disagreeing
 from asyncrl.train.step_batch import build_step_batch
+from asyncrl.train.step_settings import StepSettings
 from asyncrl.train.trainer import Trainer
 from asyncrl.types import Task
 from asyncrl.weights.files import write_weights
@@ -40,7 +40,7 @@ def comparisons(engine, groups, folder=None, **trust):
 
 
 def found(engine, groups, **trust):
-    return refuted(comparisons(engine, groups, **trust), TrustConfig(**trust))
+    return disagreeing(comparisons(engine, groups, **trust), TrustConfig(**trust))
 
 
 def test_numbers_of_the_policy_itself_agree_to_rounding(engine):
@@ -114,7 +114,7 @@ def test_tokens_of_an_older_version_are_held_against_its_weights(moved):
     under_new = near_policy(engine, four(version=2), noise=0.0)
     assert min(c.error for c in comparisons(engine, under_new, folder)) > 1e-3
     forged = [made_up(earlier[0]), *earlier[1:]]
-    wrong = refuted(comparisons(engine, forged, folder), TrustConfig())
+    wrong = disagreeing(comparisons(engine, forged, folder), TrustConfig())
     assert [c.group for c in wrong] == ["g-t0"]
 
 
@@ -208,7 +208,7 @@ def test_a_liar_is_quarantined_under_its_own_name_and_its_task_is_given_to_anoth
         }
     )
     objective, world = build_objective(config.algo), World(engine)
-    assert Trainer(config, engine, objective, Anchors(objective), world, world).run() == 3
+    assert Trainer(config, engine, objective, AuxiliaryModels(objective), world, world).run() == 3
     assert world.batches == [["t0", "t1"], ["t0", "t1"], ["t2", "t3"], ["t4", "t5"]]
     stats = world.ledger.stats()
     assert stats["quarantined"] == ["liar"]

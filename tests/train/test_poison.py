@@ -9,7 +9,7 @@ from asyncrl.commands.replay import run as replay_command
 from asyncrl.config import parse_config
 from asyncrl.data.codec import encode_group
 from asyncrl.errors import InputError, StopError
-from asyncrl.train.auxiliary_models import Anchors
+from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.poison import PoisonFolder, replay
 from asyncrl.train.step_batch import build_step_batch
 from asyncrl.train.trainer import Trainer
@@ -89,7 +89,7 @@ def train(model, folder, script, policy):
     objective = build_objective(config.algo)
     seen = []
     trainer = Trainer(
-        config, make_engine(model), objective, Anchors(objective), script, script,
+        config, make_engine(model), objective, AuxiliaryModels(objective), script, script,
         lambda version, metrics: seen.append(metrics), poison=PoisonFolder(folder, config, model),
     )  # fmt: skip
     return trainer.run(), seen

@@ -5,13 +5,13 @@ import torch
 
 from asyncrl.train import policy as policy_module
 from asyncrl.train.policy import load_policy
-from asyncrl.train.prefix_tree import INNER, takes_trees
+from asyncrl.train.prefix_tree import INNER, uses_prefix_trees
 
 
 @pytest.fixture(scope="module", params=["shared prefixes", "plain rows"])
 def policy(tiny_model, request):
     policy = load_policy(tiny_model, "float32")
-    assert takes_trees(policy.model)
+    assert uses_prefix_trees(policy.model)
     if request.param == "plain rows":
         policy.model.set_attn_implementation(INNER)
     return policy

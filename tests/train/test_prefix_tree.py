@@ -1,4 +1,4 @@
-"""What rows begin with alike is computed once, with the results and gradients of the rows by themselves."""
+"""A shared prefix is computed once, with the results and gradients of the rows by themselves."""
 
 import copy
 
@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen3
 
 from asyncrl.config import LoraConfig
 from asyncrl.train.policy import CriticModel, load_policy
-from asyncrl.train.prefix_tree import INNER, NAME, build_tree, tree_of, use_trees
+from asyncrl.train.prefix_tree import INNER, NAME, build_tree, enable_prefix_trees, tree_of
 
 SIZES = {
     "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -117,7 +117,7 @@ def test_a_critics_values_are_those_of_rows_by_themselves(tiny_model, rows):
     critic = CriticModel(model)
     torch.nn.init.normal_(critic.value_head.weight)
     plain = critic(ids, mask)
-    assert use_trees(model)
+    assert enable_prefix_trees(model)
     for one, other in zip(critic(ids, mask), plain, strict=True):
         assert one.abs().max() > 0.1
         torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
@@ -153,7 +153,7 @@ def test_a_model_runs_over_the_nodes_alone(tiny_model, rows):
 )  # fmt: skip
 def test_models_that_attend_to_all_before_take_trees_and_others_are_left_as_they_are(config, can):
     model = AutoModelForCausalLM.from_config(config)
-    assert use_trees(model) == can
+    assert enable_prefix_trees(model) == can
     assert model.config._attn_implementation == (NAME if can else INNER)
     assert model.training
 
@@ -163,13 +163,13 @@ def test_a_model_that_tells_its_attention_nothing_is_left_as_it_is(tiny_model):
     trunk = model.base_model
     forward = trunk.forward
     trunk.forward = lambda tree=None, **given: forward(**given)
-    assert not use_trees(model)
+    assert not enable_prefix_trees(model)
     assert model.config._attn_implementation == INNER
 
 
 def test_an_attention_chosen_by_hand_is_kept(tiny_model):
     model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="eager")
-    assert not use_trees(model)
+    assert not enable_prefix_trees(model)
     assert model.config._attn_implementation == "eager"
 
 

@@ -9,9 +9,9 @@ from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import SftPhaseConfig, parse_config
 from asyncrl.errors import InputError
 from asyncrl.run.checkpoints import checkpoint_path, complete_checkpoints, state_folder
-from asyncrl.train.auxiliary_models import Anchors
+from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.recover import recover
-from asyncrl.train.resume import Checkpointer
 from asyncrl.train.sft_phase import SftPhase
 from asyncrl.train.trainer import Trainer
 from asyncrl.types import Task
@@ -107,7 +107,7 @@ class Run:
             config,
             engine,
             objective,
-            Anchors(objective),
+            AuxiliaryModels(objective),
             self.world,
             self.world,
             self._record,

@@ -7,8 +7,8 @@ import torch
 
 from asyncrl.config import SftPhaseConfig
 from asyncrl.train.sft_phase import SftPhase, imitate
-from asyncrl.train.step import StepSettings
 from asyncrl.train.step_batch import build_step_batch, pad_rows
+from asyncrl.train.step_settings import StepSettings
 from tests.train.factories import group, trajectory
 from tests.train.one_step import make_engine, snapshot
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.errors import ConfigError
-from asyncrl.train.auxiliary_models import Anchors
+from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.step_batch import build_step_batch, pad_rows
 from tests.train.factories import batch_of_groups, group
 from tests.train.one_step import make_engine, snapshot, step_once
@@ -118,7 +118,7 @@ def test_the_trained_tokens_are_the_sampled_ones(tiny_model):
 )
 def test_anchors_without_a_model_the_objective_needs_are_refused(algo, missing):
     with pytest.raises(ConfigError, match=f"needs '{missing}', but no such model was loaded"):
-        Anchors(build_objective(algo))
+        AuxiliaryModels(build_objective(algo))
 
 
 RANKED = ["1", "2", "3", "1-streamed", "2-streamed", "3-streamed"]

@@ -8,7 +8,7 @@ import torch
 
 from asyncrl.errors import StaleError
 from asyncrl.train.step import split_minibatches
-from asyncrl.train.step_batch import advantage_batch, build_step_batch, pad_rows
+from asyncrl.train.step_batch import build_step_batch, pad_rows, to_advantage_batch
 from asyncrl.types import FailureClass, Status
 from tests.train.factories import batch_of_groups, group, trajectory
 
@@ -76,7 +76,7 @@ def test_estimators_see_turns_components_and_truncation():
     first = dataclasses.replace(first, components={"goal": 1.0}, status=Status.TRUNCATED)
     second = dataclasses.replace(second, components={})
     batch = build_step_batch([dataclasses.replace(whole, trajectories=(first, second))], 0, 0)
-    seen = advantage_batch(batch)
+    seen = to_advantage_batch(batch)
     assert seen.rewards.tolist() == [1.0, 0.0]
     assert seen.truncated.tolist() == [True, False]
     assert seen.components["goal"][0] == 1.0

@@ -9,7 +9,7 @@ import torch
 from asyncrl.algo.needs import marks_of
 from asyncrl.algo.objective import build_objective
 from asyncrl.algo.registry import ADVANTAGES, resolve
-from asyncrl.train.step_batch import advantage_batch, build_step_batch
+from asyncrl.train.step_batch import build_step_batch, to_advantage_batch
 from tests.train.factories import batch_of_groups, group
 from tests.train.one_step import make_engine, make_stream, snapshot, step_once, stream_once
 
@@ -98,11 +98,11 @@ def test_an_advantage_called_group_local_reads_nothing_beyond_its_group(name):
     objective = build_objective({"preset": "grpo", "advantage": {"name": name}})
     groups = batch_of_groups()
     whole_batch = build_step_batch(groups, 0, 0)
-    whole = objective.estimate(advantage_batch(whole_batch)).advantages
+    whole = objective.estimate(to_advantage_batch(whole_batch)).advantages
     row = 0
     for one in groups:
         batch = build_step_batch([one], 0, 0)
-        alone = objective.estimate(advantage_batch(batch)).advantages
+        alone = objective.estimate(to_advantage_batch(batch)).advantages
         rows = len(batch.trajectories)
         torch.testing.assert_close(whole[row : row + rows, : alone.shape[1]], alone)
         row += rows

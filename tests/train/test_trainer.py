@@ -13,8 +13,8 @@ from asyncrl.data.codec import encode_group
 from asyncrl.errors import DeadlineError, StaleError, UnavailableError
 from asyncrl.services.trainer.service import Recorder, make_checkpointer
 from asyncrl.train import step_batch
-from asyncrl.train.auxiliary_models import Anchors
-from asyncrl.train.resume import Checkpointer
+from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.schedule import settle
 from asyncrl.train.step_batch import StepBatch
 from asyncrl.train.trainer import Trainer
@@ -74,7 +74,7 @@ def make_trainer(engine, script, num_steps=3, max_staleness=1, on_step=lambda *_
         }
     )
     objective = build_objective(config.algo)
-    return Trainer(config, engine, objective, Anchors(objective), script, script, on_step)
+    return Trainer(config, engine, objective, AuxiliaryModels(objective), script, script, on_step)
 
 
 def test_each_version_is_published_before_it_is_committed(engine):
@@ -153,7 +153,7 @@ def test_a_run_leaves_the_trajectories_of_every_step_and_a_checkpoint_finds_thos
     script = Scripted([groups_at(0), groups_at(1)])
     trainer = make_trainer(engine, script, 2)
     recorder = Recorder(tmp_path)
-    saver = make_checkpointer(tmp_path, trainer.config, engine, trainer.anchors, tiny_model, recorder)
+    saver = make_checkpointer(tmp_path, trainer.config, engine, trainer.auxiliary, tiny_model, recorder)
     trainer.checkpointer, trainer.on_commit, trainer.on_step = saver, recorder.on_commit, recorder.on_step
     saver.finish(trainer.run(), trainer.state_dict())
     files = sorted(tmp_path.glob("trajectories/*.parquet"))
@@ -178,7 +178,7 @@ def test_a_checkpoint_that_cannot_be_written_is_in_the_metrics_of_the_steps_that
     script = Scripted([groups_at(0), groups_at(1), groups_at(2)])
     trainer = make_trainer(engine, script, on_step=lambda version, metrics: seen.append(metrics))
     trainer.checkpointer = Checkpointer(tmp_path, engine, tiny_model, every=1)
-    monkeypatch.setattr("asyncrl.train.resume.save_file", full)
+    monkeypatch.setattr("asyncrl.train.checkpointer.save_file", full)
     trainer.run()
     assert "checkpoint/error" not in seen[0]
     assert seen[2]["checkpoint/error"] == "OSError: [Errno 28] No space left on device"

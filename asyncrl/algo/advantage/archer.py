@@ -11,7 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from asyncrl.algo.advantage.gae_turn import gae_turn
-from asyncrl.algo.batch import AdvantageBatch, AdvantageOutputs
+from asyncrl.algo.advantage_batch import AdvantageBatch, AdvantageOutputs
 from asyncrl.algo.needs import needs
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 from torch import Tensor
 
 from asyncrl.algo.advantage.grpo import grpo_scores
-from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.needs import group_local
 from asyncrl.algo.ops import to_tokens
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from asyncrl.algo.batch import AdvantageBatch, AdvantageOutputs
+from asyncrl.algo.advantage_batch import AdvantageBatch, AdvantageOutputs
 from asyncrl.algo.needs import needs
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.advantage.gae import end_values
-from asyncrl.algo.batch import AdvantageBatch, AdvantageOutputs
+from asyncrl.algo.advantage_batch import AdvantageBatch, AdvantageOutputs
 from asyncrl.algo.needs import needs
 
 

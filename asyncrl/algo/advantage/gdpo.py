@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import group_mean, group_std
 from asyncrl.algo.needs import needs
 from asyncrl.algo.normalize import standardise

@@ -23,7 +23,7 @@ from asyncrl.algo.advantage.steps import (
     step_rows,
     steps_to_tokens,
 )
-from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import group_index
 from asyncrl.algo.needs import group_local, needs
 

@@ -22,7 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import (
     apply_singleton_rule,
     dense,

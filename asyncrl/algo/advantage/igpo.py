@@ -12,7 +12,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from asyncrl.algo.advantage.steps import step_returns, step_rows, steps_to_tokens
-from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import group_mean, group_std
 from asyncrl.algo.needs import needs
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.advantage.reinforce_pp import masked_returns
-from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import group_mean, group_std
 from asyncrl.algo.needs import needs
 from asyncrl.algo.ops import reward_to_go

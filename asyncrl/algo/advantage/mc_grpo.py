@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from asyncrl.algo.batch import AdvantageBatch, AdvantageOutputs
+from asyncrl.algo.advantage_batch import AdvantageBatch, AdvantageOutputs
 from asyncrl.algo.groups import dense
 from asyncrl.algo.metrics import mean_over
 from asyncrl.algo.needs import group_local

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from asyncrl.algo.advantage.grpo import grpo_scores
 from asyncrl.algo.advantage.steps import first_rows
-from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import group_index, group_mean
 from asyncrl.algo.needs import needs
 from asyncrl.algo.ops import to_tokens

@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import apply_singleton_rule, group_mean
 from asyncrl.algo.needs import group_local
 from asyncrl.algo.ops import to_tokens

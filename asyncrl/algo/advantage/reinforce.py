@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.needs import group_local
 from asyncrl.algo.ops import to_tokens
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from asyncrl.algo.batch import AdvantageBatch, AdvantageOutputs
+from asyncrl.algo.advantage_batch import AdvantageBatch, AdvantageOutputs
 from asyncrl.algo.groups import apply_singleton_rule, group_mean
 from asyncrl.algo.ops import to_tokens, whiten
 

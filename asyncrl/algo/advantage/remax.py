@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from asyncrl.algo.batch import AdvantageBatch, AdvantageOutputs
+from asyncrl.algo.advantage_batch import AdvantageBatch, AdvantageOutputs
 from asyncrl.algo.needs import group_local, needs
 from asyncrl.algo.ops import reward_to_go
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import group_mean, group_size, group_std
 
 

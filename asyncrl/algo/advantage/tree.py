@@ -17,7 +17,7 @@ import math
 import torch
 from torch import Tensor
 
-from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import group_mean
 from asyncrl.algo.needs import group_local, needs
 

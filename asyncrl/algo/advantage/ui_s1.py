@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.advantage.steps import centred_in_groups, episode_advantage, step_rows, steps_to_tokens
-from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import group_index
 from asyncrl.algo.needs import group_local, needs
 

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import dense, group_std
 from asyncrl.algo.needs import needs
 from asyncrl.algo.ops import bounded_ratio, sequence_log_ratio, to_tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from asyncrl.algo.batch import AdvantageBatch
+from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import dense, group_range, group_size
 from asyncrl.algo.metrics import Metrics, extreme_over, mean_over
 

@@ -2,7 +2,7 @@
 
 Source: MiniMax-M1, arXiv 2506.13585. Three incompatible conventions share the name:
 
-| name | w | who |
+| name | w | used by |
 |---|---|---|
 | cispo | clip(r, 1 - eps_low, 1 + eps_high) | verl, AReaL, slime, NeMo-RL, SkyRL (1.0 / 4.0) |
 | cispo_absolute | min(r, cap) | TRL, where the cap is called `epsilon_high` (5.0) |

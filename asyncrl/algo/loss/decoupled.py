@@ -46,7 +46,7 @@ def decoupled_ppo(
     behavior_weight_cap: float | None = None,
     cap_action: Literal["drop", "clamp"] = "drop",
 ) -> LossOutputs:
-    """Decoupled PPO; the weight is part of the loss, so no TIS correction belongs beside it."""
+    """Decoupled PPO; the weight is part of the loss, so it takes no TIS correction."""
     weight = behavior_weight(inputs, behavior_weight_cap, cap_action)
     inner = ppo_clip(inputs, eps_low=eps_low, eps_high=eps_high, dual_clip=dual_clip)
     metrics = inner.metrics | {

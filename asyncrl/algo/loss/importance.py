@@ -2,7 +2,7 @@
 
 | name | w | source |
 |---|---|---|
-| reinforce | 1 | on-policy, or with a correction beside it (VCPO: sequence TIS) |
+| reinforce | 1 | on-policy, or with a correction (VCPO: sequence TIS) |
 | aipo | min(r_b, cap) | LlamaRL arXiv 2505.24034, cap 2..10 |
 | reinforce_tis | clip(r_b, low, high) | ROLL, [0, 1] |
 | importance_zero | r_b if 1 - eps_low < r_b < 1 + eps_high, else 0 | SkyRL `rollout_is` |

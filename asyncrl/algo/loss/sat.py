@@ -1,4 +1,4 @@
-"""SAT: a staleness-adaptive trust region. Tokens far from the anchor get a narrower clip.
+"""SAT: a staleness-adaptive trust region. Tokens far from the proximal policy get a narrower clip.
 
     d = sg[log r],  q = inf{x : F_|d|(x) >= quantile} over sampled tokens,  ψ(u) = 1 / (1 + (u / q)²)
     where q > 0 and |d| > q:  c+ = ψ([d]+), c- = ψ([-d]+), else 1

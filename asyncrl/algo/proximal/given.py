@@ -1,6 +1,6 @@
 """Proximal log-probabilities that the trainer computed with a forward pass, or that need none.
 
-| name | anchor | forward passes |
+| name | proximal policy | forward passes |
 |---|---|---|
 | recompute | the policy at the start of the step | one, `LossInputs.proximal_logp` |
 | snapshot | the version that sampled the token, kept as a copy | one per version, `snapshot_logp` |
@@ -32,8 +32,8 @@ def snapshot(inputs: LossInputs) -> Tensor:
 def ewma(inputs: LossInputs, *, beta: float | None = None, reset_below: float = 0.9) -> Tensor:
     """[B,T] log-probabilities of the averaged policy (PPO-EWMA).
 
-    The parameters are for whoever keeps the average: its decay (None follows the staleness of each batch) and the
-    share of tokens with a gradient below which it returns to the current policy.
+    The parameters are for the trainer, which keeps the average: its decay (None follows the staleness of each batch)
+    and the share of tokens with a gradient below which it returns to the current policy.
     """
     del beta, reset_below
     return inputs.need("proximal_logp")

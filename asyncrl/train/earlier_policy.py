@@ -32,7 +32,7 @@ def readable(engine: TrainEngine, folder: Path | None, versions: Iterable[int]) 
     return [version for version, there in zip(wanted, found.tolist(), strict=True) if there]
 
 
-def load_earlier(engine: TrainEngine, folder: Path, version: int) -> Scorer | None:
+def load_earlier_policy(engine: TrainEngine, folder: Path, version: int) -> Scorer | None:
     """Return the forward pass of an earlier version; None on all ranks where one cannot read it. A collective."""
     module = engine.engine.module
     names = {id(parameter): name for name, parameter in module.named_parameters()}

@@ -13,8 +13,8 @@ import torch
 
 from asyncrl.errors import InputError
 from asyncrl.run.checkpoints import checkpoint_path, complete_checkpoints, loadable_policy, state_folder
+from asyncrl.train.checkpointer import Checkpointer, newest_usable
 from asyncrl.train.full_state import gather_state, load_state
-from asyncrl.train.resume import Checkpointer, newest_usable
 from tests.train.one_step import make_engine, snapshot, step_once
 
 
@@ -181,7 +181,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_earlier_one_and_says_so(
     def full(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("asyncrl.train.resume.save_file", full)
+    monkeypatch.setattr("asyncrl.train.checkpointer.save_file", full)
     saver.save(2, {})
     with pytest.raises(OSError, match="No space left"):
         saver.wait()
@@ -192,6 +192,18 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_earlier_one_and_says_so(
     saver.wait()
     assert saver.error == ""
     assert newest_usable(tmp_path, 9)[0] == 3
+
+
+def test_a_checkpoint_replaces_what_a_crash_left_in_its_place(tiny_model, tmp_path):
+    target = checkpoint_path(tmp_path, 1)
+    for folder in (target, target.with_name(f"{target.name}.partial")):
+        folder.mkdir()
+        (folder / "stale").touch()
+    saver = Checkpointer(tmp_path, make_engine(tiny_model), tiny_model)
+    saver.save(1, {})
+    saver.wait()
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+    assert not (target / "stale").exists()
 
 
 def test_the_marker_lists_every_file(tiny_model, tmp_path):

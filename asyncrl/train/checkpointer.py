@@ -1,4 +1,4 @@
-"""Training checkpoints: everything a trainer needs to go on, as one unit, written while training goes on.
+"""Training checkpoints: everything a trainer needs to resume, as one unit, written while training continues.
 
     checkpoints/step-NNNNNN/            a policy in Hugging Face format, see `asyncrl.run.checkpoints`
         training_state/
@@ -6,8 +6,8 @@
             training.json               the version (the ledger's position) and extra values
         complete.json                   size and checksum of each file, written last
 
-vLLM takes every safetensors file beside `config.json` for weights, so the training state has a folder of its own. The
-checkpoint is written under another name and renamed when `complete.json` is on disk. Weights and moments are whole
+vLLM loads every safetensors file next to `config.json` as weights, so the training state has a folder of its own. The
+checkpoint is written under a temporary name and renamed once `complete.json` is on disk. Weights and moments are whole
 tensors by parameter name, so another number of ranks or another ZeRO stage can load them.
 """
 
@@ -38,10 +38,10 @@ from asyncrl.run.checkpoints import (
     complete_checkpoints,
     state_folder,
 )
-from asyncrl.train.checkpoint import gather_policy, write_policy
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.full_state import gather_state, load_state
 from asyncrl.train.nested_state import join, split
+from asyncrl.train.policy_folder import gather_policy, write_policy
 from asyncrl.train.random_state import gather_random_state, set_random_state
 from asyncrl.weights.files import file_checksum
 
@@ -52,7 +52,7 @@ EXTRA = "extra"
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a checkpoint held beside the optimizer, which has been restored."""
+    """What a checkpoint held besides weights and optimizer, which have been restored."""
 
     version: int
     extra: dict[str, Any]
@@ -60,14 +60,14 @@ class Restored:
 
 
 class Checkpointer:
-    """Saves every `every` versions (0: only when told) and keeps the newest `keep`. Use on every rank alike.
+    """Saves every `every` versions (0: only on `save`) and keeps the newest `keep`. Make the same calls on every rank.
 
-    also_every: versions that somebody else wants to read, as an evaluation beside the training does.
+    also_every: saves every so many versions, too, for another reader such as a periodic evaluation.
 
     others: further engines whose optimizers belong to the run, by name, such as a critic's.
 
-    before_complete: waits until what else belongs to the steps so far is on disk, such as their trajectories. Called in
-    the thread that writes; what it raises leaves the checkpoint incomplete.
+    before_complete: waits until the rest of the steps so far is on disk, such as their trajectories. Called in the
+    writing thread; if it raises, the checkpoint stays incomplete.
     """
 
     def __init__(
@@ -95,14 +95,14 @@ class Checkpointer:
 
     @property
     def error(self) -> str:
-        """Why the newest write came to nothing, "" when it did not; rank 0 knows."""
+        """Why the newest write failed, "" if it did not. Known on rank 0."""
         return f"{type(self._failure).__name__}: {self._failure}" if self._failure is not None else ""
 
     def due(self, version: int) -> bool:
         return any(version % period == 0 for period in self.periods)
 
     def save(self, version: int, extra: Mapping[str, Any]) -> float:
-        """Copy the state and start writing it; return the seconds training stood still. A collective.
+        """Copy the state and start writing it; return the seconds training was blocked. A collective.
 
         extra: nested tensors, numbers and strings; rank 0's are kept. A write that fails, as on a full disk, is
         logged and leaves earlier checkpoints as they are.
@@ -138,15 +138,15 @@ class Checkpointer:
         return Restored(values["version"], join(values["extra"], tensors))
 
     def wait(self) -> None:
-        """Wait for the write that is going on. Raises what ended it, on rank 0."""
+        """Wait for a write in progress. Raises the error that ended it, on rank 0."""
         self._join()
         if self._failure is not None:
             raise self._failure
 
     def finish(self, version: int, extra: Mapping[str, Any]) -> None:
-        """Save the run's last version unless it was, and wait until it is on disk. A collective.
+        """Save the run's last version if it has not been, and wait until it is on disk. A collective.
 
-        Raises what kept it from being written, on rank 0.
+        Raises the error that kept it from being written, on rank 0.
         """
         self._join()
         saved = torch.tensor([int((checkpoint_path(self.folder, version) / MARKER).is_file())])
@@ -183,7 +183,7 @@ class Checkpointer:
             self._remove_old(version)
             self._failure = None
         except Exception as error:
-            # Whatever the disk does, training is worth more than one checkpoint.
+            # A full or broken disk costs one checkpoint, not the run.
             self._failure = error
             shutil.rmtree(partial, ignore_errors=True)
             log.error("checkpoint of version %d not written: %s: %s", version, type(error).__name__, error)
@@ -222,7 +222,7 @@ def check_whole(path: Path) -> None:
 
 
 def _seal(folder: Path) -> None:
-    """Bring the folder's files to disk, then the marker that lists them."""
+    """Flush the folder's files to disk, then the marker that lists them."""
     listed = {}
     for file in sorted(p for p in folder.rglob("*") if p.is_file()):
         listed[str(file.relative_to(folder))] = [file.stat().st_size, file_checksum(file)]

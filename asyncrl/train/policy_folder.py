@@ -1,7 +1,7 @@
-"""Policy checkpoints in Hugging Face format, which `transformers` and vLLM load.
+"""The trained policy as a folder in Hugging Face format, which `transformers` and vLLM load.
 
-A policy with an adapter is written with the adapter merged into its weights, and the adapter in peft's format beside
-them in `adapter/`.
+A policy with an adapter is written with the adapter merged into its weights, and the adapter in peft's format next
+to them in `adapter/`.
 """
 
 from __future__ import annotations
@@ -29,27 +29,11 @@ COPIED = (
 )
 
 
-def save_policy(engine: TrainEngine, folder: Path, base_model: str) -> Path:
-    """Write the current weights with the base model's configuration and tokenizer. Call on every rank.
-
-    The folder appears whole or not at all.
-    """
-    tensors = gather_policy(engine)
-    if engine.rank == 0:
-        partial = folder.with_name(folder.name + ".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        write_policy(engine, tensors, partial, base_model)
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
-    engine.barrier()
-    return folder
-
-
 def gather_policy(engine: TrainEngine, copy: bool = False) -> dict[str, torch.Tensor]:
     """Return the weights by checkpoint name on rank 0's CPU, tied ones once; nothing on other ranks. A collective.
 
-    copy: own the memory, so that training may go on while the tensors are written. Of a policy with an adapter there
-    are the merged weights and the adapter's own, under peft's names.
+    copy: own the memory, so that training can continue while the tensors are written. A policy with an adapter gives
+    the merged weights and, under peft's names, the adapter's.
     """
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in chain(engine.merged() if engine.has_adapter else (), engine.weights()):
@@ -83,9 +67,3 @@ def _copy_tokenizer(base_model: str, folder: Path) -> None:
     from transformers import AutoTokenizer
 
     AutoTokenizer.from_pretrained(base_model).save_pretrained(folder)
-
-
-def latest_checkpoint(folder: Path) -> Path | None:
-    """Return the newest policy checkpoint of a run, None when there is none."""
-    found = sorted(p for p in (folder / "checkpoints").glob("step-*") if p.suffix != ".partial")
-    return found[-1] if found else None

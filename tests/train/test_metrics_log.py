@@ -1,0 +1,31 @@
+"""What the trainer writes is what readers of the run find, after a crash within a line, too."""
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from asyncrl.run.metrics import MetricsTail, read_metrics
+from asyncrl.train.metrics_log import MetricsLog
+
+
+def test_steps_written_are_read_back_and_numbers_reach_tensorboard(tmp_path):
+    log = MetricsLog(tmp_path)
+    log.write(1, {"reward/mean": 0.5, "skipped": "", "flag": True})
+    log.write(2, {"reward/mean": 0.75})
+    log.close()
+    first, second = read_metrics(tmp_path)
+    assert (first["step"], first["reward/mean"], first["skipped"], first["flag"]) == (1, 0.5, "", True)
+    assert second["reward/mean"] == 0.75
+    assert second["time"] >= first["time"]
+    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert board.Tags()["scalars"] == ["reward/mean"]
+    assert [(e.step, e.value) for e in board.Scalars("reward/mean")] == [(1, 0.5), (2, 0.75)]
+
+
+def test_a_line_torn_by_a_crash_does_not_take_the_next_one_with_it(tmp_path):
+    tail = MetricsTail(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "rew')
+    for step in (2, 3):
+        log = MetricsLog(tmp_path)
+        log.write(step, {})
+        log.close()
+    assert [record["step"] for record in tail.read()] == [1, 2, 3]
+    assert [record["step"] for record in read_metrics(tmp_path)] == [1, 2, 3]
