@@ -1,12 +1,16 @@
 """Training steps on fixed groups, in process or under torchrun: `-m tests.train.one_step MODEL OUT STAGE...`.
 
-A stage is 1, 2 or 3, or as in `1-streamed` for steps whose groups arrive one by one.
+A stage is 1, 2 or 3, or as in `1-streamed` for steps whose groups arrive one by one. `trainer-SCHEDULE` runs the
+trainer's loop.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ import torch
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import TrainConfig, parse_config
+from asyncrl.data import codec
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.controls import make_controls
 from asyncrl.train.deepspeed_engine import TrainEngine
@@ -28,6 +33,7 @@ from asyncrl.train.step_settings import StepSettings
 from asyncrl.train.stream import StreamedStep
 from asyncrl.types import Group
 from tests.train.factories import batch_of_groups
+from tests.train.scripted_run import Scripted, groups_at, make_trainer
 
 LEARNING_RATE = 1e-3
 
@@ -148,9 +154,45 @@ def snapshot(engine: TrainEngine) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in engine.weights()}
 
 
+def run_trainer(model: str, out: Path, schedule: str) -> None:
+    """Run the trainer's loop for two steps; leave the weights, and what rank 0 decoded and encoded."""
+    engine = make_engine(model, 1)
+    script = Scripted([groups_at(0), groups_at(1)])
+    counts = Counter[str]()
+    with count_codec(counts):
+        trainer = make_trainer(engine, script, 2, max_staleness=0, schedule=schedule)
+        trainer.source = script if engine.rank == 0 else None
+        trainer.run()
+    save_policy(engine, out / f"checkpoint-trainer-{schedule}", model)
+    if engine.rank == 0:
+        (out / f"trainer-{schedule}.json").write_text(json.dumps({"calls": script.calls, **counts}))
+
+
+@contextmanager
+def count_codec(counts: Counter[str]) -> Iterator[None]:
+    """Count the groups that are decoded and encoded while it is open."""
+    decode, encode = codec.group_from_map, codec.group_to_map
+
+    def counted(what: str, function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            counts[what] += 1
+            return function(*args, **kwargs)
+
+        return call
+
+    codec.group_from_map, codec.group_to_map = counted("decoded", decode), counted("encoded", encode)
+    try:
+        yield
+    finally:
+        codec.group_from_map, codec.group_to_map = decode, encode
+
+
 def main(model: str, out: str, *zero_stages: str) -> None:
     for name in zero_stages:
         stage, _, streamed = name.partition("-")
+        if stage == "trainer":
+            run_trainer(model, Path(out), streamed)
+            continue
         engine = make_engine(model, int(stage))
         take = stream_once if streamed else step_once
         reports = [take(engine, micro_batch_tokens=60).metrics for _ in range(2)]

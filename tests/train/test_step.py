@@ -17,6 +17,7 @@ from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.step_batch import build_step_batch, pad_rows
 from tests.train.factories import batch_of_groups, group
 from tests.train.one_step import make_engine, snapshot, step_once
+from tests.train.scripted_run import Scripted, groups_at, make_trainer
 
 ROOT = Path(__file__).parents[2]
 
@@ -122,6 +123,7 @@ def test_anchors_without_a_model_the_objective_needs_are_refused(algo, missing):
 
 
 RANKED = ["1", "2", "3", "1-streamed", "2-streamed", "3-streamed"]
+SCHEDULES = ["partial", "periodic"]
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +132,7 @@ def pair(tiny_model, tmp_path_factory):
     out = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "tests.train.one_step", tiny_model, str(out), *RANKED]
+    command += [f"trainer-{schedule}" for schedule in SCHEDULES]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return out
@@ -145,5 +148,21 @@ def test_two_ranks_train_as_one(tiny_model, pair, zero_stage):
             assert other[name] == pytest.approx(one[name], rel=1e-4)
     saved = load_file(pair / f"checkpoint-{zero_stage}" / "model.safetensors")
     assert set(saved) == set(load_file(Path(tiny_model) / "model.safetensors"))
+    for name, tensor in snapshot(alone).items():
+        torch.testing.assert_close(saved[name], tensor, atol=1e-4, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_trainers_loop_on_two_ranks_trains_as_on_one_and_decodes_each_group_once(
+    tiny_model, pair, schedule
+):
+    alone = make_engine(tiny_model)
+    script = Scripted([groups_at(0), groups_at(1)])
+    make_trainer(alone, script, 2, max_staleness=0, schedule=schedule).run()
+    seen = json.loads((pair / f"trainer-{schedule}.json").read_text())
+    assert [tuple(call) for call in seen["calls"]] == script.calls
+    assert (seen["decoded"], seen.get("encoded", 0)) == (4, 0)
+    saved = load_file(pair / f"checkpoint-trainer-{schedule}" / "model.safetensors")
     for name, tensor in snapshot(alone).items():
         torch.testing.assert_close(saved[name], tensor, atol=1e-4, rtol=0)

@@ -6,75 +6,20 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from asyncrl.algo.objective import build_objective
-from asyncrl.config import TrustConfig, parse_config
-from asyncrl.data import codec
-from asyncrl.data.codec import encode_group
+from asyncrl.config import TrustConfig
 from asyncrl.errors import DeadlineError, StaleError, UnavailableError
 from asyncrl.services.trainer.service import Recorder, make_checkpointer
 from asyncrl.train import step_batch
-from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.schedule import settle
 from asyncrl.train.step_batch import StepBatch
-from asyncrl.train.trainer import Trainer
-from asyncrl.weights.publish import PublishReport
-from tests.train.factories import group
-from tests.train.one_step import make_engine, snapshot
-
-
-class Scripted:
-    """A source of given batches and a publisher in one, recording the order of calls."""
-
-    def __init__(self, batches, fail_publish_of=None):
-        self.batches = [
-            None if batch is None else {one.id: encode_group(one) for one in batch} for batch in batches
-        ]
-        self.fail_publish_of, self.calls = fail_publish_of, []
-
-    def take(self, step, wait_s):
-        self.calls.append(("take", step))
-        return None if self.batches[step] is None else list(self.batches[step].values())
-
-    def peek(self, step, seen, wait_s):
-        self.calls.append(("peek", len(seen)))
-        left = [body for name, body in self.batches[step].items() if name not in seen]
-        return left[:1], len(left) <= 1
-
-    def commit(self, version):
-        self.calls.append(("commit", version))
-
-    def stats(self):
-        return {"ready": 3, "dropped_by_reason": {}}
-
-    def publish(self, version, engine):
-        if version == self.fail_publish_of:
-            raise UnavailableError("no engine took it")
-        self.calls.append(("publish", version))
-        return PublishReport(version, pause_s=[0.25])
-
-
-def groups_at(version):
-    return [group("a", [0.0, 1.0], version), group("b", [1.0, 0.0], version)]
+from tests.train.one_step import count_codec, make_engine, snapshot
+from tests.train.scripted_run import Scripted, groups_at, make_trainer
 
 
 @pytest.fixture
 def engine(tiny_model):
     return make_engine(tiny_model)
-
-
-def make_trainer(engine, script, num_steps=3, max_staleness=1, on_step=lambda *_: None, schedule="partial"):
-    config = parse_config(
-        {
-            "model": {"path": "m"},
-            "env": {"name": "gridworld"},
-            "trust": {"max_logp_error": 0},
-            "train": {"num_steps": num_steps, "learning_rate": 1e-3, "warmup_steps": 2, "schedule": schedule},
-            "buffer": {"max_staleness": max_staleness, "wait_timeout_s": 5.0},
-        }
-    )
-    objective = build_objective(config.algo)
-    return Trainer(config, engine, objective, AuxiliaryModels(objective), script, script, on_step)
 
 
 def test_each_version_is_published_before_it_is_committed(engine):
@@ -107,11 +52,10 @@ def test_a_step_decodes_each_group_once_and_builds_one_batch_of_them(engine, mon
 
         return call
 
-    monkeypatch.setattr(codec, "group_from_map", counted("decoded", codec.group_from_map))
-    monkeypatch.setattr(codec, "group_to_map", counted("encoded", codec.group_to_map))
     monkeypatch.setattr(StepBatch.lags, "func", counted("lags", StepBatch.lags.func))
     monkeypatch.setattr(step_batch, "StepBatch", counted("batches", StepBatch))
-    assert trainer.run() == 2
+    with count_codec(counts):
+        assert trainer.run() == 2
     # A streamed step also has one batch of each group that arrives.
     assert counts == {"decoded": 4, "batches": 2 * (1 + arriving), "lags": 2}
 
