@@ -43,7 +43,7 @@ class KlController:
     horizon: int = 10000
 
     def update(self, metrics: dict[str, float], num_sequences: int) -> None:
-        """Follow the measured KL."""
+        """Adapt the coefficient to the measured KL."""
         if self.target is not None and "reference_kl" in metrics:
             self.coef = adapt_kl_coef(
                 self.coef, metrics["reference_kl"], self.target, self.horizon, num_sequences
@@ -75,7 +75,7 @@ class BaselineTracker:
 
     beliefs: dict[str, tuple[float, float]] = field(default_factory=dict)
     numbered: bool = True
-    """Whether task ids begin with their number in the plan, as those an environment yields do; a task file's do not."""
+    """Whether task ids start with their number in the plan: those of an environment do, those of a task file do not."""
 
     def baselines(self, batch: StepBatch) -> Tensor:
         """Return [B] expected rewards before the batch is seen. Rewards must lie in [0, 1]."""
@@ -90,7 +90,7 @@ class BaselineTracker:
         return torch.tensor(found)
 
     def update(self, batch: StepBatch, drift: Tensor) -> None:
-        """Take in the batch's rewards; `drift` [B]."""
+        """Update the beliefs with the batch's rewards; `drift` [B]."""
         rho = forgetting(drift.double())
         for row, trajectory in enumerate(batch.trajectories):
             belief = torch.tensor(self._belief(trajectory), dtype=torch.float64)
@@ -106,7 +106,7 @@ class BaselineTracker:
 
 
 def prompt_key(trajectory: Trajectory) -> str:
-    """Identify the problem, whichever epoch it is in: the task id without its number in the plan, of eight digits."""
+    """Identify the problem across epochs: the task id without its eight-digit number in the plan."""
     found = PLAN_NUMBER.match(trajectory.task_id)
     return trajectory.task_id[found.end() :] if found else trajectory.task_id
 
@@ -174,5 +174,5 @@ def mean_drift(log_ratio: Tensor, mask: Tensor) -> Tensor:
 
 
 def successes(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """Return those the environment called a success, or rewarded fully where it gives no verdict."""
+    """Return those with a positive verdict of the environment or, where it gives none, a full reward."""
     return [t for t in trajectories if t.success or (t.success is None and t.reward >= 1.0)]

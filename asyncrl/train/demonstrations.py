@@ -45,7 +45,7 @@ def demonstrations(
     gives a demonstration for each. Deterministic by `seed` and `concurrency`. Raises `ConfigError` when the
     environment has no scripted policies.
     """
-    # One generator for each place, so that what one episode draws does not depend on how fast the others go.
+    # One generator per slot, so that the draws of an episode do not depend on the speed of the others.
     draws = [random.Random(seed), *(random.Random(f"{seed}/{place}") for place in range(1, concurrency))]
     tasks = islice(env_class.tasks("train", env_name, **config), count)
     with asyncio.Runner() as runner:

@@ -1,7 +1,7 @@
-"""The policy of an earlier version, from the file in which its weights travelled to the engines.
+"""The policy of an earlier version, from the file by which its weights were published to the engines.
 
-The publisher keeps the file of the version before the current one. Where it can be read, a forward pass runs under its
-weights without touching those that are trained. Not under ZeRO-3, where no rank holds whole parameters.
+The publisher keeps the file of the previous version. If it can be read, a forward pass runs with its weights, while the
+trained ones stay untouched. Not under ZeRO-3, where no rank holds whole parameters.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def load_earlier_policy(engine: TrainEngine, folder: Path, version: int) -> Scor
 
 
 def _fits(engine: TrainEngine, path: Path) -> bool:
-    """True when the file is there and an accelerator has room for it twice, since the forward pass needs some."""
+    """True when the file exists and an accelerator has twice its size free, as the forward pass needs memory, too."""
     try:
         num_bytes = path.stat().st_size
     except OSError:

@@ -28,7 +28,7 @@ INSIDE = f".{NAME}."
 
 
 def add_adapter(model: nn.Module, lora: LoraConfig, seed: int) -> None:
-    """Freeze `model` and put a trainable adapter into it, which changes nothing yet: B is zero, A drawn by `seed`.
+    """Freeze `model` and add a trainable adapter that changes nothing yet: B is zero, A is drawn by `seed`.
 
     Raises `ConfigError` naming the layers there are when one of `lora.target_modules` is not among them.
     """
@@ -51,7 +51,7 @@ def has_adapter(model: nn.Module) -> bool:
 
 
 def published(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield what makes up a version: of a model with an adapter that alone, by its name in peft's files; else all."""
+    """Yield what a version consists of: the adapter alone, by its names in peft's files, or else the whole model."""
     adapted = has_adapter(model)
     for name, parameter in model.named_parameters():
         if not adapted:
@@ -97,7 +97,7 @@ def write_adapter(model: Any, tensors: dict[str, Tensor], folder: Path, base_mod
 
 @contextmanager
 def adapter_off(model: nn.Module) -> Iterator[None]:
-    """Let `model` be the base model, for passes without a gradient."""
+    """Turn the adapter off while it is open, for passes without a gradient."""
     layers = [part for part in model.modules() if isinstance(part, LoraLayer)]
     for layer in layers:
         layer.enable_adapters(False)

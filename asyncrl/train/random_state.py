@@ -30,7 +30,7 @@ def gather_random_state(engine: TrainEngine) -> dict[str, Tensor]:
 
 
 def set_random_state(engine: TrainEngine, tensors: dict[str, Tensor]) -> None:
-    """Restore this rank's generators; a rank that had none yet keeps those it started with."""
+    """Restore this rank's generators; a rank without saved ones keeps those it started with."""
     saved = tensors.get(f"{PREFIX}{engine.rank}")
     if saved is not None:
         _restore(unpack(saved.numpy().tobytes()))

@@ -1,4 +1,4 @@
-"""What the trainer can give an objective, checked before anything starts. Imports no torch."""
+"""Checks, before anything starts, that a run provides what its objective needs. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asyncrl.errors import ConfigError
 def check_supported(config: Config) -> dict[str, Any]:
     """Return the resolved `algo` section of a `Config`.
 
-    Raises `ConfigError` for what is wrong in it, and for what it needs and the rest of the recipe does not give.
+    Raises `ConfigError` for mistakes in it, and for what it needs and the rest of the recipe does not provide.
     """
     settings = resolve_settings(config.algo)
     words = needed(settings)

@@ -57,7 +57,7 @@ def test_too_few_active_tokens_reset_the_average_to_the_current_policy(engine, t
     assert_equal(parameters(average.model), current(engine))
 
 
-def test_an_average_goes_on_from_its_saved_state(engine, tiny_model):
+def test_an_average_resumes_from_its_saved_state(engine, tiny_model):
     average = AveragedPolicy(load_frozen(tiny_model, "float32"), beta=0.5)
     step_once(engine)
     average.after_step(engine, 1.0, 1.0)
@@ -67,7 +67,7 @@ def test_an_average_goes_on_from_its_saved_state(engine, tiny_model):
     assert_equal(parameters(again.model), parameters(average.model))
 
 
-def test_snapshots_give_back_a_version_and_forget_those_beyond_the_bound(engine, tiny_model):
+def test_snapshots_give_back_a_version_and_drop_those_beyond_the_limit(engine, tiny_model):
     snapshots = Snapshots(load_frozen(tiny_model, "float32"), keep=2)
     weights = []
     for version in range(4):

@@ -39,7 +39,7 @@ def reference(tiny_model):
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_a_gathered_state_goes_on_alike_under_any_zero_stage(tiny_model, reference, stage):
+def test_a_gathered_state_continues_equally_under_any_zero_stage(tiny_model, reference, stage):
     state, expected = reference
     engine = make_engine(tiny_model, stage)
     load_state(engine, state)
@@ -47,7 +47,7 @@ def test_a_gathered_state_goes_on_alike_under_any_zero_stage(tiny_model, referen
     assert worst(snapshot(engine), expected) < 1e-7
 
 
-def test_a_state_without_the_moments_goes_on_differently(tiny_model, reference):
+def test_a_state_without_the_moments_continues_differently(tiny_model, reference):
     state, expected = reference
     engine = make_engine(tiny_model, 1)
     load_state(engine, state | {"adam_step": torch.tensor(0.0)})
@@ -67,7 +67,7 @@ def test_a_state_of_another_model_is_refused_by_parameter(tiny_model, reference)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", [0, 2, 3])
-def test_a_run_on_one_rank_goes_on_on_two(tiny_model, tmp_path, stage):
+def test_a_run_on_one_rank_resumes_on_two(tiny_model, tmp_path, stage):
     engine = trained(tiny_model, stage=1)
     saver = Checkpointer(tmp_path, engine, tiny_model)
     saver.save(2, {})
@@ -236,7 +236,7 @@ def test_only_the_policys_weights_lie_where_vllm_looks_for_weights(tiny_model, t
     assert loadable_policy(str(path), tmp_path) == str(path)
 
 
-def test_a_checkpoint_with_the_state_beside_the_policy_still_resumes_and_loads(tiny_model, tmp_path):
+def test_a_checkpoint_with_the_state_in_the_policys_folder_still_resumes_and_loads(tiny_model, tmp_path):
     engine = trained(tiny_model)
     saver = Checkpointer(tmp_path / "checkpoints", engine, tiny_model)
     saver.save(2, {"count": 3})
@@ -254,7 +254,7 @@ def test_a_checkpoint_with_the_state_beside_the_policy_still_resumes_and_loads(t
     assert (policy / "model.safetensors").read_bytes() == (path / "model.safetensors").read_bytes()
 
 
-def test_a_second_engine_is_saved_and_restored_beside_the_first(tiny_model, tmp_path):
+def test_a_second_engine_is_saved_and_restored_with_the_first(tiny_model, tmp_path):
     policy, critic = trained(tiny_model, steps=1), trained(tiny_model, steps=2)
     saver = Checkpointer(tmp_path, policy, tiny_model, others={"critic": critic})
     saver.save(1, {})

@@ -47,13 +47,13 @@ STALENESS = {
 }
 
 
-def test_the_staleness_bound_falls_with_a_poor_sample_and_never_below_the_minimum():
+def test_the_staleness_limit_falls_with_a_poor_sample_and_never_below_the_minimum():
     control = controls({"preset": "grpo"}, **STALENESS).staleness
     changes = [control.update({"ess/token": 0.1}) for _ in range(8)]
     assert changes == [None, 3, None, 2, None, 1, None, None]
 
 
-def test_the_staleness_bound_rises_again_with_a_good_sample_up_to_the_recipes():
+def test_the_staleness_limit_rises_again_with_a_good_sample_up_to_the_recipes():
     control = controls({"preset": "grpo"}, **STALENESS).staleness
     for _ in range(4):
         control.update({"ess/token": 0.1})
@@ -148,7 +148,7 @@ def test_success_is_the_verdict_and_without_one_the_full_reward():
     assert successes([*judged, *silent]) == [judged[1], silent[0]]
 
 
-def test_all_controllers_go_on_from_a_saved_state():
+def test_all_controllers_resume_from_a_saved_state():
     algo = {"preset": "spo", "kl": {"coef": 0.1, "target": 0.02}}
     before = controls(algo, **STALENESS)
     before.kl.update({"reference_kl": 1.0}, 5000)

@@ -52,7 +52,7 @@ def test_numbers_of_the_policy_itself_agree_to_rounding(engine):
 
 
 @pytest.mark.parametrize("forgery", ["another temperature", "made up", "shifted by one token"])
-def test_numbers_of_another_policy_are_refuted_group_by_group(engine, forgery):
+def test_groups_whose_numbers_are_of_another_policy_disagree_and_no_others(engine, forgery):
     honest = near_policy(engine, four(), noise=0.0)
     forged = []
     for t in honest[2].trajectories:
@@ -104,7 +104,7 @@ def moved(request, tiny_model, tmp_path_factory):
     return engine, folder, earlier
 
 
-def test_tokens_of_an_older_version_are_held_against_its_weights(moved):
+def test_tokens_of_an_older_version_are_compared_under_its_weights(moved):
     engine, folder, earlier = moved
     before = snapshot(engine)
     seen = comparisons(engine, earlier, folder)
@@ -118,7 +118,7 @@ def test_tokens_of_an_older_version_are_held_against_its_weights(moved):
     assert [c.group for c in wrong] == ["g-t0"]
 
 
-def test_each_span_is_held_against_the_version_that_sampled_it(moved):
+def test_each_span_is_compared_under_the_version_that_sampled_it(moved):
     engine, folder, earlier = moved
     newer = near_policy(engine, four(version=3), noise=0.0)
     mixed = []

@@ -95,7 +95,7 @@ def test_a_refreshed_reference_and_averaged_or_past_policies_start_as_the_policy
     assert worst(dict(published(past.auxiliary.snapshots.load(0).model)), snapshot(policy)) == 0.0
 
 
-def test_a_value_head_on_the_trunk_is_trained_beside_the_adapter(tiny_model):
+def test_a_value_head_on_the_trunk_is_trained_with_the_adapter(tiny_model):
     learner = adapted(tiny_model, algo={"preset": "ppo"}, critic={"trunk": "shared"})
     before = learner.engine.engine.module.value_head.weight.detach().clone()
     adapter = snapshot(learner.engine)
@@ -132,7 +132,7 @@ def test_a_checkpoint_under_zero_3_is_the_one_of_stage_0(tiny_model, trained, tm
 
 
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
-def test_a_saved_state_goes_on_alike_under_any_zero_stage(tiny_model, zero_stage):
+def test_a_saved_state_continues_equally_under_any_zero_stage(tiny_model, zero_stage):
     first = two_steps(tiny_model)
     state = gather_state(first.engine)
     first.step()
@@ -173,7 +173,7 @@ def test_settings_that_cannot_work_are_refused_by_name(sections, message):
         parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}, **sections})
 
 
-def test_a_run_that_goes_on_keeps_its_adapter():
+def test_a_resumed_run_keeps_its_adapter():
     config = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}, "lora": LORA})
     with pytest.raises(ConfigError, match="lora cannot change while a run goes on"):
         override_config(config, ["lora.rank=8"])

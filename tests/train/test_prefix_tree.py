@@ -24,7 +24,7 @@ def padded(rows):
     return np.array([[*row, *[0] * (width - len(row))] for row in rows]), np.array([len(row) for row in rows])
 
 
-def test_a_tree_has_a_node_for_each_token_after_each_beginning():
+def test_a_tree_has_a_node_for_each_token_after_each_prefix():
     rows = [[5, 6, 7], [5, 6, 8, 9], [5, 6], [5, 6, 8, 9], [4]]
     tree = build_tree(*padded(rows))
     assert len(tree.token_ids) == 6
@@ -36,14 +36,14 @@ def test_a_tree_has_a_node_for_each_token_after_each_beginning():
     assert [tree.parents[node] for node in b] == [b[0], *b[:3]]
 
 
-def test_equal_tokens_after_different_beginnings_are_different_nodes():
+def test_equal_tokens_after_different_prefixes_are_different_nodes():
     tree = build_tree(*padded([[5, 7, 7], [6, 7, 7]]))
     assert len(tree.token_ids) == 6
 
 
 @settings(max_examples=200)
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=12))
-def test_every_beginning_is_one_node_that_stands_in_one_place(rows):
+def test_every_prefix_is_one_node_at_one_place(rows):
     token_ids, lengths = padded(rows)
     tree = build_tree(token_ids, lengths)
     beginnings = {tuple(row[:end]) for row in rows for end in range(1, len(row) + 1)}
@@ -151,14 +151,14 @@ def test_a_model_runs_over_the_nodes_alone(tiny_model, rows):
     ],
     ids=["qwen3", "llama", "mixture of experts", "mistral", "sliding windows", "some sliding windows"],
 )  # fmt: skip
-def test_models_that_attend_to_all_before_take_trees_and_others_are_left_as_they_are(config, can):
+def test_models_with_full_attention_use_trees_and_others_are_unchanged(config, can):
     model = AutoModelForCausalLM.from_config(config)
     assert enable_prefix_trees(model) == can
     assert model.config._attn_implementation == (NAME if can else INNER)
     assert model.training
 
 
-def test_a_model_that_tells_its_attention_nothing_is_left_as_it_is(tiny_model):
+def test_a_model_that_passes_nothing_on_to_its_attention_is_unchanged(tiny_model):
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
     trunk = model.base_model
     forward = trunk.forward

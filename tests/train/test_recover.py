@@ -1,4 +1,4 @@
-"""A trainer that dies goes on from its newest checkpoint as if nothing had happened, and no task is lost or doubled."""
+"""A trainer that dies resumes from its newest checkpoint as if nothing had happened; no task is lost or trained twice."""
 
 from dataclasses import replace
 
@@ -190,7 +190,7 @@ class Controlled:
 
 
 @pytest.mark.parametrize(("saved", "expected"), [(True, 1), (False, 4), (None, 2)])
-def test_the_ledger_is_told_the_staleness_limit_in_force(tiny_model, tmp_path, saved, expected):
+def test_the_ledger_gets_the_staleness_limit_in_force(tiny_model, tmp_path, saved, expected):
     """saved: whether there is a checkpoint, under bound 1; None where no controller moves the bound."""
     engine = make_engine(tiny_model, 1)
     saver = Checkpointer(tmp_path, engine, tiny_model)

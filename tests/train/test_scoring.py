@@ -90,7 +90,7 @@ def test_a_served_model_trains_as_a_local_one(tiny_model, other_model, served, r
 
 
 @pytest.mark.slow
-def test_what_the_server_refuses_is_said_with_its_words(served):
+def test_an_error_of_the_server_is_reported_in_its_words(served):
     too_long = dataclasses.replace(trajectory("t", turns=40), task_id="t")
     scorer = EngineScorer(served)
     with pytest.raises(InfrastructureError, match=r"POST http.*/v1/completions failed: 400"):

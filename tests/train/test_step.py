@@ -117,7 +117,7 @@ def test_the_trained_tokens_are_the_sampled_ones(tiny_model):
         ({"preset": "ppo"}, "values"),
     ],
 )
-def test_anchors_without_a_model_the_objective_needs_are_refused(algo, missing):
+def test_an_objective_whose_auxiliary_model_was_not_loaded_is_refused(algo, missing):
     with pytest.raises(ConfigError, match=f"needs '{missing}', but no such model was loaded"):
         AuxiliaryModels(build_objective(algo))
 

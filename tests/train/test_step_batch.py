@@ -31,7 +31,7 @@ def test_failed_episodes_leave_the_batch():
 
 
 @pytest.mark.parametrize(("version", "bound"), [(3, 0), (2, 1), (0, 3)])
-def test_tokens_at_the_bound_are_admitted(version, bound):
+def test_tokens_at_the_limit_are_admitted(version, bound):
     assert len(build_step_batch([group("t", [0.0, 1.0], version)], 3, bound).trajectories) == 2
 
 
