@@ -1,4 +1,4 @@
-"""A trainer that dies resumes from its newest checkpoint as if nothing had happened; no task is lost or trained twice."""
+"""A trainer that dies resumes from its newest checkpoint as if nothing had happened; each task is trained once."""
 
 from dataclasses import replace
 
