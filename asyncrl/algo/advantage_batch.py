@@ -29,7 +29,7 @@ TOKEN_FIELDS = (
 
 
 class MissingInputError(ConfigError, ValueError):
-    """The estimator reads what this run has not: another environment or estimator is needed."""
+    """The estimator reads an input that this run does not provide: it needs another environment or estimator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Statistics inside groups of rows: [N] values and [N] integer group indices in, [N] gathered statistics out.
 
-A group's mean is clamped to the group's range. Rounding could otherwise put the mean of equal numbers beside
-them, and a division by a tiny standard deviation would turn that into an advantage.
+A group's mean is clamped to the group's range. Rounding could otherwise move the mean of equal numbers off
+them, and dividing by a tiny standard deviation would turn that into an advantage.
 """
 
 from __future__ import annotations

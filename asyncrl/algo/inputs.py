@@ -2,7 +2,7 @@
 
 All [B,T] tensors are aligned to the token being *predicted*: position t holds the log-probability, advantage,
 version and mask bit of the same sampled token. Prompt, observation and padding positions have `mask` False;
-whatever numbers stand there are replaced by zero on construction, so they can leak into nothing.
+their values are replaced by zero on construction, so that they cannot leak into anything.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class NonFiniteError(ValueError):
 def check_finite(tensors: dict[str, Tensor]) -> None:
     """`NonFiniteError` naming the first tensor with a NaN or infinity.
 
-    One device synchronisation when all is well.
+    Costs one device synchronisation when all are finite.
     """
     if not tensors:
         return

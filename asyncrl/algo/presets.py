@@ -1,4 +1,4 @@
-"""Published methods as sets of parts. A recipe's own parts go over them. Nothing here imports torch.
+"""Published methods as sets of parts. A recipe's own parts override them. Nothing here imports torch.
 
 Presets that need something a run must provide (a critic, a teacher, turn rewards, ...) say so through the
 `@needs` of their parts. Where no correction is part of the publication, token TIS with cap 2 is added,

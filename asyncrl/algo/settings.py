@@ -133,7 +133,7 @@ def _overlay(key: str, base: Any, value: Any) -> Any:
 
 
 def _part(kind: str, part: Any) -> Any:
-    """A part as a mapping with a registered function under its short name; what is wrong in it stays as it is."""
+    """A part as a mapping with a registered function under its short name; mistakes in it are left for `_check`."""
     part = {"name": part} if isinstance(part, str) else part
     if isinstance(part, Mapping) and isinstance(part.get("name"), str):
         return {**part, "name": short_name(kind, part["name"])}

@@ -146,6 +146,16 @@ def disagreeing(found: Sequence[Comparison], trust: TrustConfig) -> list[Compari
     return [c for c in found if wrong(c)]
 
 
+def disagreement(wrong: Sequence[Comparison], step: int, trust: TrustConfig) -> str:
+    """Say why groups are rejected."""
+    worst = max(wrong, key=lambda one: one.worst)
+    return (
+        f"log-probabilities of {len(wrong)} groups differ from the trainer's: those of group {worst.group} by "
+        f"{worst.error:.3g} nats on average and {worst.worst:.3g} at most (step {step}, {worst.num_tokens} tokens); "
+        f"trust.max_logp_error={trust.max_logp_error:g} and trust.max_token_error={trust.max_token_error:g} allow less"
+    )
+
+
 def _sample(batch: StepBatch, versions: Sequence[int], num_tokens: int) -> list[int]:
     """Return rows with tokens of `versions`, group by group in turn, until there are `num_tokens` of them."""
     counts = [int(np.isin(t.versions[t.loss_mask], list(versions)).sum()) for t in batch.trajectories]

@@ -58,8 +58,7 @@ def recover(
     """
     engine = trainer.engine
     plan = None
-    if engine.rank == 0:
-        assert source is not None
+    if source is not None:
         plan = _plan(source.stats(), checkpointer.folder)
     decided = engine.broadcast(plan)
     version = decided["version"]

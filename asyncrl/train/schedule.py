@@ -41,8 +41,7 @@ def gather(
     while not over:
         with times.waiting():
             shown = None
-            if engine.rank == 0:
-                assert source is not None
+            if source is not None:
                 left_s = max(0.0, deadline - time.monotonic())
                 bodies, complete = source.peek(streamed.version, streamed.seen, min(left_s, look_s))
                 shown = (bodies, complete or left_s <= 0 or asked_to_stop())

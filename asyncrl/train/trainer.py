@@ -24,7 +24,7 @@ from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.controls import make_controls, scheduled_rate
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.logprob_check import Comparison, compare, comparison_metrics, disagreeing
+from asyncrl.train.logprob_check import Comparison, compare, comparison_metrics, disagreeing, disagreement
 from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.schedule import gather, settle
 from asyncrl.train.sft_phase import SftPhase
@@ -105,6 +105,7 @@ class Trainer:
         self.objective = objective
         self.auxiliary = auxiliary
         self.source = source
+        """The buffer on rank 0, None on all others."""
         self.publisher = publisher
         self.on_step = on_step
         self.on_commit = on_commit
@@ -152,8 +153,8 @@ class Trainer:
         step = StepRecord(batch, report, published, times)
         self.totals.add(step)
         report.metrics |= self._checkpoint(version)
-        if self.engine.rank == 0:
-            self.on_step(version, self._metrics(step))
+        if self.source is not None:
+            self.on_step(version, self._metrics(step, self.source.stats()))
 
     def _stream(self, version: int, times: StepTimes) -> tuple[StreamedStep | None, Mapping[bytes, Group]]:
         """Under the periodic schedule train on groups as they arrive; return the open step and those groups."""
@@ -173,7 +174,7 @@ class Trainer:
         `StaleError` for a token that the step may not train.
         """
         with times.waiting():
-            found = self._wait_for_batch(version) if self.engine.rank == 0 else None
+            found = self._wait_for_batch(self.source, version) if self.source is not None else None
             taken = Taken(*self.engine.broadcast(found))
         self.stopped = taken.stop
         if taken.timed_out:
@@ -187,12 +188,11 @@ class Trainer:
             groups = [arrived.get(body) or decode_group(body) for body in taken.groups]
             return build_step_batch(groups, version, self.config.buffer.max_staleness)
 
-    def _wait_for_batch(self, version: int) -> Taken:
-        assert self.source is not None
+    def _wait_for_batch(self, source: BatchSource, version: int) -> Taken:
         left_s = self.config.buffer.wait_timeout_s
         while not self.asked_to_stop():
             piece_s = min(left_s, STOP_LOOK_S)
-            groups = self.source.take(version, piece_s)
+            groups = source.take(version, piece_s)
             left_s -= piece_s
             if groups is not None:
                 return Taken(groups)
@@ -216,20 +216,21 @@ class Trainer:
     def _publish(self, version: int, batch: StepBatch) -> PublishReport:
         """Bring the version to the engines, then tell the buffer."""
         published = self.publisher.publish(version, self.engine)
-        if self.engine.rank == 0:
-            assert self.source is not None
+        if self.source is not None:
             self.source.commit(version)
             self.on_commit(version, batch.groups)
         return published
 
-    def _metrics(self, step: StepRecord) -> dict[str, Any]:
-        assert self.source is not None
-        stats = self.source.stats()
+    def _metrics(self, step: StepRecord, buffer_stats: dict[str, Any]) -> dict[str, Any]:
         return {
             **step.metrics(),
             "proximal": self.objective.proximal_form,
             **comparison_metrics(self.comparisons),
-            **{f"buffer/{name}": value for name, value in stats.items() if isinstance(value, int | float)},
+            **{
+                f"buffer/{name}": value
+                for name, value in buffer_stats.items()
+                if isinstance(value, int | float)
+            },
         }
 
     def _settle(self, times: StepTimes) -> None:
@@ -240,8 +241,7 @@ class Trainer:
         if self.config.train.schedule != "one_step_off":
             return
         with times.waiting():
-            if self.engine.rank == 0:
-                assert self.source is not None
+            if self.source is not None:
                 settle(self.source.stats, self.config.buffer.wait_timeout_s)
             self.engine.barrier()
 
@@ -255,15 +255,8 @@ class Trainer:
         wrong = disagreeing(self.comparisons, trust)
         if not wrong:
             return True
-        worst = max(wrong, key=lambda one: one.worst)
-        reason = (
-            f"log-probabilities of {len(wrong)} groups differ from the trainer's: those of group {worst.group} by "
-            f"{worst.error:.3g} nats on average and {worst.worst:.3g} at most (step {batch.step}, {worst.num_tokens} "
-            f"tokens); trust.max_logp_error={trust.max_logp_error:g} and trust.max_token_error="
-            f"{trust.max_token_error:g} allow less"
-        )
-        if self.engine.rank == 0:
-            assert self.source is not None
+        reason = disagreement(wrong, batch.step, trust)
+        if self.source is not None:
             workers = self.source.reject(batch.step, [one.group for one in wrong], reason)
             log.error("quarantined %s: %s", ", ".join(workers), reason)
         self.engine.barrier()
@@ -281,8 +274,7 @@ class Trainer:
         if self.poison is not None:
             path = self.poison.save(batch, wrong, engines, self.state_dict())
         message = "; ".join(f"group {group}: {why}" for group, why in wrong.items())
-        if self.engine.rank == 0:
-            assert self.source is not None
+        if self.source is not None:
             log.error("step %d leaves out poisoned groups (%s), kept in %s", version, message, path)
             self.source.drop(version, list(wrong), "poison")
         self.engine.barrier()
@@ -310,8 +302,7 @@ class Trainer:
             return
         changed = controls.staleness.update(report.metrics)
         report.metrics["staleness/bound"] = float(controls.staleness.state.max_staleness)
-        if changed is not None and self.engine.rank == 0:
-            assert self.source is not None
+        if changed is not None and self.source is not None:
             self.source.set_staleness_limit(changed)
 
     def state_dict(self) -> dict[str, Any]:
