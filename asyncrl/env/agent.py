@@ -1,4 +1,4 @@
-"""Tasks for an agent of one's own (`env.name = "agent"`), which the rollout worker runs against its gateway."""
+"""Tasks for a user's own agent (`env.name = "agent"`), which the rollout worker runs against its gateway."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from asyncrl.types import Message, Task
 class AgentTasks(Env):
     """An agent that plays its own episodes: a command or a Python callable.
 
-    `config["tasks"]` names the environment whose tasks it gets (with the settings `config["task_config"]`); without
-    it they are numbered seeds. That environment's scripted policies also serve for a supervised start. Training and
-    evaluation never step it: the agent does what it likes with a task.
+    `config["tasks"]` names the environment whose tasks it gets, with the settings `config["task_config"]`; without it
+    tasks are numbered seeds. That environment's scripted policies also provide the supervised start. Training and
+    evaluation never step it: what to do with a task is up to the agent.
     """
 
     def __init__(

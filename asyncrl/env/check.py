@@ -1,8 +1,8 @@
-"""What `asyncrl env check` holds an environment to.
+"""The checks of `asyncrl env check`.
 
-An environment may help with up to three optional members: `levels` (difficulties that its `level` setting takes),
-`problem_key()` (a text equal for equal problems, compared between the splits) and `secrets()` (texts, such as the
-answer, that no observation may contain before the episode is over).
+An environment may support the checks with three optional members: `levels` (difficulties that its `level` setting
+takes), `problem_key()` (a text equal for equal problems, compared between the splits) and `secrets()` (texts, such as
+the answer, that no observation may contain before the episode is over).
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from asyncrl.types import Task
 __all__ = ["Finding", "check_env", "to_action"]
 
 TASKS = 50
-"""Training tasks looked at."""
+"""Training tasks that are played."""
 OTHER_TASKS = 10
 """Held-out tasks and tasks of each further level."""
 LEAST_TASKS = 5
-"""Looked at however slow the environment is."""
+"""Tasks that are played even if the environment is slow."""
 BUDGET_S = 5.0
-"""Wall time that playing all training tasks once may take; fewer are played where it would be more."""
+"""Wall time for playing all training tasks once; fewer are played if it would take longer."""
 BLUNDERED_TASKS = 2
 LAUNCHER = "asyncrl.sandbox.jail.client"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check: what was looked at, whether it held, and what was seen."""
+    """The result of one check: its name, whether it passed, and what was seen."""
 
     name: str
     ok: bool
@@ -51,7 +51,7 @@ class Finding:
 def check_env(name: str, config: dict[str, Any] | None = None, num_tasks: int = TASKS) -> list[Finding]:
     """Run every check on up to `num_tasks` tasks of an environment; `config` is passed to it.
 
-    An episode that fails ends the checks: it is the last finding then. Raises `ConfigError` for wrong settings.
+    A failed episode ends the checks and is the last finding. Raises `ConfigError` for wrong settings.
     """
     config = config or {}
     with asyncio.Runner() as runner:
@@ -98,7 +98,7 @@ async def _check(name: str, config: dict[str, Any], num_tasks: int) -> list[Find
 
 
 async def _affordable(tasks: list[Task], config: dict[str, Any]) -> int:
-    """How many tasks can be played within the budget, judged by the second episode (the first one warms up)."""
+    """Return how many tasks fit into the time budget, estimated from the second episode (the first one warms up)."""
     taken_s = 0.0
     for task in tasks[:2]:
         start = time.perf_counter()
@@ -111,14 +111,14 @@ async def _affordable(tasks: list[Task], config: dict[str, Any]) -> int:
 
 
 async def _play_all(tasks: list[Task], config: dict[str, Any]) -> tuple[list[Episode], float]:
-    """Play each task by the random policy, one after the other; return the episodes and how many a second."""
+    """Play each task with the random policy, one after the other; return the episodes and their number per second."""
     start = time.perf_counter()
     episodes = [await play(task, config, False, random.Random(i)) for i, task in enumerate(tasks)]
     return episodes, len(tasks) / (time.perf_counter() - start)
 
 
 async def _splits(train: list[Task], heldout: list[Task], config: dict[str, Any]) -> Finding:
-    """Compare seeds and data, and where the environment can tell, the problems themselves."""
+    """Compare seeds and data, and the problems themselves if the environment names them."""
     shared = {(t.seed, str(t.data)) for t in train} & {(t.seed, str(t.data)) for t in heldout}
     seen = f"{len(train)} train, {len(heldout)} held out, {len(shared)} shared"
     if not hasattr(load_env(train[0].env), "problem_key"):
@@ -139,7 +139,7 @@ async def _problem_key(task: Task, config: dict[str, Any]) -> str:
 
 
 async def _openings(tasks: list[Task], config: dict[str, Any]) -> Finding:
-    """Open every task twice: all that can be compared without a random policy."""
+    """Open every task twice, which is all that can be compared without a random policy."""
     same = 0
     for task in tasks:
         host = EnvHost()
@@ -154,7 +154,7 @@ async def _openings(tasks: list[Task], config: dict[str, Any]) -> Finding:
 async def _oracle(
     env_class: type[Env], train: list[Task], heldout: list[Task], config: dict[str, Any]
 ) -> list[Finding]:
-    """Play the expert on both splits, and on every level where there are levels."""
+    """Play the expert on both splits, and on every level if there are levels."""
     groups = [("", train, config), (" held out", heldout[:OTHER_TASKS], config)]
     groups += [
         (f" on level {level}", train[:OTHER_TASKS], config | {"level": level})
@@ -190,7 +190,7 @@ def _messages(episodes: list[Episode]) -> Finding:
 
 
 async def _blunders(tasks: list[Task], config: dict[str, Any]) -> Finding:
-    """The agent's mistakes must be answered, whatever they are."""
+    """All mistakes of the agent must be answered."""
     total, wrong = 0, []
     for task in tasks[:BLUNDERED_TASKS]:
         count, found = await blunder(task, config)
@@ -209,7 +209,7 @@ def _alike(name: str, left: list[Episode], right: list[Episode], how: str) -> Fi
 
 
 def _held() -> dict[str, int]:
-    """What this process holds: open descriptors and child processes. Empty where there is no /proc."""
+    """Return what this process holds: open descriptors and child processes. Empty without /proc."""
     threads = Path("/proc/self/task")
     if not threads.exists():
         return {}
@@ -218,7 +218,7 @@ def _held() -> dict[str, int]:
 
 
 def _leftovers(before: dict[str, int], after: dict[str, int], num_episodes: int) -> Finding:
-    """Compare what was held before and after as many episodes; a leak shows as one more for each of them."""
+    """Compare what was held before and after a number of episodes; a leak grows by one for each."""
     more = {what: after[what] - before[what] for what in before}
     seen = ", ".join(f"{count:+d} {what}" for what, count in more.items()) or "cannot be told here"
     return Finding(

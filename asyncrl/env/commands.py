@@ -54,9 +54,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def read_action(line: str, tools: list[dict[str, Any]]) -> Action:
-    """Return the action a person typed: `TOOL {"argument": ...}`, `TOOL TEXT` or `TOOL` is a call, all else an answer.
-
-    TEXT stands for the one text argument of a tool that has no other.
+    """Return the action a person typed: `TOOL {"argument": ...}`, `TOOL TEXT` or `TOOL` is a call, anything else an
+    answer.  TEXT is the value of a tool's only argument, if that is a text.
     """
     name, _, rest = line.strip().partition(" ")
     schemas = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in tools}
@@ -85,7 +84,7 @@ def _list() -> int:
 
 
 def _missing(env_class: type[Env]) -> str:
-    """What keeps an environment from starting without settings; adapters say so."""
+    """Return what prevents an environment from starting without settings, as adapters report it."""
     missing = getattr(env_class, "missing", None)
     return "" if missing is None else missing()
 
@@ -133,7 +132,7 @@ async def _play(name: str, seed: int, config: dict[str, Any]) -> int:
 
 
 def _task(name: str, seed: int, config: dict[str, Any]) -> Task:
-    """The task of a seed, or where an environment lists its tasks, the one of that number."""
+    """Return the task of a seed, or the one with that number if the environment lists its tasks."""
     env_class = load_env(name)
     if getattr(env_class.tasks, "__func__", None) is getattr(Env.tasks, "__func__", None):
         return Task(f"seed-{seed}", name, seed)
@@ -144,7 +143,7 @@ def _task(name: str, seed: int, config: dict[str, Any]) -> Task:
 
 
 def _read() -> str:
-    """One line, or several where a code fence is opened. Raises `EOFError`."""
+    """Read one line, or several after an opening code fence. Raises `EOFError`."""
     lines = [input("> ")]
     if lines[0].startswith("```"):
         while lines[-1] != "```" or len(lines) == 1:

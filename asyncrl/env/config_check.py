@@ -1,7 +1,7 @@
-"""Whether an environment takes the settings a recipe gives it, found out before anything starts.
+"""Checks whether an environment accepts a recipe's settings, before anything starts.
 
-Names and types are read from the signatures of its constructor and of `tasks`; what else it refuses shows when one is
-made for the first task, and closed again without being opened.
+Names and types are read from the signatures of its constructor and of `tasks`. Anything else it refuses shows when an
+instance is made for the first task, and closed again without being opened.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from asyncrl.sandbox.backends import choose
 from asyncrl.types import Task
 
 GIVEN = ("self", "task", "cls", "split", "env")
-"""Parameters that are no settings."""
+"""Parameters that are not settings."""
 
 
 def check_settings(name: str, config: Mapping[str, Any], where: str = "env.config") -> None:
@@ -55,10 +55,9 @@ def check_settings(name: str, config: Mapping[str, Any], where: str = "env.confi
 
 
 def check_environment(name: str, config: Mapping[str, Any], task: Task, where: str = "env.config") -> None:
-    """Make an environment for `task` and close it. Raises `ConfigError` when it refuses its settings.
-
-    Those it passes on to others are tried on the first training task of each. What a constructor raises beyond that is
-    an environment's failure like any other. Raises `DeadlineError` for one that takes as long as no session may.
+    """Make an environment for `task` and close it. Raises `ConfigError` if it refuses its settings.  Settings it
+    passes on are tried on the first training task of each environment. Other exceptions of a constructor are
+    environment failures like any other. Raises `DeadlineError` if it takes longer than a session may.
     """
     env_class = load_env(name)
     inner = list(_inner(env_class, config, where))
@@ -77,7 +76,8 @@ def check_environment(name: str, config: Mapping[str, Any], task: Task, where: s
 
 
 def first_task(name: str, config: Mapping[str, Any], split: str, where: str = "env.config") -> Task:
-    """Return the first task of a split. Raises `ConfigError` when there is none, or the task list refuses."""
+    """Return the first task of a split. Raises `ConfigError` if there is none, or if the task list refuses its
+    settings."""
     try:
         found = next(islice(load_env(name).tasks(split, name, **config), 1), None)
     except (TypeError, ValueError, OSError, InputError) as error:
@@ -89,7 +89,7 @@ def first_task(name: str, config: Mapping[str, Any], split: str, where: str = "e
 
 async def _make(env_class: type[Env], name: str, config: dict[str, Any], task: Task, backend: Any) -> None:
     if isinstance(backend, str):
-        # Environments that run code name their sandbox by a setting of this name.
+        # Environments that run code have a setting of this name for their sandbox.
         await choose(backend)
     calls = EnvCalls(env_class, name, lambda change: None)
     try:
@@ -100,7 +100,7 @@ async def _make(env_class: type[Env], name: str, config: dict[str, Any], task: T
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the settings a function takes; a variable one stands for any."""
+    """Return the settings a function accepts; `**kwargs` stands for any."""
     try:
         found = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -112,7 +112,7 @@ def _check_types(function: Callable[..., Any], config: Mapping[str, Any], where:
     try:
         hints = typing.get_type_hints(function)
     except Exception:
-        # Annotations may name what is there for type checkers only.
+        # Annotations may use names that exist for type checkers only.
         return
     for key, value in config.items():
         try:
@@ -121,7 +121,7 @@ def _check_types(function: Callable[..., Any], config: Mapping[str, Any], where:
         except (pydantic.errors.PydanticUserError, TypeError, ValueError):
             continue
         try:
-            # As JSON, in which a list may be a tuple and a text a path.
+            # As for JSON, where a list may stand for a tuple and a text for a path.
             adapter.validate_json(text, strict=True)
         except pydantic.ValidationError as error:
             problem = error.errors()[0]
@@ -133,7 +133,7 @@ def _check_types(function: Callable[..., Any], config: Mapping[str, Any], where:
 def _inner(
     env_class: type[Env], config: Mapping[str, Any], where: str
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield where, name and settings of the environments that one plays."""
+    """Yield location, name and settings of the environments that this one plays."""
     inner = getattr(env_class, "inner", None)
     if inner is not None:
         for key, name, settings in inner(**config):

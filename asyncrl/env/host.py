@@ -1,4 +1,5 @@
-"""Environment sessions: limits, leases, repeats and errors; a runtime runs them, here or in worker processes."""
+"""Environment sessions: limits, leases, repeated calls and errors. A runtime runs them, here or in worker
+processes."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from asyncrl.errors import (
 from asyncrl.types import Message, Task
 
 REMEMBERED = 16384
-"""Ended sessions whose reason is kept for a client that asks late."""
+"""Number of ended sessions whose reason is kept for late calls."""
 STOP_TIMEOUT_S = 5.0
 
 
@@ -42,13 +43,13 @@ class HostedSession:
 
     id: str
     names: tuple[str, ...]
-    """What it counts as against the limits: its environment, and those that play inside it."""
+    """The names it counts under for the limits: its environment, and those that play inside it."""
     opened: Opened
     expires: float
     key: str = ""
     next_index: int = 0
     last: Step | None = None
-    """Answer to step `next_index - 1`, repeated when that step is asked again."""
+    """Answer to step `next_index - 1`, returned again if that step is repeated."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -64,7 +65,7 @@ class HostedSession:
 
 @dataclass(slots=True)
 class HostCounts:
-    """What a host has done since its start."""
+    """Counters since the host's start."""
 
     opened: int = 0
     steps: int = 0
@@ -74,20 +75,19 @@ class HostCounts:
     """Sessions lost with a worker."""
     reaped: int = 0
     rejected: int = 0
-    """Opens that got no place in the time they would wait."""
+    """Calls to open that got no place within their waiting time."""
     close_failed: int = 0
     failures: Counter[str] = field(default_factory=Counter)
     """By class: agent, environment, infrastructure, deadline, other."""
 
 
 class EnvHost:
-    """Owns sessions. A step may be repeated; a client that goes away has its session reaped.
+    """Owns sessions. A step may be repeated; the session of a client that disappears is closed.
 
-    max_sessions: sessions at once. limits: the same for single environments, by the name a task gives them, also where
-    they play inside another one.
-    lease_s: how long a session lives without a call; clients renew what they hold while nothing is to be stepped.
-    served: the environments that may be opened and the configuration of each; None for any, where nobody but this
-    process can ask.
+    max_sessions: sessions at once. limits: the same per environment, by the name in a task, also for environments
+    that play inside another one. lease_s: how long a session lives without a call; clients renew their sessions
+    between steps. served: the environments that may be opened and the configuration of each; None for any, if only
+    this process can call.
     """
 
     def __init__(
@@ -111,17 +111,16 @@ class EnvHost:
 
     @property
     def held(self) -> Counter[str]:
-        """Sessions that are opening, open or closing, by environment: what the limits bound."""
+        """Sessions that are opening, open or closing, by environment; the limits apply to these."""
         return self.places.held
 
     async def open(
         self, task: Task, config: dict[str, Any], key: str = "", wait_s: float = 0.0
     ) -> HostedSession:
-        """Create a session and reset it. A repeated `key` returns the session it made, or is making.
-
-        wait_s: how long to wait for a place. Raises `NoPlace` when there is none, `ConfigError` for an unknown
-        environment, `InputError` for a configuration it refuses, `ConflictError` for a key that made a session of
-        another task, `DeadlineError`, and `EpisodeError` when the environment or its worker fails.
+        """Create a session and reset it. A repeated `key` returns the same session.  wait_s: how long to wait for a
+        place. Raises `NoPlace` if there is none, `ConfigError` for an unknown environment, `InputError` for a
+        configuration it refuses, `ConflictError` for a key that belongs to a session of another task,
+        `DeadlineError`, and `EpisodeError` if the environment or its worker fails.
         """
         config = self._allowed(task.env, config)
         if not key:
@@ -135,11 +134,11 @@ class EnvHost:
             raise ConflictError(
                 f"idempotency key {key[:64]!r} belongs to a session of task {first.id[:64]!r}"
             )
-        # Whoever waits may go away; the others still get the session.
+        # A caller that waits may disconnect; the others still get the session.
         return await asyncio.shield(opening)
 
     def _allowed(self, name: str, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the configuration of a session. Who asks for one names a task; code and settings are the service's.
+        """Return the configuration of a session. Callers name a task only; code and settings are the service's.
 
         Raises `ConfigError` for an environment that is not served, `InputError` for settings that are not its own.
         """
@@ -184,9 +183,9 @@ class EnvHost:
             return step
 
     async def close(self, session_id: str) -> None:
-        """End a session; ending it again is nothing. What its `close` raises is counted, not passed on.
+        """End a session; ending it again does nothing. Exceptions of its `close` are counted, not raised.
 
-        A step under way is let finish, by its own deadline; the caller does not wait for that.
+        A running step may finish, within its own deadline; the caller does not wait for it.
         """
         session = self.sessions.get(session_id)
         if session is None:
@@ -197,21 +196,21 @@ class EnvHost:
             await asyncio.shield(ending)
 
     def abandon(self, key: str) -> None:
-        """Close the session that was opened with `key`, as soon as it is open; nothing when there is none.
+        """Close the session that was opened with `key`, as soon as it is open, if there is one.
 
-        For who gives up an open: it never learns the session's id.
+        For callers that give up opening it and so never learn the session's id.
         """
         _, opening = self._openings.get(key, (None, None))
         if opening is not None:
             opening.add_done_callback(self._close_opened)
 
     def renew(self, session_id: str) -> float:
-        """Keep a session alive without a step; return the seconds it has."""
+        """Keep a session alive without a step; return the seconds until it expires."""
         self._find(session_id).expires = time.monotonic() + self.lease_s
         return self.lease_s
 
     def renew_all(self, session_ids: Iterable[str]) -> list[str]:
-        """Keep sessions alive without a step; return those that have ended or never were."""
+        """Keep sessions alive without a step; return those that have ended or never existed."""
         expires, gone = time.monotonic() + self.lease_s, []
         for session_id in session_ids:
             session = self.sessions.get(session_id)
@@ -226,13 +225,13 @@ class EnvHost:
         return self._find(session_id)
 
     async def reap(self, every_s: float = 1.0) -> None:
-        """End sessions whose client is gone, for ever."""
+        """Close the sessions of clients that are gone, forever."""
         looked = time.monotonic()
         while True:
             await asyncio.sleep(every_s)
             now = time.monotonic()
             if (pause_s := now - looked - every_s) > every_s:
-                # This loop stood still, so renewals that came in time wait to be read.
+                # This loop was blocked, so renewals that arrived in time have not been read yet.
                 for session in self.sessions.values():
                     session.expires += pause_s
             looked = now
@@ -242,11 +241,11 @@ class EnvHost:
                 self._end(session, None, SessionGone(why))
 
     async def start(self) -> None:
-        """Start what runs the sessions. Only worker processes need it."""
+        """Start the runtime. Only worker processes need it."""
         await self.runtime.start()
 
     async def close_all(self) -> None:
-        """End every session and what runs them; what takes longer than `STOP_TIMEOUT_S` is left behind."""
+        """End every session and the runtime; sessions that take longer than `STOP_TIMEOUT_S` are abandoned."""
         for session in list(self.sessions.values()):
             self._end(session, None, SessionGone(f"session {session.id} has ended: the service stops"))
         if self._endings:
@@ -274,7 +273,8 @@ class EnvHost:
         return session
 
     async def _names(self, task: Task, config: dict[str, Any]) -> tuple[str, ...]:
-        """What a session of the task counts as. Only limits need to know what plays inside an environment."""
+        """Return the names that a session of the task counts under. Only limits need the environments that play
+        inside."""
         if not self.places.limits:
             return (task.env,)
         return (task.env, *await asyncio.to_thread(names_inside, task, config))
@@ -289,7 +289,7 @@ class EnvHost:
         if isinstance(error, SessionGone):
             raise SessionGone(str(error))
         if failed_index is None or failed_index == index:
-            # The step that ended it, asked again, or a session lost with its worker: the same error.
+            # The same error for a repetition of the step that ended it, or for a session lost with its worker.
             raise type(error)(str(error))
         raise SessionGone(f"session {session_id} has ended: {error}")
 
@@ -314,7 +314,7 @@ class EnvHost:
             self.counts.failures["other"] += 1
 
     def _lose(self, session_ids: Iterable[str], why: str) -> None:
-        """Give up sessions whose worker is gone; their next call says why."""
+        """Drop sessions whose worker is gone; their next call gets the reason."""
         for session_id in session_ids:
             session = self.sessions.get(session_id)
             if session is not None:
@@ -333,7 +333,7 @@ class EnvHost:
         return ending
 
     async def _close(self, session: HostedSession) -> None:
-        """Close behind a step under way, then free the session's place."""
+        """Close after the running step, then free the session's place."""
         try:
             async with session.lock:
                 await self.runtime.close(session.id)
@@ -355,6 +355,6 @@ class EnvHost:
 
 
 def _bare(error: AsyncRLError) -> AsyncRLError:
-    """The error as the nearest class of ours, without its traceback, which would keep the environment in memory."""
+    """Return the error as our closest class, without its traceback, which would keep the environment in memory."""
     kind = SessionGone if isinstance(error, SessionGone) else known_class(error)
     return kind(str(error))

@@ -10,13 +10,13 @@ from asyncrl.types import MAX_REWARD as MAX_REWARD
 from asyncrl.types import Message, Task
 
 MAIN_AGENT = ""
-"""Name of the agent that `reset` speaks to."""
+"""Name of the agent that `reset` addresses."""
 
 
 def tool_call_id(number: int, kind: str = "call") -> str:
-    """Return the id of a turn's call: nine alphanumeric characters, the only form that Mistral's templates take.
+    """Return the id of a turn's call: nine alphanumeric characters, the only form that Mistral's templates accept.
 
-    kind: four letters that keep ids apart which are counted apart.
+    kind: four letters that distinguish ids that are counted separately.
     """
     return f"{kind}{number:05d}"
 
@@ -32,7 +32,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """The assistant turn: what the model wrote and what it parsed to."""
+    """The assistant turn: what the model wrote, and the result of parsing it."""
 
     content: str
     """Text outside tool calls."""
@@ -41,7 +41,7 @@ class Action:
     """One message per malformed tool call, fit to show the model."""
 
     def answer_ids(self) -> list[str]:
-        """Return the `tool_call_id`s that answers to the turn carry: of its calls, then of its malformed ones."""
+        """Return the `tool_call_id`s of the answers to the turn: those of its calls, then of its malformed ones."""
         return [call.id for call in self.tool_calls] + [
             tool_call_id(number, "fail") for number in range(len(self.parse_errors))
         ]
@@ -71,14 +71,14 @@ class Step:
     observation_id: str = ""
     """Equal ids mean the same state within a task; used for step-level credit."""
     matches: bool | None = None
-    """Whether the action agreed with an expert's, where the environment knows one; used for step-level credit."""
+    """Whether the action agreed with an expert's, if the environment knows one; used for step-level credit."""
     truncated: bool = False
-    """With `done`: the environment ended the episode by a limit, not by an outcome."""
+    """With `done`: the episode was ended by a limit of the environment, not by an outcome."""
     agent: str | None = None
-    """Whom the messages are for, who takes the next turn; None for whoever took the last. A name that has not
-    occurred starts a conversation of its own, which becomes a trajectory of its own; see `envs/team`."""
+    """The agent that gets the messages and takes the next turn; None for the agent of the last turn. A new name
+    starts a separate conversation, which becomes a separate trajectory; see `envs/team`."""
     tools: list[dict[str, Any]] | None = None
-    """Tools of a conversation that starts."""
+    """Tools of a new conversation."""
     rewards: dict[str, float] = field(default_factory=dict)
     """Rewards of further agents by name, credited to the last turn of each."""
 
@@ -87,14 +87,14 @@ class Env:
     """One episode of one task. Single use: create, `reset`, `step`..., `close`.
 
     `reset` and `step` may be plain or `async` methods. A plain one runs in a thread, so it may block; see `blocking`.
-    Raise nothing for the agent's mistakes: answer them with a message or a penalty. Whatever escapes is
+    Do not raise for the agent's mistakes: answer them with a message or a penalty. An exception that escapes is
     recorded as the environment's failure and never becomes a reward.
     """
 
     tools: ClassVar[list[dict[str, Any]]] = []
-    """JSON schemas of the tools offered, in the form chat templates take."""
+    """JSON schemas of the tools offered, in the form chat templates accept."""
     blocking: ClassVar[bool] = True
-    """Plain `reset` and `step` run in a thread. Set False where they take microseconds: then they run in place."""
+    """Plain `reset` and `step` run in a thread. Set False if they take microseconds: then they run in place."""
     max_turns: int = 16
     """Turns after which an episode is truncated, unless the recipe sets a lower limit."""
 
@@ -115,9 +115,9 @@ class Env:
 
     @classmethod
     def inner_task(cls, task: Task, **config: Any) -> tuple[Task, dict[str, Any]] | None:
-        """The task and settings of the environment that plays `task` inside this one; None where none does.
+        """Return task and settings of the environment that plays `task` inside this one; None without one.
 
-        `env.limits` holds for it too.
+        `env.limits` applies to it, too.
         """
         return None
 
@@ -130,7 +130,7 @@ class Env:
         raise NotImplementedError
 
     def close(self) -> Awaitable[None] | None:
-        """Free what the episode holds. Called exactly once."""
+        """Free the episode's resources. Called exactly once."""
 
     def oracle(self, messages: list[Message]) -> Message:
         """The assistant message of a scripted expert, given the conversation so far (optional).

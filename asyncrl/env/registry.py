@@ -41,13 +41,13 @@ ENVS: dict[str, str] = {
 }
 
 ELSEWHERE: dict[str, str] = {"agent": "asyncrl.env.agent:AgentTasks"}
-"""Names that give tasks only: their episodes are played without an environment session."""
+"""Names that only provide tasks: their episodes are played without an environment session."""
 
 
 def names_inside(task: Task, config: dict[str, Any]) -> list[str]:
-    """Return the environments that play `task` inside the one it names, outermost first; only of registered ones.
+    """Return the environments that play `task` inside the one it names, outermost first; registered ones only.
 
-    Wrong tasks and settings give none: whoever opens the session says what is wrong with them.
+    Wrong tasks and settings give none: opening the session reports what is wrong with them.
     """
     names: list[str] = []
     try:

@@ -1,4 +1,4 @@
-"""Play episodes by an environment's own scripted policies, or by nonsense, and note what was shown."""
+"""Plays episodes with an environment's own scripted policies, or with nonsense, and records what was shown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WRONG_VALUES: tuple[Any, ...] = (None, -1, "\0 nonsense \N{SNOWMAN}", "\ud800", 
 
 @dataclass(slots=True)
 class Episode:
-    """What one scripted episode showed."""
+    """The record of one scripted episode."""
 
     reward: float = 0.0
     observations: list[str] = field(default_factory=list)
@@ -27,11 +27,11 @@ class Episode:
     leaked: list[str] = field(default_factory=list)
     """Secrets found among them."""
     malformed: list[str] = field(default_factory=list)
-    """Messages that no chat template could render or no service could send."""
+    """Messages that no chat template can render or no service can send."""
 
 
 def to_action(message: Message) -> Action:
-    """Return the action an assistant message stands for."""
+    """Return the action of an assistant message."""
     calls = tuple(
         ToolCall(
             str(call.get("id", tool_call_id(i))),
@@ -44,7 +44,7 @@ def to_action(message: Message) -> Action:
 
 
 async def play(task: Task, config: dict[str, Any], expert: bool, rng: random.Random) -> Episode:
-    """Play a task by the oracle or the random policy. Raises `NotImplementedError` where there is none."""
+    """Play a task with the oracle or the random policy. Raises `NotImplementedError` without one."""
     host = EnvHost()
     session = await host.open(task, config)
     env: Env = session.env
@@ -71,14 +71,14 @@ async def play(task: Task, config: dict[str, Any], expert: bool, rng: random.Ran
 
 
 async def blunder(task: Task, config: dict[str, Any]) -> tuple[int, list[str]]:
-    """Take every kind of nonsense action once, each in a session of its own.
+    """Take every kind of nonsense action once, each in its own session.
 
-    Return how many there were and what went wrong: an error instead of an answer, or a full reward.
+    Return their number and what went wrong: an error instead of an answer, or a full reward.
     """
     wrong: list[str] = []
     host = EnvHost()
     session = await host.open(task, config)
-    # An adapter's tools are somebody else's, and calling them at random may do something out there.
+    # An adapter's tools belong to others, and random calls may have effects outside.
     foreign = getattr(session.env, "oracle_optional", False)
     actions = list(nonsense([] if foreign else session.env.tools))
     await host.close_all()
@@ -121,7 +121,7 @@ def what_is_malformed(message: Message) -> str:
     if not isinstance(message.get("content"), str):
         return f"content must be a text, got {message.get('content')!r:.60}"
     try:
-        # Not by its escapes: a tokenizer takes no half of a surrogate pair.
+        # Not as escapes: a tokenizer refuses half of a surrogate pair.
         json.dumps(message, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
         return str(error)

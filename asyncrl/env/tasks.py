@@ -15,7 +15,7 @@ KEYS = {"id", "seed", "split", "data"}
 def read_task_file(path: str | Path, env: str) -> list[Task]:
     """Read a task file for `env`.
 
-    Each line is `{"id": ..., "seed": ..., "split": ..., "data": {...}}`; only `id` must be there.
+    Each line is `{"id": ..., "seed": ..., "split": ..., "data": {...}}`; only `id` is required.
     Raises `ConfigError` when the file cannot be read, `InputError` naming file and line when one is broken.
     """
     try:

@@ -1,4 +1,4 @@
-"""The form in which chat templates take tools, and what is wrong with those that have another.
+"""The form of tools that chat templates accept, and what is wrong with other forms.
 
 A tool is `{"type": "function", "function": {"name", "description", "parameters"}}`; the last two may be left out.
 `parameters` is the JSON schema of an object.
@@ -36,7 +36,7 @@ def check_function(name: Any, description: Any, where: str) -> None:
 
 
 def check_parameters(schema: Any, where: str) -> None:
-    """Raise `ValueError` for what is no JSON schema of an object; None, for a tool without arguments, is fine."""
+    """Raise `ValueError` unless this is the JSON schema of an object, or None for a tool without arguments."""
     if schema is None:
         return
     if not isinstance(schema, dict):

@@ -13,11 +13,11 @@ WALL = 2
 HIGHLIGHT = re.compile(r"\x1b\[\d*(?:;\d+)*m(.*?)\x1b\[0m", re.DOTALL)
 
 TextOf = Callable[[Any, Any], str]
-"""From the environment and its observation to what the model reads."""
+"""A function from the environment and its observation to the text for the model."""
 
 
 def minigrid_text(env: Any, observation: Any) -> str:
-    """Say the mission, the objects in view and how far the walls are, from where the agent stands.
+    """Describe the mission, the objects in view and the distance of the walls, as seen by the agent.
 
     The view is MiniGrid's egocentric one, [columns, rows, 3], the agent in the middle of the last row.
     """
@@ -45,7 +45,7 @@ def minigrid_text(env: Any, observation: Any) -> str:
 
 
 def ansi_text(env: Any, observation: Any) -> str:
-    """Return the environment's own text rendering, a highlighted part in brackets."""
+    """Return the environment's own text rendering, with highlighted parts in brackets."""
     return HIGHLIGHT.sub(r"[\1]", str(env.render())).strip()
 
 

@@ -1,4 +1,4 @@
-"""Gymnasium environments with a discrete action space, MiniGrid and BabyAI among them, played by words."""
+"""Gymnasium environments with a discrete action space, MiniGrid and BabyAI included, played with words."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ NAMES = {
 """Names of the actions, in order, by the beginning of the environment's id."""
 REWARDS = ("success", "env")
 TRIES, STRIDE, SEEDS = 16, 1_000_003, 2**31
-"""Starts looked at for one of the task's split, and how their seeds follow from the task's."""
+"""Starts tried to find one of the task's split, and the step between their seeds."""
 MAX_TURNS = 64
-"""Where neither the environment nor the recipe sets a limit."""
+"""Used if neither the environment nor the recipe sets a limit."""
 
 
 class Gymnasium(AdapterEnv):
-    """Play a Gymnasium, MiniGrid or BabyAI environment by words.
+    """Play a Gymnasium, MiniGrid or BabyAI environment with words.
 
     `id` names it, or `module:id` where a module registers it; `make` are arguments. `actions` are words for the
     actions 0, 1, ... (default: the environment's own names, or the numbers). `text` is "minigrid", "ansi",
     "observation", "auto", or the import path of a function (env, observation) -> text. `reward` is "env" (the
     environment's own) or "success" (1 at the end of an episode that terminates with a return above `success_above`,
-    else 0). `max_turns` = 0 takes the environment's own limit. Of all starts, half belong to each split, by their
-    checksum, as far as there are different ones.
+    else 0). `max_turns` = 0 takes the environment's own limit. Half of all different starts belong to each split, by
+    their checksum.
     """
 
     library: ClassVar[str] = "gymnasium"
@@ -71,7 +71,7 @@ class Gymnasium(AdapterEnv):
         return [{"role": "user", "content": f"{rules}\n{self.opening}"}]
 
     def step(self, action: Action) -> Step:
-        """Take the action named; anything else costs the turn and moves nothing."""
+        """Take the named action; anything else costs the turn without a move."""
         self.turn += 1
         word = " ".join(action.content.lower().split())
         if word not in self.actions:
@@ -82,7 +82,7 @@ class Gymnasium(AdapterEnv):
         return self._answer(float(reward), bool(terminated), bool(truncated))
 
     def close(self) -> None:
-        """Free what the library holds."""
+        """Free the library's resources."""
         self.env.close()
 
     def oracle(self, messages: list[Message]) -> Message:
@@ -103,7 +103,7 @@ class Gymnasium(AdapterEnv):
         return f"{self.opening}\n{world.pprint_grid() if hasattr(world, 'pprint_grid') else ''}"
 
     def _draw(self) -> None:
-        """Reset to a start of the task's split; one that has a single start is the same in both splits."""
+        """Reset to a start of the task's split; an environment with a single start is the same in both splits."""
         for attempt in range(TRIES):
             self.observation, _ = self.env.reset(seed=(self.task.seed + attempt * STRIDE) % SEEDS)
             self.opening = self.text_of(self.env, self.observation)
@@ -136,7 +136,7 @@ class Gymnasium(AdapterEnv):
         library = self.load()
         if id.startswith(("MiniGrid", "BabyAI")):
             self.load("minigrid")
-            # It prints every layout it rejects; a name in its module hides the builtin.
+            # It prints every layout it rejects; a name in its module shadows the builtin.
             vars(self.load("minigrid.envs.babyai.core.roomgrid_level"))["print"] = lambda *what: None
         if ":" in id:
             module, _, id = id.rpartition(":")

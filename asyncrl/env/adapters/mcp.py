@@ -1,4 +1,4 @@
-"""Tools of MCP servers: the model calls them until it answers, and a function of the user's scores the episode."""
+"""Tools of MCP servers: the model calls them until it answers, and a user's function scores the episode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CUT = "\n[...]"
 
 @dataclass(slots=True)
 class McpEpisode:
-    """What a reward function is given when an episode is over."""
+    """The finished episode, as a reward function gets it."""
 
     task: Task
     messages: list[Message]
@@ -28,7 +28,7 @@ class McpEpisode:
     answer: str | None
     """The turn without tool calls that ended it; None when the turns ran out."""
     call: Callable[..., Any] = field(repr=False)
-    """`await call(name, arguments)` asks a tool for the final state; returns the text a model would see."""
+    """`await call(name, arguments)` calls a tool on the final state and returns the text a model would see."""
 
 
 class McpTools(AdapterEnv):
@@ -97,7 +97,7 @@ class McpTools(AdapterEnv):
         return list(self.messages)
 
     async def step(self, action: Action) -> Step:
-        """Make the calls at once; a turn without calls is the answer and ends the episode."""
+        """Make the calls concurrently; a turn without calls is the answer and ends the episode."""
         self.turn += 1
         self.messages.append(assistant_message(action))
         malformed = float(len(action.parse_errors))
@@ -140,6 +140,6 @@ class McpTools(AdapterEnv):
 
 
 def _text(result: Any) -> str:
-    """What a model is shown of a tool's result; what is no text is named only."""
+    """Return a tool's result as the model sees it; content other than text is only named."""
     parts = [block.text if block.type == "text" else f"[{block.type}]" for block in result.content]
     return "\n".join(parts) or str(result.structured_content or "")

@@ -36,7 +36,7 @@ class McpLink:
     async def open(self) -> None:
         """Connect and list the tools. Raises `ConfigError` for a wrong target, `InfrastructureError` otherwise."""
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # The library's contexts must be left by the task that entered them; steps come from other tasks.
+        # The library's contexts must be exited by the task that entered them; steps come from other tasks.
         self._holder = asyncio.create_task(self._hold(ready))
         await ready
 
@@ -57,7 +57,7 @@ class McpLink:
             raise InfrastructureError(f"MCP server of tool {name!r} is gone: {error!r}") from error
 
     async def close(self) -> None:
-        """Leave every connection; processes that were started end."""
+        """Close every connection and end the processes that were started."""
         if self._holder is not None:
             self._stop.set()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -123,7 +123,7 @@ async def _with_token(stack: AsyncExitStack, name: str, target: Mapping[str, Any
 
 
 def _first(error: BaseException) -> BaseException:
-    """The first error inside nested groups."""
+    """Return the first error inside nested groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

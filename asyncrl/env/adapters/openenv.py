@@ -15,7 +15,7 @@ from asyncrl.import_path import load_object
 from asyncrl.types import Message, Task
 
 TEXT_FIELDS = ("text", "prompt", "message", "content", "observation", "output", "echoed_message")
-"""Fields of an observation tried, in order, for what the model is shown."""
+"""Fields of an observation that are tried, in order, for the text shown to the model."""
 JSON_ACTION = "json"
 
 
@@ -25,8 +25,8 @@ class OpenEnv(AdapterEnv):
     The server is at `url`. A turn becomes the action {`action_field`: text} with the fields of `action` added; with
     `action_field` = "json" the turn itself is the action as JSON; `to_action` is the import path of a function from
     `Action` to the fields where neither fits. `tools` = true asks the server for its tools and makes the model's
-    calls one after the other. An observation is shown by its field `text_field`; without one by the first text
-    field known, else as JSON. `reset` and the task's data are sent with every reset, beside the seed. `token_env`
+    calls one after the other. Of an observation, the field `text_field` is shown; without one the first known text
+    field, or else JSON. `reset` and the task's data are sent with every reset, together with the seed. `token_env`
     names an environment variable with a bearer token. Success is a return of at least `success_at`.
     """
 
@@ -74,7 +74,7 @@ class OpenEnv(AdapterEnv):
         return [{"role": "user", "content": self._text(first.get("observation"))}]
 
     async def step(self, action: Action) -> Step:
-        """Send the action; one that the server does not take costs the turn and is told to the model."""
+        """Send the action; one that the server refuses costs the turn and is reported to the model."""
         self.turn += 1
         if self.ask_tools and (action.tool_calls or action.parse_errors):
             return await self._use_tools(action)
@@ -151,7 +151,7 @@ class OpenEnv(AdapterEnv):
 
 
 def _result_text(result: Any) -> str:
-    """What a model is shown of a tool's result: its text, or JSON."""
+    """Return a tool's result as the model sees it: its text, or JSON."""
     if isinstance(result, dict):
         for name in ("message", "data"):
             if isinstance(result.get(name), str):

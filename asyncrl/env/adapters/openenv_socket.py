@@ -17,7 +17,7 @@ CLOSE_TIMEOUT_S = 2.0
 
 
 class InvalidAction(Exception):
-    """The server says that an action is not of the form it takes (VALIDATION_ERROR)."""
+    """The server refuses the form of an action (VALIDATION_ERROR)."""
 
 
 class OpenEnvSocket:
@@ -56,7 +56,7 @@ class OpenEnvSocket:
         errors = need("websockets.exceptions", EXTRA)
         try:
             async with asyncio.timeout(self.timeout_s):
-                # A full server says so and closes before anything is asked: then what it said is read.
+                # A full server says so and closes before any request, so its message is read here.
                 with contextlib.suppress(errors.ConnectionClosed):
                     await self._socket.send(json.dumps({"type": kind, "data": data}))
                 answer = json.loads(await self._socket.recv())
@@ -71,7 +71,7 @@ class OpenEnvSocket:
         return self._data(answer)
 
     async def close(self) -> None:
-        """Say so and close the socket; a server that is gone already is fine."""
+        """Send the end and close the socket; the server may be gone already."""
         if self._socket is not None:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
@@ -104,7 +104,7 @@ def socket_url(url: str) -> str:
 
 
 def _problems(errors: Any) -> list[str]:
-    """What pydantic found wrong with an action: field and reason."""
+    """Return what pydantic found wrong with an action: field and reason."""
     found = errors if isinstance(errors, list) else []
     return [f"{'.'.join(map(str, e.get('loc') or ()))}: {e.get('msg')}" for e in found if isinstance(e, dict)]
 

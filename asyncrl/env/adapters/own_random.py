@@ -13,9 +13,9 @@ import numpy as np
 class OwnRandom:
     """A context in which the global generators of `random` and NumPy continue an environment's own sequence.
 
-    Libraries that draw from the global generators would otherwise disturb each other's episodes. One context is
-    entered at a time in a process; whoever draws from the global generators in another thread meanwhile sees an
-    environment's sequence.
+    Libraries that draw from the global generators would otherwise disturb each other's episodes. Only one context is
+    active at a time in a process; other threads that draw from the global generators meanwhile see an environment's
+    sequence.
     """
 
     _lock = threading.Lock()

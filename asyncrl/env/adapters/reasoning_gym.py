@@ -12,7 +12,7 @@ from asyncrl.types import Message, Task
 
 FORMATS = ("tagged", "plain")
 TRIES = 64
-"""Entries looked at for one that belongs to the task's split."""
+"""Entries tried to find one of the task's split."""
 SEEDS = 2**31
 EVALUATING = frozenset(
     {
@@ -34,8 +34,8 @@ class ReasoningGym(AdapterEnv):
     """Answer a question of a reasoning-gym dataset.
 
     `dataset` names it; `settings` are its own, `size` and `seed` excepted. `answer` is "tagged" (the text inside
-    the last <answer>...</answer>) or "plain" (the whole turn). The reward is the scorer's, from 0 to 1. Of all
-    questions of a dataset, half belong to the train split and half to the held-out one, by their checksum.
+    the last <answer>...</answer>) or "plain" (the whole turn). The reward is the scorer's, from 0 to 1. Half of a
+    dataset's questions belong to the train split and half to the held-out one, by their checksum.
     """
 
     library: ClassVar[str] = "reasoning_gym"
@@ -80,7 +80,7 @@ class ReasoningGym(AdapterEnv):
         return self._say(self.entry["answer"])
 
     def random_policy(self, messages: list[Message], rng: Any) -> Message:
-        """The answer to another question of the same dataset."""
+        """Return the answer to another question of the same dataset."""
         other = self.dataset[(self.index + 1 + rng.randrange(TRIES)) % len(self.dataset)]
         return self._say(other["answer"])
 
@@ -98,7 +98,7 @@ class ReasoningGym(AdapterEnv):
         if name == "composite":
             specs = settings.pop("datasets", [])
             settings["datasets"] = [library.composite.DatasetSpec(**spec) for spec in specs]
-        # Datasets seed entry i by seed + i: the seeds of tasks stand far enough apart to share none.
+        # Datasets seed entry i with seed + i: the seeds of tasks are far enough apart to share none.
         seed = self.task.seed * 2 * TRIES % SEEDS
         try:
             return library.create_dataset(name, size=2 * TRIES, seed=seed, **settings)
@@ -120,7 +120,7 @@ class ReasoningGym(AdapterEnv):
         try:
             return min(max(float(self.dataset.score_answer(answer=text, entry=self.entry)), 0.0), 1.0)
         except Exception:
-            # The dataset's own answers score without error, so what raises is this answer.
+            # The dataset's own answers score without error, so this answer is the cause of an exception.
             return 0.0
 
     def _say(self, answer: str | None) -> Message:

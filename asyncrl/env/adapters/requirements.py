@@ -1,4 +1,4 @@
-"""What an adapter needs before it can be used, and how to say so."""
+"""What an adapter needs before it can be used, and the message that says so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asyncrl.errors import ConfigError
 
 
 class AdapterEnv(Env):
-    """Base of the adapters: an environment that another library or another server plays.
+    """Base of the adapters: an environment of another library or another server.
 
     `library` is the module it imports and `extra` the asyncrl extra that installs it, both empty where none is
     needed; `required` are the settings without which it cannot start.
@@ -22,7 +22,7 @@ class AdapterEnv(Env):
     extra: ClassVar[str] = ""
     required: ClassVar[tuple[str, ...]] = ()
     oracle_optional: ClassVar[bool] = True
-    """`asyncrl env check` does not hold a missing oracle against it."""
+    """`asyncrl env check` accepts a missing oracle."""
 
     @classmethod
     def load(cls, module: str = "") -> ModuleType:
@@ -31,7 +31,7 @@ class AdapterEnv(Env):
 
     @classmethod
     def missing(cls) -> str:
-        """Return what keeps the environment from starting without any setting, or an empty text."""
+        """Return what prevents the environment from starting without settings, or an empty text."""
         if cls.library and importlib.util.find_spec(cls.library) is None:
             return f"pip install 'asyncrl[{cls.extra}]'"
         return f"settings: {', '.join(cls.required)}" if cls.required else ""

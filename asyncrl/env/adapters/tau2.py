@@ -25,14 +25,14 @@ from asyncrl.types import Message, Task
 
 
 class Tau2(AdapterEnv):
-    """Serve a simulated user by tools, in a domain of tau2's shape.
+    """Serve a simulated user with tools, in a domain of tau2's shape.
 
     `domain` is the import path of the domain, an object or what makes one. It has `get_tasks()`,
     `get_environment()` with tau2's `get_policy`, `get_tools` (each with `openai_schema`), `use_tool`, `get_db_hash`
     and, where tasks have an `initial_state`, `set_state`; `get_user(task, environment)` returns the simulated user,
-    whose `respond(messages)`, plain or async, returns what it says, ###STOP### in it to end; or None, where the
+    whose `respond(messages)`, plain or async, returns its message, with ###STOP### in it to end; or None, if the
     agent works alone and its first turn without calls is the last. The reward is `get_reward(task, environment,
-    messages)`, or tau2's rule on the golden actions where there is none.
+    messages)`, or without one tau2's rule on the golden actions.
     """
 
     required: ClassVar[tuple[str, ...]] = ("domain",)
@@ -58,7 +58,7 @@ class Tau2(AdapterEnv):
             yield Task(f"{split}-{task_id}", env, seed=index, split=split, data={"task_id": task_id})
 
     def reset(self) -> list[Message]:
-        """Give the policy and what the user says first, or the task's ticket where there is no user."""
+        """Return the policy and the user's first message, or the task's ticket without a user."""
         self.tools = [_schema(tool) for tool in self.environment.get_tools()]  # type: ignore[misc]
         self.names = [tool["function"]["name"] for tool in self.tools]
         first = str(part(self.problem, "ticket") or "") if self.user is None else self._hear()
@@ -69,7 +69,7 @@ class Tau2(AdapterEnv):
         return list(self.messages)
 
     def step(self, action: Action) -> Step:
-        """Make the calls in order, as the state asks for; a turn without calls goes to the user."""
+        """Make the calls in order, since they change one state; a turn without calls goes to the user."""
         self.turn += 1
         self.messages.append(assistant_message(action))
         malformed = float(len(action.parse_errors))
@@ -85,7 +85,8 @@ class Tau2(AdapterEnv):
         return self._go_on([{"role": "user", "content": said}], malformed)
 
     def oracle(self, messages: list[Message]) -> Message:
-        """Make the golden calls, then say what is to be said. Raises `NotImplementedError` where none are given."""
+        """Make the golden calls, then communicate the required information. Raises `NotImplementedError` without
+        golden calls."""
         actions = [a for a in golden_actions(self.problem) if part(a, "requestor") != "user"]
         info = part(part(self.problem, "evaluation_criteria"), "communicate_info") or []
         if not actions and not info:
@@ -107,7 +108,7 @@ class Tau2(AdapterEnv):
             try:
                 text = as_text(self.environment.use_tool(call.name, **call.arguments))
             except Exception as error:
-                # As in tau2, whatever a tool raises is an answer to the agent.
+                # As in tau2, a tool's exception is an answer to the agent.
                 text = f"error: {error}"
         return {"role": "tool", "name": call.name, "tool_call_id": call.id, "content": text}
 
@@ -125,7 +126,7 @@ class Tau2(AdapterEnv):
 
 
 def _schema(tool: Any) -> dict[str, Any]:
-    """A tool in the form chat templates take, from tau2's `openai_schema` or from a plain schema."""
+    """Return a tool in the form chat templates accept, from tau2's `openai_schema` or a plain schema."""
     if isinstance(tool, dict):
         return tool
     schema = part(tool, "openai_schema")

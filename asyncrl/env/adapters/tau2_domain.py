@@ -1,4 +1,4 @@
-"""What a tau2-style domain is taken to be, by the names its parts have there; no package is imported."""
+"""The interface of a tau2-style domain, by the names its parts have there; no package is imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from asyncrl.import_path import load_object
 from asyncrl.types import Message
 
 STOPS = ("###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###")
-"""With one of these in its reply the user ends the conversation."""
+"""Any of these in its reply means that the user ends the conversation."""
 NEEDED = ("get_tasks", "get_environment", "get_user")
 SPLITS = {"train": "train", "heldout": "test"}
 """Our names of the splits, and those of `get_tasks_split`."""
@@ -32,7 +32,7 @@ def load_domain(path: str) -> Any:
 
 
 def tasks_of(domain: Any, split: str) -> Iterator[Any]:
-    """Yield a split's tasks: as `get_tasks_split` says, else even ones for train and odd ones held out."""
+    """Yield a split's tasks: those of `get_tasks_split`, or else even ones for train and odd ones for held-out."""
     tasks = list(domain.get_tasks())
     if not hasattr(domain, "get_tasks_split"):
         yield from tasks[1 if split == "heldout" else 0 :: 2]
@@ -50,7 +50,7 @@ def find_task(domain: Any, task_id: str) -> Any:
 
 
 def open_environment(domain: Any, task: Any) -> Any:
-    """Return a fresh environment in the state that the task starts from."""
+    """Return a new environment in the initial state of the task."""
     environment = domain.get_environment()
     start = part(task, "initial_state")
     if start is not None:
@@ -72,8 +72,8 @@ def reward_of(
 ) -> tuple[float, dict[str, float]]:
     """Return reward and components: the domain's own `get_reward`, else tau2's rule.
 
-    That rule: 1 when the database has the hash that the golden actions give a fresh one, and everything in
-    `evaluation_criteria.communicate_info` was said by the agent; else 0.
+    That rule: 1 if the database has the hash that the golden actions produce in a new one, and the agent said
+    everything in `evaluation_criteria.communicate_info`; else 0.
     """
     if hasattr(domain, "get_reward"):
         reward = run(domain.get_reward(task, environment, messages))
@@ -94,12 +94,12 @@ def reward_of(
 
 
 def part(owner: Any, name: str) -> Any:
-    """An attribute or key, None where there is none."""
+    """Return an attribute or key, None without one."""
     return owner.get(name) if isinstance(owner, dict) else getattr(owner, name, None)
 
 
 def run(result: Any) -> Any:
-    """Wait for what a coroutine function of a domain returned; other results pass. Not on an event loop."""
+    """Return the result of a domain's function, run to its end if it is a coroutine. Not for use on an event loop."""
 
     async def wait() -> Any:
         return await result
@@ -108,7 +108,7 @@ def run(result: Any) -> Any:
 
 
 def as_text(result: Any) -> str:
-    """What a model is shown of a tool's result: text as it is, else JSON."""
+    """Return a tool's result as the model sees it: text unchanged, anything else as JSON."""
     if isinstance(result, str):
         return result
     return json.dumps(result, default=lambda v: v.model_dump() if hasattr(v, "model_dump") else str(v))

@@ -15,15 +15,15 @@ from asyncrl.import_path import load_object
 from asyncrl.types import Message, Task
 
 Opponent = Callable[[str, random.Random], str]
-"""From what a player was shown since its last move, and a generator of its own, to its move."""
+"""A function from what a player was shown since its last move, and its own generator, to its move."""
 
 MOVE = re.compile(r"\[[^\[\]\n]{1,40}\]")
 MAX_MOVES = 1000
-"""Of other players between two of ours."""
+"""Moves of other players between two of ours."""
 
 
 def listed(shown: str, rng: random.Random) -> str:
-    """Return a random one of the bracketed moves in the last part that shows any. Raises `EnvironmentFailure`."""
+    """Return a random bracketed move of the last part that shows any. Raises `EnvironmentFailure`."""
     for part in reversed(shown.split("\n\n")):
         if moves := [m for m in MOVE.findall(part) if not m.startswith("[Player")]:
             return rng.choice(moves)
@@ -35,10 +35,10 @@ def listed(shown: str, rng: random.Random) -> str:
 class TextArena(AdapterEnv):
     """Play a TextArena game, alone or against scripted players.
 
-    `id` names it; `make` are arguments. We play seat `player` of `players`, or with `player` = -1 the seat that
-    follows from the task's seed. The others are played by `opponent`: "listed" (random among the bracketed moves
-    that the game lists), or the import path of a function (shown, rng) -> move. A turn without brackets is put in
-    brackets. The reward is the game's own for our seat; success is a reward of at least 1.
+    `id` names it; `make` are arguments. We play seat `player` of `players`, or with `player` = -1 a seat derived from
+    the task's seed. The others are played by `opponent`: "listed" (random among the bracketed moves that the game
+    lists), or the import path of a function (shown, rng) -> move. A turn without brackets is put in brackets. The
+    reward is the game's own for our seat; success is a reward of at least 1.
     """
 
     library: ClassVar[str] = "textarena"
@@ -96,7 +96,7 @@ class TextArena(AdapterEnv):
         )
 
     def random_policy(self, messages: list[Message], rng: Any) -> Message:
-        """A move that the game lists. Raises `NotImplementedError` where none is seen."""
+        """Return a move that the game lists. Raises `NotImplementedError` if it lists none."""
         for message in reversed(messages):
             try:
                 return {"role": "assistant", "content": listed(str(message["content"]), rng)}
@@ -117,7 +117,7 @@ class TextArena(AdapterEnv):
         raise EnvironmentFailure(f"the other players made {MAX_MOVES} moves and it was never our turn")
 
     def _shown(self, seat: int | None = None) -> str:
-        """What a player is told since its last move, its own moves left out."""
+        """Return what a player was told since its last move, without its own moves."""
         _, seen = self.game.get_observation()
         seat = self.player if seat is None else seat
         names = self.game.state.role_mapping
@@ -135,5 +135,5 @@ class TextArena(AdapterEnv):
         if f"{id}-raw" not in known:
             raise ValueError(f"id: unknown game {id!r}; see `textarena.envs.registration.ENV_REGISTRY`")
         with self.random:
-            # Without wrappers: they repeat what was shown before, and the conversation holds that already.
+            # Without wrappers: they repeat what was shown before, which the conversation already contains.
             return library.make(f"{id}-raw", **arguments)

@@ -25,18 +25,18 @@ SUFFIXES = (".z8", ".ulx")
 
 
 class TextWorld(AdapterEnv):
-    """Play a TextWorld game, made from the seed or one of your own.
+    """Play a TextWorld game, made from the seed or one of the user's own.
 
     It has `rooms`, `objects` and a quest of `quest_length` commands, or is one of the games in folder `games`.
-    `commands` = true lists the commands that can be given. Made games are kept in folder `cache`. The reward is the
-    score gained by a turn as a share of the game's highest. `max_turns` = 0 allows three times the quest's length,
-    and two more; 50 with games of the user's own.
+    `commands` = true lists the possible commands. Made games are cached in folder `cache`. The reward is the score
+    gained by a turn as a share of the game's highest. `max_turns` = 0 allows three times the quest's length plus two;
+    50 with the user's own games.
     """
 
     library: ClassVar[str] = "textworld"
     extra: ClassVar[str] = "textworld"
     check_tasks: ClassVar[int] = 4
-    """Tasks that `asyncrl env check` looks at where it is not told: making a game takes seconds."""
+    """Tasks that `asyncrl env check` plays by default: making a game takes seconds."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class TextWorld(AdapterEnv):
         self.commands = commands
         wanted = ("admissible_commands", "policy_commands", "won", "lost", "objective", "score", "max_score")
         infos = dict.fromkeys((*wanted, "feedback", "description", "inventory"), True)
-        # Its interpreter says of every game but the classics that it cannot count the score; TextWorld counts.
+        # Its interpreter warns for every game but the classics that it cannot count the score; TextWorld counts it.
         warnings.filterwarnings("ignore", category=self.load("jericho.jericho").UnsupportedGameWarning)
         self.game = library.start(str(file), library.EnvInfos(**infos))
         self.state = self.game.reset()
@@ -112,7 +112,7 @@ class TextWorld(AdapterEnv):
         self.game.close()
 
     def oracle(self, messages: list[Message]) -> Message:
-        """The next command of the game's own solution. Raises `NotImplementedError` where it has none."""
+        """Return the next command of the game's own solution. Raises `NotImplementedError` without one."""
         if not self.state.policy_commands:
             raise NotImplementedError
         return {"role": "assistant", "content": self.state.policy_commands[0]}
@@ -134,6 +134,6 @@ class TextWorld(AdapterEnv):
 
 
 def _is_meta(command: str) -> bool:
-    """Whether a sentence of a command is for the interpreter."""
+    """Return whether a sentence of a command is meant for the interpreter."""
     sentences = [sentence.split() for sentence in SENTENCE.split(command.lower())]
     return any(words[0] in META for words in sentences if words)

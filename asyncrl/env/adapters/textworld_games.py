@@ -21,14 +21,14 @@ _each: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
 @dataclass(frozen=True, slots=True)
 class GameSize:
-    """What a made game is like: rooms, objects beside the quest's, and commands the quest takes."""
+    """The size of a made game: rooms, objects besides the quest's, and commands of the quest."""
 
     rooms: int
     objects: int
     quest_length: int
 
     def check(self) -> None:
-        """Raise `ValueError` naming what is out of bounds."""
+        """Raise `ValueError` naming the value that is out of range."""
         for name, value, most in (
             ("rooms", self.rooms, 20),
             ("objects", self.objects, 20),
@@ -39,7 +39,7 @@ class GameSize:
 
 
 def game_file(size: GameSize, seed: int, cache: Path) -> Path:
-    """Return the game of a seed, made and compiled unless the cache has it (2 s if small, 12 s if large)."""
+    """Return the game of a seed, made and compiled unless it is in the cache (2 s if small, 12 s if large)."""
     library = need("textworld", EXTRA)
     described = json.dumps([library.__version__, asdict(size), seed])
     path = cache / f"{hashlib.sha256(described.encode()).hexdigest()[:24]}.z8"
@@ -48,7 +48,7 @@ def game_file(size: GameSize, seed: int, cache: Path) -> Path:
             cache.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=cache) as folder:
                 _make(library, size, seed, Path(folder) / path.name)
-                # The compiled game comes last: who finds it finds its description too.
+                # The compiled game is written last: whoever finds it also finds its description.
                 for suffix in (".json", ".z8"):
                     os.replace(Path(folder) / f"{path.stem}{suffix}", path.with_suffix(suffix))
     return path
@@ -61,7 +61,7 @@ def _make(library: Any, size: GameSize, seed: int, path: Path) -> None:
     options.chaining.min_length = options.chaining.max_length = size.quest_length
     options.chaining.max_depth = size.quest_length
     generator = need("textworld.generator", EXTRA)
-    # The generator shares its knowledge base between threads; the compiler is a process.
+    # The generator's knowledge base is shared between threads; the compiler is a process.
     with _making:
         game = generator.make_game(options)
     generator.compile_game(game, options)

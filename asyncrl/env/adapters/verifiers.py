@@ -1,4 +1,4 @@
-"""Environments of the verifiers library: its datasets, its replies and its rubrics, with our policy's turns."""
+"""Environments of the verifiers library: its datasets, replies and rubrics, with our policy's turns."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ TURN_LIMIT = "max_turns_reached"
 class Verifiers(AdapterEnv):
     """Play an environment of the verifiers library.
 
-    It is what `verifiers.load_environment(id, **args)` returns, a `MultiTurnEnv` or one of its kinds. Tasks are the
+    It is what `verifiers.load_environment(id, **args)` returns, a `MultiTurnEnv` or a subclass. Tasks are the
     rows of its dataset and evaluation dataset. The reward is its rubric's, given with the last turn; metrics become
     components; success is a reward of at least `success_at`. An environment is loaded once in a process and shared
-    by its episodes. `max_turns` = 0 takes the environment's own limit, or 16 where it has none.
+    by its episodes. `max_turns` = 0 takes the environment's own limit, or 16 without one.
     """
 
     library: ClassVar[str] = "verifiers"
@@ -71,14 +71,14 @@ class Verifiers(AdapterEnv):
         return _plain(self.shown)
 
     async def step(self, action: Action) -> Step:
-        """Add the turn, let the environment answer, and score the episode when it says that it is over."""
+        """Add the turn, let the environment answer, and score the episode when the environment ends it."""
         self.turn += 1
         said = assistant_message(action, arguments_as_text=True)
         try:
             await self._add(said)
             malformed = action.error_messages()
             if malformed and not action.tool_calls:
-                # The library would take a turn without calls for the last one.
+                # The library would treat a turn without calls as the last one.
                 if self.turn >= self.max_turns:
                     return await self._finish(truncated=True)
                 return self._go_on([*self.shown, said], malformed)
@@ -99,7 +99,7 @@ class Verifiers(AdapterEnv):
         return self._go_on(before, [*shown[len(before) :], *malformed])
 
     async def close(self) -> None:
-        """Let the environment free what the episode holds."""
+        """Let the environment free the episode's resources."""
         if self.state is not None and not self.state["is_completed"]:
             await self.env._cleanup(self.state)
 
@@ -122,7 +122,7 @@ class Verifiers(AdapterEnv):
         await self.env.add_trajectory_step(self.state, step)
 
     async def _cut_short(self) -> bool:
-        """Whether nothing but the limit of turns ended an episode of several turns."""
+        """Return whether only the turn limit ended an episode of several turns."""
         if self.state.get("stop_condition") != TURN_LIMIT or self.env.max_turns <= 1:
             return False
         others = [c for c in self.env._stop_conditions if c.__name__ != TURN_LIMIT]
@@ -150,7 +150,7 @@ class Verifiers(AdapterEnv):
 
 
 def _plain(messages: list[Message]) -> list[Message]:
-    """The messages as a chat template takes them: content is text."""
+    """Return the messages in the form chat templates accept: content is text."""
     plain = []
     for message in messages:
         content = message.get("content")

@@ -1,4 +1,4 @@
-"""Loads verifiers environments, once a process, without letting the library take over the process."""
+"""Loads verifiers environments, once per process, without letting the library take over the process."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def load_environment(id: str, arguments: dict[str, Any]) -> Any:
 @functools.cache
 def _load(id: str, arguments: str) -> Any:
     library = need("verifiers", EXTRA)
-    # It sets signal handlers for every environment made: that fails off the main thread, and on it a service
-    # would no longer drain.
+    # It sets signal handlers for every environment: that fails outside the main thread, and in it a service would no
+    # longer drain.
     inert = SimpleNamespace(**vars(signal))
     inert.signal = lambda number, handler: None
     vars(need("verifiers.envs.environment", EXTRA))["signal"] = inert
@@ -52,7 +52,7 @@ def _load(id: str, arguments: str) -> Any:
 
 
 def rows(made: Any, split: str) -> list[int]:
-    """Return the dataset rows of a split; where there is one dataset, even rows are train and odd ones held out."""
+    """Return the dataset rows of a split; with only one dataset, even rows are train and odd ones held out."""
     made.build_eval_dataset()
     if made.eval_dataset is None:
         return list(range(1 if split == "heldout" else 0, len(made.get_dataset()), 2))
@@ -65,7 +65,7 @@ def rows(made: Any, split: str) -> list[int]:
 
 
 def row(made: Any, split: str, index: int) -> dict[str, Any]:
-    """Return one row as the library takes it. Raises `ConfigError` for an index outside the dataset."""
+    """Return one row in the library's form. Raises `ConfigError` for an index outside the dataset."""
     made.build_eval_dataset()
     held_out = split == "heldout" and made.eval_dataset is not None
     dataset = made.eval_dataset if held_out else made.get_dataset()

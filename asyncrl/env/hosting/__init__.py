@@ -1,1 +1,1 @@
-"""Where sessions run and how their errors are sorted."""
+"""Where sessions run, and how their errors are classified."""

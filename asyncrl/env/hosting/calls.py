@@ -1,4 +1,4 @@
-"""Calls the methods of one environment wherever they may run, each under a deadline."""
+"""Calls the methods of one environment, each in the right place and under a deadline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from asyncrl.types import Task
 class EnvCalls:
     """One environment. Coroutine methods run on the event loop, plain ones in place or on the session's thread.
 
-    on_overrun: told +1 when a call on the thread has outlived its deadline, -1 when it returns after all.
+    on_overrun: called with +1 when a call on the thread exceeds its deadline, with -1 when it returns after all.
     """
 
     env: Env
@@ -34,10 +34,10 @@ class EnvCalls:
         }
         self._thread: SessionThread | None = None
         self._stuck = 0
-        """Calls that hold the thread past their deadline, or wait behind one that does."""
+        """Calls that occupy the thread past their deadline, or wait behind one that does."""
 
     async def construct(self, task: Task, config: dict[str, Any], timeout_s: float) -> None:
-        """Create the environment. Raises `InputError` when it refuses the configuration."""
+        """Create the environment. Raises `InputError` if it refuses the configuration."""
         threaded = self.env_class.blocking and "step" not in self._native
         try:
             self.env = await self._run(
@@ -53,7 +53,7 @@ class EnvCalls:
             raise sort_failure(self.name, "construction", error) from error
 
     async def call(self, what: str, timeout_s: float, *arguments: Any) -> Any:
-        """Call method `what`. Raises `DeadlineError`, or the `EpisodeError` that what it raised stands for."""
+        """Call method `what`. Raises `DeadlineError`, or its exception as an `EpisodeError`."""
         method = getattr(self.env, what)
         try:
             if what in self._native:
@@ -71,9 +71,9 @@ class EnvCalls:
             raise sort_failure(self.name, what, error) from error
 
     async def close(self, timeout_s: float) -> None:
-        """Call `close`, if the environment has one of its own, and let the thread end.
+        """Call `close`, if the environment defines one, and let the thread end.
 
-        Raises as `call` does; a thread that is stuck in an earlier call is not waited for: it closes when it is free.
+        Raises as `call` does. A thread that is stuck in an earlier call is not awaited: it closes when it is free.
         """
         try:
             if hasattr(self, "env") and self.env_class.close is not Env.close:

@@ -1,4 +1,4 @@
-"""Whose fault it is when an environment raises or returns nonsense."""
+"""Classifies exceptions and wrong results of an environment by whose fault they are."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ from asyncrl.errors import (
 from asyncrl.types import Message
 
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM, errno.EAGAIN, errno.EDQUOT})
-"""Error numbers of a machine that ran out of something."""
+"""Error numbers of a machine that has run out of a resource."""
 FRAMES = 4
-"""How many calls of an environment's traceback an error's message keeps, innermost ones."""
+"""Number of innermost calls of an environment's traceback that an error message keeps."""
 OWN_FOLDER = str(Path(__file__).parent)
 
 
 def sort_failure(name: str, what: str, error: BaseException) -> EpisodeError:
-    """Return the episode's error for what method `what` of environment `name` raised.
-
-    An `EpisodeError` says itself whose fault it was. A full sandbox or a machine out of memory, descriptors or
-    disk is infrastructure; everything else is the environment's own failure. The message ends with where in the
-    environment it was raised, since its process may be anywhere.
+    """Return the episode's error for an exception of method `what` of environment `name`.  An `EpisodeError` already
+    has its class. A full sandbox or a machine out of memory, descriptors or disk is infrastructure; everything else
+    is the environment's own failure. The message ends with the place in the environment that raised, since its
+    process may be anywhere.
     """
     if isinstance(error, EpisodeError):
         return error
@@ -46,7 +45,7 @@ def sort_failure(name: str, what: str, error: BaseException) -> EpisodeError:
 
 
 def _where(error: BaseException) -> str:
-    """The innermost calls of the environment's traceback, each on lines of its own."""
+    """Return the innermost calls of the environment's traceback, one per line."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -56,19 +55,20 @@ def _where(error: BaseException) -> str:
 
 
 def known_class(error: AsyncRLError) -> type[AsyncRLError]:
-    """The nearest class of `asyncrl.errors`: the one that other processes know."""
+    """Return the closest class of `asyncrl.errors`, which other processes know."""
     return next(kind for kind in type(error).__mro__ if kind.__module__ == AsyncRLError.__module__)
 
 
 def check_messages(messages: Any, what: str) -> list[Message]:
-    """Return the messages as a list, fit for a tokenizer. Raises `TypeError` unless each is a dict with a `role`."""
+    """Return the messages as a list that a tokenizer accepts. Raises `TypeError` unless each is a dict with a
+    `role`."""
     found = list(messages)
     for number, message in enumerate(found):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise TypeError(f"{what}: a message must be a dict with a role, got {str(message)[:200]}")
         content = message.get("content")
         if isinstance(content, str) and not content.isascii():
-            # Names of files and output of programs can hold lone surrogates, which nothing downstream takes.
+            # File names and program output can hold lone surrogates, which nothing downstream accepts.
             found[number] = message | {"content": content.encode("utf-8", "replace").decode()}
     return found
 
@@ -78,7 +78,7 @@ def check_step(step: Any) -> Step:
     if not isinstance(step, Step):
         raise TypeError(f"step must return a Step, got {type(step).__name__}")
     components = {str(name): _number(value, str(name)) for name, value in step.components.items()}
-    # What is not named here passes as it is.
+    # Fields that are not named here pass unchanged.
     return dataclasses.replace(
         step,
         messages=check_messages(step.messages, "step"),
@@ -98,7 +98,7 @@ def _number(value: Any, name: str) -> float:
     try:
         number = float(value)
     except OverflowError:
-        # An integer beyond every float.
+        # An integer larger than any float.
         number = math.inf
     # NaN fails the comparison too.
     if not -MAX_REWARD <= number <= MAX_REWARD:

@@ -1,4 +1,4 @@
-"""Places for sessions: how many there are at once, in all and by environment, and who gets the next."""
+"""Places for sessions: how many exist, in total and by environment, and who gets the next one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from asyncrl.errors import UnavailableError
 
 RETRY_AFTER_S = 1.0
 FORGET_S = 60.0
-"""For so long one who asked in vain keeps its place in the queue."""
+"""How long a caller that got no place keeps its position in the queue."""
 ALL = ""
 """Stands for all environments together."""
 
 
 class NoPlace(UnavailableError):
-    """Every place is taken. `stuck_s`: seconds since one of them last came free."""
+    """Every place is taken. `stuck_s`: seconds since a place was last freed."""
 
     def __init__(self, message: str, stuck_s: float) -> None:
         super().__init__(message, RETRY_AFTER_S)
@@ -31,15 +31,15 @@ class NoPlace(UnavailableError):
 @dataclass(eq=False, slots=True)
 class _Waiter:
     number: int
-    """Place in the queue: that of its first call."""
+    """Position in the queue: that of its first call."""
     names: tuple[str, ...]
     granted: asyncio.Future[None]
 
 
 class Places:
-    """Hands out places, first come first served among those for whom there is room.
+    """Assigns places, first come first served among those whose limits leave room.
 
-    most: sessions at once. limits: the same for single environments, by name.
+    most: sessions at once. limits: the same per environment, by name.
     """
 
     def __init__(
@@ -52,18 +52,18 @@ class Places:
         self.held: Counter[str] = Counter()
         """The same by environment; one that plays inside another counts under both names."""
         self.stopping = asyncio.Event()
-        """Set when nobody should wait any more."""
+        """Set when nobody should wait anymore."""
         self._clock = clock
         self._freed = dict.fromkeys((ALL, *self.limits), clock())
         self._waiting: list[_Waiter] = []
         self._numbers = itertools.count()
         self._asked: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        """Number and last call of those who may come back, by ticket; latest last."""
+        """Position and time of the last call of callers that may come back, by ticket; latest last."""
 
     async def take(self, names: Sequence[str], ticket: str = "", wait_s: float = 0.0) -> None:
         """Take a place for a session that counts under `names`; wait for it up to `wait_s`.
 
-        ticket: by which a caller that comes back soon keeps its place in the queue. Raises `NoPlace`.
+        ticket: lets a caller that comes back soon keep its position in the queue. Raises `NoPlace`.
         """
         number = self._number(ticket)
         if self._full(names) is None:
@@ -77,7 +77,7 @@ class Places:
         self._asked.pop(ticket, None)
 
     def give_back(self, names: Sequence[str]) -> None:
-        """Free a place, for whoever waits longest and may have it."""
+        """Free a place for the longest waiter whose limits allow it."""
         self.total -= 1
         for name in set(names):
             self.held[name] -= 1
@@ -113,7 +113,7 @@ class Places:
         self.held.update(set(names))
 
     def _full(self, names: Sequence[str]) -> str | None:
-        """The limit that leaves no room: the name of an environment, `ALL`, or None."""
+        """Return the limit that leaves no room: an environment's name, `ALL`, or None."""
         if self.total >= self.most:
             return ALL
         return next((name for name in names if self.held[name] >= self.limits.get(name, self.most)), None)

@@ -1,4 +1,4 @@
-"""What runs sessions, and the one that runs them in this process."""
+"""The interface of what runs sessions, and the runtime for this process."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from asyncrl.errors import AgentError, ConfigError, DeadlineError, EnvironmentFa
 from asyncrl.types import Message, Task
 
 RESET_TIMEOUT_S = 60.0
-"""Bound on construction and on `reset`, each."""
+"""Limit on construction and on `reset`, each."""
 CLOSE_TIMEOUT_S = 30.0
 HELPERS = 64
-"""Threads for what asynchronous environments run in one; started as they are needed."""
+"""Helper threads for asynchronous environments; started as needed."""
 
 OnLost = Callable[[Iterable[str], str], None]
 
@@ -37,10 +37,10 @@ class Opened:
 
 
 class Runtime(Protocol):
-    """Runs sessions that somebody else counts, leases and repeats."""
+    """Runs sessions; counting, leases and repeated calls are the host's."""
 
     on_lost: OnLost
-    """Told of sessions that are gone without anybody having closed them, and why."""
+    """Called with sessions that were lost without being closed, and the reason."""
 
     @property
     def overrun(self) -> int: ...
@@ -57,13 +57,13 @@ class LocalRuntime:
     def __init__(self) -> None:
         self.on_lost: OnLost = lambda sessions, why: None
         self.overrun = 0
-        """Calls that have outlived their deadline and still hold a thread."""
+        """Calls that have exceeded their deadline and still occupy a thread."""
         self._calls: dict[str, EnvCalls] = {}
         self._classes: dict[str, type[Env]] = {}
         self._closing: set[asyncio.Future[None]] = set()
 
     async def start(self) -> None:
-        """Give coroutines that use `asyncio.to_thread` more threads than the event loop's few."""
+        """Give coroutines that use `asyncio.to_thread` more threads than the event loop's default."""
         helpers = ThreadPoolExecutor(HELPERS, "env helper")
         asyncio.get_running_loop().set_default_executor(helpers)
 
@@ -100,7 +100,7 @@ class LocalRuntime:
     async def step(self, session_id: str, action: Action, timeout_s: float) -> Step:
         """Advance a session. Raises `DeadlineError` and `EpisodeError`, after which it should be closed.
 
-        An `AgentError` the environment raises becomes its last step, without reward.
+        An `AgentError` of the environment becomes the last step, without reward.
         """
         calls = self._calls[session_id]
         try:
@@ -114,7 +114,7 @@ class LocalRuntime:
             raise sort_failure(calls.name, "step", error) from error
 
     async def close(self, session_id: str) -> None:
-        """End a session; nothing when there is none. Raises what its `close` raises, sorted."""
+        """End a session, if it exists. Raises the exceptions of its `close`, classified."""
         calls = self._calls.pop(session_id, None)
         if calls is not None:
             await calls.close(CLOSE_TIMEOUT_S)
@@ -127,7 +127,7 @@ class LocalRuntime:
         self.overrun += change
 
     async def _load(self, name: str) -> type[Env]:
-        """Return an environment's class; imported once, and not on the event loop, since that can take seconds."""
+        """Return an environment's class; imported once, and outside the event loop, since that can take seconds."""
         if name not in self._classes:
             try:
                 self._classes[name] = await asyncio.to_thread(load_env, name)

@@ -11,10 +11,9 @@ from typing import Any
 
 
 class SessionThread:
-    """Runs the calls given to it one after the other, all on one daemon thread.
-
-    One thread for a whole session lets an environment hold what is bound to its thread (a sqlite connection, a
-    browser driven synchronously). A daemon thread that never returns does not keep the process alive.
+    """Runs calls one after the other on one daemon thread.  One thread for a whole session lets an environment hold
+    thread-bound resources (a sqlite connection, a browser driven synchronously). A daemon thread that never returns
+    does not keep the process alive.
     """
 
     def __init__(self, name: str) -> None:
@@ -25,13 +24,13 @@ class SessionThread:
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def submit(self, method: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Run `method` after the calls given before; the future has what it returns or raises."""
+        """Run `method` after the calls queued before; return a future with its result or exception."""
         future: asyncio.Future[Any] = self._loop.create_future()
         self._calls.put((future, method))
         return future
 
     def stop(self) -> None:
-        """End the thread after the calls given so far. Does not wait."""
+        """End the thread after the queued calls. Does not wait."""
         self._calls.put(None)
 
     def _work(self) -> None:
@@ -42,11 +41,11 @@ class SessionThread:
             try:
                 result = method()
             except StopIteration as stop:
-                # A future cannot carry it.
+                # A future cannot hold it.
                 error = RuntimeError(f"StopIteration: {stop}")
             except BaseException as raised:
                 error = raised
-            # The loop may be closed by now: nobody waits any more.
+            # The loop may be closed by now, so nobody waits anymore.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(_settle, future, result, error)
 
@@ -58,5 +57,5 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
         future.set_result(result)
         return
     future.set_exception(error)
-    # Seen: a call that outlived its deadline has no reader.
+    # Mark it as retrieved: nobody reads the result of a call that exceeded its deadline.
     future.exception()
