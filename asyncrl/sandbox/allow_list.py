@@ -2,7 +2,7 @@
 
     program --HTTP proxy on 127.0.0.1:3128--> forwarder (inside) --unix socket--> AllowListProxy (outside) --> host
 
-The forwarder has no say: a program that goes around it still finds nothing but the same socket.
+The forwarder enforces nothing: a program that bypasses it still finds only the same socket.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS
 
 
 def wrap(argv: list[str]) -> list[str]:
-    """The command that runs `argv` next to a forwarder."""
+    """Return the command that runs `argv` next to a forwarder."""
     return ["python3", "-I", "-S", "-c", FORWARDER, *argv]
 
 
@@ -93,7 +93,7 @@ class AllowListProxy:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, folder_fd: int) -> None:
-        """Listen in the folder behind a descriptor, which may have no path in this process's view."""
+        """Listen in the folder of a descriptor, which may have no path in this process's view."""
         path = f"/proc/self/fd/{folder_fd}/{SOCKET}"
         self._server = await asyncio.start_unix_server(self._accept, path, limit=MAX_HEAD_BYTES)
         os.chmod(path, 0o666)
@@ -146,7 +146,7 @@ class AllowListProxy:
             else:
                 path = url.path or "/"
                 path += f"?{url.query}" if url.query else ""
-                # One request a connection: the next one could name another host.
+                # One request per connection: the next one could name another host.
                 lines = [
                     h for h in rest.split(b"\r\n") if not h.lower().startswith((b"proxy-", b"connection:"))
                 ]

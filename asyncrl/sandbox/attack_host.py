@@ -1,4 +1,4 @@
-"""The bait: what a sandboxed program must not reach, set up outside it for the time of one attack suite."""
+"""The bait: what a sandboxed program must not reach, set up outside for one attack suite."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Host:
         self.open_folder.mkdir()
         self.open_folder.chmod(0o777)
         self.reached: list[str] = []
-        """Names of the sockets that something talked to."""
+        """Names of the sockets that received something."""
         self.sockets: dict[str, socket.socket] = {}
         self.victim = subprocess.Popen(
             ["/bin/sleep", "600"],
@@ -40,7 +40,7 @@ class Host:
         )
 
     def __enter__(self) -> Self:
-        # In the environment of this very process too: what a careless backend would hand down.
+        # In this process's environment too, which a careless backend would pass on.
         os.environ["ASYNCRL_CHECK_BAIT"] = self.token
         self._listen("tcp", socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0))
         self._listen("udp", socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0))

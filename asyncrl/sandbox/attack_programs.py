@@ -1,6 +1,6 @@
-"""What the attack suite runs inside. Every program is bounded and harmless where it succeeds.
+"""The programs that the attack suite runs inside. Each is bounded, and harmless if it succeeds.
 
-Each prints lines that start with `LEAK` for what it got and `DONE` at its end. `@NAME@` is filled in by
+Each prints `LEAK` lines for what it got, and `DONE` at its end. `@NAME@` is filled in by
 `attacks.py`.
 """
 

@@ -41,13 +41,13 @@ class Scene:
         return program
 
     async def run(self, program: str, *, timeout_s: float | None = None, **values: object) -> ExecResult:
-        """Run an attack's program in a session of its own."""
+        """Run an attack's program in its own session."""
         async with await self.open() as box:
             return await box.exec(code=self.fill(program, **values), timeout_s=timeout_s)
 
 
 def leaks_in(result: ExecResult, *, must_end: bool = True) -> list[str]:
-    """What the program says it got. Raises `Inconclusive` when it cannot have tried."""
+    """Return what the program says it got. Raises `Inconclusive` if it cannot have tried."""
     lines = result.text.splitlines()
     leaks = [line.removeprefix("LEAK ") for line in lines if line.startswith("LEAK")]
     if must_end and not leaks and "DONE" not in lines:

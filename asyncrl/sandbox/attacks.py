@@ -1,8 +1,7 @@
-"""The attack suite: hostile programs, and what must come of them.
-
-Each attack is bounded in time, memory, disk and processes and touches nothing but loopback addresses and bait it
-made itself, so that it does no harm where it succeeds. It can succeed: plain subprocess fails most of them.
-An attack that could not be carried out (no interpreter inside, say) is an error, never a pass.
+"""The attack suite: hostile programs, and what must become of them.  Each attack is bounded in time, memory, disk and
+processes, and touches only loopback addresses and bait of its own, so it does no harm if it succeeds. Attacks can
+succeed: plain subprocess fails most of them. An attack that could not be carried out (no interpreter inside, say) is
+an error, never a pass.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ async def other_sessions(scene: Scene) -> list[str]:
     async with await scene.open() as first, await scene.open() as second:
         await first.write("secret", scene.host.token.encode())
         where = (await first.exec(code="import os; print(os.getcwd())")).text.strip()
-        # Where its files really are, for backends that keep them on this host.
+        # The real path of its files, for backends that keep them on this host.
         path = getattr(first, "_path", "")
         folders = [os.path.dirname(path), path, f"{path}/work"] if path else []
         leaks = []
@@ -98,7 +97,7 @@ async def memory_bomb_many(scene: Scene) -> list[str]:
     each_mib = LIMITS.memory_bytes // MIB // 4
     result = await scene.run(programs.MEMORY_MANY, EACH_MIB=each_mib)
     if result.returncode == 0 and "LEAK" not in result.text:
-        # Some children were refused memory, none was killed: held as well.
+        # Some children were refused memory and none was killed: this also counts as held.
         return []
     return leaks_in(result, must_end=False)
 
@@ -118,7 +117,7 @@ async def memory_of_sockets(scene: Scene) -> list[str]:
 
 
 async def memory_of_page_tables(scene: Scene) -> list[str]:
-    # As for the languages whose runtimes reserve more address space than any bound would leave them.
+    # As for languages whose runtimes reserve more address space than any limit would leave.
     async with await scene.open(address_space_bytes=0) as box:
         wanted_mib = 2 * LIMITS.memory_bytes // MIB
         result = await box.exec(code=scene.fill(programs.MEMORY_TABLES, WANTED_MIB=wanted_mib))
@@ -126,7 +125,7 @@ async def memory_of_page_tables(scene: Scene) -> list[str]:
 
 
 async def kernel_objects(scene: Scene) -> list[str]:
-    """What lives in the kernel by a name must not be there for the next session."""
+    """Named kernel objects must not exist for the next session."""
     key = random.SystemRandom().randint(1, 2**31 - 1)
     leaks_in(await scene.run(programs.IPC_LEAVE, KEY=key))
     return leaks_in(await scene.run(programs.IPC_FIND, KEY=key))
@@ -135,7 +134,7 @@ async def kernel_objects(scene: Scene) -> list[str]:
 async def disk_fill(scene: Scene) -> list[str]:
     result = await scene.run(programs.DISK, LIMIT=LIMITS.disk_bytes)
     if result.returncode == 137:
-        return []  # Ended by a watchdog, where there is no file system to set a quota on.
+        return []  # Ended by a watchdog where no file system can have a quota.
     return leaks_in(result)
 
 
@@ -208,7 +207,7 @@ async def system_calls(scene: Scene) -> list[str]:
 
 
 async def daemons(scene: Scene) -> list[str]:
-    # An unusual number of seconds is what the process is recognised by from outside.
+    # The unusual number of seconds identifies the process from outside.
     seconds = f"{random.SystemRandom().randint(40, 60)}.{random.SystemRandom().randint(10**6, 10**7)}"
     leaks = []
     async with await scene.open() as box:
@@ -335,7 +334,7 @@ class Attack:
     guarantee: Guarantee
     function: Callable[[Scene], Awaitable[list[str]]]
     own_kernel_only: bool = False
-    """Says nothing about a backend whose system calls another kernel answers."""
+    """Does not apply to a backend whose system calls another kernel answers."""
 
 
 ATTACKS = (

@@ -44,9 +44,9 @@ def backend_class(name: str) -> type[Sandbox]:
 
 
 async def probe(name: str) -> Probe:
-    """Whether a backend works here; tried once per process."""
+    """Return whether a backend works here; tried once per process."""
     if name not in _probes:
-        # Under the name it was asked for by, which for a user's own is the import path.
+        # Under the requested name, which for a user's own backend is its import path.
         _probes[name] = dataclasses.replace(await backend_class(name).probe(), backend=name)
     return _probes[name]
 
@@ -54,7 +54,7 @@ async def probe(name: str) -> Probe:
 async def choose(name: str = "auto", *, allow_unsafe: bool = False) -> Probe:
     """Resolve a configured name to a backend that works here, with the guarantees it lacks.
 
-    Raises `ConfigError` when it does not work, when `auto` finds nothing, or when the backend gives no isolation
+    Raises `ConfigError` if it does not work, if `auto` finds nothing, or if the backend does not isolate
     (`subprocess`) and `allow_unsafe` is not set.
     """
     if name != "auto":

@@ -1,4 +1,4 @@
-"""What every backend does alike: language profiles, default bounds, the checks of a spec."""
+"""What all backends share: language profiles, default limits, and the checks of a spec."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from asyncrl.sandbox.protocol import WORKDIR, ExecResult, Limits, Sandbox, Sandb
 
 COMPILE_TIMEOUT_S = 60.0
 NOT_FOUND, CANNOT_RUN = 127, 126
-"""Exit statuses as shells give them: no such program; one that the session's own state keeps from starting."""
+"""Exit statuses as in shells: no such program; a program that cannot start because of the session's own state."""
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Judge:
-    """Where the tests that judge a session's files lie and run, and what they write.
+    """Holds and runs the tests that judge a session's files, and reads what they write.
 
-    This one hides them in the session's folder under a name that nobody knows before. A backend that can keeps them
-    out of reach (`local_judge`).
+    This one hides them in the session's folder under an unpredictable name. Backends that can keep them out of reach
+    (`local_judge`).
     """
 
     def __init__(self, box: Sandbox) -> None:
         home = f"{WORKDIR}/.verifier-{secrets.token_hex(8)}"
         self.box, self.tests, self.logs = box, f"{home}/tests", f"{home}/logs"
-        """Folders as programs see them: for files of the tests, and for what they write."""
+        """Paths inside, of the folders for the tests' files and for their results."""
         self.sealed = False
         """Whether nothing but the tests themselves can write to `logs`."""
 
     async def write(self, files: Mapping[str, bytes]) -> None:
-        """Put files below `tests`. Raises `InputError` when the session's disk is full."""
+        """Put files below `tests`. Raises `InputError` if the session's disk is full."""
         made = await self.box.exec(["mkdir", "-p", self.logs])
         for path, data in files.items():
             await self.box.write(f"{self.tests}/{path}", data)
@@ -54,7 +54,7 @@ class Judge:
         )
 
     async def read(self, name: str, max_bytes: int) -> bytes | None:
-        """A file below `logs`, or None when there is nothing. Raises `InputError` as `Sandbox.read` does."""
+        """Return a file below `logs`, or None without one. Raises `InputError` as `Sandbox.read` does."""
         path = f"{self.logs}/{name}"
         there = await self.box.exec(["sh", "-c", '[ -e "$0" ] || [ -L "$0" ]', path])
         return await self.box.read(path, max_bytes) if there.ok else None
@@ -68,13 +68,13 @@ class BaseSandbox(Sandbox):
 
     def __init__(self) -> None:
         self.workdir = WORKDIR
-        """Where programs inside find the session's folder; differs where nothing can be mounted."""
+        """Path of the session's folder inside; differs where nothing can be mounted."""
         self.spec = SandboxSpec()
         self.limits = Limits()
         self.started = False
 
     def _accept(self, spec: SandboxSpec) -> None:
-        """Keep the spec, or raise `ConfigError` naming what this backend cannot do."""
+        """Store the spec, or raise `ConfigError` naming what this backend cannot do."""
         if self.started:
             raise ConflictError("a sandbox is started once")
         if spec.mounts and not self.takes_mounts:
@@ -92,7 +92,7 @@ class BaseSandbox(Sandbox):
         self.started = True
 
     def judge(self) -> Judge:
-        """A place to run the session's tests in, once what is judged has ended."""
+        """Return where to run the session's tests, once the judged programs have ended."""
         return Judge(self)
 
     def _environment(self, extra: Mapping[str, str] | None) -> dict[str, str]:
@@ -139,7 +139,7 @@ class BaseSandbox(Sandbox):
         try:
             await self.write(profile.file, code.encode("utf-8", "surrogatepass"))
         except InputError as error:
-            # A full disk, say, or a folder of that name: what programs of the session left there.
+            # Caused by the session's programs, such as a full disk or a folder of that name.
             return ExecResult(CANNOT_RUN, stderr=str(error).encode(), phase="compile"), profile.run
         if not profile.compile:
             return ExecResult(0, phase="compile"), profile.run

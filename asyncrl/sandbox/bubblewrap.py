@@ -1,4 +1,4 @@
-"""Bubblewrap: every program in namespaces of its own, under a fresh user id, a system-call filter and rlimits."""
+"""Bubblewrap: every program in its own namespaces, with a fresh user id, a system-call filter and rlimits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ STATUS_FD = 3
 
 @functools.cache
 def find_bwrap() -> str:
-    """Path of the executable: the system's, which gets security updates, or else the wheel's. Raises `ConfigError`."""
+    """Return the executable's path: the system's, which gets security updates, or else the wheel's. Raises
+    `ConfigError`."""
     found = shutil.which("bwrap", path="/usr/local/bin:/usr/bin:/bin") or shutil.which("bwrap")
     if found:
         return found
@@ -37,7 +38,7 @@ def find_bwrap() -> str:
 
 @functools.cache
 def system_binds() -> tuple[str, ...]:
-    """Options that show the host's programs and libraries, and nothing else, read-only."""
+    """Options that show only the host's programs and libraries, read-only."""
     options = ["--ro-bind", "/usr", "/usr"]
     for name in ("lib", "lib64", "lib32", "bin", "sbin"):
         if os.path.islink(f"/{name}"):
@@ -71,7 +72,7 @@ class BubblewrapSandbox(LocalSandbox):
             )
 
     def _tool(self) -> tuple[str, str] | None:
-        # The wheel's executable finds its library relative to itself, so the folder with both is shown.
+        # The wheel's executable finds its library relative to itself, so the folder with both is mounted.
         path = Path(find_bwrap())
         root = path.parents[2] if path.parent.name == "_bin" else path.parent
         return str(root), str(path.relative_to(root))
@@ -87,7 +88,7 @@ class BubblewrapSandbox(LocalSandbox):
             options += ["--setenv", name, value]
         options += system_binds()
         if self.spec.allow_hosts:
-            # One of its own, with a loopback device for the proxy, instead of the session's empty one.
+            # Its own namespace, with a loopback device for the proxy, instead of the session's empty one.
             options += ["--unshare-net", "--ro-bind", f"{self._path}/net", allow_list.INNER_FOLDER]
         options += [
             "--ro-bind",
@@ -106,7 +107,8 @@ class BubblewrapSandbox(LocalSandbox):
             options += ["--bind" if mount.writable else "--ro-bind", source, mount.target]
         if judging:
             options += ["--ro-bind", f"{self._path}/tests", TESTS, "--bind", f"{self._path}/logs", LOGS]
-        # Bubblewrap's own / and /dev are memory file systems without a bound: read-only once they are laid out.
+        # Bubblewrap's own / and /dev are memory file systems without a limit, so they become read-only once
+        # populated.
         return [*options, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cwd]
 
     def _command(self, argv: list[str], env: dict[str, str], cwd: str, judging: bool = False) -> Command:

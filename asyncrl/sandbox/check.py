@@ -1,4 +1,4 @@
-"""`asyncrl sandbox check`: attack a backend on this machine and say what held."""
+"""`asyncrl sandbox check`: attack a backend on this machine and report what held."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def attack_backend(name: str, only: Sequence[str] = (), runs: int = 1000) -> list[Finding]:
-    """Carry out the suite, or the attacks whose name contains one of `only`, one after the other."""
+    """Carry out the suite, or the attacks whose names contain one of `only`, one after the other."""
     with Host() as host:
         scene = Scene(name, host, runs)
         return [await carry_out(attack, scene) for attack in attacks_on(name, only)]

@@ -75,7 +75,7 @@ class GvisorSandbox(LocalSandbox):
             "process": {
                 "terminal": False,
                 "user": {"uid": self._uid, "gid": self._uid},
-                # By way of env, whose 127 tells a missing program from a failing runtime.
+                # Through env, whose 127 distinguishes a missing program from a failing runtime.
                 "args": ["/usr/bin/env", *argv],
                 "env": [f"{name}={value}" for name, value in env.items()],
                 "cwd": cwd,

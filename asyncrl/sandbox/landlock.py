@@ -33,13 +33,13 @@ READABLE = (
     "/etc/localtime", "/etc/java-*-openjdk", "/proc/self", "/proc/meminfo", "/proc/cpuinfo", "/proc/stat",
     "/sys/devices/system/cpu",
 )  # fmt: skip
-"""/proc/self is the program's own folder only: the rule holds the process that is about to become it."""
+"""/proc/self is the program's own folder only: the rule refers to the process that will become the program."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 @functools.cache
 def ruleset(abi: int) -> tuple[str, int]:
-    """The packed ruleset attribute (hex) and the file rights it handles, for a kernel's Landlock version."""
+    """Return the packed ruleset attribute (hex) and the file rights it handles, for a kernel's Landlock version."""
     rights = (
         ALL_V1 | (REFER if abi >= 2 else 0) | (TRUNCATE if abi >= 3 else 0) | (IOCTL_DEV if abi >= 5 else 0)
     )
@@ -63,7 +63,7 @@ class LandlockSandbox(LocalSandbox):
             )
         missing: tuple[Guarantee, ...] = ()
         if not launcher.uids:
-            # RLIMIT_NPROC counts everything of one's own user, so it cannot be set.
+            # RLIMIT_NPROC counts all processes of the user, so it cannot be set.
             missing += (Guarantee.PROCESS_LIMIT,)
             if launcher.landlock < 6:
                 missing += (Guarantee.HOST_PROCESSES,)
@@ -98,7 +98,7 @@ class LandlockSandbox(LocalSandbox):
         rules += [(READ_FILE | WRITE_FILE, path) for path in DEVICES if os.path.exists(path)]
         rules += [(rights if mount.writable else READ, mount.source) for mount in self.spec.mounts]
         rules = [(access if os.path.isdir(path) else access & FILE_ONLY, path) for access, path in rules]
-        # Not looked at from here: they may exist in the launcher's mount namespace only.
+        # Not checked here: they may exist in the launcher's mount namespace only.
         writable = ("work", "tmp", "shm", "logs") if judging else ("work", "tmp", "shm")
         rules += [(rights & ~IOCTL_DEV, f"{self._path}/{name}") for name in writable]
         if judging:

@@ -72,7 +72,7 @@ _added: dict[str, Language] = {}
 
 
 def add(path: str | Path) -> None:
-    """Make the profiles of a file available by name, over the built-in ones."""
+    """Make the profiles of a file available by name; they override built-in ones."""
     _added.update(load(path))
 
 

@@ -36,10 +36,10 @@ from asyncrl.sandbox.protocol import (
 )
 
 GRACE_S = 10.0
-"""How long after a program's deadline the launcher may take to say that it is dead."""
+"""How long after a program's deadline the launcher may take to report its death."""
 PIPE_GRACE_S = 0.25
 OWN_PROCESSES = 6
-"""What the jail itself needs under the session's user id (its monitor, its init), on top of the program's."""
+"""Processes of the jail itself under the session's user id (its monitor, its init), in addition to the program's."""
 
 
 OWN_PYTHON = "/opt/python"
@@ -51,33 +51,33 @@ def has_system_python() -> bool:
 
 @dataclass
 class Command:
-    """What the launcher is asked to run."""
+    """A request to the launcher to run a program."""
 
     argv: list[str]
     env: dict[str, str]
     cwd: str = "/"
     judge: dict[str, Any] | None = None
-    """What `jail.trace.Tracer` takes, for a program whose children include the agent's."""
+    """Arguments of `jail.trace.Tracer`, for a program whose children include the agent's."""
     supervise: bool = False
-    """Run below a subreaper that ends leftovers; for jails without a pid namespace."""
+    """Run below a subreaper that kills leftovers; for jails without a pid namespace."""
     filter: str = ""
     """"" for none (the jail installs it), or a variant of `seccomp.build_filter`."""
     landlock: tuple[str, list[tuple[int, str]]] | None = None
     rlimits: dict[str, int] = field(default_factory=dict)
     empty_network: bool = False
-    """Enter the session's interface-less network namespace first; for jails that would make one each time."""
+    """Enter the session's empty network namespace first; for jails that would otherwise make one each time."""
     memory_files: bool = False
-    """Count memory in files without a name, too: a userspace kernel keeps its programs' memory there."""
+    """Count memory in unnamed files, too: a userspace kernel keeps its programs' memory there."""
     keep_user: bool = False
     """Start as asyncrl's own user; for a runtime that drops it itself."""
     files: dict[str, str] = field(default_factory=dict)
     """Written below the session's private folder first: path -> text."""
     status_fd: bool = False
-    """Give the jail a pipe (descriptor 3) on which it reports about itself."""
+    """Give the jail a pipe (descriptor 3) for its own reports."""
 
 
 def rlimits(limits: Limits) -> dict[str, int]:
-    """Per-process bounds in the form the launcher takes."""
+    """Return the limits per process in the launcher's form."""
     bounds = {
         "CPU": math.ceil(limits.cpu_s),
         "NPROC": limits.processes + OWN_PROCESSES,
@@ -89,7 +89,7 @@ def rlimits(limits: Limits) -> dict[str, int]:
 
 
 class LocalSandbox(BaseSandbox):
-    """Implements everything over `_command`, which a backend gives."""
+    """Implements everything over `_command`, which backends implement."""
 
     needs_own_uid: ClassVar[bool] = True
 
@@ -109,16 +109,16 @@ class LocalSandbox(BaseSandbox):
         self._stopping: asyncio.Future[None] | None = None
 
     def _command(self, argv: list[str], env: dict[str, str], cwd: str, judging: bool = False) -> Command:
-        """How the program is run; `judging` shows it the folders of the session's judge, too."""
+        """Return how the program is run; with `judging` it sees the folders of the session's judge, too."""
         raise NotImplementedError
 
     def _check_status(self, status: bytes, returncode: int, stderr: bytes) -> int:
-        """The program's exit status, given what the jail reported; raises `InfrastructureError`."""
+        """Return the program's exit status, from the jail's report; raises `InfrastructureError`."""
         return returncode
 
     def _broken_by_itself(self, complaint: str) -> bool:
-        """Whether a jail could not start a program for what the session's own programs did to it."""
-        # Its processes are the only ones under its user id, if it has one of its own.
+        """Return whether a jail failed to start a program because of what the session's own programs did."""
+        # Its processes are the only ones under its user id, if it has its own.
         crowded = self._uid is not None and os.strerror(errno.EAGAIN) in complaint
         return crowded or "chdir" in complaint
 
@@ -160,11 +160,11 @@ class LocalSandbox(BaseSandbox):
         await self._prepare()
 
     def _tool(self) -> tuple[str, str] | None:
-        """Folder with the jail's executable, and its path in there; None for a jail that needs none."""
+        """Return the folder of the jail's executable and its path in there; None for a jail that needs none."""
         return None
 
     def _bring_python(self) -> None:
-        """Show asyncrl's own interpreter inside, on a host that has none among its system programs."""
+        """Mount asyncrl's own interpreter inside, on a host without a system Python."""
         mount = Mount(sys.base_prefix, OWN_PYTHON)
         env = {"PATH": f"{PATH}:{OWN_PYTHON}/bin"} | dict(self.spec.env)
         self.spec = dataclasses.replace(self.spec, mounts=(*self.spec.mounts, mount), env=env)
@@ -179,12 +179,12 @@ class LocalSandbox(BaseSandbox):
     async def stop(self) -> None:
         if self._stopping is None:
             self._stopping = asyncio.ensure_future(self._stop())
-        # Goes on when whoever stops it is cancelled.
+        # Continues if the caller is cancelled.
         await asyncio.shield(self._stopping)
 
     async def _stop(self) -> None:
         kills = [process.kill() for process in self._processes]
-        # What does not end now ends with the session.
+        # Programs that do not end now end with the session.
         await asyncio.gather(*kills, return_exceptions=True)
         if self._launcher is not None and self._session and not self._launcher.closed:
             await self._launcher.request({"op": "close", "session": self._session})
@@ -240,7 +240,7 @@ class LocalSandbox(BaseSandbox):
         return LocalJudge(self, *self._judge_paths(), sealed=self._launcher.traces)
 
     async def judge_folder(self, name: str) -> int:
-        """Descriptor of the judge's folder `tests` or `logs`. Taken by `LocalJudge`, which closes it."""
+        """Return a descriptor of the judge's folder `tests` or `logs`, for `LocalJudge`, which closes it."""
         self._check_running()
         assert self._launcher is not None
         request = {"op": "folder", "session": self._session, "name": name}
@@ -263,7 +263,7 @@ class LocalSandbox(BaseSandbox):
         max_output_bytes: int,
         env: Mapping[str, str],
     ) -> ExecResult:
-        """Run a program of the session's judge. Taken by `LocalJudge`."""
+        """Run a program of the session's judge, for `LocalJudge`."""
         command = self._command(self._checked(argv), self._environment(env), self.workdir, judging=True)
         assert self._launcher is not None
         if self._launcher.traces and not command.keep_user:
@@ -353,18 +353,18 @@ class LocalSandbox(BaseSandbox):
         def forget(_: object) -> None:
             self._processes.discard(process)
             if pipes.status >= 0:
-                # Open until now: a jail whose report nobody can read would die of SIGPIPE.
+                # Kept open until now: a jail whose report cannot be read would die of SIGPIPE.
                 os.close(pipes.status)
 
         ended.add_done_callback(forget)
         return process
 
     def _inner_path(self, cwd: str) -> str:
-        """`cwd` as the program sees it. Raises `InputError` when it is not below the session's folder."""
+        """Return `cwd` as the program sees it. Raises `InputError` unless it is below the session's folder."""
         return "/".join([self.workdir, *files.relative_parts(cwd)])
 
     def _outer_path(self, path: str) -> str:
-        """A path as programs see it, in the terms of `files`; differs where `workdir` is no mount."""
+        """Return a path inside in the form that `files` takes; differs where `workdir` is not a mount."""
         inside = path == self.workdir or path.startswith(self.workdir + "/")
         return WORKDIR + path[len(self.workdir) :] if inside else path
 

@@ -1,4 +1,4 @@
-"""The tests of a local session, out of reach of the session's programs."""
+"""Keeps the tests of a local session out of reach of the session's programs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from asyncrl.sandbox.local import LocalSandbox
 
 TESTS, LOGS = "/tests", "/logs/verifier"
-"""Where programs see them if anything can be mounted; other programs of the session do not see them at all."""
+"""Paths inside if anything can be mounted; other programs of the session do not see them at all."""
 
 
 class LocalJudge(Judge):
-    """Keeps tests in a folder of asyncrl's own user, shown read-only, and only to what `exec` runs."""
+    """Keeps tests in a folder of asyncrl's own user, mounted read-only, and only for programs that `exec` runs."""
 
     def __init__(self, box: LocalSandbox, tests: str, logs: str, sealed: bool) -> None:
         self._local, self.tests, self.logs, self.sealed = box, tests, logs, sealed

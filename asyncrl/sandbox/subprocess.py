@@ -1,6 +1,6 @@
-"""No sandbox: the program runs as asyncrl's own user, with a deadline and nothing else between it and the machine.
+"""No sandbox: the program runs as asyncrl's own user, with a deadline and no other protection.
 
-For code you wrote yourself. `asyncrl sandbox check --backend subprocess` shows what it lets through.
+For code you wrote yourself. `asyncrl sandbox check --backend subprocess` shows what gets through.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SubprocessSandbox(LocalSandbox):
         self.workdir = f"{self._path}/work"
 
     def _bring_python(self) -> None:
-        """Programs find whatever the host has."""
+        """Programs see everything on the host."""
 
     def _judge_paths(self) -> tuple[str, str]:
         return f"{self._path}/tests", f"{self._path}/logs"

@@ -1,4 +1,4 @@
-"""Bubblewrap with a warm Python interpreter inside: a tool call costs a fork instead of an interpreter's start.
+"""Bubblewrap with a warm Python interpreter inside: a tool call costs a fork instead of starting an interpreter.
 
 Each call runs in its own user, pid, mount, network and IPC namespaces with its own /tmp and /dev/shm; `WORKDIR` is
 the session's. Other languages, `argv` and persistent processes go through bubblewrap as usual.
@@ -36,7 +36,7 @@ for name, text in zip(sys.argv[2::2], sys.argv[3::2]):
     exec(compile(text, name, "exec"), module.__dict__)
 module.main()
 """
-"""The interpreter inside sees no file of asyncrl: its few modules come as text."""
+"""The interpreter inside sees no file of asyncrl: its few modules are passed as text."""
 
 
 class ZygoteSandbox(BubblewrapSandbox):
@@ -84,7 +84,7 @@ class ZygoteSandbox(BubblewrapSandbox):
             self._complaints.close()
 
     async def _warm(self) -> Channel:
-        """The running zygote, started again if it has been killed."""
+        """Return the running zygote, restarted if it has been killed."""
         async with self._booting:
             if self._channel is not None and self._zygote_ended is not None:
                 if not self._channel.closed and not self._zygote_ended.done():
@@ -123,9 +123,9 @@ class ZygoteSandbox(BubblewrapSandbox):
         modules = [part for name in MODULES for part in (name, (JAIL / f"{name}.py").read_text())]
         program = ["python3", "-I", "-S", "-B", "-c", BOOT, json.dumps(config), *modules]
         options = [*self._options(environment, WORKDIR), "--", *program]
-        # CPU time adds up over all jobs here, and descriptors over all running ones; jobs get their own bounds.
+        # CPU time adds up over all jobs here, and descriptors over all running ones; jobs get their own limits.
         own = {name: bounds[name] for name in ("NPROC", "FSIZE", "CORE")}
-        # No filter: making namespaces is its work, and it runs nobody else's code.
+        # No filter: it has to make namespaces, and runs only our code.
         return Command(options, {}, rlimits=own, empty_network=True)
 
     async def exec(
@@ -141,7 +141,7 @@ class ZygoteSandbox(BubblewrapSandbox):
         cwd: str = WORKDIR,
     ) -> ExecResult:
         python = code is not None and (language or self.spec.language) == "python"
-        # A job's network namespace has no device at all, so the proxy's port cannot be there.
+        # A job's network namespace has no device at all, so it cannot have the proxy's port.
         if argv is None and code is not None and python and not self.spec.allow_hosts:
             timeout_s = self.limits.wall_s if timeout_s is None else timeout_s
             bound = self.limits.output_bytes if max_output_bytes is None else max_output_bytes
@@ -196,7 +196,7 @@ class ZygoteSandbox(BubblewrapSandbox):
     async def _await_job(
         self, zygote: Channel, ended: asyncio.Future[Any], kill: Any, timeout_s: float
     ) -> dict[str, Any]:
-        """The job's end, by itself, by its deadline or together with the zygote."""
+        """Wait for the job's end: by itself, by its deadline or together with the zygote."""
         assert self._zygote_ended is not None and self._launcher is not None
         zygote_ended, zygote_job = self._zygote_ended, self._zygote_job
         try:
@@ -213,7 +213,7 @@ class ZygoteSandbox(BubblewrapSandbox):
         if ended.done() and ended.exception() is None:
             body = dict(ended.result()[0])
             return body | {"reason": "timeout"} if timed_out else body
-        # The whole zygote is gone or stuck: whatever it ran ends with it, and the next call starts another.
+        # The whole zygote is gone or stuck: its jobs end with it, and the next call starts another.
         self._launcher.notify({"op": "kill", "job": zygote_job})
         zygote_body, _ = await self._launcher.answer(zygote_ended, GRACE_S)
         if timed_out or zygote_body["reason"] == "memory":

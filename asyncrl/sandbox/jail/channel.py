@@ -31,7 +31,7 @@ def send(sock: socket.socket, message: dict[str, Any], fds: tuple[int, ...] = ()
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """The next message and its descriptors (close-on-exec); None when the other side is gone."""
+    """Return the next message and its descriptors (close-on-exec); None if the other side is gone."""
     fds = array.array("i")
     space = socket.CMSG_SPACE(MAX_FDS * fds.itemsize)
     try:

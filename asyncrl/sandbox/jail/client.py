@@ -70,7 +70,7 @@ class Channel:
         return body, fds
 
     def notify(self, message: dict[str, Any]) -> None:
-        """Send without an answer; used to kill, so it never waits."""
+        """Send without waiting for an answer; used to kill."""
         with contextlib.suppress(OSError):
             channel.send(self._sock, {"id": 0, **message})
 
@@ -104,7 +104,7 @@ class Channel:
         future.set_result((body, fds))
 
     def close(self) -> None:
-        """Idempotent. Everything still waited for fails."""
+        """Idempotent. Pending requests fail."""
         if self.closed:
             return
         self.closed = True
@@ -114,7 +114,7 @@ class Channel:
         for future in self._waiting.values():
             if not future.done() and not self._loop.is_closed():
                 future.set_exception(InfrastructureError("the sandbox launcher has ended"))
-                future.exception()  # Seen: nobody may be waiting any more.
+                future.exception()  # Mark it as retrieved: perhaps nobody waits anymore.
         self._waiting.clear()
 
 
@@ -134,7 +134,7 @@ class LauncherClient(Channel):
                 pass_fds=(fd,),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                # Its environment would be readable by anything of its user, so it gets none of ours.
+                # Every process of its user could read its environment, so it gets none of ours.
                 env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
                 cwd="/",
                 start_new_session=True,
@@ -142,19 +142,19 @@ class LauncherClient(Channel):
         super().__init__(ours)
         self.sessions = itertools.count(1)
         self.mounts = False
-        """Whether session folders have a quota and hidden host paths can be shown."""
+        """Whether session folders have a quota, and host paths can be mounted."""
         self.uids = False
         """Whether sessions get a fresh user id."""
         self.base = ""
-        """Folder, in the launcher's view, with `etc` to show inside and an empty `root`."""
+        """Folder, in the launcher's view, with an `etc` for inside and an empty `root`."""
         self.traces = False
-        """Whether programs that a judge starts can be told from its own (`jail.trace`)."""
+        """Whether programs that a judge starts can be distinguished from its own (`jail.trace`)."""
         self.landlock = 0
         """The kernel's Landlock version."""
 
     @classmethod
     async def shared(cls) -> LauncherClient:
-        """The running loop's launcher, started on first use and replaced when it has died."""
+        """Return the running loop's launcher, started on first use and replaced if it has died."""
         loop = asyncio.get_running_loop()
         task: asyncio.Task[LauncherClient] | None
         for other in [known for known in cls._by_loop if known.is_closed()]:

@@ -1,7 +1,7 @@
-"""Reading and writing a session's files from outside, where a program inside may have prepared the paths.
+"""Reads and writes a session's files from outside, although programs inside may have manipulated the paths.
 
-Every step of a path is opened relative to the one before, without following links, so neither a link nor a rename
-in the middle leads out of the folder.
+Every component of a path is opened relative to the previous one, without following links, so neither a link nor a
+concurrent rename leads out of the folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class NoSuchFile(InputError):
 
 
 def relative_parts(path: str, workdir: str = WORKDIR) -> list[str]:
-    """The names that lead from `workdir` to `path`. Raises `InputError` for a path that leaves it."""
+    """Return the names from `workdir` to `path`. Raises `InputError` for a path that leaves it."""
     inner = path
     if path.startswith("/"):
         if path != workdir and not path.startswith(workdir + "/"):
@@ -43,7 +43,8 @@ def _file_parts(path: str, workdir: str) -> list[str]:
 def _open_folder(
     root: int, parts: list[str], path: str, create_for: int | None = None, mode: int = 0o700
 ) -> int:
-    """Descriptor of a folder below `root`; missing ones are made for the user id `create_for`, if given."""
+    """Return a descriptor of a folder below `root`; missing folders are made for the user id `create_for`, if
+    given."""
     folder = os.dup(root)
     try:
         for name in parts:
@@ -73,7 +74,7 @@ def read_file(root: int, path: str, max_bytes: int, workdir: str = WORKDIR) -> b
     parts = _file_parts(path, workdir)
     folder = _open_folder(root, parts[:-1], path)
     try:
-        # Non-blocking: opening a FIFO that a program left there must not wait for its other end.
+        # Non-blocking: opening a FIFO that a program has left must not wait for its other end.
         fd = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError as error:
         raise NoSuchFile(f"sandbox path {path!r}: {error.strerror}") from error
@@ -94,11 +95,11 @@ def read_file(root: int, path: str, max_bytes: int, workdir: str = WORKDIR) -> b
 def write_file(
     root: int, path: str, data: bytes, uid: int | None, workdir: str = WORKDIR, mode: int = 0o700
 ) -> None:
-    """See `Sandbox.write`. The file belongs to `uid` and appears whole or not at all."""
+    """See `Sandbox.write`. The file belongs to `uid` and appears atomically."""
     parts = _file_parts(path, workdir)
     owner = -1 if uid is None else uid
     folder = _open_folder(root, parts[:-1], path, create_for=owner, mode=mode)
-    # A new name that nothing inside can know, then a rename: never writes through a prepared link or device.
+    # A new name that nothing inside can know, then a rename: this never writes through a prepared link or device.
     temporary = f".{secrets.token_hex(8)}"
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

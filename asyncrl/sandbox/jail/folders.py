@@ -1,7 +1,7 @@
-"""Where sessions keep their files: size-limited memory file systems in a mount namespace of the launcher's own.
+"""The folders of sessions: size-limited memory file systems in the launcher's own mount namespace.
 
 The mounts are invisible to every other process on the host and vanish with the launcher, however it ends. Where
-mounting is not allowed, plain folders under the temporary directory take their place, without a quota.
+mounting is not allowed, plain folders under the temporary directory are used, without a quota.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from asyncrl.sandbox.jail import kernel
 
 EMPTY_CANDIDATES = ("/media", "/mnt", "/srv", "/opt", "/home")
-"""Folders every Linux has and many leave empty; one is covered, in the launcher's own view only."""
+"""Folders that every Linux has, often empty; one is covered, in the launcher's own view only."""
 MAX_FILES = 16384
 ETC_COPIED = (
     "/etc/alternatives",
@@ -25,7 +25,7 @@ ETC_COPIED = (
     "/etc/localtime",
     "/etc/java-*-openjdk",
 )
-"""What system programs need of the host's /etc (alternatives hold awk, java ...). Nothing here is secret."""
+"""Parts of the host's /etc that system programs need (alternatives contain awk, java ...). None is secret."""
 ETC = {
     "passwd": "root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000:agent:/work:/bin/bash\n",
     "group": "root:x:0:\nagent:x:1000:\n",
@@ -39,15 +39,16 @@ class Session:
     """One session's files."""
 
     path: str
-    """Folder with `work`, `tmp`, `shm`, `net` for the proxy's socket, and `tests` and `logs` of what judges it."""
+    """Folder with `work`, `tmp`, `shm`, `net` for the proxy's socket, and the judge's `tests` and `logs`."""
     uid: int | None
     disk_bytes: int
     exposed: list[str] = field(default_factory=list)
     network_fd: int = -1
-    """A network namespace without any interface, shared by the session's programs; -1 until one needs it."""
+    """Descriptor of a network namespace without interfaces, shared by the session's programs; -1 until it is
+    needed."""
 
     def network(self) -> int:
-        """Its descriptor. One per session instead of one per program: making one is a third of a jail's cost."""
+        """Its descriptor. One per session instead of per program: making one is a third of a jail's cost."""
         if self.network_fd < 0:
             self.network_fd = kernel.new_network_namespace()
         return self.network_fd
@@ -74,7 +75,7 @@ class Folders:
 
     @staticmethod
     def _assemble_root(target: str) -> None:
-        """An empty root folder with the places that a container's mounts go to."""
+        """Make an empty root folder with the mount points of a container."""
         for name in ("usr", "etc", "proc", "dev", "sys", "tmp", "work"):
             os.makedirs(f"{target}/{name}", 0o755)
         for name in ("lib", "lib64", "lib32", "bin", "sbin"):
@@ -85,7 +86,7 @@ class Folders:
 
     @staticmethod
     def _assemble_etc(target: str) -> None:
-        """One folder to show as /etc, because every separate mount costs each program's start."""
+        """Make one folder to mount as /etc, because each further mount slows every program's start."""
         os.makedirs(f"{target}/ssl", 0o755)
         for pattern in ETC_COPIED:
             for source in glob.glob(pattern):
@@ -119,12 +120,12 @@ class Folders:
         return True
 
     def open(self, uid: int | None, disk_bytes: int, expose: list[str]) -> Session:
-        """Make a session's folder, owned by `uid`, and show `expose` (host paths) next to it."""
+        """Make a session's folder, owned by `uid`, and mount `expose` (host paths) next to it."""
         self._count += 1
         path = f"{self.base}/s{self._count}"
         session = Session(path, uid, disk_bytes)
         owner = -1 if uid is None else uid
-        # Not the session's own: a program that sees it must not replace the folders in it.
+        # Not owned by the session: a program that sees it must not replace the folders in it.
         os.mkdir(path, 0o711)
         if self.mounts:
             options = f"size={disk_bytes},nr_inodes={MAX_FILES},mode=0711"
@@ -139,7 +140,7 @@ class Folders:
         return session
 
     def _expose(self, source: str, target: str) -> str:
-        """A path to `source` that does not lead through folders the sandbox user cannot enter."""
+        """Return a path to `source` that avoids folders the sandbox user cannot enter."""
         if not self.mounts:
             return source
         if os.path.isdir(source):
@@ -165,7 +166,8 @@ class Folders:
         os.rmdir(session.path)
 
     def over_quota(self, session: Session) -> bool:
-        """Whether its files take too much; for sessions that live in a plain folder, where nothing else stops them."""
+        """Return whether its files take too much space; for sessions in a plain folder, where nothing else limits
+        them."""
         taken = count = 0
         for folder, _, names in os.walk(session.path):
             for name in names:
@@ -177,7 +179,7 @@ class Folders:
         return False
 
     def remove_base(self) -> None:
-        """At the end: what is left on the host is nothing."""
+        """Called at the end; leaves nothing on the host."""
         if self.mounts:
             with contextlib.suppress(OSError):
                 kernel.unmount(self.base)

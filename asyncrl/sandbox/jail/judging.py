@@ -1,7 +1,7 @@
-"""Whether a program that a session's judge has started is the judge's own or the agent's. Standard library only.
+"""Decides whether a program that a session's judge has started is the judge's or the agent's. Standard library only.
 
-The agent's are programs that lie in its folders, interpreters and tools that are given such a file before any file
-of the judge's, and tools that find their work in the current folder when that is the agent's. Code on the command
+The agent's are programs in its folders, interpreters and tools that are given such a file before any file of the
+judge's, and tools that read the current folder if that is the agent's. Code on the command
 line or on the standard input is the judge's, who wrote it there.
 """
 
@@ -17,7 +17,7 @@ INLINE = {
     ("python",): re.compile(r"-[A-Za-ln-z]*c|-"),
     ("perl", "node", "ruby", "lua"): re.compile(r"-[a-z]*e|-"),
 }
-"""By the beginning of an interpreter's name: the options after which, or on standard input, comes the code itself."""
+"""By the prefix of an interpreter's name: the options that are followed by the code itself."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Places:
 
 
 def is_judges(pid: int, places: Places) -> bool:
-    """Whether the program that process `pid` has just been given is the judge's. False when that cannot be seen."""
+    """Return whether the new program of process `pid` is the judge's. False if that cannot be determined."""
     try:
         executable = os.readlink(f"/proc/{pid}/exe")
         folder = os.readlink(f"/proc/{pid}/cwd")
@@ -51,7 +51,7 @@ def is_judges(pid: int, places: Places) -> bool:
 def decide(
     executable: str, argv: list[str], folder: str, places: Places, exists: Callable[[str], bool]
 ) -> bool:
-    """See the head of this file. `exists` tells whether there is something at an absolute path."""
+    """See the head of this file. `exists` says whether an absolute path exists."""
     if places.side(executable) is False:
         return False
     name = os.path.basename(executable)

@@ -1,6 +1,6 @@
-"""The few system calls Python's standard library does not wrap. Standard library only: this also runs inside a jail.
+"""The few system calls that Python's standard library lacks. Standard library only: this also runs inside a jail.
 
-Every function raises `OSError` with the call's name when the kernel refuses.
+Every function raises `OSError` with the call's name if the kernel refuses it.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def enter_namespace(fd: int) -> None:
 
 
 def new_network_namespace() -> int:
-    """Descriptor of a new, empty network namespace; the caller stays in its own. Needs CAP_SYS_ADMIN.
+    """Return a descriptor of a new, empty network namespace; the caller stays in its own. Needs CAP_SYS_ADMIN.
 
-    A child makes it: without root on the host the caller could leave its namespace but not come back.
+    A child makes it: without root on the host, the caller could leave its namespace but not return.
     """
     ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
     hold_read, hold_write = os.pipe2(os.O_CLOEXEC)
@@ -122,7 +122,7 @@ def install_filter(program: bytes) -> None:
 
 
 def landlock_abi() -> int:
-    """The kernel's Landlock version; 0 where there is none."""
+    """Return the kernel's Landlock version, 0 without Landlock."""
     return max(0, _libc.syscall(ctypes.c_long(LANDLOCK_CREATE), None, ctypes.c_size_t(0), 1))
 
 

@@ -1,8 +1,8 @@
-"""The process every local sandbox program is started by, and ended with.
+"""The process that starts all local sandbox programs; they end with it.
 
 One small Python process per event loop of asyncrl. It forks cheaply, holds user ids and session folders, watches
-deadlines, memory and disk, reaps whatever is orphaned, and cleans everything up when asyncrl's end of the socket
-closes, even if asyncrl was killed.
+deadlines, memory and disk, reaps orphans, and cleans everything up when asyncrl's end of the socket closes, even if
+asyncrl was killed.
 
     asyncrl (jail.client) --{op: open|close|spawn|kill, id, ...} + descriptors--> launcher --fork, exec--> programs
                           <--{id, ...} one answer per open, close and spawn (when the program has ended)--
@@ -39,16 +39,16 @@ class Job:
     error_fd: int
     memory_bytes: int
     memory_files: bool
-    """Whether memory in files without a name counts as well."""
+    """Whether memory in unnamed files counts, too."""
     deadline: float | None
-    """On the monotonic clock."""
+    """By the monotonic clock."""
     reason: str = ""
     """Why the launcher ended it: timeout, memory, disk or killed."""
 
 
 class Launcher:
     def __init__(self, sock: socket.socket) -> None:
-        # Before the user id drops, what this process makes for programs must be readable to them.
+        # Before the user id is dropped, what this process makes for programs must be readable by them.
         os.umask(0o022)
         self._sock = sock
         self._folders = Folders()
@@ -85,7 +85,7 @@ class Launcher:
             self._clean_up()
 
     def _wait_ms(self) -> float:
-        # On busy machines a zombie was seen to stay until the next message: look every second, whatever wakes us.
+        # On busy machines a zombie sometimes stayed until the next message, so look every second in any case.
         return max(0.0, (self._next_tick - time.monotonic()) * 1000) if self._jobs else IDLE_MS
 
     def _tick(self) -> None:
@@ -99,13 +99,13 @@ class Launcher:
                 self._end(job, "timeout")
             elif proc.holds_more_than(job.pid, job.memory_bytes, job.memory_files):
                 self._end(job, "memory")
-        # Never more than a twentieth of one core, however many programs there are.
+        # At most a twentieth of one core, however many programs there are.
         self._next_tick = now + max(TICK_S, 20 * (time.monotonic() - now))
         if not self._folders.mounts and now >= self._next_disk_check:
             self._check_disks()
 
     def _check_disks(self) -> None:
-        """The quota of sessions that live in plain folders. At its own pace: a walk over many files takes long."""
+        """Enforces the quota of sessions in plain folders, at a slower rate: walking over many files takes long."""
         started = time.monotonic()
         for number, session in self._sessions.items():
             jobs = [job for job in self._jobs.values() if job.session == number]
@@ -133,7 +133,7 @@ class Launcher:
             self._answer(job.id, {"status": spawn.exit_code(status), "reason": job.reason, "error": error})
 
     def _end_orphans(self, job: Job) -> None:
-        """A program killed while it starts may leave a child that was to ask to die with it, and had not yet."""
+        """A program killed during its start may leave a child that has not yet asked to die with it."""
         session = self._sessions.get(job.session)
         if session is None or session.uid is None:
             return
@@ -248,12 +248,12 @@ class Launcher:
             self._uids.release(session.uid)
 
     def _sweep(self, uid: int) -> None:
-        """End every process of the uid. Raises `RuntimeError` when one survives five seconds."""
+        """Kill every process of the uid. Raises `RuntimeError` if one survives for five seconds."""
         deadline = time.monotonic() + 5
         while proc.pids_of_uid(uid):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"processes of sandbox user {uid} survive SIGKILL")
-            # From inside the uid one call reaches all of its processes at once, so none can outrun it by forking.
+            # Sent from inside the uid, one call reaches all its processes at once, so none can escape by forking.
             pid = os.fork()
             if pid == 0:
                 with contextlib.suppress(OSError):

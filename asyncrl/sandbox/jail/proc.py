@@ -1,4 +1,4 @@
-"""What /proc says about a tree of processes: who is in it, how much memory it holds."""
+"""Reads from /proc which processes a tree has and how much memory they hold."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def _send_buffer_bytes() -> int:
 
 
 SOCKET_BYTES = _send_buffer_bytes() + 64 * 1024
-"""A socket's send buffer, and the one packet more that the kernel lets in."""
+"""A socket's send buffer, plus the one further packet that the kernel accepts."""
 OWN_NETWORK = os.stat("/proc/self/net/sockstat").st_ino if os.path.exists("/proc/self/net/sockstat") else 0
-"""Number of a file that every network namespace has one of, in this process's own."""
+"""Inode of a file that exists once per network namespace, in this process's own."""
 
 
 def _read(path: str) -> bytes:
@@ -44,7 +44,7 @@ def _children_of(pid: int) -> list[int]:
 
 
 def descendants(root: int) -> list[int]:
-    """Every process below `root`, without it; those that vanish meanwhile are left out."""
+    """Return every process below `root`, without it; those that vanish meanwhile are skipped."""
     found: list[int] = []
     stack = [root]
     while stack:
@@ -56,7 +56,7 @@ def descendants(root: int) -> list[int]:
 
 
 def orphans_of_uid(uid: int, known: Container[int]) -> list[int]:
-    """This process's own children that belong to the real uid and are not `known`."""
+    """Return this process's own children that belong to the real uid and are not `known`."""
     found = []
     for pid in _children_of(os.getpid()):
         with contextlib.suppress(OSError):
@@ -66,7 +66,8 @@ def orphans_of_uid(uid: int, known: Container[int]) -> list[int]:
 
 
 def most_private_bytes(pids: list[int]) -> int:
-    """Upper bound of `private_bytes`, cheaper: mapped program files count as well, and every page as two of tables."""
+    """Return a cheaper upper bound of `private_bytes`: it includes mapped program files and overestimates page
+    tables."""
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError, IndexError):
@@ -76,10 +77,9 @@ def most_private_bytes(pids: list[int]) -> int:
 
 
 def private_bytes(pids: list[int]) -> int:
-    """Anonymous and shared-anonymous memory and page tables of these processes.
-
-    Pages shared after a fork count once each. Page tables are no part of the resident size, and reading through a
-    large empty mapping makes nothing else.
+    """Return the anonymous and shared-anonymous memory and the page tables of these processes.  Pages shared after a
+    fork count once each. Page tables are not part of the resident size, and reading through a large empty mapping
+    creates nothing else.
     """
     total = 0
     for pid in pids:
@@ -91,11 +91,10 @@ def private_bytes(pids: list[int]) -> int:
 
 
 def socket_bytes(pids: list[int]) -> int:
-    """Most memory that the buffers of these processes' sockets can hold.
-
-    The kernel says how many sockets there are, not what local ones hold, so each counts as a full buffer (see
-    `seccomp`: its size cannot be changed). In a network namespace of the programs' own that finds sockets that wait
-    to be accepted or were sent over another one, too; in the host's only those that a process has open.
+    """Return the most memory that the buffers of these processes' sockets can hold.  The kernel reports the number of
+    sockets, not what local ones hold, so each counts as a full buffer (see `seccomp`: its size cannot be changed). In
+    the programs' own network namespace this includes sockets that wait to be accepted or were sent over another one;
+    in the host's namespace only those that a process has open.
     """
     total = 0
     seen: set[int] = set()
@@ -113,12 +112,12 @@ def socket_bytes(pids: list[int]) -> int:
 
 
 def _network_bytes(folder: str) -> int:
-    """The same for all sockets of a network namespace. TCP's buffers grow by themselves: their queues are added."""
+    """Return the same for all sockets of a network namespace. TCP's buffers grow, so their queues are added."""
     total = int(_read(f"{folder}/sockstat").split()[2]) * SOCKET_BYTES
     for name in ("tcp", "tcp6"):
         # A host without IPv6 has no file for it.
         with contextlib.suppress(FileNotFoundError):
-            # The tables are read only if there is something in them: the kernel goes through the whole host's.
+            # The tables are read only if they are not empty, since the kernel walks through those of the whole host.
             counts = _read(f"{folder}/sockstat{name[3:]}").partition(name.upper().encode() + b": inuse ")[2]
             for line in _read_all(f"{folder}/{name}").splitlines()[1:] if int(counts.split()[0]) else []:
                 sent, _, received = line.split()[4].partition(b":")
@@ -128,7 +127,7 @@ def _network_bytes(folder: str) -> int:
 
 
 def memory_file_bytes(pids: list[int]) -> int:
-    """Memory in memfds these processes have open: where a userspace kernel keeps its programs' memory."""
+    """Return the memory in open memfds of these processes, where a userspace kernel keeps its programs' memory."""
     found: dict[tuple[int, int], int] = {}
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -140,10 +139,10 @@ def memory_file_bytes(pids: list[int]) -> int:
 
 
 def holds_more_than(root: int, limit_bytes: int, memory_files: bool = False) -> bool:
-    """Whether the tree below `root` holds more memory than `limit_bytes`."""
+    """Return whether the tree below `root` holds more memory than `limit_bytes`."""
     pids = descendants(root)
     left = limit_bytes - socket_bytes(pids)
-    # The cheap number is an upper bound: the exact one is read only when it may matter.
+    # The cheap number is an upper bound; the exact one is read only if it may matter.
     if left < 0 or (most_private_bytes(pids) > left and private_bytes(pids) > left):
         return True
     return memory_files and memory_file_bytes(pids) > limit_bytes
@@ -155,7 +154,7 @@ def pids_of_uid(uid: int) -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError):
-                # Not the owner of /proc/PID: a process that made itself undumpable shows as root's there.
+                # Not the owner of /proc/PID, which is root for a process that has made itself undumpable.
                 for line in _read(f"/proc/{name}/status").splitlines():
                     if line.startswith(b"Uid:"):
                         if int(line.split()[1]) == uid:
@@ -177,7 +176,7 @@ def reap_any() -> dict[int, int]:
 
 
 def kill_descendants(root: int, timeout_s: float = 5.0) -> bool:
-    """Kill the tree below `root` until nothing is left of it; True when that worked.
+    """Kill the tree below `root` until nothing is left of it; True if that worked.
 
     `root` must be this process (which then reaps) or reap its own children.
     """

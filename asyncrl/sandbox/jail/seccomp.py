@@ -1,8 +1,8 @@
 """The system-call filter, assembled in Python: classic BPF for x86-64 and aarch64.
 
-It refuses what ordinary programs do not need and what kernel exploits, namespace tricks and unbounded kernel memory
-do need. Everything newer than the newest call known here answers ENOSYS, so a new kernel opens nothing by itself.
-The numbers are those of the kernel's syscall tables; tests check them against the machine's headers.
+It refuses calls that ordinary programs do not need, but kernel exploits, namespace tricks and unbounded kernel memory
+do. Calls newer than the newest one known here answer ENOSYS, so a new kernel adds no attack surface. The numbers are
+those of the kernel's syscall tables; tests check them against the machine's headers.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ REFUSED = {
     "sysfs": (139, -1),
     "uselib": (134, -1),
 }
-# Kernel memory that no process's resident size shows: absent calls make programs fall back to plain files.
+# Kernel memory that no process's resident size shows; without these calls programs fall back to plain files.
 ABSENT = {
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
@@ -101,7 +101,7 @@ ABSENT = {
     "msgget": (68, 186),
     "semget": (64, 190),
     "mq_open": (240, 180),
-    # Its flags lie behind a pointer that a filter cannot follow; libraries fall back to clone.
+    # Its flags are behind a pointer, which a filter cannot follow; libraries fall back to clone.
     "clone3": (435, 435),
 }
 CLONE = (56, 220)
@@ -136,7 +136,7 @@ def _argument(index: int) -> bytes:
 
 
 def _when_call(number: int, body: list[bytes]) -> list[bytes]:
-    """`body` for one call number (it must return), otherwise go on with the number still loaded."""
+    """Run `body` for one call number (it must return), otherwise continue with the number still loaded."""
     return [_op(JMP_EQ, number, 0, len(body)), *body]
 
 
@@ -155,8 +155,8 @@ def _never_values(index: int, values: tuple[int, ...], then: int, mask: int = 0x
 def _only_sockets(families: tuple[int, ...], otherwise: int) -> list[bytes]:
     """Allow sockets of these families, local ones only if they are connected.
 
-    A local datagram socket keeps what many senders have queued after these are closed, so its memory could not be
-    told from the number of sockets (`proc.socket_bytes`). SOCK_RAW is another name for it.
+    A local datagram socket keeps what many senders have queued after they are closed, so its memory could not be
+    derived from the number of sockets (`proc.socket_bytes`). SOCK_RAW is another name for it.
     """
     is_datagram = _never_values(1, (SOCK_DGRAM, SOCK_RAW), otherwise, SOCK_TYPE_MASK)
     unix = [_op(JMP_EQ, AF_UNIX, 0, len(is_datagram)), *is_datagram] if AF_UNIX in families else []
@@ -165,9 +165,9 @@ def _only_sockets(families: tuple[int, ...], otherwise: int) -> list[bytes]:
 
 
 def _without_buffer_sizes() -> list[bytes]:
-    """Answer calls that set the size of a socket's buffers with success, without making them.
+    """Answer calls that set the size of a socket's buffers with success, without executing them.
 
-    The kernel itself takes such sizes as a wish and bounds them in silence; an error would end programs that set one.
+    The kernel itself treats such sizes as hints and limits them silently; an error would end programs that set one.
     """
     options = _never_values(2, BUFFER_OPTIONS, ERRNO)
     return [_argument(1), _op(JMP_EQ, SOL_SOCKET, 1, 0), _ret(ALLOW), *options]
@@ -177,10 +177,10 @@ FAMILIES = {"sealed": (), "default": (AF_UNIX,), "network": (AF_UNIX, AF_INET, A
 
 
 def build_filter(variant: str = "default", machine: str | None = None) -> bytes:
-    """The filter program: 8 bytes an instruction, as `bwrap --seccomp` and `prctl(PR_SET_SECCOMP)` take it.
+    """Return the filter program: 8 bytes per instruction, as `bwrap --seccomp` and `prctl(PR_SET_SECCOMP)` take it.
 
     `variant` says which sockets may be made: "default" local ones; "network" Internet ones as well, for a network
-    namespace that reaches nothing but a proxy; "sealed" none, for a jail that shares the host's namespaces.
+    namespace that reaches only a proxy; "sealed" none, for a jail that shares the host's namespaces.
     Raises `NotImplementedError` for a machine without a table.
     """
     name = machine or platform.machine()

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 from asyncrl.sandbox.jail import kernel, proc, seccomp, trace
 
 NOT_FOUND, CANNOT_RUN = "not found: ", "cannot run: "
-"""Prefixes of errors that are the session's own doing, not the machinery's: no such program; a folder that nobody may
-enter any more, a file that is no program, as many processes as are allowed."""
+"""Prefixes of errors caused by the session itself, not by the sandbox: no such program; an inaccessible folder, a
+file that is not a program, all processes in use."""
 
 _programs: dict[str, bytes] = {}
 
@@ -25,7 +25,7 @@ def filter_program(variant: str) -> bytes:
 
 
 def filter_file(variant: str) -> int:
-    """The filter as a readable descriptor. A new one each time: readers share and move its offset."""
+    """Return the filter as a readable descriptor; a new one each time, since readers share its offset."""
     fd = os.memfd_create("filter", os.MFD_CLOEXEC)
     os.write(fd, filter_program(variant))
     os.lseek(fd, 0, os.SEEK_SET)
@@ -42,7 +42,7 @@ def _place_descriptors(fds: list[int], keep: int) -> int:
 
 
 class SessionError(Exception):
-    """What programs of the session did to it keeps the next one from starting."""
+    """The session's own programs have made it impossible to start another."""
 
 
 def _become(request: dict[str, Any]) -> None:
@@ -63,7 +63,7 @@ def _become(request: dict[str, Any]) -> None:
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
     if request.get("cwd"):
-        # As the sandbox's user: its folder may be a link by now, or closed.
+        # As the sandbox's user: its folder may be a link or inaccessible by now.
         try:
             os.chdir(request["cwd"])
         except OSError as error:
@@ -75,12 +75,12 @@ def _become(request: dict[str, Any]) -> None:
 
 
 def run_program(request: dict[str, Any], fds: list[int], error_fd: int) -> NoReturn:
-    """Called in a forked child; becomes the program or reports why not on `error_fd`."""
+    """Called in a forked child; becomes the program, or reports the failure on `error_fd`."""
     try:
         for number in (signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
-        # A runtime of its own makes folders that the user it drops to must enter.
+        # A container runtime makes folders that its unprivileged user must enter.
         os.umask(0o022 if request["keep_user"] else 0o077)
         error_fd = _place_descriptors(fds, error_fd)
         _become(request)
@@ -99,7 +99,7 @@ def run_program(request: dict[str, Any], fds: list[int], error_fd: int) -> NoRet
 
 
 def supervise(request: dict[str, Any], fds: list[int], error_fd: int) -> NoReturn:
-    """Called in a forked child; runs the program below itself and ends everything it leaves behind.
+    """Called in a forked child; runs the program as a child and kills everything it leaves behind.
 
     Without a pid namespace this is what finds detached processes: as subreaper it inherits them. With `judge` in the
     request, the program is followed by a `trace.Tracer`.
@@ -124,7 +124,7 @@ def supervise(request: dict[str, Any], fds: list[int], error_fd: int) -> NoRetur
             # A container may forbid it; then the program under test keeps the judge's rights.
             tracer = None
     os.close(gate_write)
-    # Inherited pipe ends would keep the readers waiting after the program has ended.
+    # Inherited pipe ends would keep readers waiting after the program has ended.
     os.closerange(0, 1024)
     status: int | None = None
     while status is None:
@@ -139,7 +139,7 @@ def supervise(request: dict[str, Any], fds: list[int], error_fd: int) -> NoRetur
 
 
 def exit_code(wait_status: int) -> int:
-    """Exit status the way shells give it: 128 + signal number for a killed program."""
+    """Return the exit status as in shells: 128 + signal number for a killed program."""
     if os.WIFSIGNALED(wait_status):
         return 128 + os.WTERMSIG(wait_status)
     return os.WEXITSTATUS(wait_status)

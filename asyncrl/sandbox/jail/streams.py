@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 CHUNK_BYTES = 65536
 FLOOD_BYTES = 16 << 20
-"""A program that writes so much past the bound is ended instead of drained on."""
+"""A program that writes this much past the limit is killed instead of drained."""
 
 
 class BoundedReader:
@@ -52,7 +52,8 @@ class BoundedReader:
             self.done.set_result(None)
 
     async def finish(self, grace_s: float) -> bytes:
-        """What was kept, once the pipe ends or `grace_s` after the program did (a leftover may hold it open)."""
+        """Return the kept bytes, once the pipe ends or `grace_s` after the program did (a leftover may hold it
+        open)."""
         if not self.done.done():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self.done), grace_s)
@@ -61,7 +62,7 @@ class BoundedReader:
 
 
 async def write_all(fd: int, data: bytes) -> None:
-    """Write everything to a pipe, or as much as its reader takes before it closes."""
+    """Write everything to a pipe, or as much as its reader accepts before it closes."""
     loop = asyncio.get_running_loop()
     view = memoryview(data)
     os.set_blocking(fd, False)

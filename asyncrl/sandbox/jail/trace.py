@@ -1,10 +1,8 @@
-"""Takes the right to write verdicts from programs under test, at the moment they start. Standard library only.
-
-What judges a session runs the agent's programs as its own children, under its own user id: nothing but the command
-line tells them apart. So the judge is traced from outside. When one of its processes starts a program that is the
-agent's (`judging`), that process confines itself, by system calls put into it before its first instruction: a
-Landlock domain that writes in the session's folders only, signals nothing outside of itself and cannot look into
-what is outside. Every program below it inherits that.
+"""Prevents programs under test from writing verdicts, from the moment they start. Standard library only.  A session's
+judge runs the agent's programs as its own children, under its own user id, so only the command line distinguishes
+them. The judge is therefore traced from outside. When one of its processes starts an agent's program (`judging`),
+that process is confined by system calls injected before its first instruction: to a Landlock domain that writes to
+the session's folders only, and cannot signal or inspect processes outside. Every program below it inherits that.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from asyncrl.sandbox.jail import judging, kernel
 
 CONT, GETREGS, SETREGS, GETEVENTMSG, SEIZE, LISTEN = 7, 12, 13, 0x4201, 0x4206, 0x4208
 OPTIONS = 0x2 | 0x4 | 0x8 | 0x10 | 0x100000
-"""Follow forks, vforks and clones, report exec, and let no traced process outlive its tracer."""
+"""Follow forks, vforks and clones, report exec, and kill traced processes with their tracer."""
 EVENT_FORK, EVENT_VFORK, EVENT_CLONE, EVENT_EXEC, EVENT_STOP = 1, 2, 3, 4, 128
 CODE_64_BIT = 0x33
 """Code segment of a process that runs 64-bit code, whose system calls are those below."""
@@ -42,7 +40,7 @@ AT_FDCWD, O_PATH_CLOEXEC = -100, 0o12000000
 
 WRITE_FILE, REFER, TRUNCATE = 1 << 1, 1 << 13, 1 << 14
 CHANGE_FOLDERS = 0x1FF0
-"""Remove and make whatever there is in a folder."""
+"""Remove and create entries of a folder."""
 SCOPE_SIGNAL = 2
 SCRATCH_BYTES = 4096
 
@@ -50,7 +48,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def available() -> bool:
-    """Whether programs under test can be confined here; the table of registers is x86-64's."""
+    """Return whether programs under test can be confined here; the register table is for x86-64."""
     return platform.machine() == "x86_64" and kernel.landlock_abi() > 0
 
 
@@ -82,7 +80,7 @@ class Tracer:
         _ptrace(SEIZE, pid, 0, OPTIONS)
 
     def reap_any(self) -> dict[int, int]:
-        """Wait status of every child that has ended; whatever has stopped to be looked at goes on."""
+        """Return the wait status of every child that has ended; stopped processes are handled and continued."""
         ended: dict[int, int] = {}
         while True:
             try:
@@ -112,7 +110,7 @@ class Tracer:
             _ptrace(GETEVENTMSG, pid, 0, message)
             self._confined.add(message[0])
         deliver = 0 if event else number
-        # The first program is the jail's own, whose options name all kinds of folders.
+        # The first program is the jail itself, whose options name all kinds of folders.
         free = self._begun and pid not in self._confined
         if event == EVENT_EXEC and free and not judging.is_judges(pid, self._places):
             self._confined.add(pid)
@@ -121,7 +119,7 @@ class Tracer:
         _ptrace(CONT, pid, 0, deliver)
 
     def _confine(self, pid: int) -> int:
-        """Make a process that is about to begin its program confine itself. Returns a signal it is still to get."""
+        """Confine a process that is about to start its program. Return a signal that it must still get."""
         process = _Inside(pid)
         try:
             process.enter()
@@ -145,22 +143,22 @@ class Tracer:
         finally:
             process.close()
         if confined < 0:
-            # Better no program under test than one that writes its own verdict.
+            # Rather no program under test than one that writes its own verdict.
             os.kill(pid, signal.SIGKILL)
         return process.pending
 
 
 class _Inside:
-    """System calls made by a stopped process that has just got a new program."""
+    """Injects system calls into a stopped process that has just been given a new program."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
         self.pending = 0
-        """A signal that came meanwhile."""
+        """A signal that arrived meanwhile."""
 
     def enter(self) -> None:
-        """Let it come to its first instruction: before that, the end of exec overwrites a register."""
+        """Let it reach its first instruction: until then, the end of exec overwrites a register."""
         registers = self._registers()
         if registers["cs"] != CODE_64_BIT:
             raise OSError(errno.ENOEXEC, "not a 64-bit program")
@@ -173,7 +171,7 @@ class _Inside:
         os.pwrite(self._memory, CALL, self._start)
 
     def call(self, number: int, *arguments: int | bytes) -> int:
-        """Make one call; bytes are passed by their address. Returns its result, negative for an error."""
+        """Make one call; bytes are passed by address. Return its result, negative for an error."""
         place, values = self._scratch, []
         for argument in arguments:
             if isinstance(argument, bytes):
@@ -189,7 +187,7 @@ class _Inside:
         return result - (1 << 64) if result >> 63 else result
 
     def leave(self) -> None:
-        """Put everything back as it was."""
+        """Restore everything."""
         os.pwrite(self._memory, self._code, self._start)
         self._set(self._saved)
 
@@ -197,7 +195,7 @@ class _Inside:
         os.close(self._memory)
 
     def _go(self) -> None:
-        """On to the next break instruction."""
+        """Continue to the next break instruction."""
         _ptrace(CONT, self._pid)
         while True:
             _, status = os.waitpid(self._pid, ALL_CHILDREN)

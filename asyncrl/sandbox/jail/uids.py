@@ -1,6 +1,6 @@
 """User ids for sandboxes, shared by every process on the machine.
 
-A fresh real uid is what makes RLIMIT_NPROC count, keeps files of others unreadable and makes leftovers findable.
+A fresh real uid makes RLIMIT_NPROC effective, keeps files of others unreadable and makes leftovers findable.
 One byte of a lock file stands for one uid; the kernel frees the byte when its holder dies, however it dies.
 """
 
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 FIRST_UID = 1_900_000_000
-"""Above everything that distributions, subordinate-id tools and systemd hand out."""
+"""Above everything that distributions, subordinate-id tools and systemd assign."""
 SMALL_FIRST_UID = 40_000
 COUNT = 4096
 
@@ -22,7 +22,7 @@ class UidsExhausted(Exception):
 
 
 def usable_range() -> tuple[int, int] | None:
-    """First uid and count this process may switch to; None when it may not switch at all."""
+    """Return the first uid and the number of uids this process may switch to; None if it may not switch at all."""
     if os.geteuid() != 0:
         return None
     best: tuple[int, int] | None = None
@@ -37,7 +37,7 @@ def usable_range() -> tuple[int, int] | None:
 
 
 class UidPool:
-    """Hands out uids nobody else holds. Not for several threads."""
+    """Assigns uids that nobody else holds. Not thread-safe."""
 
     def __init__(self, first: int, count: int, folder: str | None = None) -> None:
         self._first, self._count = first, count
@@ -45,7 +45,7 @@ class UidPool:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self._fd = os.open(os.path.join(where, "asyncrl-sandbox-uids"), flags, 0o600)
         self._held: set[int] = set()
-        # Processes start at different places so that they rarely try each other's bytes.
+        # Processes start at different offsets, so that they rarely try each other's bytes.
         self._next = (os.getpid() * 61) % count
 
     def take(self) -> int:
@@ -59,7 +59,7 @@ class UidPool:
             except OSError:
                 continue
             self._held.add(index)
-            # Going round instead of reusing at once gives the kernel time to reap what the last holder left.
+            # Going round instead of reusing uids at once gives the kernel time to reap what the last holder left.
             self._next = index + 1
             return self._first + index
         raise UidsExhausted(f"all {self._count} sandbox user ids are in use")

@@ -1,11 +1,11 @@
-"""The warm interpreter: runs inside bubblewrap, forks a jailed child for every piece of code.
+"""The warm interpreter: runs inside bubblewrap and forks a jailed child for every piece of code.
 
     asyncrl (sandbox.zygote) --{op: run|kill} + descriptors [code, stdin, stdout, stderr]--> zygote
         zygote -fork-> job: init of a pid namespace, makes the other namespaces, gives up everything, runs the code
 
-The zygote has a user namespace of its own below bubblewrap's, where it may make the namespaces of each job; a job
-ends up in a user namespace below that, without any capability. The zygote never reads what a job wrote. Standard
-library only; it must stay single-threaded.
+The zygote has its own user namespace below bubblewrap's, where it may make the namespaces of each job; a job ends up
+in a user namespace below that, without any capability. The zygote never reads what a job wrote. Standard library
+only; it must stay single-threaded.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from asyncrl.sandbox.jail import channel, kernel
 
 FILE = "main.py"
 CANNOT_RUN = "cannot run: "
-"""As in `spawn`, which is not inside."""
+"""As in `spawn`, which is not available inside."""
 ERROR_FD, HIGH_FD = 3, 1000
-"""Where a job reports that it could not be set up, and where descriptors wait until 0, 1 and 2 are free."""
+"""Descriptor on which a job reports that it could not be set up, and the first one used until 0, 1 and 2 are free."""
 
 
 def _write(path: str, text: str) -> None:
@@ -45,7 +45,7 @@ def _enter_user_namespace(flags: int = 0) -> None:
     """A new user namespace in which the caller keeps its ids and has every capability."""
     uid, gid = os.getuid(), os.getgid()
     kernel.unshare(kernel.CLONE_NEWUSER | flags)
-    # Missing where /proc had to be hidden: then the ids stay unmapped, which takes nothing from the job.
+    # Missing where /proc had to be hidden: then the ids stay unmapped, which does not affect the job.
     with contextlib.suppress(FileNotFoundError):
         _write("/proc/self/setgroups", "deny")
         _write("/proc/self/uid_map", f"{uid} {uid} 1")
@@ -53,7 +53,7 @@ def _enter_user_namespace(flags: int = 0) -> None:
 
 
 def _become_init() -> None:
-    """Go on as the init of a pid namespace that the zygote itself owns, so that it can make and leave others."""
+    """Continue as the init of a pid namespace that the zygote itself owns, so that it can make and leave others."""
     _enter_user_namespace(kernel.CLONE_NEWPID)
     pid = os.fork()
     if pid:
@@ -71,12 +71,12 @@ def _mount_private(disk_bytes: int) -> None:
     try:
         kernel.mount("proc", "/proc", "proc", flags | kernel.MS_NOEXEC)
     except OSError:
-        # Where the kernel lets no new one be made, an empty folder rather than a view of the zygote.
+        # If the kernel refuses a new one: an empty folder instead of a view of the zygote.
         kernel.mount("tmpfs", "/proc", "tmpfs", flags | kernel.MS_RDONLY, "size=4k")
 
 
 def _confine(config: dict[str, Any]) -> None:
-    """From a copy of the zygote to a process without any right over its surroundings."""
+    """Turn a copy of the zygote into a process without rights outside."""
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC)
     _mount_private(config["disk_bytes"])
@@ -89,7 +89,7 @@ def _confine(config: dict[str, Any]) -> None:
 
 
 def _take_descriptors(fds: list[int], error_fd: int) -> str:
-    """Make the job's stdin, stdout and stderr of them, and 3 of `error_fd`; nothing else stays. Returns the code."""
+    """Use them as the job's stdin, stdout and stderr, and `error_fd` as 3; close all others. Return the code."""
     with os.fdopen(fds[0], "rb") as file:
         code = file.read().decode("utf-8", "surrogatepass")
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD) for fd in fds[1:]]
@@ -101,7 +101,7 @@ def _take_descriptors(fds: list[int], error_fd: int) -> str:
 
 
 def _run_code(code: str, request: dict[str, Any]) -> int:
-    """The exit status a fresh interpreter would give for this code."""
+    """Return the exit status that a fresh interpreter would give for this code."""
     os.environ.clear()
     os.environ.update(request["env"])
     try:
@@ -148,7 +148,7 @@ def _finish(status: int) -> NoReturn:
 def _job(request: dict[str, Any], fds: list[int], config: dict[str, Any], error_fd: int) -> NoReturn:
     error_fd = fcntl.fcntl(error_fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
     try:
-        # Not in the zygote's process group: a signal to one's own group crosses pid namespaces.
+        # Not in the zygote's process group: a signal to the own group crosses pid namespaces.
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -191,7 +191,7 @@ class Zygote:
         if message["op"] == "kill":
             for pid, (number, _) in self._jobs.items():
                 if number == message["job"]:
-                    # The end of its init is the end of every process in a pid namespace.
+                    # When its init ends, every process in a pid namespace ends.
                     os.kill(pid, signal.SIGKILL)
         elif message["op"] == "hello":
             channel.send(self._sock, {"id": message["id"]})
@@ -208,7 +208,7 @@ class Zygote:
         try:
             pid = os.fork()
         except OSError as error:
-            # The session's other jobs hold all the processes it may have.
+            # The session's other jobs use all its allowed processes.
             pid, refused = -1, f"{CANNOT_RUN}{error.strerror}"
         if pid == 0:
             _job(message, fds, self._config, error_write)

@@ -1,4 +1,4 @@
-"""Where a Kubernetes cluster is and how to speak to it: in-cluster account, or a kubeconfig."""
+"""Address and credentials of a Kubernetes cluster: an in-cluster account, or a kubeconfig."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Cluster:
 
 
 def find_cluster() -> Cluster:
-    """Raises `ConfigError` when there is none, naming what was looked for."""
+    """Raises `ConfigError` if there is none, naming what was searched for."""
     host = os.environ.get("KUBERNETES_SERVICE_HOST")
     if host and (ACCOUNT / "token").exists():
         headers = {"Authorization": f"Bearer {(ACCOUNT / 'token').read_text().strip()}"}
@@ -42,7 +42,7 @@ def find_cluster() -> Cluster:
 
 
 def read_kubeconfig(path: Path) -> Cluster:
-    """The current context of a kubeconfig with a token or a client certificate. Raises `ConfigError`."""
+    """Return the current context of a kubeconfig with a token or a client certificate. Raises `ConfigError`."""
     try:
         import yaml
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Sandboxes on the other side of a connection: a container or machine per session, programs attached to by stream."""
+"""Sandboxes behind a connection: a container or machine per session, whose programs are attached as streams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from asyncrl.sandbox.remote.output import BoundedOutput
 from asyncrl.sandbox.remote.shell_files import ShellFiles
 from asyncrl.sandbox.remote.stream_process import StreamProcess
 
-# Init of a container: reaps what is orphaned, and goes on when a sweep ends its child.
+# Init of a container: reaps orphans, and continues when a sweep kills its child.
 INIT = ["/bin/sh", "-c", "trap : CHLD; while :; do sleep 3600 & wait $!; done"]
 SWEEP = ["/bin/sh", "-c", "kill -9 -1"]
 GRACE_S = 10.0
@@ -33,44 +33,44 @@ class Attachment(abc.ABC):
         """Write to its stdin."""
 
     async def send_end(self) -> None:  # noqa: B027 - nothing to do is a fair answer
-        """Close its stdin, where the transport can."""
+        """Close its stdin, if the transport can."""
 
     @abc.abstractmethod
     async def pump(self, take: Take) -> int:
-        """Hand over its output until it ends; returns its exit status."""
+        """Pass its output on until it ends; return its exit status."""
 
     async def kill(self) -> None:  # noqa: B027
-        """End it, where the transport can."""
+        """Kill it, if the transport can."""
 
     async def close(self) -> None:  # noqa: B027
-        """Let go of the connection."""
+        """Close the connection."""
 
 
 def in_shell(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> list[str]:
-    """`argv` with its environment and folder, for transports that carry neither."""
+    """Return `argv` with its environment and folder, for transports that have neither."""
     pairs = [f"{name}={value}" for name, value in env.items()]
     script = 'cd -- "$1" || exit 126; shift; exec "$@"'
     return ["/usr/bin/env", "-i", *pairs, "/bin/sh", "-c", script, "sh", cwd, *argv]
 
 
 class ContainerSandbox(ShellFiles):
-    """Implements programs over `_attach`; a provider gives that, `_create` and `_destroy`."""
+    """Implements programs over `_attach`, `_create` and `_destroy`, which a provider implements."""
 
     half_close: ClassVar[bool] = True
-    """Whether the transport can say that stdin has ended."""
+    """Whether the transport can signal the end of stdin."""
     sweeps: ClassVar[bool] = True
-    """Whether everything of the user may be killed inside, which is also how one program's deadline is kept."""
+    """Whether all processes of the user may be killed inside, which also enforces a program's deadline."""
 
     def __init__(self) -> None:
         super().__init__()
         self._processes: list[StreamProcess] = []
         self._running = 0
-        """Programs under way; leftovers are swept when there is none."""
+        """Running programs; leftovers are killed when there are none."""
         self._alive = False
 
     @abc.abstractmethod
     async def _create(self) -> None:
-        """Bring up what `self.spec` and `self.limits` describe."""
+        """Start what `self.spec` and `self.limits` describe."""
 
     @abc.abstractmethod
     async def _destroy(self) -> None:
@@ -83,7 +83,7 @@ class ContainerSandbox(ShellFiles):
         """Start a program."""
 
     async def _lacking(self) -> tuple[Guarantee, ...]:
-        """Guarantees a running session turns out not to have."""
+        """Guarantees that a running session turns out to lack."""
         return ()
 
     @classmethod
@@ -170,7 +170,7 @@ class ContainerSandbox(ShellFiles):
         timeout_s: float,
         flooded: asyncio.Event,
     ) -> tuple[int, bool]:
-        """Give it its input, take its output; its status, and whether the deadline came first."""
+        """Send its input and take its output; return its status, and whether the deadline came first."""
 
         async def feed() -> None:
             with contextlib.suppress(OSError, AsyncRLError):
@@ -203,7 +203,7 @@ class ContainerSandbox(ShellFiles):
             await attachment.kill()
 
     async def _sweep(self) -> None:
-        """End every program in the container but its init."""
+        """Kill every program in the container but its init."""
         if self._alive:
             attachment = await self._open(SWEEP, None, WORKDIR, False, GRACE_S)
             with contextlib.suppress(TimeoutError, AsyncRLError):
@@ -213,7 +213,7 @@ class ContainerSandbox(ShellFiles):
     async def open_process(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str = WORKDIR
     ) -> SandboxProcess:
-        # stderr joins stdout inside: two streams would arrive in no order.
+        # stderr joins stdout inside, since two streams would arrive in no defined order.
         merged = ["/bin/sh", "-c", 'exec "$@" 2>&1', "sh", *self._checked(argv)]
         attachment = await self._open(merged, env, cwd, True, None)
         self._running += 1

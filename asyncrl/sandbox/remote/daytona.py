@@ -19,7 +19,7 @@ LIFETIME_MINUTES = 60
 
 
 class DaytonaAttachment(Attachment):
-    """One command in a shell session of its own, which ends with it."""
+    """One command in its own shell session, which ends with it."""
 
     def __init__(self, process: Any, session: str, command: str) -> None:
         self._process, self._session, self._command = process, session, command
@@ -105,7 +105,7 @@ class DaytonaSandbox(ContainerSandbox):
         self, argv: Sequence[str], env: dict[str, str], cwd: str, stdin: bool, timeout_s: float | None
     ) -> Attachment:
         process, session = self._box.process, f"asyncrl-{secrets.token_hex(8)}"
-        # In a subshell: the end of the command must not be the end of the session's shell, which reports it.
+        # In a subshell, since the command must not end the session's shell, which reports its status.
         command = f"({shlex.join(in_shell(argv, env, cwd))})" + ("" if stdin else " </dev/null")
         try:
             await process.create_session(session)

@@ -17,9 +17,10 @@ from asyncrl.sandbox.remote.docker_api import DockerApi, find_socket, read_frame
 DEFAULT_IMAGE = "python:3.12-slim"
 IMAGE_VARIABLE = "ASYNCRL_SANDBOX_IMAGE"
 UIDS = range(20_000, 60_000)
-"""Inside what rootless engines map. Each session draws one, because engines count processes by user id as well."""
+"""Within the range that rootless engines map. Each session draws one, because engines also count processes by user
+id."""
 OURS = (WORKDIR, "/tmp", "/run", "/var/tmp")
-# What the kernel really applies, whatever the engine was asked for: memory bounds, then mounts.
+# What the kernel really applies, whatever was requested of the engine: memory limits, then mounts.
 LOOK = """
 cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null
 cat /proc/mounts
@@ -57,7 +58,7 @@ class DockerSandbox(ContainerSandbox):
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset(Guarantee) - {
         Guarantee.HOST_KERNEL,
         Guarantee.FRESH_UID,
-        # The engine's own filter applies, which allows namespaces to some.
+        # The engine's own filter applies, which allows namespaces to some users.
         Guarantee.KERNEL_SURFACE,
     }
 
@@ -80,7 +81,7 @@ class DockerSandbox(ContainerSandbox):
         }
         options = "rw,nosuid,nodev,mode={},size={}"
         folders = dict.fromkeys((WORKDIR, "/tmp"), "exec," + options.format(1777, third))
-        # Podman makes these writable in read-only containers, without a bound unless one is given.
+        # Podman makes these writable in read-only containers, without a limit unless one is set.
         folders |= dict.fromkeys(("/run", "/var/tmp"), options.format(755, 4096))
         return {
             "Image": spec.image or os.environ.get(IMAGE_VARIABLE, DEFAULT_IMAGE),
@@ -119,21 +120,21 @@ class DockerSandbox(ContainerSandbox):
             if self._container:
                 await self._api.call("DELETE", f"/containers/{self._container}?force=true&v=true")
         except InfrastructureError as error:
-            # Gone, or being removed already, because it was to remove itself.
+            # Gone, or already being removed, because it removes itself.
             if " 404 " not in str(error) and " 409 " not in str(error):
                 raise
         finally:
             await self._api.close()
 
     async def _lacking(self) -> tuple[Guarantee, ...]:
-        """What this engine did not do though it was asked to: some ignore what they do not know."""
+        """What this engine did not do although requested: some ignore unknown settings."""
         lines = (await self.exec(["/bin/sh", "-c", LOOK])).text.splitlines()
         found: list[Guarantee] = []
         if str(self.limits.memory_bytes) not in lines:
             found.append(Guarantee.MEMORY_LIMIT)
         mounts = [line.split() for line in lines if line.count(" ") == 5]
         writable = [m for m in mounts if m[2] == "tmpfs" and m[3].startswith("rw") and m[1].startswith(OURS)]
-        # The number of files is bounded by the memory their inodes take.
+        # The number of files is limited by the memory of their inodes.
         if found or any("size=" not in m[3] for m in writable):
             found.append(Guarantee.DISK_LIMIT)
         return tuple(found)

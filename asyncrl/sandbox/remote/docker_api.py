@@ -21,7 +21,7 @@ MAX_FRAME_BYTES = 1 << 26
 
 
 def find_socket() -> str:
-    """Path of the first engine socket there is. Raises `ConfigError`."""
+    """Return the path of the first existing engine socket. Raises `ConfigError`."""
     named = os.environ.get("DOCKER_HOST", "")
     runtime = os.environ.get("XDG_RUNTIME_DIR", "/nonexistent")
     candidates = [named.removeprefix("unix://")] if named.startswith("unix://") else []
@@ -55,7 +55,7 @@ class DockerApi:
         return json.loads(text) if text.startswith(("{", "[")) else None
 
     async def attach(self, exec_id: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Start a prepared exec and take over its connection, which then carries stdin and framed output."""
+        """Start a prepared exec and take over its connection for stdin and framed output."""
         reader, writer = await asyncio.wait_for(asyncio.open_unix_connection(self._path), TIMEOUT_S)
         body = json.dumps({"Detach": False, "Tty": False}).encode()
         head = (
@@ -78,7 +78,7 @@ class DockerApi:
 
 
 async def read_frames(reader: asyncio.StreamReader, take: Callable[[bool, bytes], None]) -> None:
-    """Hand every piece of output to `take(is_stderr, data)` until the program ends."""
+    """Pass every piece of output to `take(is_stderr, data)` until the program ends."""
     with contextlib.suppress(asyncio.IncompleteReadError, OSError):
         while True:
             kind, length = struct.unpack(">BxxxI", await reader.readexactly(8))

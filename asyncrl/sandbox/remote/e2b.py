@@ -22,7 +22,7 @@ NOT_OURS = (
     Guarantee.NO_LEFTOVERS,
     Guarantee.FRESH_UID,
 )
-"""What a whole machine of one's own bounds by its size, or does not need; leftovers last until it goes."""
+"""Guarantees that a dedicated machine gives by its size, or does not need; leftovers last until it is deleted."""
 
 
 class E2BAttachment(Attachment):

@@ -1,7 +1,6 @@
 """A pod per session, through the API server itself: plain HTTP and the exec WebSocket, no client library.
 
-Each pod comes with a NetworkPolicy that allows it nothing; whether policies are enforced is up to the cluster's
-network plugin.
+Each pod gets a NetworkPolicy that allows nothing; the cluster's network plugin decides whether policies are enforced.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SUBPROTOCOL = "v4.channel.k8s.io"
 REQUEST_TIMEOUT_S = 60.0
 POD_TIMEOUT_S = 90.0
 POD_LIFETIME_S = 6 * 3600
-"""The cluster ends a pod by itself after this long, should asyncrl die before it could."""
+"""The cluster ends a pod after this long, in case asyncrl has died."""
 USER = 20_000
 
 
@@ -149,7 +148,7 @@ class KubernetesSandbox(ContainerSandbox):
             connector=aiohttp.TCPConnector(ssl=self._cluster.tls),
             timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
         )
-        # The policy first: the pod must not have a moment without it.
+        # The policy first: the pod must not exist without it.
         namespace = self._cluster.namespace
         await self._call(
             "POST", f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies", self._policy_body()

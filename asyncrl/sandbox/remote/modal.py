@@ -85,7 +85,7 @@ class ModalSandbox(ContainerSandbox):
     async def _attach(
         self, argv: Sequence[str], env: dict[str, str], cwd: str, stdin: bool, timeout_s: float | None
     ) -> Attachment:
-        # One program cannot be killed from outside: the provider keeps its deadline, rounded up to seconds.
+        # A single program cannot be killed from outside: the provider enforces its deadline, rounded up to seconds.
         timeout = None if timeout_s is None else math.ceil(timeout_s)
         try:
             process = await self._box.exec.aio(*in_shell(argv, env, cwd), text=False, timeout=timeout)

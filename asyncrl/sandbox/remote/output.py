@@ -1,4 +1,4 @@
-"""Output that arrives in pieces from elsewhere, kept up to a bound."""
+"""Output that arrives in pieces over a connection, kept up to a limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from asyncrl.sandbox.jail.streams import FLOOD_BYTES
 
 
 class BoundedOutput:
-    """stdout and stderr, the first `limit` bytes of each; `on_flood` is called once when far too much comes."""
+    """stdout and stderr, the first `limit` bytes of each; `on_flood` is called once if far too much arrives."""
 
     def __init__(self, limit: int, on_flood: Callable[[], None] = lambda: None) -> None:
         self._limit, self._on_flood = limit, on_flood

@@ -9,7 +9,7 @@ from asyncrl.errors import ConfigError
 
 
 def load(module: str, backend: str) -> Any:
-    """The module. Raises `ConfigError` saying what to install."""
+    """Import the module. Raises `ConfigError` saying what to install."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""Reading and writing files in a sandbox that can only run programs: through its shell.
+"""Reads and writes files through the shell, for sandboxes that can only run programs.
 
-The path checks run inside, where hostile code may race them; all it can gain is the sight of its own machine.
+The path checks run inside, where hostile code may race them; all it can gain is a view of its own machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ cat > "$1/$3" && chmod 700 "$1/$3" && mv -f -T -- "$1/$3" "$1/$2" 2>/dev/null ||
 
 
 class ShellFiles(BaseSandbox):
-    """Gives `read` and `write` to a backend whose `_run` passes bytes faithfully."""
+    """Adds `read` and `write` to a backend whose `_run` passes bytes unchanged."""
 
     async def read(self, path: str, max_bytes: int = 16 * MIB) -> bytes:
         inner = self._inner_file(path)
@@ -44,7 +44,7 @@ class ShellFiles(BaseSandbox):
 
     async def write(self, path: str, data: bytes) -> None:
         folder, _, name = self._inner_file(path).rpartition("/")
-        # Chunks: programs may not be given arbitrarily much at once, and never more than a file may hold.
+        # In chunks: the input of a program is limited, and so is the size of a file.
         if len(data) > self.limits.file_bytes:
             raise InputError(
                 f"sandbox path {path!r}: {len(data)} bytes; limit file_bytes={self.limits.file_bytes}"

@@ -1,4 +1,4 @@
-"""A persistent program whose input and output travel over something other than pipes."""
+"""A persistent program whose input and output travel over something else than pipes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StreamProcess(SandboxProcess):
             self._changed.set()
 
     def _feed(self, data: bytes) -> None:
-        # Nothing can be told to wait here: what nobody takes is lost past a generous bound.
+        # The sender cannot be made to wait: output that nobody takes is dropped beyond a generous limit.
         room = self._limit * 4 - len(self._buffer)
         self._lost |= len(data) > room
         self._buffer += data[: max(0, room)]
