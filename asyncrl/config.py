@@ -18,6 +18,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
+from asyncrl.config_changes import of_today, what_became_of
 from asyncrl.config_sections import (
     SCHEDULES,
     BufferConfig,
@@ -72,7 +73,6 @@ class Config(Section):
     """The objective; its keys are those of `asyncrl.algo.settings`, which checks them."""
     train: TrainConfig = TrainConfig()
     lora: LoraConfig = LoraConfig()
-    trust: TrustConfig = TrustConfig()
     judge: JudgeConfig = JudgeConfig()
     critic: CriticConfig = CriticConfig()
     reference: ReferenceConfig = ReferenceConfig()
@@ -132,11 +132,6 @@ class Config(Section):
             )
         if self.eval.every and not self.eval.tasks:
             raise ValueError(f"eval.tasks must be above 0 for eval.every={self.eval.every}")
-        if self.rollout.max_tokens > self.engine.max_model_len:
-            raise ValueError(
-                f"rollout.max_tokens must be at most engine.max_model_len={self.engine.max_model_len}, "
-                f"got {self.rollout.max_tokens}"
-            )
         if self.env.num_tasks and self.env.num_tasks < self.buffer.groups_per_step:
             raise ValueError(
                 f"env.num_tasks must be 0 or at least buffer.groups_per_step={self.buffer.groups_per_step}, "
@@ -200,9 +195,21 @@ class Config(Section):
         return {name: self.policy(name).lora for name in self.policies if self.shares_engines(name)}
 
     @property
+    def trust(self) -> TrustConfig:
+        """What the check of workers' log-probabilities allows; nothing is compared where its key is 0."""
+        error = self.train.max_logp_error
+        return TrustConfig(error) if error else TrustConfig(0.0, 0.0)
+
+    @property
+    def outage_timeout_s(self) -> float:
+        """How long requests and new weights wait while no engine answers: until the last of them was found silent and
+        has been started again."""
+        return self.run.silence_timeout_s + self.run.start_timeout_s
+
+    @property
     def max_tokens(self) -> int:
         """Tokens a trajectory may have."""
-        return self.rollout.max_tokens or self.engine.max_model_len
+        return self.engine.max_model_len
 
     @property
     def slots(self) -> int:
@@ -222,6 +229,11 @@ class Config(Section):
         return self.buffer.max_staleness == 0
 
 
+def is_url(path: str) -> bool:
+    """True for the address of a server where a model is named."""
+    return path.startswith(("http://", "https://"))
+
+
 def load_config(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a recipe, apply `section.key=value` overrides, and have its import paths found.
 
@@ -231,7 +243,7 @@ def load_config(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     path = find_recipe(recipe)
     ran = path.suffix == ".json"
-    data = _read(path)
+    data = of_today(_read(path)) if ran else _read(path)
     from_base: dict[tuple[str, ...], Path] = {}
     if not ran:
         data = _with_files_in(path.absolute().parent, data)
@@ -424,6 +436,8 @@ def _explain(problem: Any) -> str:
     """One line for one pydantic problem: key, value, what is allowed."""
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
+        if told := what_became_of(key):
+            return f"{key}: unknown key; {told}"
         *parents, last = problem["loc"]
         known = _fields_at(parents)
         close = difflib.get_close_matches(str(last), known, n=1)

@@ -1,10 +1,11 @@
-"""The sections of a run's configuration: every setting with its type, default and bounds."""
+"""The sections of a run's configuration: every setting with its type, default, bounds and meaning."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 SCHEDULES: dict[str, int | None] = {
     "synchronous": 0,
@@ -15,123 +16,135 @@ SCHEDULES: dict[str, int | None] = {
 }
 """How generation and training overlap (docs/schedules.md), with the staleness bound where the name implies it."""
 
+HEAD_SIZE = 32
+"""Of the tiny base model's attention: vLLM's attention on a CPU takes multiples of it."""
+
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
 class RunConfig(Section):
-    """Where the run lives and what makes it repeatable."""
+    """Where the run lives, what makes it repeatable, and how long its processes may take."""
 
     name: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")
-    """Folder name under `folder`; empty means the recipe's name with a number."""
+    """Name of the run's folder; empty takes the recipe's name and the first free number."""
     folder: str = "runs"
+    """Folder that holds the folders of runs, relative to the current one."""
     seed: int = Field(0, ge=0)
+    """Seed of new parameters, of the engines and, where `buffer.max_staleness` is 0, of each turn's sampling."""
     python_path: list[str] = Field(default_factory=list)
-    """Folders that import paths such as `my_env:MyEnv` are found in; the one the run was started in is added."""
+    """Folders in which import paths such as `my_env:MyEnv` are found, beside the one the run was started in."""
+    threads: int = Field(0, ge=0)
+    """CPU threads of each engine and each trainer rank; 0 lets vLLM and torch choose. Set it where both share a CPU."""
     start_timeout_s: float = Field(300.0, gt=0)
-    """Seconds that a process without a model (buffer, environment service, worker) may take to start, which on a busy
-    machine is mostly imports."""
+    """Seconds that a process may take to start: imports, loading a model, compiling. Raise it for large models."""
     silence_timeout_s: float = Field(60.0, gt=0)
-    """How long a process may give no sign of life before it is killed and started again."""
+    """Seconds after which a process that gives no sign of life is killed and started again."""
 
 
 class ModelConfig(Section):
-    """The policy to start from: a Hugging Face directory or hub name."""
+    """The policy to start from."""
 
     path: str
+    """A Hugging Face folder, a hub name, or "sft" for a tiny base model that is trained on scripted episodes."""
     dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the weights in trainer and engines; bfloat16 on GPUs."""
     tool_format: Literal["hermes", "llama", "mistral"] = "hermes"
+    """How the model writes tool calls; hermes is that of Qwen models."""
 
 
 class EnvConfig(Section):
     """The environment and where its sessions run."""
 
     name: str
+    """One that `asyncrl env list` shows, an import path such as `my_env:MyEnv`, or "agent" (docs/gateway.md)."""
     config: dict[str, Any] = Field(default_factory=dict)
-    """Passed to the environment's constructor and task list."""
+    """Settings of the environment itself, passed to its constructor and its list of tasks."""
     task_file: str = ""
-    """JSON lines of tasks ({"id", "seed", "data"}) instead of the environment's own list."""
+    """File of tasks, a JSON object {"id", "seed", "data"} a line, that replaces the environment's own list."""
     num_tasks: int = Field(0, ge=0)
-    """Tasks in one epoch, 0 for as many as the run needs."""
+    """Tasks of the whole run, which ends when they are used up; 0 takes as many as the steps need."""
     step_timeout_s: float = Field(30.0, gt=0)
+    """Seconds that one step of a session may take. Raise it for slow tools, browsers and test suites."""
     processes: int = Field(0, ge=0)
-    """Worker processes of the environment service; 0 runs sessions inside the service."""
+    """Worker processes of the environment service; 0 runs all sessions inside the service."""
     max_sessions: int = Field(1024, ge=1)
+    """Sessions that are open at once; further episodes wait for a place."""
     limits: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
-    """Sessions at once of single environments, by name; `max_sessions` bounds all of them together."""
-    lease_s: float = Field(120.0, gt=0)
-    """A session whose worker says nothing of it for so long is closed; workers renew theirs every third of it."""
+    """The same for single environments, by name, such as `{ browser = 8 }`, also for those inside a mix."""
     secrets: list[str] = Field(default_factory=list)
-    """Environment variables with keys or tokens that the environment needs. Others (`*_API_KEY`, `*_TOKEN`, ...) are
-    withheld from it and what it starts, but for those that `config` names."""
+    """Environment variables with keys that the environment needs. All others that look like secrets (`*_API_KEY`,
+    `*_TOKEN`, ...) are withheld from it, but for those that `config` names."""
 
 
 class EngineConfig(Section):
-    """vLLM servers."""
+    """The vLLM servers that sample."""
 
     count: int = Field(1, ge=1)
+    """Number of engines."""
     max_model_len: int = Field(2048, ge=16)
+    """Tokens of context, which is also the most that a trajectory may have."""
     max_num_seqs: int = Field(256, ge=1)
-    kv_cache_gib: int = Field(1, ge=1)
-    """KV-cache memory on CPU."""
+    """Sequences that an engine decodes at once."""
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
+    """Share of a GPU's memory that an engine takes; lower it where the trainer shares the GPU. Unused on a CPU."""
     tensor_parallel: int = Field(1, ge=1)
+    """GPUs, or processes on a CPU, that one engine is split over."""
     weight_transfer: Literal["shared_file", "nccl", "ipc"] = "shared_file"
-    threads: int = Field(0, ge=0)
-    """CPU threads of each engine; 0 lets vLLM choose."""
-    start_timeout_s: float = Field(300.0, gt=0)
-    """Seconds that an engine may take to load its model, compile and serve. Raise it for large models."""
-    outage_timeout_s: float = Field(300.0, gt=0)
-    """Seconds that requests and new weights wait for an engine while none answers, as while all are started again."""
+    """How new weights reach the engines: through a file both sides see, between GPUs, or inside one GPU."""
     extra_args: list[str] = Field(default_factory=list)
-    """Further `vllm serve` arguments."""
+    """Further arguments of `vllm serve`; they follow asyncrl's own and win over them."""
 
 
 class RolloutConfig(Section):
-    """Episodes."""
+    """How episodes are played."""
 
     workers: int = Field(1, ge=1)
+    """Rollout worker processes."""
     group_size: int = Field(8, ge=1)
+    """Episodes of one task, whose rewards are compared with each other."""
     max_turns: int = Field(0, ge=0)
-    """0 takes the environment's own limit."""
+    """Turns of an episode; 0 takes the environment's own limit."""
     max_tokens_per_turn: int = Field(256, ge=1)
-    max_tokens: int = Field(0, ge=0)
-    """Tokens of a whole trajectory; 0 takes the engine's context."""
+    """Tokens that the policy may write in one turn."""
     temperature: float = Field(1.0, gt=0)
+    """Sampling temperature of the episodes that are trained on."""
     groups_in_flight: int = Field(0, ge=0)
-    """Groups one worker runs at once; 0 takes its share of the admission bound."""
+    """Groups that one worker plays at once; 0 takes its share of what the staleness bound admits."""
     episode_timeout_s: float = Field(600.0, gt=0)
+    """Seconds that an episode may take before it counts as timed out."""
     lease_s: float = Field(120.0, gt=0)
+    """Seconds of silence after which a worker's groups go to others and its sessions are closed. Workers renew their
+    leases every third of it."""
     branches: int = Field(0, ge=0)
-    """Episodes of a group that branch off a sibling, before a turn about which the policy was uncertain."""
+    """Episodes of a group that branch off a sibling before a turn about which the policy was uncertain."""
     hinted: int = Field(0, ge=0)
-    """Episodes of a group that are given the first turns of `task.data["hint"]`."""
-    hint_turns: int = Field(1, ge=1)
-    """Turns they are given at most."""
-    max_attempts: int = Field(3, ge=1)
-    """Leases a task may lose before it is set aside as failed."""
+    """Episodes of a group that are given the first turn of `task.data["hint"]`."""
     batch_delay_s: float = Field(0.0, ge=0, le=10)
-    """Least seconds between two calls of a worker to an engine, or to an environment service; what is due meanwhile is
-    sent together."""
+    """Least seconds between two calls of a worker to an engine or environment service; what is due meanwhile is sent
+    together. A few hundredths of a second save work on a busy CPU."""
 
 
 class BufferConfig(Section):
-    """Admission and staleness."""
+    """What makes a batch, and how old its samples may be."""
 
     groups_per_step: int = Field(16, ge=1)
+    """Groups that one step trains on."""
     max_staleness: int = Field(1, ge=0)
+    """Steps by which the weights that sampled a token may lag behind those that train on it; 0 is on-policy."""
     drop_no_signal: bool = True
-    """Drop groups whose episodes all earned the same: they carry no gradient."""
+    """Drop groups whose episodes all earned the same: they carry no gradient. Others are played in their place."""
     wait_timeout_s: float = Field(600.0, gt=0)
-    """How long the trainer waits for a batch before it ends the run."""
+    """Seconds that the trainer waits for a batch before it ends the run. Raise it for long episodes."""
     over_provision: int | Literal["auto"] | None = None
-    """Groups in flight beyond one step's, at most what the bound allows, which is the default; "auto" follows what the
-    trainer waits for and what waits for it."""
+    """Groups in flight beyond one step's. The staleness bound limits them; left out, there are as many as it allows.
+    "auto" follows whether the trainer waits for groups, or groups for the trainer."""
     recycle: bool = True
-    """Unfinished groups go on after a step; false begins them anew, which favours short ones: for comparison only."""
+    """Let unfinished groups go on after a step. False starts them again, which favours short ones: for comparison."""
     token_budget: int = Field(0, ge=0)
-    """Sampled tokens with which a step is complete before it has all its groups; 0 for none. Needs `over_provision`."""
+    """Sampled tokens with which a step is complete even before it has all its groups; 0 for none. Needs
+    `over_provision`."""
 
     @field_validator("over_provision", mode="before")
     @classmethod
@@ -142,34 +155,37 @@ class BufferConfig(Section):
 
 
 class TrainConfig(Section):
-    """The optimizer and its schedule."""
+    """The optimizer (AdamW), its schedule, and what the trainer keeps."""
 
     schedule: Literal["synchronous", "periodic", "one_step_off", "asynchronous", "partial"] = "partial"
-    """How generation and training overlap; the first three imply `buffer.max_staleness`."""
+    """How generation and training overlap (docs/schedules.md); the first three imply `buffer.max_staleness`."""
     num_steps: int = Field(10, ge=1)
+    """Training steps, each on one batch."""
     learning_rate: float = Field(1e-6, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    """Learning rate after the warm-up."""
     betas: tuple[float, float] = (0.9, 0.95)
+    """Decay rates of AdamW's averages of the gradient and of its square."""
     warmup_steps: int = Field(0, ge=0)
+    """Steps in which the learning rate rises from near 0."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """What the learning rate does after the warm-up; the last two take it to near 0 by the last of `num_steps`."""
-    max_grad_norm: float = Field(1.0, gt=0)
     num_minibatches: int = Field(1, ge=1)
     """Optimizer steps taken on each batch."""
     micro_batch_tokens: int = Field(16384, ge=1)
-    """Padded tokens of one forward pass."""
+    """Padded tokens of one forward pass. Lower it when the trainer runs out of memory."""
     zero_stage: Literal[0, 1, 2, 3] = 1
+    """What DeepSpeed spreads over the ranks: 1 optimizer states, 2 also gradients, 3 also weights."""
     ranks: int = Field(1, ge=1)
+    """Trainer processes, one a GPU."""
     gradient_checkpointing: bool = False
-    threads: int = Field(0, ge=0)
-    """CPU threads of each rank; 0 lets torch choose."""
-    start_timeout_s: float = Field(300.0, gt=0)
-    """Seconds that the trainer may take to load its models and, when resumed, its checkpoint."""
+    """Compute activations again in the backward pass: less memory, about a third more time."""
     checkpoint_every: int = Field(10, ge=0)
     """Steps between checkpoints, and the most that a crash of the trainer costs; 0 keeps only the last version."""
-    keep_checkpoints: int = Field(2, ge=1)
     on_poison: Literal["continue", "stop"] = "continue"
     """What follows a group that makes the loss or gradient NaN, when it has been saved and left out."""
+    max_logp_error: float = Field(0.25, ge=0)
+    """Mean absolute difference, in nats, between the log-probabilities that a worker sent and those the trainer
+    computes, above which the worker is quarantined; 0 compares none."""
 
     @field_validator("betas", mode="before")
     @classmethod
@@ -177,42 +193,29 @@ class TrainConfig(Section):
         return tuple(value) if isinstance(value, list) else value
 
 
-class JudgeConfig(Section):
-    """A judge or reward model that scores finished episodes; none without a `url`."""
+@dataclass(frozen=True, slots=True)
+class TrustConfig:
+    """How much a worker's log-probabilities may differ from the trainer's, in nats; 0 for either compares none."""
 
-    url: str = ""
-    kind: Literal["chat", "score"] = "chat"
-    """`chat`: an OpenAI-compatible server; `score`: a reward model behind one HTTP route."""
-    model: str = ""
-    """Model name that a chat judge is asked for."""
-    prompt: str = (
-        "Rate from 0 to 10 how well the assistant did its task. Reason briefly, then give the number alone on the "
-        "last line.\n\nTask data: {task}\n\nConversation:\n{conversation}"
-    )
-    """What a chat judge reads; `{conversation}` and `{task}` are filled in."""
-    scale: float = Field(10.0, gt=0)
-    """A chat judge's number is divided by it."""
-    mode: Literal["replace", "add"] = "replace"
-    """Whether the score is the reward, or is added to the environment's."""
-    weight: float = 1.0
-    max_tokens: int = Field(512, ge=1)
-    timeout_s: float = Field(60.0, gt=0)
-    max_in_flight: int = Field(32, ge=1)
+    max_logp_error: float = 0.25
+    """Mean absolute difference of a group's compared tokens."""
+    max_token_error: float = 15.0
+    """The largest difference of any one token."""
+    sample_tokens: int = 2048
+    """Tokens compared in each step."""
 
 
 class LoraConfig(Section):
-    """Low-rank adapters trained instead of all weights (arXiv 2106.09685, without dropout), see docs/lora.md."""
+    """Low-rank adapters trained instead of all weights (arXiv 2106.09685, without dropout); see docs/lora.md."""
 
     rank: int = Field(0, ge=0, le=512)
-    """0 trains all weights."""
+    """Rank of the adapters; 0 trains all weights."""
     alpha: int = Field(16, ge=1)
     """The adapter's product is scaled by alpha / rank."""
     target_modules: list[str] = Field(
         ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], min_length=1
     )
     """Names of the linear layers that get an adapter."""
-    max_versions: int = Field(2, ge=1)
-    """Versions that an engine decodes at once; requests of a further one wait."""
 
     @field_validator("target_modules")
     @classmethod
@@ -223,15 +226,25 @@ class LoraConfig(Section):
         return value
 
 
-class TrustConfig(Section):
-    """Compares what workers sent with the trainer's own log-probabilities, see `asyncrl.train.logprob_check`."""
+class JudgeConfig(Section):
+    """A judge or reward model that scores finished episodes; none without a `url`."""
 
-    max_logp_error: float = Field(0.25, ge=0)
-    """Mean absolute difference of a group's compared tokens, nats, above which its worker is quarantined; 0 never."""
-    max_token_error: float = Field(15.0, ge=0)
-    """The same for the largest difference of any one token; 0 never."""
-    sample_tokens: int = Field(2048, ge=0)
-    """Tokens compared in each step."""
+    url: str = ""
+    """Address of the server; its API key is read from ASYNCRL_JUDGE_KEY."""
+    kind: Literal["chat", "score"] = "chat"
+    """`chat`: an OpenAI-compatible server; `score`: a reward model behind one HTTP route."""
+    model: str = ""
+    """Model that a chat judge is asked for."""
+    prompt: str = (
+        "Rate from 0 to 10 how well the assistant did its task. Reason briefly, then give the number alone on the "
+        "last line.\n\nTask data: {task}\n\nConversation:\n{conversation}"
+    )
+    """What a chat judge reads; `{conversation}` and `{task}` are filled in. Its last number, divided by 10, is the
+    score."""
+    mode: Literal["replace", "add"] = "replace"
+    """Whether the score is the reward, or is added to the environment's."""
+    weight: float = 1.0
+    """Factor of the score."""
 
 
 class CriticConfig(Section):
@@ -251,22 +264,17 @@ class ReferenceConfig(Section):
     """The reference policy of KL terms and preference pairs."""
 
     path: str = ""
-    """Empty takes the model the run starts from."""
-    url: str = ""
-    """A vLLM server that serves it, instead of a copy beside the trainer; its API key in ASYNCRL_SCORER_KEY."""
-    offload: bool = False
-    """Keep the copy in host memory between its passes."""
+    """A Hugging Face folder, a hub name, or the address (http://...) of a vLLM server that serves it, whose API key is
+    read from ASYNCRL_SCORER_KEY. Empty takes the model that the run starts from."""
     refresh_every: int = Field(0, ge=0)
-    """Steps after which the copy becomes the current policy; 0 never."""
+    """Steps after which the reference becomes the current policy; 0 never."""
 
 
 class TeacherConfig(Section):
     """The teacher of on-policy distillation."""
 
     path: str = ""
-    url: str = ""
-    """A vLLM server that serves it, instead of a copy beside the trainer; its API key in ASYNCRL_SCORER_KEY."""
-    offload: bool = False
+    """As `reference.path`; objectives that distil need one."""
 
 
 class StalenessControlConfig(Section):
@@ -293,44 +301,38 @@ class SftPhaseConfig(Section):
 
 
 class EvalConfig(Section):
-    """Held-out evaluation before and after training."""
+    """Held-out evaluation before, during and after training."""
 
     tasks: int = Field(100, ge=0)
-    """0 turns evaluation off."""
+    """Held-out tasks, each played once; 0 turns evaluation off."""
     every: int = Field(0, ge=0)
-    """Steps between evaluations while training goes on, each on an engine of its own; 0 for none."""
-    finish_timeout_s: float = Field(300.0, gt=0)
-    """Seconds that such an evaluation may still take when training has ended."""
-    samples: int = Field(1, ge=1)
+    """Steps between evaluations of checkpoints while training goes on, each on an engine of its own; 0 for none."""
     temperature: float = Field(1.0, ge=0)
+    """Sampling temperature; 0 is greedy."""
 
 
 class SftConfig(Section):
-    """The supervised warm start that `asyncrl sft` runs, and that `train` runs when `model.path` is "sft"."""
+    """The tiny base model of `model.path = "sft"`, which `asyncrl sft` makes too, and its supervised warm start."""
 
-    hidden_size: int = Field(128, ge=16)
+    hidden_size: int = Field(128, ge=HEAD_SIZE, multiple_of=HEAD_SIZE)
+    """Width of the model; it has an attention head for each 32 of it."""
     num_layers: int = Field(4, ge=1)
-    num_heads: int = Field(4, ge=1)
-    vocab_size: int = Field(512, ge=300)
+    """Layers of the model."""
     episodes: int = Field(4000, ge=1)
+    """Scripted episodes to imitate."""
     oracle_fraction: float = Field(0.35, ge=0, le=1)
-    """Share of episodes played by the scripted expert; the rest are random, so there is something to learn."""
+    """Share of episodes played by the scripted expert; the rest are random, so that there is something to learn."""
     concurrency: int = Field(1, ge=1)
-    """Episodes played at once; those that wait for a sandbox take less time so."""
+    """Episodes played at once; more are faster where sessions wait for a sandbox."""
     steps: int = Field(400, ge=1)
+    """Optimizer steps."""
     batch_size: int = Field(32, ge=1)
-    learning_rate: float = Field(2e-3, gt=0)
-    seed: int = Field(0, ge=0)
+    """Episodes of one optimizer step."""
 
-    @model_validator(mode="after")
-    def _head_size(self) -> SftConfig:
-        head, rest = divmod(self.hidden_size, self.num_heads)
-        if rest or head % 32:
-            raise ValueError(
-                "sft.hidden_size / sft.num_heads must be a multiple of 32, which is what vLLM's attention takes on a "
-                f"CPU, got {self.hidden_size} / {self.num_heads}"
-            )
-        return self
+    @property
+    def num_heads(self) -> int:
+        """Attention heads."""
+        return self.hidden_size // HEAD_SIZE
 
 
 class PolicyConfig(Section):
@@ -341,10 +343,16 @@ class PolicyConfig(Section):
     model: dict[str, Any] = Field(default_factory=dict)
     """As the other sections: keys of the recipe's section of this name, and their values for this policy."""
     engine: dict[str, Any] = Field(default_factory=dict)
+    """See `model`. Given, the policy has engines of its own."""
     buffer: dict[str, Any] = Field(default_factory=dict)
+    """See `model`."""
     algo: dict[str, Any] = Field(default_factory=dict)
     """The whole objective, unlike the other sections."""
     train: dict[str, Any] = Field(default_factory=dict)
+    """See `model`."""
     lora: dict[str, Any] = Field(default_factory=dict)
+    """See `model`."""
     critic: dict[str, Any] = Field(default_factory=dict)
+    """See `model`."""
     reference: dict[str, Any] = Field(default_factory=dict)
+    """See `model`."""

@@ -138,7 +138,7 @@ def main():
             weights = Path(folder) / "weights"
             argv = ["--folder", folder, "--model", model, "--weights-dir", str(weights)]
             child = family.start("engine", ["serve", "engine", *argv])
-            url = family.wait_ready(child, config.engine.start_timeout_s)
+            url = family.wait_ready(child, config.run.start_timeout_s)
             engine = EngineClient(url, family.credentials.bearer("engine"))
             asyncio.run(run(args, model, engine, weights))
         finally:

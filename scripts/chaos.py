@@ -47,7 +47,6 @@ OVERRIDES = (
     "rollout.group_size=8",
     "rollout.workers=2",
     "rollout.lease_s=20",
-    "env.lease_s=20",
     "train.checkpoint_every=2",
     "train.learning_rate=1e-4",
     "train.lr_schedule=constant",
@@ -95,7 +94,7 @@ class ChaosRun(TrainRun):
         self.monkey.start()
         await super()._train(client, tasks)
         await asyncio.to_thread(self.monkey.rest)
-        wait_s = 2 * self.config.env.lease_s
+        wait_s = 2 * self.config.rollout.lease_s
         self.sessions_left = await sessions_left(
             self.roles.env.url, self.roles.credentials.bearer("env"), wait_s
         )

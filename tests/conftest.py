@@ -93,8 +93,14 @@ def engine_url(tiny_model, engine_weights, tmp_path_factory):
     from asyncrl.launch.process_group import Family
 
     folder = tmp_path_factory.mktemp("engine")
-    engine = {"max_model_len": CONTEXT, "max_num_seqs": 64, "threads": 1}
-    config = parse_config({"model": {"path": tiny_model}, "env": {"name": "gridworld"}, "engine": engine})
+    engine = {"max_model_len": CONTEXT, "max_num_seqs": 64}
+    data = {
+        "model": {"path": tiny_model},
+        "env": {"name": "gridworld"},
+        "run": {"threads": 1},
+        "engine": engine,
+    }
+    config = parse_config(data)
     (folder / "config.json").write_text(config.model_dump_json())
     family = Family(folder)
     try:

@@ -16,6 +16,8 @@ import psutil
 from asyncrl.run.metrics import read_metrics
 
 RECIPE = """
+[run]
+threads = 1
 [model]
 path = "sft"
 [env]
@@ -23,7 +25,6 @@ name = "gridworld"
 [engine]
 max_model_len = 128
 max_num_seqs = 64
-threads = 1
 [rollout]
 group_size = 4
 max_tokens_per_turn = 8
@@ -34,13 +35,11 @@ drop_no_signal = false
 num_steps = 3
 learning_rate = 1e-3
 micro_batch_tokens = 4096
-threads = 1
 [eval]
 tasks = 20
 [sft]
 hidden_size = 64
 num_layers = 2
-num_heads = 2
 episodes = 300
 steps = 40
 """

@@ -1,11 +1,12 @@
 """Recipes are read strictly: every refusal names the key, the value and what is allowed."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from asyncrl.algo.settings import resolve_settings
-from asyncrl.config import PACKAGED_RECIPES, known_recipes, load_config, parse_config
+from asyncrl.config import PACKAGED_RECIPES, TrustConfig, known_recipes, load_config, parse_config
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError
 
@@ -26,11 +27,7 @@ def changed(section, **values):
         (changed("buffer", max_staleness=-1), "buffer.max_staleness: .* got -1"),
         (changed("buffer", drop_no_signal=1), "buffer.drop_no_signal: .* got 1"),
         ({"env": {"name": "gridworld"}}, "model: missing"),
-        (
-            changed("rollout", max_tokens=4096),
-            "max_tokens must be at most engine.max_model_len=2048, got 4096",
-        ),
-        (changed("sft", num_heads=8), "multiple of 32, .* got 128 / 8"),
+        (changed("sft", hidden_size=80), "sft.hidden_size: input should be a multiple of 32, got 80"),
         (
             {**MINIMAL, "env": {"name": "agent"}, "judge": {"url": "http://127.0.0.1:1"}},
             "judge.url must be left out for env.name='agent', .* got 'http://127.0.0.1:1'",
@@ -55,8 +52,6 @@ def test_a_malformed_override_is_refused(override):
 
 
 PACKAGED = sorted(path.parent.name for path in PACKAGED_RECIPES.glob("*/recipe.toml"))
-SMALL = {"threads": 1, "extra_args": ["--block-size", "32"]}
-"""Of every engine that shares two CPU cores with a trainer."""
 
 
 @pytest.mark.parametrize("recipe", PACKAGED)
@@ -69,8 +64,8 @@ def test_every_recipe_resolves(recipe):
         assert (config.model.path, config.train.betas) == ("Qwen/Qwen3-0.6B", (0.9, 0.95))
     else:
         assert config.model.path == "sft"
-        assert (config.train.betas, config.train.threads) == ((0.9, 0.999), 1)
-        assert config.engine.model_dump(include=set(SMALL)) == SMALL
+        assert (config.train.betas, config.run.threads) == ((0.9, 0.999), 1)
+        assert config.engine.extra_args == ["--block-size", "32"]
         assert not config.buffer.drop_no_signal
 
 
@@ -218,9 +213,9 @@ def written(tmp_path, recipe, base='[model]\npath = "b"\n[train]\nnum_steps = 7\
 
 def test_a_recipe_changes_single_keys_of_its_base_and_the_command_line_those_of_both(tmp_path):
     path = written(tmp_path, "[train]\nnum_steps = 9\n")
-    config = load_config(path, ["train.weight_decay=0.1"])
+    config = load_config(path, ["train.warmup_steps=3"])
     assert config.model.path == "b"
-    assert (config.train.num_steps, config.train.betas, config.train.weight_decay) == (9, (0.9, 0.99), 0.1)
+    assert (config.train.num_steps, config.train.betas, config.train.warmup_steps) == (9, (0.9, 0.99), 3)
     assert load_config(path, ["train.num_steps=2"]).train.num_steps == 2
 
 
@@ -267,3 +262,57 @@ def test_a_base_that_is_not_there_lists_those_there_are(tmp_path, name):
         ConfigError, match=rf"recipe.toml: base: there is no base {name!r}; .*allowed: tiny_cpu"
     ):
         load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (changed("engine", threads=1), "engine.threads: unknown key; it is run.threads now$"),
+        (changed("trust", max_logp_error=0.1), "trust: unknown key; trust.max_logp_error is train.max_logp_error now$"),
+        (changed("train", max_grad_norm=1.0), "train.max_grad_norm: unknown key; it is always 1$"),
+    ],
+)  # fmt: skip
+def test_a_recipe_with_a_key_of_an_earlier_version_is_told_what_became_of_it(data, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_config(data)
+
+
+def test_the_file_of_an_earlier_run_loads_with_what_it_had_set(tmp_path, caplog):
+    """As version 0.1.0 wrote it before there were fewer keys."""
+    old = {
+        "model": {"path": "m", "dtype": "bfloat16"},
+        "env": {"name": "gridworld", "lease_s": 20.0},
+        "engine": {"threads": 1, "kv_cache_gib": 1, "start_timeout_s": 900.0},
+        "rollout": {"lease_s": 30.0, "max_tokens": 0, "hint_turns": 1, "max_attempts": 3},
+        "train": {"threads": 2, "weight_decay": 0.1, "max_grad_norm": 1.0, "betas": [0.9, 0.99]},
+        "trust": {"max_logp_error": 0.5, "max_token_error": 15.0, "sample_tokens": 2048},
+        "reference": {"path": "", "url": "http://127.0.0.1:9", "offload": False},
+        "teacher": {"path": "t", "url": "", "offload": True},
+        "sft": {"hidden_size": 64, "num_heads": 2, "vocab_size": 512, "learning_rate": 0.002, "seed": 0},
+        "policies": {"other": {"agents": ["b"], "engine": {"threads": 4}, "reference": {"url": "http://b"}}},
+    }
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(old))
+    config = load_config(file)
+    assert (config.run.threads, config.run.start_timeout_s, config.rollout.lease_s) == (1, 900.0, 30.0)
+    assert (config.train.max_logp_error, config.train.betas) == (0.5, (0.9, 0.99))
+    assert (config.reference.path, config.teacher.path, config.sft.hidden_size) == (
+        "http://127.0.0.1:9",
+        "t",
+        64,
+    )
+    assert config.policy("other").reference.path == "http://b"
+    assert [record.message for record in caplog.records] == [
+        "train.weight_decay=0.1 of this run is no setting any more: it is always 0"
+    ]
+    today = tmp_path / "today.json"
+    today.write_text(config.model_dump_json())
+    assert load_config(today) == config
+
+
+def test_what_follows_from_other_settings():
+    data = {**MINIMAL, "run": {"start_timeout_s": 100.0, "silence_timeout_s": 20.0}}
+    assert parse_config(data).outage_timeout_s == 120.0
+    assert parse_config(MINIMAL).trust == TrustConfig(0.25, 15.0, 2048)
+    off = parse_config(changed("train", max_logp_error=0)).trust
+    assert (off.max_logp_error, off.max_token_error) == (0.0, 0.0)

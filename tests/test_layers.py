@@ -22,7 +22,7 @@ LAYERS = [
         "together",
         "credentials",
     },
-    {"config_sections"},
+    {"config_sections", "config_changes"},
     {"config"},
     {"algo", "data", "run", "sandbox", "weights"},
     {"buffer", "env"},

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from asyncrl.config import Config
+from asyncrl.config import Config, is_url
 from asyncrl.env.config_check import check_environment, check_settings, first_task
 from asyncrl.env.protocol import Env
 from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
@@ -34,13 +34,8 @@ def check_recipe(config: Config) -> None:
     for name in config.env.limits:
         if name not in ENVS and ":" not in name:
             load_env(name, "env.limits")
-    for key, url in (
-        ("judge.url", config.judge.url),
-        ("reference.url", config.reference.url),
-        ("teacher.url", config.teacher.url),
-    ):
-        if url and not url.startswith(("http://", "https://")):
-            raise ConfigError(f"{key}: must begin with http:// or https://, got {url!r}")
+    if config.judge.url and not is_url(config.judge.url):
+        raise ConfigError(f"judge.url: must begin with http:// or https://, got {config.judge.url!r}")
 
 
 def check_run(config: Config) -> None:
@@ -56,7 +51,7 @@ def check_run(config: Config) -> None:
         check_model(f"policies.{name}.model.path", policy.model.path, policy)
     for section in ("critic", "reference", "teacher"):
         path = getattr(config, section).path
-        if path:
+        if path and not is_url(path):
             check_model(f"{section}.path", path, config, policy=False)
 
 

@@ -137,7 +137,7 @@ def evaluate_checkpoint(
         service = family.start("env", ["serve", "env", "--folder", str(folder)])
         engine = family.start("engine", ["serve", "engine", "--folder", str(folder), "--model", checkpoint])
         env_url = family.wait_ready(service, START_TIMEOUT_S)
-        engine_url = family.wait_ready(engine, config.engine.start_timeout_s)
+        engine_url = family.wait_ready(engine, config.run.start_timeout_s)
         argv = ["serve", "rollout", "--folder", str(folder), "--model", checkpoint]
         worker = family.start("rollout", [*argv, "--env", env_url, "--engines", engine_url])
         url, token = family.wait_ready(worker, START_TIMEOUT_S), family.credentials.bearer("rollout")

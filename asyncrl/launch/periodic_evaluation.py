@@ -74,7 +74,6 @@ class EvalsBeside:
         except OSError as error:
             self._record({"error": f"checkpoint {path}: {error}"})
             return
-        config = self.config.eval
         argv = [
             *(
                 "eval",
@@ -84,7 +83,7 @@ class EvalsBeside:
                 "--recipe",
                 str(self.folder / "config.json"),
             ),
-            *("--tasks", str(config.tasks), "--samples", str(config.samples)),
+            *("--tasks", str(self.config.eval.tasks)),
             *("--out", str(self._place / "result.json")),
         ]
         self._started = time.monotonic()

@@ -73,7 +73,7 @@ class PolicyRoles:
     def wait_engines(self) -> None:
         """Call when the trainer has been started. Raises `UnavailableError`, `DeadlineError`."""
         for child in self.engines:
-            self.family.wait_ready(child, self.config.engine.start_timeout_s)
+            self.family.wait_ready(child, self.config.run.start_timeout_s)
         tell_addresses(self._trainers_engines, self.engine_addresses("trainer"))
 
     def readmit(self, workers: Sequence[str]) -> None:
@@ -91,8 +91,8 @@ class PolicyRoles:
         supervisor.watch(self.buffer, HttpSigns(self.buffer, "/healthz"), START_TIMEOUT_S)
         for child in self.engines:
             signs = HttpSigns(child, "/asyncrl/v1/state", self.credentials.bearer("engine"))
-            supervisor.watch(child, signs, self.config.engine.start_timeout_s)
-        trainer_start_s = self.config.train.start_timeout_s
+            supervisor.watch(child, signs, self.config.run.start_timeout_s)
+        trainer_start_s = self.config.run.start_timeout_s
         supervisor.watch(self.trainer, self._signs, trainer_start_s, ends=True, serving=False)
 
     def trainer_ready(self) -> bool:

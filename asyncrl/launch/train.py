@@ -151,9 +151,13 @@ class TrainRun:
             await client.close()
             for plan in self.policies.values():
                 await plan.close()
-        show_eval(await self.evals.finish(self.config.eval.finish_timeout_s))
+        show_eval(await self.evals.finish(self._eval_timeout_s()))
         self.eval_after = await self._evaluate("after")
         return stats
+
+    def _eval_timeout_s(self) -> float:
+        """How long an evaluation that has begun just before the end may take: to start its engine, and to play."""
+        return self.config.run.start_timeout_s + self.config.rollout.episode_timeout_s
 
     async def _evaluated_before(self) -> EvalResult | None:
         """Return the evaluation of the base model, which a resumed run has kept."""
@@ -170,20 +174,20 @@ class TrainRun:
         if not config.eval.tasks:
             return None
         result = await evaluate_with(
-            self.roles.workers[0].url, config, config.env.name, config.eval.tasks, config.eval.samples,
+            self.roles.workers[0].url, config, config.env.name, config.eval.tasks, 1,
             self.roles.credentials.bearer("rollout"), retry_s=config.run.start_timeout_s,
         )  # fmt: skip
         say(f"held-out {when} training: {describe(result)}")
         return result
 
     async def _wait_for_trainer(self, roles: PolicyRoles) -> None:
-        timeout_s = roles.config.train.start_timeout_s
+        timeout_s = self.config.run.start_timeout_s
         deadline = time.monotonic() + timeout_s
         while not roles.trainer_ready():
             if time.monotonic() > deadline:
                 trainer = roles.trainer
                 raise DeadlineError(
-                    f"{trainer.name} did not start within train.start_timeout_s={timeout_s:g}; see {trainer.log}\n"
+                    f"{trainer.name} did not start within run.start_timeout_s={timeout_s:g}; see {trainer.log}\n"
                     f"{trainer.tail()}"
                 )
             await asyncio.sleep(TICK_S)

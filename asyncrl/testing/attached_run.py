@@ -48,7 +48,7 @@ class SharedEngine:
             ],
             nice=behind_trainer(),
         )
-        self.family.wait_ready(self.child, config.engine.start_timeout_s)
+        self.family.wait_ready(self.child, config.run.start_timeout_s)
         self.before: dict[int, EvalResult | None] = {}
         """The base model's evaluation by the run's seed, which makes it the same in every run."""
 

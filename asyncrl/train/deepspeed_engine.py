@@ -27,6 +27,9 @@ logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 # behind: every trainer after it would wait for ever. Gloo does the same work.
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
+MAX_GRAD_NORM = 1.0
+"""Gradients are scaled down to it, as the literature's objectives assume."""
+
 
 def init_distributed() -> None:
     """Join the process group torchrun describes; alone, make a group of one."""
@@ -54,7 +57,7 @@ def deepspeed_config(train: TrainConfig, dtype: str) -> dict[str, Any]:
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
-        "gradient_clipping": train.max_grad_norm,
+        "gradient_clipping": MAX_GRAD_NORM,
         "zero_optimization": {"stage": train.zero_stage},
         "zero_allow_untested_optimizer": True,
         "bf16": {"enabled": dtype == "bfloat16"},
@@ -64,7 +67,7 @@ def deepspeed_config(train: TrainConfig, dtype: str) -> dict[str, Any]:
                 "lr": train.learning_rate,
                 "betas": list(train.betas),
                 "eps": 1e-8,
-                "weight_decay": train.weight_decay,
+                "weight_decay": 0.0,
                 "torch_adam": True,
             },
         },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncrl.algo.objective import Objective
-from asyncrl.config import Config
+from asyncrl.config import Config, is_url
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.auxiliary_weights import AveragedPolicy, BasePolicy, FrozenPolicy, Snapshots
 from asyncrl.train.critic import make_critic
@@ -46,9 +46,15 @@ def load_auxiliary_models(
 
 def _teacher(config: Config) -> FrozenPolicy | EngineScorer:
     teacher = config.teacher
-    if teacher.url:
-        return EngineScorer(teacher.url)
-    return FrozenPolicy(load_frozen(teacher.path, config.model.dtype), teacher.offload)
+    if is_url(teacher.path):
+        return EngineScorer(teacher.path)
+    return FrozenPolicy(load_frozen(teacher.path, config.model.dtype), _offload(config))
+
+
+def _offload(config: Config) -> bool:
+    """True where whole copies are to leave the device between their passes: under ZeRO-3 the policy itself is spread
+    over the ranks, since one of them has no room for it."""
+    return config.train.zero_stage == 3
 
 
 def _copy(config: Config, model: str) -> PolicyModel:
@@ -58,9 +64,9 @@ def _copy(config: Config, model: str) -> PolicyModel:
 
 def _reference(config: Config, model: str) -> FrozenPolicy | BasePolicy | EngineScorer:
     reference = config.reference
-    if reference.url:
-        return EngineScorer(reference.url)
+    if is_url(reference.path):
+        return EngineScorer(reference.path)
     if config.lora.rank and not reference.path and not reference.refresh_every:
         return BasePolicy()
     copy = load_frozen(reference.path, config.model.dtype) if reference.path else _copy(config, model)
-    return FrozenPolicy(copy, reference.offload, reference.refresh_every)
+    return FrozenPolicy(copy, _offload(config), reference.refresh_every)

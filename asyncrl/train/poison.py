@@ -22,6 +22,7 @@ from torch import Tensor
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import Config, parse_config
+from asyncrl.config_changes import of_today
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
 from asyncrl.errors import InputError
 from asyncrl.train.controls import make_controls, scheduled_rate
@@ -102,7 +103,7 @@ class Replayed:
 def replay(path: Path) -> Replayed:
     """Repeat the step of a poison file. Raises `InputError` for a file of another kind."""
     tensors, about = _read(path)
-    config = parse_config(about["config"], str(path), strict=False)
+    config = parse_config(of_today(about["config"]), str(path), strict=False)
     objective = build_objective(config.algo)
     train = config.train.model_copy(update={"zero_stage": 0})
     engine = TrainEngine(load_trained(config, objective, about["model"]), train, config.model.dtype)

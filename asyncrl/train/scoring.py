@@ -26,7 +26,7 @@ ATTEMPTS = 3
 
 
 KEY = "ASYNCRL_SCORER_KEY"
-"""Environment variable with the bearer key of the servers at `teacher.url` and `reference.url`."""
+"""Environment variable with the bearer key of the servers that `teacher.path` and `reference.path` may name."""
 
 
 class EngineScorer:

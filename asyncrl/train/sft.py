@@ -30,16 +30,18 @@ from asyncrl.train.prefix_tree import enable_prefix_trees
 from asyncrl.train.tiny_model import build_model, build_tokenizer, save
 
 CORPUS_EPISODES = 1000
+VOCAB_SIZE = 512
+LEARNING_RATE = 2e-3
 
 
-def train_base_model(config: Config, folder: str | Path) -> Path:
+def train_base_model(config: Config, folder: str | Path, seed: int = 0) -> Path:
     """Train the base model of a recipe into `folder`, which appears whole or not at all.
 
-    Deterministic by `sft.seed`. Takes one to three minutes on two cores.
+    Deterministic by `seed`. Takes one to three minutes on two cores.
     """
     folder = Path(folder)
     sft = config.sft
-    torch.manual_seed(sft.seed)
+    torch.manual_seed(seed)
     env_class = load_env(config.env.name)
     played = demonstrations(
         env_class,
@@ -47,15 +49,15 @@ def train_base_model(config: Config, folder: str | Path) -> Path:
         config.env.config,
         sft.episodes,
         sft.oracle_fraction,
-        sft.seed,
+        seed,
         sft.concurrency,
     )
     episodes = list(played)
-    tokenizer = build_tokenizer(_texts(episodes), sft.vocab_size, config.engine.max_model_len)
+    tokenizer = build_tokenizer(_texts(episodes), VOCAB_SIZE, config.engine.max_model_len)
     renderer = ChatRenderer(tokenizer)
     model = build_model(
         len(tokenizer), sft.hidden_size, sft.num_layers, sft.num_heads, config.engine.max_model_len,
-        tokenizer.eos_token_id, sft.seed,
+        tokenizer.eos_token_id, seed,
     )  # fmt: skip
     data = [encode(renderer, demo) for demo in episodes]
     longest = max(len(ids) for ids, _ in data)
@@ -63,7 +65,7 @@ def train_base_model(config: Config, folder: str | Path) -> Path:
         f"sft: {len(data)} episodes, longest {longest} tokens, {sum(p.numel() for p in model.parameters())} parameters"
     )
     enable_prefix_trees(model)
-    _fit(PolicyModel(model), data, config)
+    _fit(PolicyModel(model), data, config, seed)
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     save(partial, model, tokenizer)
     shutil.rmtree(folder, ignore_errors=True)
@@ -71,18 +73,16 @@ def train_base_model(config: Config, folder: str | Path) -> Path:
     return folder
 
 
-def _fit(policy: PolicyModel, data: list[tuple[np.ndarray, np.ndarray]], config: Config) -> None:
+def _fit(policy: PolicyModel, data: list[tuple[np.ndarray, np.ndarray]], config: Config, seed: int) -> None:
     sft = config.sft
-    settings = TrainConfig(
-        learning_rate=sft.learning_rate, max_grad_norm=1.0, zero_stage=0, betas=(0.9, 0.95)
-    )
+    settings = TrainConfig(learning_rate=LEARNING_RATE, zero_stage=0, betas=(0.9, 0.95))
     engine = TrainEngine(policy, settings, "float32")
-    rng = random.Random(sft.seed)
+    rng = random.Random(seed)
     start = time.monotonic()
     for step in range(sft.steps):
         batch = [data[rng.randrange(len(data))] for _ in range(sft.batch_size)]
         loss = _train_batch(
-            engine, batch, config.train.micro_batch_tokens, one_cycle(step, sft.steps) * sft.learning_rate
+            engine, batch, config.train.micro_batch_tokens, one_cycle(step, sft.steps) * LEARNING_RATE
         )
         if (step + 1) % 50 == 0 or step + 1 == sft.steps:
             _say(f"sft: step {step + 1}/{sft.steps}  loss {loss:.4f}  {time.monotonic() - start:.0f} s")

@@ -6,7 +6,7 @@ from typing import Any
 
 from asyncrl.algo import signature
 from asyncrl.algo.settings import needed, part_needs, resolve_settings
-from asyncrl.config import Config
+from asyncrl.config import Config, is_url
 from asyncrl.errors import ConfigError
 
 
@@ -17,19 +17,21 @@ def check_supported(config: Config) -> dict[str, Any]:
     """
     settings = resolve_settings(config.algo)
     words = needed(settings)
-    if words & {"teacher", "teacher_logits"} and not (config.teacher.path or config.teacher.url):
-        raise ConfigError("teacher.path: this objective needs a teacher; give teacher.path or teacher.url")
-    if "teacher_logits" in words and not config.teacher.path:
+    if words & {"teacher", "teacher_logits"} and not config.teacher.path:
         raise ConfigError(
-            "teacher.path: this objective reads the teacher's whole distribution, which no server gives; set it"
+            "teacher.path: this objective needs a teacher; give a model, or the address of a vLLM server with one"
+        )
+    if "teacher_logits" in words and is_url(config.teacher.path):
+        raise ConfigError(
+            "teacher.path: this objective reads the teacher's whole distribution, which no server gives; give a model"
         )
     for name in ("reference", "teacher"):
-        if getattr(config, name).url and config.rollout.temperature != 1.0:
+        if is_url(getattr(config, name).path) and config.rollout.temperature != 1.0:
             raise ConfigError(
-                f"{name}.url: a served model scores at temperature 1; rollout.temperature must be 1, got "
+                f"{name}.path: a served model scores at temperature 1; rollout.temperature must be 1, got "
                 f"{config.rollout.temperature:g}"
             )
-    if config.reference.url and config.reference.refresh_every:
+    if is_url(config.reference.path) and config.reference.refresh_every:
         raise ConfigError("reference.refresh_every: a served reference cannot be refreshed; allowed: 0")
     if config.staleness_control.enabled:
         _check_staleness_control(config)

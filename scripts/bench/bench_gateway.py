@@ -226,7 +226,8 @@ def recipe(model: str, max_tokens: int) -> Config:
                 "name": "agent",
                 "config": {"callable": f"{Path(__file__).resolve()}:play", "max_running": 512},
             },
-            "engine": {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 256, "threads": 1, "kv_cache_gib": 2},
+            "engine": {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 256},
+            "run": {"threads": 1},
             "rollout": {"max_tokens_per_turn": max_tokens},
         }
     )
@@ -237,6 +238,8 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     from asyncrl.chat.renderer import load_renderer
 
     stop = load_renderer(model).stop_token_ids
+    # Long contexts: more than an engine's own choice on a CPU.
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
     family = Family(folder)
     try:
         (folder / "config.json").write_text(recipe(model, PATHS["long"]).model_dump_json())

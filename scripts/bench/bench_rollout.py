@@ -105,14 +105,20 @@ def main() -> int:
     args = parser.parse_args()
     share_one_token()
     vocab_size = json.loads((Path(args.model) / "config.json").read_text())["vocab_size"]
-    engine = {"max_model_len": 256, "max_num_seqs": 256, "threads": 1}
-    config = parse_config({"model": {"path": args.model}, "env": {"name": "gridworld"}, "engine": engine})
+    engine = {"max_model_len": 256, "max_num_seqs": 256}
+    data = {
+        "model": {"path": args.model},
+        "env": {"name": "gridworld"},
+        "run": {"threads": 1},
+        "engine": engine,
+    }
+    config = parse_config(data)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(config.model_dump_json())
         family = Family(Path(folder))
         try:
             child = family.start("engine", ["serve", "engine", "--folder", folder, "--model", args.model])
-            url = family.wait_ready(child, config.engine.start_timeout_s)
+            url = family.wait_ready(child, config.run.start_timeout_s)
             found = asyncio.run(measure(url, vocab_size, args.requests, args.concurrency, args.repetitions))
         finally:
             family.stop()

@@ -253,16 +253,22 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = make_model(folder / "model")
-        engine = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 64, "threads": 1}
+        engine = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 64}
         # vLLM reports cached tokens over its own routes only when asked to.
         engine["extra_args"] = ["--block-size", str(BLOCK), "--enable-prompt-tokens-details"]
-        config = parse_config({"model": {"path": model}, "env": {"name": "gridworld"}, "engine": engine})
+        data = {
+            "model": {"path": model},
+            "env": {"name": "gridworld"},
+            "run": {"threads": 1},
+            "engine": engine,
+        }
+        config = parse_config(data)
         (folder / "config.json").write_text(config.model_dump_json())
         family = Family(folder)
         try:
             argv = ["serve", "engine", "--folder", name, "--model", model]
             children = [family.start(f"engine-{i}", argv) for i in range(2)]
-            urls = [family.wait_ready(child, config.engine.start_timeout_s) for child in children]
+            urls = [family.wait_ready(child, config.run.start_timeout_s) for child in children]
             result = {**measure(urls, args, folder), "cpus": os.cpu_count()}
         finally:
             family.stop()

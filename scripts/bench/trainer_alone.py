@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from asyncrl.config import Config
+from asyncrl.config import load_config
 from asyncrl.credentials import bearer
 from asyncrl.data.codec import encode_group
 from asyncrl.types import Group, Status, Task, Trajectory, Turn
@@ -84,8 +84,8 @@ def train_alone(run: Path, model: str, engine_url: str, weights: Path) -> dict[s
     from asyncrl.train.models import load_auxiliary_models, load_trained
     from asyncrl.train.trainer import Trainer, set_threads
 
-    config = Config.model_validate(json.loads((run / "config.json").read_text()), strict=False)
-    set_threads(config.train.threads)
+    config = load_config(run / "config.json")
+    set_threads(config.run.threads)
     objective = build_objective(config.algo)
     engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
     ends: list[tuple[float, int]] = []

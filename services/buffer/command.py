@@ -24,7 +24,6 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         max_staleness=config.buffer.max_staleness,
         group_size=config.rollout.group_size,
         lease_s=config.rollout.lease_s,
-        max_attempts=config.rollout.max_attempts,
         drop_no_signal=config.buffer.drop_no_signal,
         max_tokens=config.max_tokens,
         over_provision=config.buffer.over_provision,

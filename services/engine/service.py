@@ -34,6 +34,10 @@ from asyncrl.weights.adapter import buffer_rank
 LOOPBACK = "127.0.0.1"
 MAX_PORT_TRIES = 3
 MIN_BATCHED_TOKENS = 8192
+KV_CACHE_GIB = "1"
+"""Memory for the KV cache on a CPU, unless VLLM_CPU_KVCACHE_SPACE says otherwise."""
+ADAPTER_VERSIONS = 2
+"""Versions of each adapter that are decoded at once; requests of a further one wait."""
 PORT_WAIT_S = 5.0
 MAX_PARENT_CHARS = 55
 """A socket's path has at most 107 characters, of which vLLM and the folder's name take 50."""
@@ -49,7 +53,6 @@ class EngineOptions:
     dtype: str = "float32"
     max_model_len: int = 2048
     max_num_seqs: int = 256
-    kv_cache_gib: int = 1
     gpu_memory_utilization: float = 0.9
     tensor_parallel: int = 1
     weight_transfer: str = "shared_file"
@@ -102,7 +105,7 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         *("--enable-scale-out", "--no-enable-log-requests", "--disable-uvicorn-access-log"),
     ]
     if adapters := options.adapters:
-        slots = sum(lora.max_versions for lora in adapters)
+        slots = ADAPTER_VERSIONS * len(adapters)
         command += ["--enable-lora", "--max-lora-rank", str(max(buffer_rank(lora.rank) for lora in adapters))]
         command += ["--max-loras", str(slots)]
         # The newest of each policy stays loaded beside those in use, and for a moment the one before it.
@@ -136,13 +139,13 @@ def build_env(
         VLLM_SERVER_DEV_MODE="1",
         VLLM_NO_USAGE_STATS="1",
         VLLM_PLUGINS="asyncrl",
-        VLLM_CPU_KVCACHE_SPACE=str(options.kv_cache_gib),
         ASYNCRL_BASE_VERSION=str(options.base_version),
         ASYNCRL_WEIGHTS_DIR=options.weights_dir,
         ASYNCRL_LORA="" if options.lora is None else options.lora.model_dump_json(),
         ASYNCRL_POLICIES=json.dumps({name: lora.model_dump() for name, lora in options.policies.items()}),
     )
     env.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    env.setdefault("VLLM_CPU_KVCACHE_SPACE", KV_CACHE_GIB)
     if on_cpu():
         # The model runs eagerly here. What is left to compile, parts of the sampler, costs the first request ten
         # seconds and each new batch size some more, and is no faster then.
@@ -280,4 +283,4 @@ def _wait_until_healthy(child: subprocess.Popen[bytes], port: int, timeout_s: fl
                     return
         except (urllib.error.URLError, OSError):
             time.sleep(0.2)
-    raise DeadlineError(f"engine: vLLM did not answer within engine.start_timeout_s={timeout_s:g}")
+    raise DeadlineError(f"engine: vLLM did not answer within run.start_timeout_s={timeout_s:g}")

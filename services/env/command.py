@@ -19,7 +19,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     withhold_from_environments(env)
     serve_env(
         max_sessions=env.max_sessions,
-        lease_s=env.lease_s,
+        lease_s=config.rollout.lease_s,
         processes=env.processes,
         limits=env.limits,
         envs={env.name: env.config} if args.recipe or args.folder or args.join else None,

@@ -183,8 +183,6 @@ def serve_gateway(
     """Run a gateway until it is told to stop."""
     credentials = credentials or own_credentials()
     router = EngineRouter([EngineClient(url, credentials.bearer("engine")) for url in engines])
-    sampler = Sampler(
-        router, load_renderer(model), load_parser(config.model.tool_format), config.rollout.max_tokens
-    )
+    sampler = Sampler(router, load_renderer(model), load_parser(config.model.tool_format))
     app = create_gateway_app(Episodes(sampler), router, credentials.access("gateway"))
     serve(app, host=host, port=port, ready_file=ready_file)

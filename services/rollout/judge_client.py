@@ -2,7 +2,7 @@
 
 | kind | request | answer |
 |---|---|---|
-| `chat` | OpenAI `/v1/chat/completions` with the filled prompt | the last number of the reply, divided by `scale` |
+| `chat` | OpenAI `/v1/chat/completions` with the filled prompt | the last number of the reply, divided by 10 |
 | `score` | `{"items": [{"task", "messages", "reward"}, ...]}` to the URL itself | `{"scores": [number or null, ...]}` |
 
 Equal conversations of one task are judged once: while a request is in flight others wait for it, afterwards the answer
@@ -28,6 +28,12 @@ from asyncrl.rollout.judge import JudgeRequest
 from asyncrl.services.http.batching import Coalescer
 
 ATTEMPTS = 3
+TIMEOUT_S = 60.0
+MAX_IN_FLIGHT = 32
+MAX_TOKENS = 512
+"""Of a chat judge's reply."""
+SCALE = 10.0
+"""What a chat judge's number is divided by."""
 FIRST_PAUSE_S = 0.5
 BATCH_SIZE = 32
 REMEMBERED = 65536
@@ -47,7 +53,7 @@ class JudgeClient:
         self._asked: dict[str, asyncio.Future[float]] = {}
         size = BATCH_SIZE if config.kind == "score" else 1
         self._requests = Coalescer[tuple[str, JudgeRequest]](self._send, size)
-        self._limit = asyncio.Semaphore(config.max_in_flight)
+        self._limit = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._http: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -113,9 +119,9 @@ class JudgeClient:
     async def _post(self, url: str, body: dict[str, Any]) -> Any:
         if self._http is None:
             self._http = aiohttp.ClientSession(
-                headers=self._headers, connector=aiohttp.TCPConnector(limit=self.config.max_in_flight)
+                headers=self._headers, connector=aiohttp.TCPConnector(limit=MAX_IN_FLIGHT)
             )
-        timeout = aiohttp.ClientTimeout(total=self.config.timeout_s)
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
             async with self._http.post(url, json=body, timeout=timeout) as response:
                 text = await response.text()
@@ -123,7 +129,7 @@ class JudgeClient:
                     raise JudgeError(f"HTTP {response.status}: {text[:300]}")
                 return json.loads(text)
         except TimeoutError:
-            raise JudgeError(f"no answer within judge.timeout_s={self.config.timeout_s:g}") from None
+            raise JudgeError(f"no answer within {TIMEOUT_S:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise JudgeError(f"{type(error).__name__}: {error}") from error
 
@@ -138,7 +144,7 @@ class JudgeClient:
             "model": self.config.model,
             "messages": [{"role": "user", "content": text}],
             "temperature": 0.0,
-            "max_tokens": self.config.max_tokens,
+            "max_tokens": MAX_TOKENS,
         }
 
     def _read_chat(self, reply: Any) -> float:
@@ -151,7 +157,7 @@ class JudgeClient:
         found = NUMBER.findall(text)
         if not found:
             raise JudgeError(f"no number in the reply {text[:200]!r}")
-        return _in_range(float(found[-1])) / self.config.scale
+        return _in_range(float(found[-1])) / SCALE
 
 
 def _read_scores(reply: Any, count: int) -> list[float | JudgeError]:

@@ -100,9 +100,9 @@ class RolloutService:
         self._joined: dict[str, dict[str, set[str]]] = {}
         """Members of each policy's job that are in use, by role."""
         self.router = EngineRouter([self._client(url) for url in engines])
-        self.engines = PatientGenerator(self.router, config.engine.outage_timeout_s)
+        self.engines = PatientGenerator(self.router, config.outage_timeout_s)
         # Whoever holds a place ends by one of these, so that one must come free in both together.
-        place_timeout_s = config.rollout.episode_timeout_s + config.env.lease_s + OPEN_TIMEOUT_S
+        place_timeout_s = config.rollout.episode_timeout_s + config.rollout.lease_s + OPEN_TIMEOUT_S
         self.envs = EnvClient(
             list(envs),
             credentials.bearer("env"),
@@ -157,7 +157,7 @@ class RolloutService:
 
     def cast(self) -> list[Player]:
         """Return the further policies as episodes see them."""
-        wait_s = self.config.engine.outage_timeout_s
+        wait_s = self.config.outage_timeout_s
         return [
             Player(
                 name,
@@ -188,7 +188,6 @@ class RolloutService:
             check_history=True,
             branches=rollout.branches if training else 0,
             hinted=rollout.hinted if training else 0,
-            hint_turns=rollout.hint_turns,
         )
         return EpisodeRunner(
             self.engines, self.envs, self.renderer, self.parse, settings, judging=self.judging

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asyncrl.algo.objective import build_objective
-from asyncrl.config import Config
+from asyncrl.config import Config, load_config
 from asyncrl.credentials import Credentials
 from asyncrl.data.table import TrajectoryWriter
 from asyncrl.endpoint import awaited_addresses, stop_file
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from asyncrl.weights.vllm_transport import DevicePublisher
 
 BEAT_S = 1.0
+KEPT_CHECKPOINTS = 2
 
 
 class SyncFilePublisher:
@@ -124,7 +125,7 @@ def open_publisher(
     """Return the publisher that `engine.weight_transfer` names. Raises `ConfigError`."""
     if config.engine.weight_transfer == "shared_file":
         return SyncFilePublisher(
-            weights_dir, engines, token, engine.rank, config.engine.outage_timeout_s,
+            weights_dir, engines, token, engine.rank, config.outage_timeout_s,
             lambda: described_job(source), config.train.schedule == "asynchronous",
         )  # fmt: skip
     from asyncrl.weights.vllm_transport import DevicePublisher
@@ -171,7 +172,7 @@ def make_checkpointer(
         engine,
         model,
         every=config.train.checkpoint_every,
-        keep=config.train.keep_checkpoints,
+        keep=KEPT_CHECKPOINTS,
         also_every=config.eval.every,
         others={"critic": critic.engine} if critic is not None and critic.engine is not None else {},
         before_complete=recorder.trajectories.flush if recorder is not None else lambda: None,
@@ -206,16 +207,16 @@ def run_trainer(
     engines: addresses, or one "@FILE" that will hold them, so that the model can be loaded meanwhile. Raises
     `DeadlineError` if the file is not written in time.
     """
-    config = Config.model_validate(json.loads((folder / "config.json").read_text()), strict=False)
+    config = load_config(folder / "config.json")
     heartbeat = Heartbeat(folder / "endpoints" / f"trainer-{os.environ.get('RANK', '0')}.beat")
-    set_threads(config.train.threads)
+    set_threads(config.run.threads)
     objective = build_objective(config.algo)
     engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
     auxiliary = load_auxiliary_models(config, objective, engine, model)
     first = engine.rank == 0
     recorder = Recorder(folder) if first else None
     source = BufferClientSync(buffer, credentials.bearer("buffer")) if first else None
-    urls = awaited_addresses(engines, config.engine.start_timeout_s)
+    urls = awaited_addresses(engines, config.run.start_timeout_s)
     publisher = open_publisher(config, engine, urls, weights_dir, credentials.bearer("engine"), source)
     checkpointer = make_checkpointer(folder, config, engine, auxiliary, model, recorder)
     trainer = Trainer(

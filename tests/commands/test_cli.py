@@ -40,7 +40,7 @@ def test_config_prints_every_setting_with_overrides_applied(capsys):
     assert code == 0
     assert resolved["train"]["num_steps"] == 7
     assert set(resolved) == {
-        "run", "model", "env", "engine", "rollout", "buffer", "algo", "train", "trust", "judge", "critic", "lora",
+        "run", "model", "env", "engine", "rollout", "buffer", "algo", "train", "judge", "critic", "lora",
         "reference", "teacher", "staleness_control", "sft_phase", "eval", "sft", "policies",
     }  # fmt: skip
     assert resolved["algo"]["loss"]["name"] == "ppo_clip"
@@ -114,9 +114,9 @@ def test_settings_may_follow_an_option(capsys, monkeypatch):
     seen = {}
     monkeypatch.setattr("asyncrl.commands.sft.run", lambda args: seen.update(vars(args)) or 0)
     code, _, _ = run(
-        capsys, "sft", "gridworld_grpo", "sft.seed=1", "--out", "base", "sft.steps=2", "run.seed=3"
+        capsys, "sft", "gridworld_grpo", "sft.batch_size=1", "--out", "base", "sft.steps=2", "run.seed=3"
     )
-    assert (code, seen["overrides"]) == (0, ["sft.seed=1", "sft.steps=2", "run.seed=3"])
+    assert (code, seen["overrides"]) == (0, ["sft.batch_size=1", "sft.steps=2", "run.seed=3"])
     for wrong in (["--no-such=1"], ["word"]):
         code, _, err = run(capsys, "sft", "gridworld_grpo", "--out", "base", *wrong)
         assert code == 2 and f"unrecognized arguments: {wrong[0]}" in err

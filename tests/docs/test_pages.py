@@ -29,7 +29,7 @@ RUN = [
     for block in BLOCKS
     if (block.language != "text" or block.said("save as")) and not block.note.startswith("not run")
 ]
-SECTIONS = ("run", "model", "env", "engine", "rollout", "buffer", "train", "lora", "trust", "judge", "critic",
+SECTIONS = ("run", "model", "env", "engine", "rollout", "buffer", "train", "lora", "judge", "critic",
             "reference", "teacher", "staleness_control", "sft_phase", "eval", "sft")  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from asyncrl.envs.browser import chromium
 from asyncrl.errors import ConfigError
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.train.demonstrations import demonstrations, encode
-from asyncrl.train.sft import _texts
+from asyncrl.train.sft import VOCAB_SIZE, _texts
 from asyncrl.train.tiny_model import build_tokenizer
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -47,7 +47,7 @@ def test_a_tiny_models_recipe_has_room_for_its_episodes(path, name):
     env, settings = config.env.name, config.env.config
     demos = list(demonstrations(load_env(env), env, settings, 8 if name in SLOW else 60, 0.5, seed=0))
     # As the warm start makes it, on fewer episodes.
-    tokenizer = build_tokenizer(_texts(demos), config.sft.vocab_size, config.engine.max_model_len)
+    tokenizer = build_tokenizer(_texts(demos), VOCAB_SIZE, config.engine.max_model_len)
     renderer = ChatRenderer(tokenizer)
     for demo in demos:
         ids, mask = encode(renderer, demo)

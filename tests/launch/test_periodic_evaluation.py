@@ -18,9 +18,10 @@ from asyncrl.run.checkpoints import MARKER, STATE, VALUES, checkpoint_path
 def config(model, **evaluation):
     return parse_config(
         {
+            "run": {"threads": 1},
             "model": {"path": model},
             "env": {"name": "gridworld"},
-            "engine": {"max_model_len": 256, "threads": 1, "max_num_seqs": 64},
+            "engine": {"max_model_len": 256, "max_num_seqs": 64},
             "rollout": {"max_tokens_per_turn": 6},
             "train": {"num_steps": 8},
             "eval": {"tasks": 6, "every": 2, **evaluation},

@@ -24,15 +24,16 @@ STEPS, GROUPS, SIZE = 5, 4, 4
 
 def recipe(**policy):
     return {
+        "run": {"threads": 1},
         "model": {"path": "sft"},
         "env": {"name": "tests.launch.relay:Relay"},
-        "engine": {"max_model_len": 128, "max_num_seqs": 64, "threads": 1},
+        "engine": {"max_model_len": 128, "max_num_seqs": 64},
         "rollout": {"group_size": SIZE, "max_tokens_per_turn": 8, "lease_s": 20.0},
         "buffer": {"groups_per_step": GROUPS, "max_staleness": 1, "drop_no_signal": False},
         "algo": {"preset": "grpo"},
-        "train": {"num_steps": STEPS, "learning_rate": 1e-4, "threads": 1, "checkpoint_every": 1},
+        "train": {"num_steps": STEPS, "learning_rate": 1e-4, "checkpoint_every": 1},
         "eval": {"tasks": 8},
-        "sft": {"hidden_size": 64, "num_layers": 2, "num_heads": 2, "episodes": 300, "steps": 60},
+        "sft": {"hidden_size": 64, "num_layers": 2, "episodes": 300, "steps": 60},
         "policies": {"helpers": {"agents": ["helper"], **policy}},
     }  # fmt: skip
 

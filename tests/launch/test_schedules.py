@@ -21,13 +21,14 @@ def config_of(model, schedule, buffer):
     free = {"max_staleness": BOUNDS[schedule]} if BOUNDS[schedule] > 1 else {}
     return parse_config(
         {
+            "run": {"threads": 1},
             "model": {"path": model},
             "env": {"name": "calculator"},
-            "engine": {"max_model_len": 256, "max_num_seqs": 64, "threads": 1},
+            "engine": {"max_model_len": 256, "max_num_seqs": 64},
             "rollout": {"group_size": SIZE, "max_tokens_per_turn": 24, "max_turns": 3},
             "buffer": {"groups_per_step": GROUPS, "drop_no_signal": False, **free, **buffer},
             "algo": {"preset": "grpo"},
-            "train": {"schedule": schedule, "num_steps": STEPS, "learning_rate": 1e-4, "threads": 1},
+            "train": {"schedule": schedule, "num_steps": STEPS, "learning_rate": 1e-4},
             "eval": {"tasks": 0},
         }
     )

@@ -157,12 +157,18 @@ def test_the_reference_kl_of_the_first_step_is_zero_and_grows_afterwards(tiny_mo
 
 
 def test_an_offloaded_reference_gives_the_same_numbers(tiny_model):
-    kinds = [{"offload": False}, {"offload": True}]
     algo = {"preset": "grpo", "kl": {"coef": 0.1}}
     reports = []
-    for reference in kinds:
-        learner = Learner(tiny_model, algo, reference=reference)
+    for offload in (False, True):
+        learner = Learner(tiny_model, algo)
+        learner.anchors.reference.offload = offload
         learner.step()
         reports.append(learner.step().metrics)
     assert reports[0]["reference_kl"] == pytest.approx(reports[1]["reference_kl"], rel=1e-6)
     assert reports[0]["loss/total"] == pytest.approx(reports[1]["loss/total"], rel=1e-6)
+
+
+@pytest.mark.parametrize(("zero_stage", "offload"), [(1, False), (3, True)])
+def test_a_reference_is_offloaded_where_no_rank_has_room_for_the_policy(tiny_model, zero_stage, offload):
+    learner = Learner(tiny_model, {"preset": "grpo", "kl": {"coef": 0.1}}, zero_stage=zero_stage)
+    assert learner.anchors.reference.offload == offload

@@ -82,8 +82,7 @@ def train(model, folder, script, policy):
             "model": {"path": model},
             "env": {"name": "gridworld"},
             "algo": {"preset": "dr_grpo"},
-            "train": {"num_steps": 2, "on_poison": policy},
-            "trust": {"max_logp_error": 0},
+            "train": {"num_steps": 2, "on_poison": policy, "max_logp_error": 0},
         }
     )
     objective = build_objective(config.algo)

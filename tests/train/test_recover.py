@@ -91,8 +91,8 @@ class Run:
             {
                 "model": {"path": "m"},
                 "env": {"name": "gridworld"},
-                "trust": {"max_logp_error": 0},
                 "train": {
+                    "max_logp_error": 0,
                     "num_steps": STEPS,
                     "learning_rate": 1e-3,
                     "warmup_steps": 2,

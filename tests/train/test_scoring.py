@@ -81,7 +81,7 @@ def test_the_server_gives_every_sampled_token_the_models_log_probability(tiny_mo
 )
 def test_a_served_model_trains_as_a_local_one(tiny_model, other_model, served, role, algo):
     reports = []
-    for section in ({"path": tiny_model}, {"url": served}):
+    for section in ({"path": tiny_model}, {"path": served}):
         learner = Learner(other_model, algo, **{role: section})
         learner.step()
         reports.append(learner.step().metrics)
@@ -110,9 +110,9 @@ def test_a_served_model_needs_temperature_one():
             "model": {"path": "x"},
             "env": {"name": "gridworld"},
             "rollout": {"temperature": 0.7},
-            "reference": {"url": "http://127.0.0.1:9"},
+            "reference": {"path": "http://127.0.0.1:9"},
             "algo": {"preset": "grpo", "kl": {"coef": 0.1}},
         }
     )
-    with pytest.raises(ConfigError, match=r"reference\.url: a served model scores at temperature 1"):
+    with pytest.raises(ConfigError, match=r"reference\.path: a served model scores at temperature 1"):
         check_supported(config)

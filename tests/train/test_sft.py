@@ -60,15 +60,13 @@ def test_the_base_model_is_the_same_for_the_same_seed_and_has_learned(tmp_path):
         sft = {
             "hidden_size": 32,
             "num_layers": 1,
-            "num_heads": 1,
             "episodes": 100,
             "batch_size": 16,
-            "seed": seed,
         }
-        sft |= {"steps": 40, "oracle_fraction": 1.0, "vocab_size": 320}
+        sft |= {"steps": 40, "oracle_fraction": 1.0}
         engine = {"max_model_len": 256}
         recipe = {"model": {"path": "sft"}, "env": {"name": "gridworld"}, "engine": engine, "sft": sft}
-        return train_base_model(parse_config(recipe), tmp_path / name)
+        return train_base_model(parse_config(recipe), tmp_path / name, seed)
 
     first, again, other = train("first", 0), train("again", 0), train("other", 1)
     weights = [load_file(folder / "model.safetensors") for folder in (first, again, other)]

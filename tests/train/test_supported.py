@@ -23,17 +23,17 @@ def recipe(algo, **sections):
         ({"preset": "opd"}, {}, "teacher.path: this objective needs a teacher"),
         (
             {"preset": "opd_full"},
-            {"teacher": {"url": "http://t"}},
+            {"teacher": {"path": "http://t"}},
             "whole distribution, which no server gives",
         ),
         (
             {"preset": "opd"},
-            {"teacher": {"url": "http://t"}, "rollout": {"temperature": 0.5}},
-            r"teacher.url: .* rollout.temperature must be 1, got 0.5",
+            {"teacher": {"path": "http://t"}, "rollout": {"temperature": 0.5}},
+            r"teacher.path: .* rollout.temperature must be 1, got 0.5",
         ),
         (
             {"preset": "sat"},
-            {"reference": {"url": "http://r", "refresh_every": 5}},
+            {"reference": {"path": "http://r", "refresh_every": 5}},
             "reference.refresh_every: a served reference cannot be refreshed",
         ),
         (

@@ -21,8 +21,14 @@ START_S = 300.0
 def late(tiny_model, tmp_path_factory):
     """`(address, model of version 5, folder of weights)` of an engine that starts when version 5 is committed."""
     folder = tmp_path_factory.mktemp("late")
-    engine = {"max_model_len": 256, "max_num_seqs": 16, "threads": 1}
-    config = parse_config({"model": {"path": tiny_model}, "env": {"name": "gridworld"}, "engine": engine})
+    engine = {"max_model_len": 256, "max_num_seqs": 16}
+    data = {
+        "model": {"path": tiny_model},
+        "env": {"name": "gridworld"},
+        "run": {"threads": 1},
+        "engine": engine,
+    }
+    config = parse_config(data)
     (folder / "config.json").write_text(config.model_dump_json())
     model = load(tiny_model, 0.05, seed=5)
     write_committed(folder, write_weights(folder, 5, model.named_parameters(), epoch=2))

@@ -16,8 +16,14 @@ DEADLINE_S = 20.0
 
 @pytest.mark.parametrize("victim", ["serve engine", "api_server"])
 def test_an_engine_that_is_killed_takes_all_its_processes_along(tiny_model, tmp_path, victim):
-    engine = {"max_model_len": 256, "max_num_seqs": 8, "threads": 1}
-    config = parse_config({"model": {"path": tiny_model}, "env": {"name": "gridworld"}, "engine": engine})
+    engine = {"max_model_len": 256, "max_num_seqs": 8}
+    data = {
+        "model": {"path": tiny_model},
+        "env": {"name": "gridworld"},
+        "run": {"threads": 1},
+        "engine": engine,
+    }
+    config = parse_config(data)
     (tmp_path / "config.json").write_text(config.model_dump_json())
     family = Family(tmp_path)
     try:
@@ -40,8 +46,14 @@ def test_an_engine_that_is_killed_takes_all_its_processes_along(tiny_model, tmp_
 
 
 def test_an_engine_that_is_stopped_leaves_no_socket_and_no_file(tiny_model, tmp_path):
-    engine = {"max_model_len": 256, "max_num_seqs": 8, "threads": 1}
-    config = parse_config({"model": {"path": tiny_model}, "env": {"name": "gridworld"}, "engine": engine})
+    engine = {"max_model_len": 256, "max_num_seqs": 8}
+    data = {
+        "model": {"path": tiny_model},
+        "env": {"name": "gridworld"},
+        "run": {"threads": 1},
+        "engine": engine,
+    }
+    config = parse_config(data)
     (tmp_path / "config.json").write_text(config.model_dump_json())
     temporary = Path(tempfile.mkdtemp(prefix="asyncrl-"))  # short: it is part of sockets' paths
     family = Family(tmp_path)

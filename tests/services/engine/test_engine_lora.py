@@ -40,7 +40,8 @@ def config(tiny_model):
         {
             "model": {"path": tiny_model},
             "env": {"name": "gridworld"},
-            "engine": {"max_model_len": 256, "max_num_seqs": 64, "threads": 1},
+            "engine": {"max_model_len": 256, "max_num_seqs": 64},
+            "run": {"threads": 1},
             "lora": {"rank": 4, "alpha": 8},
             "policies": {
                 "helpers": {"agents": ["helper"], "lora": {"rank": 2, "target_modules": ["q_proj", "o_proj"]}}

@@ -293,8 +293,8 @@ def test_a_token_is_asked_for_everywhere_but_at_the_health_check(tmp_path):
 @pytest.mark.slow
 def test_the_command_takes_its_settings_from_a_recipe(tmp_path):
     recipe = tmp_path / "recipe.toml"
-    env = 'name = "gridworld"\nprocesses = 1\nlimits = { gridworld = 1 }\nlease_s = 33.0'
-    recipe.write_text(f'[model]\npath = "none"\n[env]\n{env}\n')
+    env = 'name = "gridworld"\nprocesses = 1\nlimits = { gridworld = 1 }'
+    recipe.write_text(f'[model]\npath = "none"\n[env]\n{env}\n[rollout]\nlease_s = 33.0\n')
     ready = tmp_path / "ready.json"
     argv = ["serve", "env", "--recipe", str(recipe), "--ready-file", str(ready)]
     process = subprocess.Popen([sys.executable, "-m", "asyncrl", *argv])

@@ -81,7 +81,8 @@ def call(tiny_model, tmp_path):
         {
             "model": {"path": tiny_model},
             "env": {"name": "gridworld"},
-            "engine": {"max_model_len": 256, "outage_timeout_s": 0.1},
+            "engine": {"max_model_len": 256},
+            "run": {"start_timeout_s": 0.05, "silence_timeout_s": 0.05},
         }
     )
     env = AppThread(create_env_app(EnvHost(), RUN.access("env")), tmp_path, "env")

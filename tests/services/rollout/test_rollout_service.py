@@ -23,8 +23,8 @@ def config(tiny_model):
         {
             "model": {"path": tiny_model},
             "env": {"name": "gridworld", "config": {"max_turns": 3}},
-            "engine": {"max_model_len": 256, "max_num_seqs": 64},
-            "rollout": {"max_tokens_per_turn": 12, "max_tokens": 200},
+            "engine": {"max_model_len": 200, "max_num_seqs": 64},
+            "rollout": {"max_tokens_per_turn": 12},
             "run": {"seed": 3},
         }
     )

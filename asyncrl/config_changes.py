@@ -1,0 +1,89 @@
+"""What became of keys that earlier versions had: recipes are told, and the files of earlier runs still load."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import Any
+
+log = logging.getLogger("asyncrl.config")
+
+MOVED = {
+    "engine.threads": "run.threads",
+    "train.threads": "run.threads",
+    "engine.start_timeout_s": "run.start_timeout_s",
+    "env.lease_s": "rollout.lease_s",
+    "trust.max_logp_error": "train.max_logp_error",
+    "reference.url": "reference.path",
+    "teacher.url": "teacher.path",
+}
+"""Keys by what they are called now."""
+
+REMOVED: dict[str, tuple[Any, str]] = {
+    "engine.kv_cache_gib": (1, "vLLM reads VLLM_CPU_KVCACHE_SPACE"),
+    "rollout.max_tokens": (0, "engine.max_model_len is the limit"),
+    "rollout.hint_turns": (1, "it is always 1"),
+    "rollout.max_attempts": (3, "it is always 3"),
+    "train.weight_decay": (0.0, "it is always 0"),
+    "train.max_grad_norm": (1.0, "it is always 1"),
+    "train.keep_checkpoints": (2, "it is always 2"),
+    "lora.max_versions": (2, 'it is 2 unless engine.extra_args has "--max-loras"'),
+    "trust.max_token_error": (15.0, "it is always 15"),
+    "trust.sample_tokens": (2048, "it is always 2048"),
+    "judge.scale": (10.0, "it is always 10; judge.weight scales too"),
+    "judge.max_tokens": (512, "it is always 512"),
+    "judge.timeout_s": (60.0, "it is always 60"),
+    "judge.max_in_flight": (32, "it is always 32"),
+    "reference.offload": (None, "the copy is offloaded under train.zero_stage = 3"),
+    "teacher.offload": (None, "the copy is offloaded under train.zero_stage = 3"),
+    "eval.samples": (1, "it is always 1; `asyncrl eval --samples` plays more"),
+    "sft.num_heads": (None, "it is sft.hidden_size / 32"),
+    "sft.vocab_size": (512, "it is always 512"),
+    "sft.learning_rate": (2e-3, "it is always 2e-3"),
+    "sft.seed": (0, "it is always 0"),
+}
+"""Keys by the value that is taken in their place, None for one that follows from others, and what to say."""
+
+
+def what_became_of(key: str) -> str:
+    """Return what to tell about an earlier key or section, "" for one that never was."""
+    if key in MOVED:
+        return f"it is {MOVED[key]} now"
+    if key in REMOVED:
+        return REMOVED[key][1]
+    inner = {old: new for old, new in MOVED.items() if old.startswith(f"{key}.")}
+    return ", ".join(f"{old} is {new} now" for old, new in inner.items())
+
+
+def of_today(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of an earlier version's run with the keys of this one.
+
+    Says which of the run's values no setting can hold any more.
+    """
+    data = copy.deepcopy(data)
+    sections = (data, *(data.get("policies") or {}).values())
+    for holder in sections:
+        for old, new in MOVED.items():
+            section, key = new.split(".")
+            value = _taken(holder, old)
+            # A further policy cannot have its own where the new section is one that policies share.
+            fits = holder is data or section == old.split(".")[0]
+            if fits and value not in (None, "") and holder.get(section, {}).get(key, "") == "":
+                holder.setdefault(section, {})[key] = value
+        for old, (value, why) in REMOVED.items():
+            had = _taken(holder, old)
+            if had is not None and value is not None and had != value:
+                log.warning("%s=%r of this run is no setting any more: %s", old, had, why)
+    return data
+
+
+def _taken(holder: dict[str, Any], dotted: str) -> Any:
+    """Take a key out of its section, and an emptied section out of its holder; None where there is none."""
+    section, key = dotted.split(".")
+    keys = holder.get(section)
+    if not isinstance(keys, dict) or key not in keys:
+        return None
+    value = keys.pop(key)
+    if not keys:
+        del holder[section]
+    return value
