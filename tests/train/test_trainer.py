@@ -6,7 +6,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from asyncrl.config import TrustConfig
 from asyncrl.errors import DeadlineError, StaleError, UnavailableError
 from asyncrl.services.trainer.service import Recorder, make_checkpointer
 from asyncrl.train import step_batch
@@ -42,7 +41,8 @@ def test_each_version_is_published_before_it_is_committed(engine):
 def test_a_step_decodes_each_group_once_and_builds_one_batch_of_them(engine, monkeypatch, schedule, arriving):
     script = Scripted([groups_at(0), groups_at(1)])
     trainer = make_trainer(engine, script, 2, max_staleness=0, schedule=schedule)
-    trainer.config = trainer.config.model_copy(update={"trust": TrustConfig(max_logp_error=50.0)})
+    train = trainer.config.train.model_copy(update={"max_logp_error": 50.0})
+    trainer.config = trainer.config.model_copy(update={"train": train})
     counts = Counter()
 
     def counted(what, function):
