@@ -52,7 +52,13 @@ def make_trainer(engine, script, num_steps=3, max_staleness=1, on_step=lambda *_
         {
             "model": {"path": "m"},
             "env": {"name": "gridworld"},
-            "train": {"num_steps": num_steps, "learning_rate": 1e-3, "warmup_steps": 2, "schedule": schedule, "max_logp_error": 0},
+            "train": {
+                "num_steps": num_steps,
+                "learning_rate": 1e-3,
+                "warmup_steps": 2,
+                "schedule": schedule,
+                "max_logp_error": 0,
+            },
             "buffer": {"max_staleness": max_staleness, "wait_timeout_s": 5.0},
         }
     )
