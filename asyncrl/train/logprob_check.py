@@ -152,7 +152,7 @@ def disagreement(wrong: Sequence[Comparison], step: int, trust: TrustConfig) -> 
     return (
         f"log-probabilities of {len(wrong)} groups differ from the trainer's: those of group {worst.group} by "
         f"{worst.error:.3g} nats on average and {worst.worst:.3g} at most (step {step}, {worst.num_tokens} tokens); "
-        f"allowed are train.max_logp_error={trust.max_logp_error:g} on average and {trust.max_token_error:g} at one token"
+        f"allowed are train.max_logp_error={trust.max_logp_error:g} on average, {trust.max_token_error:g} at one token"
     )
 
 
