@@ -81,8 +81,9 @@ def needs(*names: str, **when: Any) -> Callable[[F], F]:
 def step_statistics(measure: Callable[..., Mapping[str, Any]], **when: Any) -> Callable[[F], F]:
     """Have `measure(inputs, **params)` called once a step with the `LossInputs` of the whole batch.
 
-    It returns scalars, which the function finds in `LossInputs.statistics` whatever the cut into micro-batches. Of
-    the function's parameters it gets those that it names. `inputs.logp` is the policy at the start of the step.
+    For losses and corrections. The scalars that it returns are in the function's `LossInputs.statistics`, whatever the
+    cut into micro-batches. Of the function's parameters it gets those that it names. `inputs.logp` is the policy at
+    the start of the step.
     """
     return _marking(Mark("step_statistics", ("step_statistics",), when, measure))
 

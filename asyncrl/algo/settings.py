@@ -53,6 +53,8 @@ NAMED = {
     "proximal": "proximal",
 }
 LISTED = {"corrections": "correction", "shaping": "shaping", "filters": "filter"}
+MEASURED = ("loss", "correction")
+"""Kinds of functions that read `LossInputs.statistics`."""
 CHOICES = {"denominator": ("original", "kept")}
 KL_TYPES = {"coef": "float", "where": "Literal['loss', 'reward']", "target": "float | None", "horizon": "int"}
 LR_TYPES = {"power": "float", "base_ess": "float"}
@@ -164,6 +166,11 @@ def _check_part(where: str, kind: str, part: Any) -> None:
     found = signature.read(kind, _string(f"{where}.name", part["name"]))
     if found is None:
         return
+    measured = [mark.decorator for mark in found.marks if mark.decorator.endswith("_statistics")]
+    if measured and kind not in MEASURED:
+        raise ConfigError(
+            f"{where}.name: {part['name']!r} has @{measured[0]}; allowed on: {', '.join(MEASURED)}"
+        )
     extra = {"horizon": _parse("float")} if kind == "aggregation" else {}
     allowed = {**found.params, **extra}
     for name, value in part.items():

@@ -130,6 +130,11 @@ def _marks(where: str, node: ast.FunctionDef) -> list[Mark]:
             raise ConfigError(
                 f"{where}: @{name} must have literal arguments, got {ast.unparse(unreadable[0])}"
             )
+        unknown = [key for key in when if key not in {arg.arg for arg in node.args.kwonlyargs}]
+        if unknown:
+            raise ConfigError(
+                f"{where}: @{name} asks for {unknown[0]!r}, which is no parameter of the function"
+            )
         conditions = {key: ast.literal_eval(value) for key, value in when.items()}
         implied = () if name == "group_local" else (name,)
         given = tuple(ast.literal_eval(word) for word in words)

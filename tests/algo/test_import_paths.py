@@ -121,8 +121,24 @@ def test_the_periodic_schedule_takes_a_group_local_advantage_by_import_path():
     assert check_supported(parse_config(recipe | {"algo": algo}))["advantage"] == {"name": "rloo"}
 
 
-def test_marks_that_only_running_the_module_would_tell_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("mark", "message"),
+    [
+        ("@needs(WORDS[0])", r"@needs must have literal arguments, got WORDS\[0\]"),
+        ("@needs('entropy', scale=1.0)", "@needs asks for 'scale', which is no parameter of the function"),
+    ],
+)
+def test_marks_that_could_not_hold_or_be_read_are_refused(tmp_path, mark, message):
     file = tmp_path / "own.py"
-    file.write_text("WORDS = ('entropy',)\n@needs(WORDS[0])\ndef mine(inputs): ...\n")
-    with pytest.raises(ConfigError, match=r"@needs must have literal arguments, got WORDS\[0\]"):
+    file.write_text(f"WORDS = ('entropy',)\n{mark}\ndef mine(inputs): ...\n")
+    with pytest.raises(ConfigError, match=message):
         resolve_settings({"loss": f"{file}:mine"})
+
+
+def test_statistics_that_no_function_of_a_kind_would_read_are_refused(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text("@step_statistics(largest)\ndef mine(batch): ...\n")
+    with pytest.raises(
+        ConfigError, match=r"algo.advantage.name: .* has @step_statistics; allowed on: loss, correction"
+    ):
+        resolve_settings({"advantage": f"{file}:mine"})
