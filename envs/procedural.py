@@ -1,4 +1,4 @@
-"""What environments that make their problems from a seed share: difficulty levels and splits without overlap."""
+"""What environments with generated problems share: difficulty levels and disjoint splits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRIES = 1000
 class ProceduralEnv(Env):
     """An environment whose problem follows from the task's seed and a difficulty level.
 
-    `level` is one of `levels`, or 0 for one drawn by the seed; a task's `data["level"]` goes before it.
+    `level` is one of `levels`, or 0 for one drawn by the seed; a task's `data["level"]` takes precedence.
     """
 
     levels: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
@@ -34,8 +34,8 @@ class ProceduralEnv(Env):
     def draw(self, make: Callable[[random.Random], Problem], key: Callable[[Problem], str]) -> Problem:
         """Return the seed's problem. Problems of even seeds (train) and odd ones (held-out) never have equal keys.
 
-        Half of all keys belong to even seeds and half to odd ones, by their checksum; `make` is called until
-        one of the seed's half comes up. Raises `ValueError` when none does in `TRIES` calls.
+        Half of all keys belong to even seeds and half to odd ones, by their checksum; `make` is called until a
+        problem of the seed's half comes up. Raises `ValueError` if none does in `TRIES` calls.
         """
         rng = random.Random(self.task.seed)
         for _ in range(TRIES):
@@ -54,7 +54,7 @@ class ProceduralEnv(Env):
 
 
 def whole_number(name: str, value: Any, least: int, most: int) -> int:
-    """Return `value`. Raises `ValueError` naming it when it is no integer from `least` to `most`."""
+    """Return `value`. Raises `ValueError` naming it unless it is an integer from `least` to `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ValueError(f"{name}: must be an integer from {least} to {most}, got {value!r}")
     return value

@@ -8,14 +8,14 @@ from asyncrl.sandbox.backends import choose, open_sandbox, probe
 from asyncrl.sandbox.protocol import ExecResult, Sandbox, SandboxSpec
 
 SHOWN_CHARACTERS = 600
-"""Of a program's output, in an observation."""
+"""Characters of a program's output in an observation."""
 
 
 async def pick_backend(name: str, warm: bool) -> str:
     """Return the backend that `name` stands for.
 
-    "auto" takes the warm Python zygote where it works and is wanted, else what `choose` finds. Raises `ConfigError`
-    when nothing isolates here.
+    "auto" takes the warm Python zygote if it works and is wanted, else what `choose` finds. Raises `ConfigError` if
+    no backend isolates here.
     """
     if name == "auto" and warm and (await probe("zygote")).works:
         return "zygote"
@@ -47,7 +47,7 @@ class LazySandbox:
 
 
 def describe(result: ExecResult, characters: int = SHOWN_CHARACTERS) -> str:
-    """Return what a model is shown of a program's end: its output, or why it failed."""
+    """Return the result of a program as the model sees it: its output, or why it failed."""
     output = result.text.rstrip("\n")
     if result.timed_out:
         return f"{_cut(output, characters)}\nerror: time limit exceeded".strip()
@@ -55,7 +55,7 @@ def describe(result: ExecResult, characters: int = SHOWN_CHARACTERS) -> str:
         return f"{_cut(output, characters)}\nerror: memory limit exceeded".strip()
     if result.returncode != 0:
         said = result.stderr.decode("utf-8", "replace").strip() or f"exit status {result.returncode}"
-        # The end of a traceback names the error; the beginning of a compiler's complaint does.
+        # A traceback names the error at its end, a compiler's message at its beginning.
         error = _cut(said, characters) if result.phase == "compile" else _cut_front(said, characters)
         return f"{_cut(output, characters)}\nerror: {error}".strip()
     return _cut(output, characters) if output else "(no output)"

@@ -15,11 +15,11 @@ TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "numb
 
 
 class ToolError(Exception):
-    """A call that cannot be carried out; its text is what the model is told."""
+    """A call that cannot be carried out; its text is the answer to the model."""
 
 
 def schema(name: str, description: str, /, **parameters: str) -> dict[str, Any]:
-    """Return the JSON schema of a tool in the form chat templates take.
+    """Return the JSON schema of a tool in the form chat templates accept.
 
     `parameters` maps names to "string", "integer" or "number"; a trailing "?" makes one optional.
     """
@@ -39,7 +39,7 @@ async def answer_calls(
     """Return one tool message per call, in order, and one per malformed call. All calls run concurrently.
 
     A handler may be async. The model's mistakes (an unknown tool, wrong arguments, `ToolError`) become messages;
-    whatever else a handler raises is the environment's failure and escapes.
+    other exceptions of a handler are the environment's failure and propagate.
     """
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
     results = await together(_answer(call, schemas, handlers) for call in action.tool_calls)
@@ -78,7 +78,7 @@ async def _answer(call: ToolCall, schemas: Mapping[str, Any], handlers: Mapping[
 
 
 def _problem(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str:
-    """What is wrong with a call's arguments, or an empty text."""
+    """Return what is wrong with a call's arguments, or an empty text."""
     properties = parameters["properties"]
     for name in parameters["required"]:
         if name not in arguments:
@@ -95,7 +95,7 @@ def _problem(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str
 
 
 def _is_unicode(text: str) -> bool:
-    """False for text with half of a surrogate pair, which JSON lets through and tokenizers do not."""
+    """Return False for text with half of a surrogate pair, which JSON accepts and tokenizers do not."""
     try:
         text.encode()
     except UnicodeEncodeError:

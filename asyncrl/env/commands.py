@@ -55,7 +55,9 @@ def main(argv: Sequence[str]) -> int:
 
 def read_action(line: str, tools: list[dict[str, Any]]) -> Action:
     """Return the action a person typed: `TOOL {"argument": ...}`, `TOOL TEXT` or `TOOL` is a call, anything else an
-    answer.  TEXT is the value of a tool's only argument, if that is a text.
+    answer.
+
+    TEXT is the value of a tool's only argument, if that is a text.
     """
     name, _, rest = line.strip().partition(" ")
     schemas = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in tools}

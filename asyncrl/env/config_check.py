@@ -55,9 +55,10 @@ def check_settings(name: str, config: Mapping[str, Any], where: str = "env.confi
 
 
 def check_environment(name: str, config: Mapping[str, Any], task: Task, where: str = "env.config") -> None:
-    """Make an environment for `task` and close it. Raises `ConfigError` if it refuses its settings.  Settings it
-    passes on are tried on the first training task of each environment. Other exceptions of a constructor are
-    environment failures like any other. Raises `DeadlineError` if it takes longer than a session may.
+    """Make an environment for `task` and close it. Raises `ConfigError` if it refuses its settings.
+
+    Settings it passes on are tried on the first training task of each environment. Other exceptions of a constructor
+    are environment failures like any other. Raises `DeadlineError` if it takes longer than a session may.
     """
     env_class = load_env(name)
     inner = list(_inner(env_class, config, where))

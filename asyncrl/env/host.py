@@ -84,10 +84,11 @@ class HostCounts:
 class EnvHost:
     """Owns sessions. A step may be repeated; the session of a client that disappears is closed.
 
-    max_sessions: sessions at once. limits: the same per environment, by the name in a task, also for environments
-    that play inside another one. lease_s: how long a session lives without a call; clients renew their sessions
-    between steps. served: the environments that may be opened and the configuration of each; None for any, if only
-    this process can call.
+    max_sessions: sessions at once. limits: the same per environment, by the name in a task, also for environments that
+    play inside another one.
+    lease_s: how long a session lives without a call; clients renew their sessions between steps.
+    served: the environments that may be opened and the configuration of each; None for any, if only this process can
+    call.
     """
 
     def __init__(
@@ -117,10 +118,11 @@ class EnvHost:
     async def open(
         self, task: Task, config: dict[str, Any], key: str = "", wait_s: float = 0.0
     ) -> HostedSession:
-        """Create a session and reset it. A repeated `key` returns the same session.  wait_s: how long to wait for a
-        place. Raises `NoPlace` if there is none, `ConfigError` for an unknown environment, `InputError` for a
-        configuration it refuses, `ConflictError` for a key that belongs to a session of another task,
-        `DeadlineError`, and `EpisodeError` if the environment or its worker fails.
+        """Create a session and reset it. A repeated `key` returns the same session.
+
+        wait_s: how long to wait for a place. Raises `NoPlace` if there is none, `ConfigError` for an unknown
+        environment, `InputError` for a configuration it refuses, `ConflictError` for a key that belongs to a session
+        of another task, `DeadlineError`, and `EpisodeError` if the environment or its worker fails.
         """
         config = self._allowed(task.env, config)
         if not key:

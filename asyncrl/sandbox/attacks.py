@@ -1,7 +1,8 @@
-"""The attack suite: hostile programs, and what must become of them.  Each attack is bounded in time, memory, disk and
-processes, and touches only loopback addresses and bait of its own, so it does no harm if it succeeds. Attacks can
-succeed: plain subprocess fails most of them. An attack that could not be carried out (no interpreter inside, say) is
-an error, never a pass.
+"""The attack suite: hostile programs, and what must become of them.
+
+Each attack is bounded in time, memory, disk and processes, and touches only loopback addresses and bait of its own,
+so it does no harm if it succeeds. Attacks can succeed: plain subprocess fails most of them. An attack that could not
+be carried out (no interpreter inside, say) is an error, never a pass.
 """
 
 from __future__ import annotations

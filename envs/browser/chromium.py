@@ -28,9 +28,9 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 ARGUMENTS = ["--renderer-process-limit=4", "--disable-background-networking", "--disable-dev-shm-usage"]
 START_TIMEOUT_S = 60.0
 ACTION_TIMEOUT_MS = 5000.0
-"""Of a click or an input on an element that takes it; without such an element, the agent's mistake is known by then."""
+"""Deadline of an action on an element that can take it; by then it is clear whether there is such an element."""
 PAGE_TIMEOUT_MS = 20_000.0
-"""Of loading and reading a page: only a machine that is too busy takes so long."""
+"""Deadline of loading and reading a page: only an overloaded machine takes this long."""
 OFFERS = (
     "(element, wanted) => [...(element.options || [])].some(o => o.value === wanted || o.label === wanted)"
 )
@@ -38,7 +38,8 @@ CALL_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 IDLE_S = 30.0
 AT_ONCE = 4
-"""Sessions that open or act at the same time; more only slow each other down, up to their deadlines."""
+"""Sessions that open or act at the same time; more would only slow each other down until they miss their
+deadlines."""
 
 
 def find_chromium(path: str = "") -> str:
@@ -60,14 +61,14 @@ class Tab:
     def __init__(self, host: Host, key: str, context: Any, page: Any) -> None:
         self._host, self._key, self._context, self._page = host, key, context, page
         self._frame = ""
-        """What playwright puts before the references of the page at hand; left out of what is shown."""
+        """What playwright puts before the references of the current page; removed from what is shown."""
 
     async def snapshot(self) -> str:
-        """Return the page's accessibility tree, one element a line, each with its reference."""
+        """Return the page's accessibility tree, one element per line, each with its reference."""
         return await self._host.call(self._snapshot())
 
     async def click(self, ref: str) -> str:
-        """Click an element; return the new snapshot. Raises `ValueError` for what cannot be done."""
+        """Click an element; return the new snapshot. Raises `ValueError` if that is impossible."""
         return await self._host.call(self._act(ref, "click"))
 
     async def type(self, ref: str, text: str) -> str:
@@ -109,8 +110,8 @@ class Tab:
         return await self._snapshot()
 
     async def _takes(self, element: Any, action: str, *arguments: str) -> bool:
-        """True when an element could have taken the action: playwright waits, and waits in vain, for one that
-        cannot."""
+        """Return True if an element could have taken the action; for one that cannot, playwright waits until its
+        deadline."""
         if not await element.is_visible() or not await element.is_enabled():
             return False
         return action != "select_option" or await element.evaluate(OFFERS, arguments[0])
@@ -132,13 +133,13 @@ class Tab:
 
 
 class Host:
-    """The browser, the server and the thread both live on."""
+    """The browser, the server, and the thread of both."""
 
     url = ""
     errors: type[Exception]
     """What playwright raises."""
     late: type[Exception]
-    """What it raises after a deadline."""
+    """The exception it raises after a deadline."""
 
     def __init__(self, executable: str) -> None:
         self.executable = executable
@@ -153,14 +154,14 @@ class Host:
         self._thread.start()
 
     async def open(self, pages: Pages) -> Tab:
-        """Serve a site and open it. Raises `InfrastructureError` when the browser does not start."""
+        """Serve a site and open it. Raises `InfrastructureError` if the browser does not start."""
         return await self.call(self._open(pages), START_TIMEOUT_S + CALL_TIMEOUT_S)
 
     async def call(self, work: Coroutine[Any, Any, Result], timeout_s: float = CALL_TIMEOUT_S) -> Result:
         """Run a coroutine on the browser's thread, when it is its turn.
 
-        Raises `InfrastructureError` when the browser is gone or does not answer within `timeout_s`, the wait for the
-        turn not counted.
+        Raises `InfrastructureError` if the browser is gone or does not answer within `timeout_s`, not counting the
+        wait for the turn.
         """
         if self.ended:
             work.close()
@@ -181,26 +182,26 @@ class Host:
         except TimeoutError as error:
             if not scope.expired():
                 raise
-            # Actions have deadlines of their own, far below: this one hangs.
+            # Actions have their own, much shorter deadlines: this one hangs.
             self.ended = True
             raise InfrastructureError(f"the browser did not answer within {timeout_s:g} s") from error
         finally:
             work.close()
 
     def check_alive(self, error: Exception) -> None:
-        """Raise `InfrastructureError` when it is the browser that failed, not the action."""
+        """Raise `InfrastructureError` if the browser failed rather than the action."""
         if not self._browser.is_connected():
             self.ended = True
             raise InfrastructureError(f"the browser is gone: {_first_line(error)}") from error
 
     def release(self) -> None:
-        """Count a session out; end the browser when none comes for a while, at once when it is of no more use."""
+        """Unregister a session; end the browser when none comes for a while, or at once if it is unusable."""
         self._users -= 1
         if not self._users:
             self._idle = self._loop.call_later(0 if self.ended else IDLE_S, self._loop.stop)
 
     def leave(self) -> None:
-        """Count a session out of a browser that has ended."""
+        """Unregister a session of a browser that has ended."""
         # The thread may be gone, too.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.release)
@@ -219,7 +220,7 @@ class Host:
         try:
             self._loop.run_until_complete(asyncio.wait_for(self._end(), STOP_TIMEOUT_S))
         except Exception:
-            # The driver ends with its pipe in any case.
+            # The driver ends with its pipe anyway.
             return
         finally:
             self._loop.close()
@@ -232,7 +233,7 @@ class Host:
             self._started = asyncio.ensure_future(self._start())
         key, context = secrets.token_urlsafe(12), None
         try:
-            # Shared by all who open: one that is cancelled does not end it.
+            # Shared by all callers: cancelling one does not end it.
             await asyncio.shield(self._started)
             context = await self._browser.new_context()
             await context.route(lambda url: not url.startswith(f"{self.url}/{key}/"), _refuse)
@@ -245,7 +246,7 @@ class Host:
             if context is not None:
                 with contextlib.suppress(Exception):
                     await asyncio.wait_for(asyncio.shield(context.close()), STOP_TIMEOUT_S)
-            # A page that is late says nothing about the browser, nor does a session that is cancelled.
+            # A slow page does not mean that the browser is broken, and neither does a cancelled session.
             self.ended = self.ended or not isinstance(error, ValueError | asyncio.CancelledError)
             self.release()
             if isinstance(error, ValueError):
@@ -299,7 +300,7 @@ _LOCK = threading.Lock()
 
 
 def shared_host(executable: str) -> Host:
-    """Return this process's browser, a new one where the last has ended."""
+    """Return this process's browser, a new one if the last has ended."""
     with _LOCK:
         host = _HOSTS.get(executable)
         if host is None or host.ended:

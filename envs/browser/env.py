@@ -1,7 +1,7 @@
 """Order something in a web shop, in a real headless Chromium.
 
 An observation is the page's accessibility tree; elements are named by references such as e5. The first order ends the
-episode: reward 1 when it is the one that was asked for.
+episode, with reward 1 if it is the requested one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ELEMENT = re.compile(r'- (\w+) "([^"]*)"[^\n]*?\[ref=(e\d+)\]')
 class Browser(ProceduralEnv):
     """`level` 1: order an article; 2: some of it for somebody; 3: the cheapest of a colour, with a coupon.
 
-    `chromium` names the browser's executable; without it one is looked for.
+    `chromium` names the browser's executable; by default it is searched for.
     """
 
     blocking: ClassVar[bool] = False
@@ -43,7 +43,7 @@ class Browser(ProceduralEnv):
 
     @classmethod
     def missing(cls) -> str:
-        """Return what keeps it from starting here, or an empty text."""
+        """Return what prevents it from starting here, or an empty text."""
         try:
             find_chromium()
         except ConfigError as error:
@@ -99,7 +99,7 @@ class Browser(ProceduralEnv):
             await self.tab.close()
 
     def oracle(self, messages: list[Message]) -> Message:
-        """Go to the article as a customer would, reading references from what is shown."""
+        """Go to the article as a customer would, reading references from the page."""
         moves = self._moves(messages)
         done = sum(m["role"] == "tool" for m in messages)
         return moves[min(done, len(moves) - 1)](str(messages[-1]["content"]))
@@ -170,7 +170,7 @@ class Browser(ProceduralEnv):
 
 
 def find(page: str, role: str, name: str) -> str:
-    """Return the reference of an element in a snapshot; an empty text when it is not there."""
+    """Return the reference of an element in a snapshot, or an empty text."""
     return next((ref for r, n, ref in ELEMENT.findall(page) if (r, n) == (role, name)), "")
 
 

@@ -11,7 +11,7 @@ MISSING = (404, "<h1>There is no such page</h1><a href='home'>Home</a>")
 
 
 def answer(shop: Shop, page: str, fields: Mapping[str, str], post: bool) -> tuple[int, str]:
-    """Return status and body of a page; for 303 the body is where to go."""
+    """Return status and body of a page; for 303 the body is the target."""
     if page == "order" and post:
         return _order(shop, fields)
     if page == "home":
@@ -45,7 +45,7 @@ def _home(shop: Shop) -> str:
     if shop.level == 1:
         return _page("Shop", _list(shop, shop.articles))
     kinds = "".join(f"<li><a href='kind?name={kind}'>{kind}</a></li>" for kind in shop.kinds())
-    # The menu opens by script only.
+    # Only a script opens the menu.
     menu = (
         "<button onclick=\"document.getElementById('menu').hidden=false; this.remove()\">Menu</button>"
         f"<ul id='menu' hidden>{kinds}</ul>"
@@ -69,7 +69,7 @@ def _item(shop: Shop, article: Article) -> str:
     if shop.level > 1:
         options = "".join(f"<option>{n}</option>" for n in range(1, MOST + 1))
         parts.append(f"<select name='count' aria-label='Count'>{options}</select>")
-        # The button wakes up when a name has been typed.
+        # The button is enabled when a name has been typed.
         wake = "document.getElementById('go').disabled = !this.value.trim()"
         parts.append(f'<input name="person" aria-label="Name" oninput="{wake}">')
     if shop.level == 3:

@@ -1,4 +1,4 @@
-"""A made-up shop: its goods, what a customer is asked to do, and what has been ordered."""
+"""A generated shop: its goods, the customer's order, and what has been ordered."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Shop:
         return sorted({a.kind for a in self.articles})
 
     def find(self, text: str) -> list[Article]:
-        """Articles whose name holds all words of the text."""
+        """Return the articles whose name contains all words of the text."""
         words = text.lower().split()
         return [a for a in self.articles if all(word in a.name.lower() for word in words)]
 

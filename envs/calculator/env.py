@@ -1,7 +1,7 @@
-"""Answer a question, with a calculator at hand: decide whether to call it, with what, and use what it says.
+"""Answer a question with a calculator: decide whether to call it, with which arguments, and use its result.
 
-"say 7" needs no tool; "6 * 8" is beyond a tiny model's head. The tool is offered in the chat template's own
-format. Reward 1 for the right final answer; a needless or malformed call earns nothing and costs a turn.
+"say 7" needs no tool; "6 * 8" is too hard for a tiny model. The tool is offered in the chat template's own
+format. Reward 1 for the right final answer; an unnecessary or malformed call earns nothing and costs a turn.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Calculator(Env):
         return _tool_message(int(a), operation, int(b))
 
     def random_policy(self, messages: list[Message], rng: Any) -> Message:
-        """Call or answer by a coin, often with wrong numbers; copy a result only sometimes."""
+        """Call or answer at random, often with wrong numbers; copy a result only sometimes."""
         numbers = re.findall(r"\d+", messages[0]["content"])
         if messages[-1]["role"] == "tool" and rng.random() < 0.5:
             return {"role": "assistant", "content": messages[-1]["content"]}
@@ -110,7 +110,7 @@ class Calculator(Env):
         a, b, operation = call.arguments.get("a"), call.arguments.get("b"), call.arguments.get("op")
         if call.name != "calc":
             return "no such tool"
-        # Looked for in a list, since the model may have given something that has no hash.
+        # Searched in a list, since the model may have given an unhashable value.
         if operation not in list(OPERATIONS) or not _is_number(a) or not _is_number(b):
             return "bad call"
         return str(OPERATIONS[operation](a, b))

@@ -1,1 +1,1 @@
-"""Write a program, judged by what it prints."""
+"""Write a program, judged by its output."""

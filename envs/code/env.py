@@ -1,7 +1,7 @@
-"""Write a program in a given language; it is judged by what it prints for inputs it has not seen.
+"""Write a program in a given language; it is judged by its output for hidden inputs.
 
-The statement comes with examples. What is wrong (a compiler's message, a wrong output) is answered, and the program
-may be handed in again. Expected outputs never enter the sandbox; every attempt runs in a new one.
+The statement comes with examples. The agent is told what is wrong (a compiler's message, a wrong output) and may
+submit again. Expected outputs never enter the sandbox; every attempt runs in a new one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ RULES = "Write a {language} program that reads stdin and prints the answer."
 
 
 class Code(ProceduralEnv):
-    """Write a program in any language, judged by what it prints for hidden inputs.
+    """Write a program in any language, judged by its output for hidden inputs.
 
-    `language` is a profile's name; `attempts` programs may be handed in; `reward` is "all" or "fraction".
+    `language` is a profile's name; `attempts` programs may be submitted; `reward` is "all" or "fraction".
 
-    `examples` tests are shown, `hidden_tests` are not and are what counts. `sandbox` names a backend.
+    `examples` tests are shown; `hidden_tests` are not shown and decide the reward. `sandbox` names a backend.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Code(ProceduralEnv):
         return [{"role": "system", "content": rules}, {"role": "user", "content": text}]
 
     async def step(self, action: Action) -> Step:
-        """Judge a program; one that is not right yet is answered with what is wrong."""
+        """Judge a program; if it is wrong, the answer says why."""
         self.attempts += 1
         if action.tool_calls or action.parse_errors:
             verdict = Verdict((), "error: there are no tools; answer with the program")
@@ -82,19 +82,19 @@ class Code(ProceduralEnv):
         return say(render(self.problem.source, self.language))
 
     def random_policy(self, messages: list[Message], rng: Any) -> Message:
-        """A program that prints a random expression of the first two inputs."""
+        """Return a program that prints a random expression of the first two inputs."""
         return say(render(f"{READ_A_B}print({random_expression(rng)})", self.language))
 
     def problem_key(self) -> str:
         return self.problem.statement
 
     def secrets(self) -> tuple[str, ...]:
-        """The hidden tests as examples are shown, and as complaints show them."""
+        """Return hidden tests in the form of the examples and error messages."""
         hidden = self.problem.tests[self.num_examples :]
         return tuple(f"in: {given}{word}: {out}" for given, out in hidden for word in ("out", "expected"))
 
     def _reply(self, verdict: Verdict) -> str:
-        """What is wrong; of hidden tests only how many failed."""
+        """Return what is wrong; of hidden tests only how many failed."""
         failed_example = not all(verdict.passed[: self.num_examples])
         if not verdict.passed or failed_example:
             return verdict.said

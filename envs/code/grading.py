@@ -1,4 +1,4 @@
-"""Judge a program: run it on every input in a sandbox of its own, compare what it prints out here."""
+"""Judges a program: runs it on every input in its own sandbox and compares the output outside."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _known: set[tuple[str, str]] = set()
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How one program did."""
+    """The result of one program."""
 
     passed: tuple[bool, ...]
-    """By test; short when the program did not get to the others."""
+    """By test; shorter if the program did not reach the others."""
     said: str = ""
-    """What is wrong with the first failing test, or with the program as a whole; fit to show the model."""
+    """What is wrong with the first failing test, or with the whole program; may be shown to the model."""
     compiled: bool = True
 
 
 def extract(content: str) -> str:
-    """Return the program of an answer: the last fenced block, else all of it."""
+    """Return the program of an answer: the last fenced block, else the whole text."""
     blocks = FENCE.findall(content)
     return (blocks[-1] if blocks else content).strip("\n")
 
@@ -40,8 +40,8 @@ async def judge(
 ) -> Verdict:
     """Run a program on the inputs of `tests` (stdin, expected stdout), in order.
 
-    Only inputs enter the sandbox, which is new and gone afterwards. A test that runs out of time is the last one run.
-    Raises `ConfigError` when the language's tools are not installed.
+    Only inputs enter the sandbox, which is new and removed afterwards. A test that runs out of time is the last one
+    run. Raises `ConfigError` if the language's tools are not installed.
     """
     if not program.strip():
         return Verdict((), "error: no program")
@@ -65,7 +65,7 @@ async def judge(
 
 
 def same(printed: str, expected: str) -> bool:
-    """True when two outputs agree line by line, trailing blanks and empty lines at the end aside."""
+    """Return True if two outputs agree line by line, ignoring trailing blanks and empty lines at the end."""
     return [line.rstrip() for line in printed.rstrip().splitlines()] == [
         line.rstrip() for line in expected.rstrip().splitlines()
     ]
@@ -78,7 +78,7 @@ def _complaint(given: str, expected: str, result: ExecResult) -> str:
 
 
 async def _need_tools(box: Sandbox, backend: str, language: str) -> None:
-    """Raise `ConfigError` when the sandbox lacks the language's compiler or interpreter. Looked for once."""
+    """Raise `ConfigError` if the sandbox lacks the language's compiler or interpreter. Checked once."""
     profile = languages.get(language)
     tool = (profile.compile or profile.run)[0]
     if (backend, language) in _known:

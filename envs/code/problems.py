@@ -1,6 +1,6 @@
 """Programming problems from a seed: a statement, a reference program and inputs.
 
-Level 1 writes an expression, level 2 decides, level 3 reads a list, level 4 loops until it is done.
+Level 1 is an expression, level 2 a decision, level 3 a list, level 4 a loop with a condition.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def idioms() -> dict[str, dict[str, str | list[str]]]:
 
 
 def run(source: str, numbers: Sequence[int]) -> int:
-    """Return what a reference program prints. The source is this package's own, so Python runs it as it is."""
+    """Return the output of a reference program. The source is this package's own, so Python runs it directly."""
     given = iter(numbers)
     printed: list[int] = []
     exec(source, {"read": lambda: next(given), "print": printed.append})
@@ -47,7 +47,7 @@ def run(source: str, numbers: Sequence[int]) -> int:
 
 
 def render(source: str, language: str) -> str:
-    """Return the program in a language. Raises `ConfigError` for one that idioms.toml lacks."""
+    """Return the program in a language. Raises `ConfigError` for a language that idioms.toml lacks."""
     table = idioms().get(language)
     if table is None:
         raise ConfigError(
@@ -64,7 +64,7 @@ def render(source: str, language: str) -> str:
 
 
 class _Writer:
-    """Writes statements and expressions by one language's idioms."""
+    """Writes statements and expressions with one language's idioms."""
 
     def __init__(self, table: dict[str, str], indented: bool) -> None:
         self.table, self.indented = table, indented
@@ -75,7 +75,7 @@ class _Writer:
     def _statement(self, node: ast.stmt) -> list[str]:
         if isinstance(node, ast.While):
             inside = self.block(node.body)
-            # Only Python's blocks end by their indentation; the others close theirs.
+            # Only Python's blocks end by indentation; other languages close theirs.
             end = [] if self.indented else [self.table["close"]]
             opening = self._fill("open", value=self._expression(node.test))
             return [opening, *(f" {line}" for line in inside), *end]
@@ -111,5 +111,5 @@ class _Writer:
         raise TypeError(f"a reference program has no {type(node).__name__}")
 
     def _fill(self, key: str, **parts: str) -> str:
-        # One pass over the idiom, so that a part which holds braces is left alone.
+        # One pass over the idiom, so that parts with braces are left unchanged.
         return re.sub(r"\{(\w+)\}", lambda found: parts.get(found[1], found[0]), self.table[key])

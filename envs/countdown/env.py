@@ -1,7 +1,7 @@
 """Reach a target number from given ones with + - * /, each number at most once.
 
-The answer is one expression, the turn's last line. A wrong one is answered with what it makes, until the attempts
-are used up. Reward 1 for an expression that makes the target exactly.
+The answer is one expression, the turn's last line. A wrong one is answered with its value, until the attempts are
+used up. Reward 1 for an expression with exactly the target's value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from asyncrl.envs.tools import say
 from asyncrl.types import Message, Task
 
 SIZES = {1: (2, 9), 2: (3, 12), 3: (4, 25), 4: (6, 10)}
-"""Level -> how many numbers, and the largest of them; the hardest level adds some of `LARGE`."""
+"""Level -> the number of numbers, and the largest of them; the hardest level adds some of `LARGE`."""
 LARGE = (25, 50, 75, 100)
 MAX_TARGET = 999
 RULES = "Reach the target with + - * / from the numbers, each at most once. Answer with the expression."
@@ -59,7 +59,7 @@ class Countdown(ProceduralEnv):
         return [{"role": "system", "content": rules}, {"role": "user", "content": self.problem.question}]
 
     def step(self, action: Action) -> Step:
-        """Judge an expression; a wrong one is answered with what is wrong."""
+        """Judge an expression; the answer to a wrong one says why."""
         self.attempts += 1
         wrong = judge(extract(action.content), list(self.problem.numbers), self.problem.target, self.use_all)
         components = {"solved": float(not wrong), "valid": float(not wrong or wrong.startswith("that makes"))}
@@ -73,7 +73,7 @@ class Countdown(ProceduralEnv):
         return say(self.problem.solution)
 
     def random_policy(self, messages: list[Message], rng: Any) -> Message:
-        """A random expression of all the numbers."""
+        """Return a random expression of all the numbers."""
         numbers = list(self.problem.numbers)
         rng.shuffle(numbers)
         text = str(numbers[0])
@@ -89,7 +89,7 @@ class Countdown(ProceduralEnv):
 
 
 def make(rng: random.Random, level: int, use_all: bool) -> Problem:
-    """Draw numbers and combine them at random until the result is a fit target."""
+    """Draw numbers and combine them at random until the result is a suitable target."""
     count, largest = SIZES[level]
     while True:
         numbers = [rng.randint(1, largest) for _ in range(count)]
@@ -111,7 +111,7 @@ def extract(content: str) -> str:
 
 
 def _combine(rng: random.Random, parts: list[str]) -> str:
-    """Join expressions pairwise by random operations; a division is kept only where it comes out even."""
+    """Join expressions pairwise by random operations; a division is kept only if it has no remainder."""
     while len(parts) > 1:
         left = parts.pop(rng.randrange(len(parts)))
         right = parts.pop(rng.randrange(len(parts)))

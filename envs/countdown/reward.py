@@ -20,7 +20,7 @@ OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] =
 def value_of(expression: str) -> tuple[Fraction, list[int]]:
     """Return the value of an expression of whole numbers, `+ - * /` and parentheses, and the numbers it uses.
 
-    Raises `ValueError` with a reason fit to show the model.
+    Raises `ValueError` with a reason that may be shown to the model.
     """
     if len(expression) > MAX_LENGTH:
         raise ValueError(f"an expression has at most {MAX_LENGTH} characters")
@@ -33,7 +33,7 @@ def value_of(expression: str) -> tuple[Fraction, list[int]]:
 
 
 def judge(expression: str, numbers: list[int], target: int, use_all: bool) -> str:
-    """Return an empty text when the expression makes the target, else what is wrong with it."""
+    """Return an empty text if the expression has the target's value, else what is wrong with it."""
     try:
         value, used = value_of(expression)
     except ValueError as error:

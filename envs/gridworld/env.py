@@ -1,7 +1,7 @@
-"""Text navigation: reach the goal of a square grid in few moves, told only in which direction it lies.
+"""Text navigation: reach the goal of a square grid in few moves, knowing only its direction.
 
 An observation is "goal north east"; an action is one word, a direction. Reward 1 for reaching the goal.
-Easy for who reads the observation, hopeless at random.
+Easy for a policy that reads the observation, hopeless at random.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Gridworld(Env):
         return [{"role": "user", "content": self._observation()}]
 
     def step(self, action: Action) -> Step:
-        """Move; bumping into the border or an unknown word costs the turn."""
+        """Move; hitting the border or an unknown word costs the turn."""
         self.turn += 1
         word = action.content.strip().lower()
         matches = word in self._observation().split()[1:]

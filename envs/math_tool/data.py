@@ -1,4 +1,4 @@
-"""Math problems from a seed: arithmetic, word problems, equations, and ones too long for a head.
+"""Math problems from a seed: arithmetic, word problems, equations, and problems that need a program.
 
 Each generator returns the question, the answer as math-verify reads it, and a Python program that prints the
 answer (what the scripted expert runs).
@@ -98,7 +98,7 @@ def system(rng: random.Random) -> Problem:
 
 
 def quadratic(rng: random.Random) -> Problem:
-    """Roots p +- sqrt(q), q no square: the answer is no number that a program prints."""
+    """Roots p +- sqrt(q), q not a square: the answer is not a number that a program prints."""
     p = rng.randint(-12, 12)
     q = rng.choice([n for n in range(2, 60) if square_free(n)])
     root = rf"\sqrt{{{q}}}"

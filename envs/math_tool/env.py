@@ -1,6 +1,6 @@
-"""Solve a math problem, with a Python interpreter in a sandbox at hand.
+"""Solve a math problem with a Python interpreter in a sandbox.
 
-The tool `python` runs a program and shows what it prints; files in the working folder stay, variables do not. A turn
+The tool `python` runs a program and shows its output; files in the working folder stay, variables do not. A turn
 without tool calls is the final answer, compared by math-verify. Reward 1 for the right answer.
 """
 
@@ -24,11 +24,11 @@ CODE_CHARACTERS = 20_000
 
 
 class MathTool(ProceduralEnv):
-    """Solve a math problem with a Python interpreter in a sandbox at hand.
+    """Solve a math problem with a Python interpreter in a sandbox.
 
     `level` 1 (arithmetic) to 4 (number theory); `max_turns` turns; `time_limit_s` for each program.
 
-    `sandbox` names a backend; "auto" takes the warm Python zygote where it works.
+    `sandbox` names a backend; "auto" takes the warm Python zygote if it works.
     """
 
     tools: ClassVar[list[dict[str, Any]]] = [
@@ -55,7 +55,7 @@ class MathTool(ProceduralEnv):
         return [{"role": "system", "content": RULES}, {"role": "user", "content": self.problem.question}]
 
     async def step(self, action: Action) -> Step:
-        """Run the programs of a turn at once; a turn without calls is the final answer."""
+        """Run the programs of a turn concurrently; a turn without calls is the final answer."""
         self.turns += 1
         if action.tool_calls or action.parse_errors:
             self.calls += len(action.tool_calls)
@@ -81,7 +81,7 @@ class MathTool(ProceduralEnv):
         return call_message(("python", {"code": self.problem.code}))
 
     def random_policy(self, messages: list[Message], rng: Any) -> Message:
-        """Run a random operation on numbers of the question, then answer with what it printed."""
+        """Run a random operation on numbers of the question, then answer with its output."""
         if messages[-1]["role"] == "tool":
             return say(messages[-1]["content"])
         numbers = re.findall(r"\d+", self.problem.question)
@@ -92,7 +92,7 @@ class MathTool(ProceduralEnv):
         return self.problem.question
 
     def secrets(self) -> tuple[str, ...]:
-        """The expert's program; the answer itself may be a number that stands in the question."""
+        """The expert's program; the answer itself may be a number of the question."""
         return (self.problem.code,)
 
     async def _run(self, code: str) -> str:

@@ -1,4 +1,5 @@
-"""Grade a final answer with math-verify, in a process of its own: a hostile answer may cost it, never the service."""
+"""Grades a final answer with math-verify, in a separate process: a hostile answer may kill that, never the
+service."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ DEADLINE_S = 4.0
 START_DEADLINE_S = 60.0
 MEMORY_BYTES = 2 * 1024**3
 MAX_CHARACTERS = 500
-"""Of an answer, from its end, that are read at all."""
+"""Characters of an answer that are read, from its end."""
 NUMBER = re.compile(r"-?\d{1,50}(?:/\d{1,50}|\.\d{1,20})?")
 
 
@@ -51,10 +52,10 @@ class Grader:
         atexit.register(self.close)
 
     def equal(self, gold: str, answer: str) -> bool:
-        r"""True when `answer` means the same as `gold` (LaTeX without dollar signs).
+        r"""Return True if `answer` is equivalent to `gold` (LaTeX without dollar signs).
 
-        An answer that cannot be judged within the deadline is wrong. Raises `InfrastructureError` when the grader
-        does not start.
+        An answer that cannot be judged within the deadline is wrong. Raises `InfrastructureError` if the grader does
+        not start.
         """
         exact, given = as_number(gold), as_number(answer)
         if exact is not None and given is not None:
@@ -100,7 +101,7 @@ class Grader:
 
 
 def _line(process: subprocess.Popen[bytes], deadline_s: float) -> bytes:
-    """One line of the child's output, empty at its end or at the deadline."""
+    """Return one line of the child's output, empty at its end or at the deadline."""
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], deadline_s)
     return process.stdout.readline() if ready else b""
@@ -115,7 +116,7 @@ def main() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         gold, answer = json.loads(line)
-        # math-verify reads LaTeX only inside an environment; a bare expression may be meant as one too.
+        # math-verify reads LaTeX only inside an environment; a bare expression may be meant as LaTeX, too.
         golds = parse(f"${gold}$")
         same = any(verify(golds, parse(text)) for text in (answer, f"${answer}$"))
         print(json.dumps(bool(same)), flush=True)

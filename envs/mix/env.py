@@ -6,7 +6,7 @@
     config.parts.calculator = { weight = 1, config = { limit = 20 } }
 
 Tasks are dealt in a fixed order that keeps every part within one task of its share at any time. Groups are trained in
-the order of their deadlines whatever they take to play, so the shares of trained groups follow those of the tasks.
+the order of their deadlines, however long they take to play, so trained groups have the same shares as tasks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Mix(Env):
     def tasks(
         cls, split: str, env: str, parts: dict[str, Any] | None = None, **config: Any
     ) -> Iterator[Task]:
-        """Deal the parts' tasks by weight; a part that has no more leaves its turns to the others."""
+        """Deal the parts' tasks by weight; when a part has no more, the others get its share."""
         if config:
             raise ConfigError(f"env.config: mix takes only parts, got {', '.join(sorted(config))}")
         chosen = read_parts(parts)
@@ -57,7 +57,7 @@ class Mix(Env):
                 continue
             dealt[part] += 1
             data = {PART: part, "data": task.data}
-            # Read by the rollout, which knows nothing of parts.
+            # Read by the rollout, which does not know about parts.
             data |= {HINT: task.data[HINT]} if HINT in task.data else {}
             yield Task(f"{part}-{task.id}", env, task.seed, split, data)
 
@@ -75,7 +75,7 @@ class Mix(Env):
 
     @classmethod
     def missing(cls) -> str:
-        """Return what keeps it from starting without any setting."""
+        """Return what prevents it from starting without settings."""
         return "settings: parts"
 
     def reset(self) -> list[Message] | Awaitable[list[Message]]:
@@ -91,7 +91,7 @@ class Mix(Env):
         return messages
 
     def _adopt(self) -> None:
-        """Take over what the part may set only when it is opened."""
+        """Take over what the part sets only when it is opened."""
         self.max_turns, self.tools = self.env.max_turns, self.env.tools  # type: ignore[misc]
 
     def step(self, action: Action) -> Step | Awaitable[Step]:
@@ -114,7 +114,7 @@ class Mix(Env):
 def read_parts(parts: dict[str, Any] | None) -> dict[str, tuple[str, float, dict[str, Any]]]:
     """Return `(environment, weight, configuration)` by part. Raises `ConfigError` naming what is wrong.
 
-    A part is named like its environment unless `env` says otherwise, so one environment may come in several
+    A part has its environment's name unless `env` says otherwise, so one environment may occur in several
     configurations.
     """
     if not isinstance(parts, dict) or not parts:

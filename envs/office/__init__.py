@@ -1,1 +1,1 @@
-"""Work with the tools of an office whose state goes on changing."""
+"""Work with the tools of an office whose state keeps changing."""

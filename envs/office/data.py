@@ -1,4 +1,4 @@
-"""A whole task: an office, up to three goals that do not get in each other's way, and life going on around them."""
+"""A complete task: an office, up to three goals that do not conflict, and unrelated events."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ GOALS_AT_LAST = 3
 @dataclass(frozen=True, slots=True)
 class Problem:
     world: World
-    """At the start; an episode works on a copy."""
+    """The initial state; an episode works on a copy."""
     goals: tuple[Goal, ...]
     drifts: tuple[Drift, ...]
-    """The goals' and the others, in order."""
+    """The goals' events and the others, in order."""
     expected: dict[str, Any]
-    """Snapshot of the world as it has to be in the end."""
+    """Snapshot of the expected final state."""
 
     @property
     def text(self) -> str:
@@ -30,10 +30,10 @@ class Problem:
 
 
 def make(rng: random.Random, level: int, services: frozenset[str]) -> Problem:
-    """Draw a task of a level that needs no other than the given services.
+    """Draw a task of a level that needs only the given services.
 
-    Levels 1 to 3 have one goal, level 4 several. From level 2 on mails arrive and meetings move that have nothing to do
-    with it. Raises `ValueError` when the services allow no such task.
+    Levels 1 to 3 have one goal, level 4 several. From level 2 on, unrelated mails arrive and meetings move. Raises
+    `ValueError` if the services allow no such task.
     """
     while True:
         world = furnish(rng)
@@ -75,7 +75,7 @@ def choose(rng: random.Random, level: int, services: frozenset[str]) -> list[Mak
 
 
 def background(rng: random.Random, world: World, calendar_in_use: bool) -> list[Drift]:
-    """Changes that matter to nobody: a mail, and a meeting that moves unless goals are about meetings."""
+    """Unrelated events: a mail, and a meeting that moves unless goals are about meetings."""
     mail = Mail(rng.choice(PEOPLE), rng.choice(WORDS), " ".join(rng.sample(WORDS, 3)))
     drifts = [Drift(rng.randint(1, 2), lambda w: w.inbox.append(mail))]
     if not calendar_in_use:

@@ -1,7 +1,7 @@
 """Do what the boss asks with the tools of an office: files, mail, calendar, knowledge base, spreadsheets.
 
-The office goes on meanwhile: mails arrive and meetings move between turns, in a way that follows from the seed. A turn
-without tool calls ends the work; reward 1 when the state is then exactly what it has to be, nothing else changed.
+Meanwhile mails arrive and meetings move between turns, as determined by the seed. A turn without tool calls ends the
+work; reward 1 if the state is then exactly as expected, with nothing else changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RULES = (
 
 
 class Office(ProceduralEnv):
-    """Do what is asked with the tools of an office that goes on changing.
+    """Do what is asked with the tools of an office that keeps changing.
 
     `level` 1 (one call) to 4 (several goals); `services` are those whose tools are offered."""
 
@@ -50,7 +50,7 @@ class Office(ProceduralEnv):
         return [{"role": "system", "content": RULES}, {"role": "user", "content": self.problem.text}]
 
     async def step(self, action: Action) -> Step:
-        """Answer the calls of a turn, then let the office go on; a turn without calls ends the work."""
+        """Answer the calls of a turn, then apply the next events; a turn without calls ends the work."""
         self.turns += 1
         finished = not action.tool_calls and not action.parse_errors
         messages = await answer_calls(action, self.tools, self.handlers)
@@ -64,7 +64,7 @@ class Office(ProceduralEnv):
         return Step(messages, components=components)
 
     def oracle(self, messages: list[Message]) -> Message:
-        """Look until nothing changes any more, read the mails that matter, do everything in one turn."""
+        """Look until nothing changes anymore, read the relevant mails, do everything in one turn."""
         goals = self.problem.goals
         looks = [call for goal in goals for call in goal.looks]
         last = max((drift.turn for goal in goals for drift in goal.drifts), default=0)
@@ -82,7 +82,7 @@ class Office(ProceduralEnv):
         return say("done")
 
     def random_policy(self, messages: list[Message], rng: Any) -> Message:
-        """Change something at random once, then say done."""
+        """Make one random change, then say done."""
         if self.turns:
             return say("done")
         word = rng.choice(WORDS)
@@ -107,7 +107,7 @@ class Office(ProceduralEnv):
         return self.problem.text
 
     def _go_on(self, all_of_it: bool = False) -> None:
-        """Let happen what happens behind this turn, or everything that is still to come."""
+        """Apply the events of this turn, or all that are still to come."""
         for drift in self.problem.drifts:
             if drift.turn == self.turns or (all_of_it and drift.turn > self.turns):
                 drift.change(self.world)

@@ -1,7 +1,7 @@
-"""What an office is asked for: an instruction, what changes meanwhile, what must have changed in the end.
+"""The goals of tasks: an instruction, the events meanwhile, and the required changes.
 
-A goal's `effect` is applied to the world after all changes of its own accord, so the right outcome never depends on
-when the work was done.
+A goal's `effect` is applied to the world after all events, so the right outcome never depends on when the work was
+done.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Change = Callable[[World], None]
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A change that nobody asked for."""
+    """An event: a change by others."""
 
     turn: int
-    """It happens behind this turn, counted from 1."""
+    """It happens after this turn, counted from 1."""
     change: Change
 
 
@@ -31,12 +31,12 @@ class Goal:
     text: str
     effect: Change
     acts: Callable[[World], list[Call]]
-    """The expert's calls once everything has happened."""
+    """The expert's calls after all events."""
     looks: tuple[Call, ...] = ()
-    """What the expert looks at first."""
+    """The expert's first calls."""
     drifts: tuple[Drift, ...] = ()
     reads: str = ""
-    """Subject of a mail that says what to do."""
+    """Subject of a mail with instructions."""
 
 
 Maker = Callable[[random.Random, World], Goal]
@@ -121,7 +121,7 @@ def move_as_mailed(rng: random.Random, world: World) -> Goal:
 
 
 def move_when_mailed(rng: random.Random, world: World) -> Goal:
-    """The mail comes later."""
+    """The mail arrives later."""
     goal, mail = _move(rng, world)
     arrival = Drift(rng.randint(1, 2), lambda w: w.inbox.append(mail))
     return replace(goal, text=f"{goal.text} It may not be there yet.", drifts=(arrival,))
@@ -141,7 +141,7 @@ def file_when_mailed(rng: random.Random, world: World) -> Goal:
 
 
 def book_first_free(rng: random.Random, world: World) -> Goal:
-    """Somebody takes the first free hour right behind the first turn."""
+    """Somebody takes the first free hour right after the first turn."""
     day = rng.choice(DAYS)
     other = rng.choice(list(world.meetings))
     hour = world.first_free(day)

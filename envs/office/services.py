@@ -1,4 +1,4 @@
-"""The office's tools, each a few lines over the world's state."""
+"""The office's tools, each a few lines on the world's state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CELL = re.compile(r"[A-Z][1-9][0-9]?")
 
 
 class Services:
-    """The handlers of all tools, by name. Raises `ToolError` for what cannot be done."""
+    """The handlers of all tools, by name. They raise `ToolError` for what is impossible."""
 
     def __init__(self, world: World) -> None:
         self.world = world

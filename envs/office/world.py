@@ -35,9 +35,9 @@ class World:
     """Oldest first; a mail's number is its position, from 1."""
     sent: list[Mail] = field(default_factory=list)
     meetings: dict[str, Slot] = field(default_factory=dict)
-    """Title -> day and hour. Others may put two into one hour, the tools do not."""
+    """Title -> day and hour. Others may double-book an hour, the tools do not."""
     pages: dict[str, str] = field(default_factory=dict)
-    """The knowledge base, by title. Nobody writes it."""
+    """The knowledge base, by title. Read-only."""
     sheets: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def at(self, day: str, hour: int) -> str:
@@ -49,7 +49,7 @@ class World:
         return next(hour for hour in HOURS if not self.at(day, hour))
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state in one form, whatever the order of the work was: what the reward compares."""
+        """Return the state in a form that does not depend on the order of the work, for the reward."""
         return {
             "files": dict(sorted(self.files.items())),
             "inbox": sorted((m.person, m.subject, m.text) for m in self.inbox),
@@ -60,7 +60,7 @@ class World:
 
 
 def furnish(rng: random.Random) -> World:
-    """Return an office with something in every corner."""
+    """Return an office with content in every service."""
     world = World()
     for name in FILES[:2]:
         world.files[name] = " ".join(rng.sample(WORDS, 3))

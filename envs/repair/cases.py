@@ -1,4 +1,4 @@
-"""Arguments for every function of the library, drawn at random: what tests are made of."""
+"""Random arguments for every function of the library, for tests."""
 
 from __future__ import annotations
 
@@ -90,4 +90,4 @@ CASES: dict[str, dict[str, Draw]] = {
         "diagonal_sum": lambda r: [_grid(r, square=True)],
     },
 }  # fmt: skip
-"""Module and function to a draw of its arguments."""
+"""Module and function -> a function that draws its arguments."""

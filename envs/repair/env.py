@@ -1,6 +1,6 @@
 """Find and repair the fault of a small repository: read, search, edit, run its tests, then say that it is done.
 
-Judged in a fresh sandbox by calls the agent has not seen; what they must return stays outside. Reward 1 when all agree.
+Hidden calls in a fresh sandbox judge the result; the expected return values stay outside. Reward 1 if all agree.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Repair(ProceduralEnv):
         }
         messages: list[Message] = []
         for call in action.tool_calls:
-            # One after the other: an edit must be there when the next call reads or tests.
+            # One after the other: an edit must be visible to the next call.
             messages += await answer_calls(Action("", (call,)), self.tools, handlers)
         messages += await answer_calls(Action("", (), action.parse_errors), self.tools, handlers)
         if messages and self.turns < self.max_turns:
@@ -88,7 +88,7 @@ class Repair(ProceduralEnv):
         await self.box.close()
 
     def oracle(self, messages: list[Message]) -> Message:
-        """Run the tests, read the faulty files, put the right lines back, run the tests again."""
+        """Run the tests, read the faulty files, restore the right lines, run the tests again."""
         edits = self.repository.edits()
         moves = [call_message(("run_tests", {}))]
         moves += [call_message(("read", {"path": path})) for path, _, _ in edits]
@@ -97,7 +97,7 @@ class Repair(ProceduralEnv):
         return moves[min(sum(m["role"] == "tool" for m in messages), len(moves) - 1)]
 
     def random_policy(self, messages: list[Message], rng: Any) -> Message:
-        """Read a module, change an expression in it at random, and call it done."""
+        """Read a module, change a random expression, and say that it is done."""
         done = sum(m["role"] == "tool" for m in messages)
         modules = sorted(path for path in self.files if "/" not in path)
         if done == 0:
@@ -152,12 +152,13 @@ class Repair(ProceduralEnv):
         try:
             await self._write(box, self.files)
         except InputError as error:
-            # The repository's code has filled the disk, say, or left a folder in a file's place.
+            # Caused by the repository's code, such as a full disk or a folder in place of a file.
             raise ToolError(str(error)) from error
         return describe(await box.exec(code=_program("tests_runner")), self.shown_characters)
 
     async def _judge(self) -> float:
-        """The share of hidden calls that return what they must, in a sandbox where no program of the agent has run."""
+        """Return the share of hidden calls with the expected result, in a sandbox where no program of the agent has
+        run."""
         if not self.repository.calls:
             return 0.0
         box = LazySandbox(self.sandbox, SPEC, warm=True)
@@ -178,7 +179,7 @@ class Repair(ProceduralEnv):
 
 
 def _faulty(repository: Repository) -> list[str]:
-    """The texts of the files with a fault."""
+    """Return the texts of the files with a fault."""
     return [text for path, text in repository.files.items() if text != repository.repaired[path]]
 
 
@@ -187,7 +188,7 @@ def _program(name: str) -> str:
 
 
 def _last_list(output: str) -> list[Any]:
-    """The list on the last line that holds one; empty when the code ended the interpreter before."""
+    """Return the list on the last line with one; empty if the code ended the interpreter earlier."""
     for line in reversed(output.splitlines()):
         try:
             found = json.loads(line)

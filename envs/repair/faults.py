@@ -1,4 +1,4 @@
-"""Puts faults into source text: one expression, changed as a tired programmer would."""
+"""Puts faults into source text by changing one expression, as in a typical slip."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SWAPPED = {"min": "max", "max": "min"}
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A place in a source text and what to put there. Offsets count characters."""
+    """A position in a source text and its replacement. Offsets count characters."""
 
     start: int
     end: int
@@ -59,7 +59,7 @@ def function_text(source: str, function: str) -> str:
 
 
 def pick(source: str, function: str, rng: random.Random) -> Fault | None:
-    """Return one fault at random, None where there is none."""
+    """Return one fault at random, None without any."""
     found = faults(source, function)
     return rng.choice(found) if found else None
 
@@ -84,7 +84,7 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _changed(node: ast.AST, **fields: Any) -> ast.AST:
-    """A copy of the node with other fields."""
+    """Return a copy of the node with other fields."""
     copied = copy.copy(node)
     for name, value in fields.items():
         setattr(copied, name, value)
@@ -92,7 +92,7 @@ def _changed(node: ast.AST, **fields: Any) -> ast.AST:
 
 
 def _place(source: str, node: ast.AST, changed: ast.AST) -> Fault | None:
-    """The fault that writes `changed` where `node` stands; None where that is not Python or no change."""
+    """Return the fault that replaces `node` by `changed`; None if that is not Python or no change."""
     if not isinstance(node, ast.expr | ast.stmt) or node.end_lineno is None or node.end_col_offset is None:
         return None
     lengths = [len(line) for line in source.splitlines(keepends=True)]

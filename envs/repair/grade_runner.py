@@ -1,4 +1,4 @@
-"""Makes calls inside the sandbox and prints what they return. What they should return is not here."""
+"""Makes calls inside the sandbox and prints their results. The expected ones are not here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def main() -> None:
     calls = json.load(sys.stdin)
     sys.path.insert(0, os.getcwd())
     out, results = os.fdopen(os.dup(1), "w"), []
-    # What the repository's code prints is nobody's business here.
+    # The output of the repository's code is discarded.
     with contextlib.redirect_stdout(io.StringIO()):
         for module, function, arguments in calls:
             try:

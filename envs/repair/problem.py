@@ -1,4 +1,4 @@
-"""A repository with faults: its files, the calls that judge it, and what they must return."""
+"""A repository with faults: its files, the calls that judge it, and their expected results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Call = tuple[str, str, list[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """`files` are what the agent gets; `repaired` the same without the faults."""
+    """`files` are for the agent; `repaired` are the same without the faults."""
 
     files: Mapping[str, str]
     repaired: Mapping[str, str]
@@ -32,7 +32,7 @@ class Repository:
     """Result of each call: {"value": ...} or {"raises": name}."""
 
     def edits(self) -> list[tuple[str, str, str]]:
-        """Return (path, old text, new text) for each file with a fault; the old text stands there once."""
+        """Return (path, old text, new text) for each file with a fault; the old text occurs once in it."""
         return [
             (path, *_difference(text, self.repaired[path]))
             for path, text in self.files.items()
@@ -74,7 +74,7 @@ def make_repository(level: int, rng: random.Random) -> Repository:
 
 
 def run(source: str, function: str, arguments: list[Any]) -> dict[str, Any]:
-    """Return what a library function, faulty or not, makes of the arguments."""
+    """Return the result of a library function, faulty or not, for the arguments."""
     try:
         return {
             "value": json.loads(json.dumps(_defined(source)[function](*json.loads(json.dumps(arguments)))))
@@ -91,7 +91,7 @@ def _defined(source: str) -> dict[str, Any]:
 
 
 def _draw_cases(module: str, names: list[str], rng: random.Random) -> dict[str, list[list[Any]]]:
-    """Arguments without repetitions, as many as there are up to `HIDDEN_CASES`."""
+    """Return distinct arguments, up to `HIDDEN_CASES`."""
     found: dict[str, list[list[Any]]] = {}
     for name in names:
         drawn = {
@@ -109,7 +109,7 @@ def _break(
     shown: dict[str, list[int]],
     rng: random.Random,
 ) -> str:
-    """Put in a fault that some case shows, and see to it that a shown case does."""
+    """Insert a fault that some case reveals, and make sure that a visible case does."""
     candidates: list[tuple[str, Fault]] = [(name, f) for name in cases for f in faults(source, name)]
     rng.shuffle(candidates)
     for function, fault in candidates:
@@ -143,7 +143,7 @@ def _test_file(
 
 
 def _difference(old: str, new: str) -> tuple[str, str]:
-    """The changed lines of two texts, with as many lines before them as make the old ones unique."""
+    """Return the changed lines of two texts, with as many lines before them as make the old ones unique."""
     a, b = old.splitlines(keepends=True), new.splitlines(keepends=True)
     start = next(i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
     tail = next(i for i, (x, y) in enumerate(zip(reversed(a), reversed(b), strict=False)) if x != y)

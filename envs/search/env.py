@@ -23,7 +23,7 @@ QUERY_CHARACTERS = 500
 
 
 class Search(ProceduralEnv):
-    """`level` is the number of facts to follow (1 to 3) in a made-up world of `size` documents.
+    """`level` is the number of facts to look up (1 to 3) in an invented world of `size` documents.
 
     With `corpus`, a file of JSON lines {"title", "text"}, questions come from tasks' data: {"question", "answers"}.
     """
@@ -88,7 +88,7 @@ class Search(ProceduralEnv):
         )
 
     def oracle(self, messages: list[Message]) -> Message:
-        """Search for the entity at hand, open its document, read the fact, go on from there."""
+        """Search for the current entity, open its document, read the fact, continue from there."""
         hop, opened = divmod(sum(m["role"] == "tool" for m in messages), 2)
         if not self.question.path:
             raise NotImplementedError
@@ -101,7 +101,7 @@ class Search(ProceduralEnv):
         return call_message(("open", {"title": entity}) if opened else ("search", {"query": entity}))
 
     def random_policy(self, messages: list[Message], rng: Any) -> Message:
-        """Search for words of the question, open something found, answer with words of what it says."""
+        """Search for words of the question, open a result, answer with words of its text."""
         tool = [m["content"] for m in messages if m["role"] == "tool"]
         if not tool:
             words = self.question.text.removeprefix("What is ").rstrip("?").split()
@@ -134,7 +134,7 @@ class Search(ProceduralEnv):
 
 
 def _read(text: str, entity: str, relation: str) -> str:
-    """The fact that a document states."""
+    """Return the fact that a document states."""
     before, after = SENTENCES[relation].format(entity, "\0").split("\0")
     return text[text.index(before) + len(before) :].partition(after)[0]
 

@@ -38,7 +38,7 @@ class Index:
 
 
 def load_index(corpus: str, world: int, size: int) -> Index:
-    """Return the index of the file `corpus`, or of a made-up world where that is empty. Made once per process."""
+    """Return the index of the file `corpus`, or of an invented world if that is empty. Made once per process."""
     with _MAKING:
         return _index(corpus, world, size)
 
@@ -52,7 +52,7 @@ def _index(corpus: str, world: int, size: int) -> Index:
 
 
 def read_corpus(path: str) -> list[Document]:
-    """Read JSON lines with `title` and `text`. Raises `ConfigError` naming the file and the line that is broken."""
+    """Read JSON lines with `title` and `text`. Raises `ConfigError` naming the file and the invalid line."""
     documents = []
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""Questions that follow one to three facts from a named entity to the answer."""
+"""Questions that lead from a named entity to the answer by one to three facts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asyncrl.envs.search.world import RELATIONS, World
 class Question:
     text: str
     answers: tuple[str, ...]
-    """Any of them is right."""
+    """Each of them is right."""
     path: tuple[tuple[str, str], ...] = ()
     """(entity, relation) of each hop; empty for a question from outside."""
 
@@ -27,7 +27,7 @@ def make_question(world: World, hops: int, rng: random.Random) -> Question:
         for hop in range(hops):
             further = hop < hops - 1
             kind = world.kinds[entity]
-            # Only relations to something with a document of its own can be followed.
+            # Only relations to an entity with its own document can be followed.
             allowed = [r for r, target in RELATIONS[kind].items() if not further or target in RELATIONS]
             relation = rng.choice(allowed)
             path.append((entity, relation))

@@ -12,7 +12,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise(text: str) -> str:
-    """Lower case, without punctuation, articles and extra blanks."""
+    """Return the text in lower case, without punctuation, articles and extra blanks."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -27,12 +27,12 @@ def extract(content: str) -> str:
 
 
 def exact_match(answer: str, golds: Iterable[str]) -> float:
-    """1.0 when the normalised answer is one of the normalised gold answers."""
+    """Return 1.0 if the normalised answer is one of the normalised gold answers."""
     return float(normalise(answer) in {normalise(gold) for gold in golds})
 
 
 def f1(answer: str, golds: Iterable[str]) -> float:
-    """The best F1 of words between the answer and a gold answer."""
+    """Return the best word F1 between the answer and a gold answer."""
     return max((_f1(normalise(answer).split(), normalise(gold).split()) for gold in golds), default=0.0)
 
 

@@ -1,4 +1,4 @@
-"""A made-up world of people, towns, companies and books: what is true in it, and one document about each."""
+"""An invented world of people, towns, companies and books: its facts, and one document about each entity."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RELATIONS: dict[str, dict[str, str]] = {
     "company": {"founder": "person", "seat": "town", "founding year": "year"},
     "book": {"author": "person", "setting": "town", "year of publication": "year"},
 }
-"""Relations of each kind, and the kind of what they lead to; "name" and "year" have no document."""
+"""Relations of each kind, and the kind they lead to; "name" and "year" have no document."""
 FILLERS = [
     "Little is known about {0} before that.",
     "Letters that mention {0} are kept in an archive.",
@@ -60,7 +60,7 @@ def make_world(seed: int, size: int) -> World:
     rng = random.Random(f"world/{seed}/{size}")
     world = World()
     members: dict[str, list[str]] = {kind: [] for kind in KINDS}
-    # Few family names, so that a search for one finds relatives, too.
+    # Few family names, so that a search for one also finds relatives.
     families = [_word(rng, 2) for _ in range(max(4, size // 12))]
     while len(world.kinds) < size:
         kind = KINDS[len(world.kinds) % len(KINDS)]

@@ -1,7 +1,7 @@
 """Repair a machine that a language model simulates: measure, then replace the faulty part.
 
-The model behind an OpenAI-compatible endpoint writes the observations; whether the right part was replaced is decided
-here. Reward 1 for that.
+The model behind an OpenAI-compatible endpoint writes the observations; this module decides whether the right part was
+replaced. Reward 1 if so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 ATTEMPTS = 3
-"""Replies asked for until one keeps the form."""
+"""Requests that are made until a reply is well-formed."""
 SAID_CHARACTERS = 500
 SHOWN_CHARACTERS = 500
 
@@ -56,7 +56,7 @@ class Simulated(ProceduralEnv):
         self.history = [{"role": "system", "content": self.scenario.prompt}]
         self.turns = 0
         self.signals: dict[str, bool] = {}
-        """What has been measured: whether the signal behind a part is good. For the scripted expert."""
+        """Measurements so far: whether the signal behind a part is good. For the scripted expert."""
 
     def reset(self) -> list[Message]:
         return [{"role": "user", "content": self.scenario.goal}]
@@ -102,11 +102,11 @@ class Simulated(ProceduralEnv):
         return _key(self.scenario)
 
     def secrets(self) -> tuple[str, ...]:
-        """What the simulator is told."""
+        """The messages for the simulator."""
         return (self.scenario.prompt, f"fault: {self.scenario.fault}")
 
     async def _reply(self) -> dict[str, Any]:
-        """The model's reply in its form. Raises `EnvironmentFailure` when it does not keep it."""
+        """Return the model's parsed reply. Raises `EnvironmentFailure` if it is malformed."""
         messages, problem = list(self.history), ""
         for _ in range(ATTEMPTS):
             content = await self.model.ask(messages, SCHEMA)

@@ -25,10 +25,10 @@ _WRITING = threading.Lock()
 
 
 class Model:
-    """A chat-completions endpoint, or the stand-in where `url` is empty.
+    """A chat-completions endpoint, or the stand-in if `url` is empty.
 
-    url: as "http://host:port/v1". recording: a file of JSON lines {"key", "request", "reply"}; "record" appends to
-    it what it asks and takes what is there already, "replay" asks nobody.
+    url: as "http://host:port/v1". recording: a file of JSON lines {"key", "request", "reply"}; "record" uses existing
+    replies and appends new ones, "replay" makes no requests.
     """
 
     def __init__(self, url: str, name: str, mode: str, recording: str, timeout_s: float) -> None:
@@ -43,8 +43,8 @@ class Model:
     async def ask(self, messages: list[dict[str, str]], schema: dict[str, Any]) -> str:
         """Return the model's reply to a conversation, at temperature 0.
 
-        Raises `EnvironmentFailure` when the request is not in the recording or the endpoint refuses it,
-        `InfrastructureError` when the endpoint cannot be reached or stays too busy.
+        Raises `EnvironmentFailure` if the request is not in the recording or the endpoint refuses it,
+        `InfrastructureError` if the endpoint cannot be reached or stays too busy.
         """
         request = {
             "model": self.name,
@@ -112,7 +112,7 @@ class Model:
 
 
 def request_key(request: dict[str, Any]) -> str:
-    """Return the hash by which a request is recorded: of its JSON with sorted keys."""
+    """Return the key of a recorded request: the hash of its JSON with sorted keys."""
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -124,7 +124,7 @@ def append_recording(path: str, key: str, request: dict[str, Any], reply: str) -
 
 
 def read_recording(path: str) -> dict[str, str]:
-    """Return the replies of a recording by key. Raises `ConfigError` naming the line that is broken."""
+    """Return the replies of a recording by key. Raises `ConfigError` naming the invalid line."""
     try:
         status = os.stat(path)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A machine with one broken part, and what its simulator is told."""
+"""A machine with one broken part, and the prompt of its simulator."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Scenario:
 
     @property
     def prompt(self) -> str:
-        """What the simulator is told."""
+        """Return the prompt of the simulator."""
         return PROMPT.format(parts=", ".join(self.parts), fault=self.fault)
 
 
 def make_scenario(level: int, rng: random.Random) -> Scenario:
-    """Return a machine of 2, 4 or 8 parts. The turns are as many as halving needs, and the replacement."""
+    """Return a machine of 2, 4 or 8 parts. It allows as many turns as halving needs, plus the replacement."""
     parts = rng.sample(PARTS, 2**level)
     return Scenario(tuple(parts), rng.choice(parts), level + 1)

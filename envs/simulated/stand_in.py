@@ -1,4 +1,4 @@
-"""Answers a simulator's requests by rules, so that the environment can be tried and tested without a model.
+"""Answers a simulator's requests with rules, so that the environment can be tried and tested without a model.
 
 It reads the same chat-completions request that a model gets, and replies in the same form.
 """

@@ -14,26 +14,26 @@ QUERY = re.compile(r"\s*(select|with|values)\b", re.IGNORECASE)
 
 
 def as_query(content: str) -> str:
-    """Return the query that an answer is, or an empty text where it is values."""
+    """Return the query if the answer is one, or an empty text if it consists of values."""
     blocks = FENCE.findall(content)
     text = (blocks[-1] if blocks else content).strip().rstrip(";")
     return text if QUERY.match(text) else ""
 
 
 def as_rows(content: str) -> list[Row]:
-    """Return the rows that an answer in words is: one a line, cells apart by `|` or `,`."""
+    """Return the rows of an answer in words: one per line, cells separated by `|` or `,`."""
     lines = [line.strip().strip("|") for line in content.strip().splitlines() if line.strip()]
     return [tuple(cell.strip() for cell in re.split(r"[|,]", line)) for line in lines]
 
 
 def same_rows(given: list[Row], gold: list[Row], ordered: bool) -> bool:
-    """True when the rows are equal, in any order unless `ordered`; "7", 7 and 7.0 are one value."""
+    """Return True if the rows are equal, in any order unless `ordered`; "7", 7 and 7.0 are the same value."""
     left, right = ([tuple(_plain(cell) for cell in row) for row in rows] for rows in (given, gold))
     return left == right if ordered else Counter(left) == Counter(right)
 
 
 def _plain(cell: Any) -> Any:
-    """A cell in one form: numbers rounded to six places, text in small letters."""
+    """Return a cell in canonical form: numbers rounded to six places, text in lower case."""
     if cell is None:
         return "null"
     try:

@@ -1,1 +1,1 @@
-"""Help a customer who holds tools too."""
+"""Help a customer who has tools too."""

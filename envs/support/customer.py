@@ -1,6 +1,6 @@
 """The simulated customer: understands requests by their words, uses the phone's tools, tells what happened.
 
-Scripted, so the same conversation always goes the same way.
+Scripted, so the same conversation always has the same outcome.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from asyncrl.envs.support.line import Line, Problem
 
 PATIENCE = 2
-"""Useless messages that are borne; the next one ends the conversation."""
+"""Useless messages that are tolerated; the next one ends the conversation."""
 REQUESTS: dict[str, re.Pattern[str]] = {
     "identify": re.compile(r"customer (id|number)|who are you|your id\b"),
     "status": re.compile(r"screen|status|what do you see"),
@@ -25,11 +25,11 @@ REQUESTS: dict[str, re.Pattern[str]] = {
     "consent": re.compile(r"agree|consent|charge"),
     "check": re.compile(r"work|try|test"),
 }
-"""What the customer may be asked, in the order things are then done."""
+"""Requests that the customer understands, in the order in which they are carried out."""
 
 
 class Customer:
-    """One customer in one conversation. Holds tools of the phone and answers in words."""
+    """One customer in one conversation, who uses the phone's tools and answers in words."""
 
     def __init__(self, problem: Problem, line: Line) -> None:
         self.problem, self.line = problem, line
@@ -38,7 +38,7 @@ class Customer:
         self.satisfied = False
         self.left = False
         self._known: set[str] = set()
-        """Questions answered already; asking again is useless."""
+        """Questions answered already; repeating them is useless."""
         self._apn_reset = False
         self._tools: dict[str, Callable[[], str]] = {
             "identify": self._identify, "status": self._status, "airplane": self._airplane, "roaming": self._roaming,
@@ -47,7 +47,7 @@ class Customer:
         }  # fmt: skip
 
     def hear(self, text: str) -> str:
-        """Do what a message asks for and return the answer. Sets `satisfied` or `left` when that was the last one."""
+        """Do what a message asks for and return the answer. Sets `satisfied` or `left` if it was the last one."""
         self.messages += 1
         accident = self._accident()
         asked = [name for name, pattern in REQUESTS.items() if pattern.search(text.lower())]
@@ -111,7 +111,7 @@ class Customer:
         return "I have reset the APN." if self._apn_reset else "The APN is the usual one."
 
     def _restart(self) -> str:
-        # A new APN counts from the next start.
+        # A new APN takes effect at the next restart.
         if self._apn_reset:
             self.line.apn_custom = self._apn_reset = False
         return "I have restarted it."

@@ -1,8 +1,8 @@
 """Bring a customer's phone online: the company's tools are the agent's, the phone's tools are the customer's.
 
-A turn with tool calls uses the company's tools; any other turn is said to the customer, who does what is asked and
-answers. The conversation ends when the phone works or patience does. Reward 1 when it works and nothing was changed,
-charged or refunded that should not have been.
+A turn with tool calls uses the company's tools; any other turn is a message to the customer, who does what is asked
+and answers. The conversation ends when the phone works or the customer loses patience. Reward 1 if it works and
+nothing was changed, charged or refunded unnecessarily.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ASKS = {
 
 
 class Support(ProceduralEnv):
-    """Help a customer who holds tools too.
+    """Help a customer who has tools too.
 
     `level` 1 (the customer names the fault) to 4 (three faults and a trying customer)."""
 
@@ -77,7 +77,7 @@ class Support(ProceduralEnv):
         return Step(messages, components=components)
 
     def oracle(self, messages: list[Message]) -> Message:
-        """Ask, look up, mend the account, then ask for everything on the phone at once."""
+        """Ask, look up, fix the account, then ask for everything on the phone at once."""
         line, customer = self.line, {"customer": self.problem.customer}
         if self.level > 1 and self.turns == 0:
             return say("What is your customer id, and what is on the screen?")
@@ -105,7 +105,7 @@ class Support(ProceduralEnv):
         return say(" ".join(asks) or "Does it work?")
 
     def random_policy(self, messages: list[Message], rng: Any) -> Message:
-        """Mostly ask the customer for something at random; sometimes call a tool, where the id is known."""
+        """Mostly ask the customer for something at random; sometimes call a tool, if the id is known."""
         known = re.findall(r"C\d{4}", " ".join(m["content"] for m in messages if m["role"] == "user"))
         if known and rng.random() < 0.2:
             return call_message((rng.choice(self.tools)["function"]["name"], {"customer": known[0]}))

@@ -1,4 +1,4 @@
-"""The state both sides act on: a customer's account at the company and the phone in the customer's hand."""
+"""The state that both sides act on: the customer's account at the company, and the customer's phone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Line:
         return phone and account and (not self.abroad or (self.roaming_allowed and self.roaming_on))
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all of the state: what the reward compares."""
+        """Return the whole state, for the reward."""
         return asdict(self)
 
 
@@ -53,9 +53,9 @@ class Fault:
     breaks: dict[str, Any]
     """Fields of `Line`, set at the start."""
     mends: dict[str, Any]
-    """Fields as they must be in the end."""
+    """Fields with their required final values."""
     symptoms: tuple[str, ...] = ()
-    """What a customer may say who has looked at the phone; none where the phone shows nothing."""
+    """What a customer who looks at the phone may say; empty if the phone shows nothing."""
 
 
 FAULTS: dict[str, Fault] = {
@@ -88,7 +88,7 @@ class Problem:
     opening: str
     expected: dict[str, Any]
     distracted: bool = False
-    """The customer overhears every other request."""
+    """The customer misses every other request."""
     accident: int = 0
     """After this many messages the customer turns airplane mode on by mistake; 0 for never."""
 

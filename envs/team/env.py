@@ -1,7 +1,7 @@
-"""A main agent asks the keepers of stores, who are agents too, and answers from what they say.
+"""A main agent asks the keepers of stores, which are agents too, and combines their answers.
 
-Main agent and keepers are played by one policy, each in a conversation of its own: the main agent's tool `ask` opens a
-keeper's, whose last turn is the tool's result. Each conversation becomes a trajectory.
+One policy plays main agent and keepers, each in its own conversation: the main agent's tool `ask` opens a keeper's,
+whose last turn is the tool's result. Each conversation becomes a trajectory.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Asked:
 
 
 class Team(ProceduralEnv):
-    """`level` 1 to 3: as many stores. From level 3 on a keeper has to count with a tool of its own.
+    """`level` 1 to 3 is the number of stores. At level 3 a keeper has to count with its own tool.
 
-    `credit` is "team" (everybody gets the main agent's reward) or "own" (a keeper gets 1 for the right number).
+    `credit` is "team" (all agents get the main agent's reward) or "own" (a keeper gets 1 for the right number).
     """
 
     blocking: ClassVar[bool] = False
@@ -57,7 +57,7 @@ class Team(ProceduralEnv):
         self.asked: list[Asked] = []
         """Questions of the main agent's last turn."""
         self.answers: list[Message] = []
-        """What the main agent is told next, in the order of its calls; a keeper's place is filled when it replies."""
+        """The main agent's next messages, in the order of its calls; a keeper's is filled in when it replies."""
         self.speaking: Asked | None = None
         self.earned: dict[str, float] = {}
         """Keepers that have replied, and whether the number was right."""
@@ -66,7 +66,7 @@ class Team(ProceduralEnv):
         return [{"role": "system", "content": RULES}, {"role": "user", "content": self.question.text}]
 
     async def step(self, action: Action) -> Step:
-        """Take the turn of whoever speaks: the main agent, or the keeper it has asked."""
+        """Take the turn of the current agent: the main agent, or the keeper it has asked."""
         self.turns += 1
         step = await (self._keeper(action) if self.speaking else self._main(action))
         if self.turns >= self.max_turns and not step.done:
@@ -84,7 +84,7 @@ class Team(ProceduralEnv):
         return call_message(*(("ask", {"store": s, "question": self._ask()}) for s in self.question.stores))
 
     def random_policy(self, messages: list[Message], rng: Any) -> Message:
-        """The main agent asks and adds up some of what it hears; keepers say a number they see."""
+        """The main agent asks and adds up some of the answers; keepers name a number they see."""
         if self.speaking is not None:
             held = self.question.stores[self.speaking.store]
             if self.level == 3 and messages[-1]["role"] != "tool" and rng.random() < 0.7:
@@ -115,7 +115,7 @@ class Team(ProceduralEnv):
         return self._next(components)
 
     def _hear(self, queue: list[ToolCall], store: str, question: str) -> str:
-        """Note a question; its answer is filled in when the keeper has replied."""
+        """Record a question; its answer is filled in when the keeper has replied."""
         if store not in self.question.stores:
             raise ToolError(f"there is no store {store[:40]!r}")
         if len(question) > ASKED_CHARACTERS:
@@ -148,7 +148,7 @@ class Team(ProceduralEnv):
         return self._next(components)
 
     def _next(self, components: dict[str, float]) -> Step:
-        """Turn to the next keeper that has been asked, or back to the main agent."""
+        """Switch to the next keeper that has been asked, or back to the main agent."""
         self.speaking = next((asked for asked in self.asked if not asked.reply), None)
         if self.speaking is None:
             return Step(self.answers, agent=MAIN_AGENT, components=components)
@@ -172,6 +172,6 @@ def _count(held: Any, thing: str) -> str:
 
 
 def _number(text: str) -> int | None:
-    """The last whole number in a text."""
+    """Return the last whole number in a text."""
     found = re.findall(r"-?\d{1,9}", text)
     return int(found[-1]) if found else None

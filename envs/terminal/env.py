@@ -1,4 +1,4 @@
-"""Work at a shell in a sandbox until the task is done; then its tests judge the files that are there.
+"""Work at a shell in a sandbox until the task is done; then tests judge the files.
 
 The tool `shell` runs a command in one bash that keeps its folder and variables. A turn without tool calls ends the
 work. The tests enter the sandbox only after the shell and everything it started have ended.
@@ -29,7 +29,7 @@ LIMITS = Limits(cpu_s=60, processes=64, open_files=256, disk_bytes=64 * MIB)
 
 
 class Terminal(ProceduralEnv):
-    """Made-up tasks of `level` 1 to 3, or the task folders below `folder` (`ignore_run`: without their RUN lines).
+    """Generated tasks of `level` 1 to 3, or the task folders below `folder` (`ignore_run`: without their RUN lines).
 
     `sandbox` names a backend. A folder whose name ends in "heldout" is held out, as is every fifth other one.
     """
@@ -67,7 +67,7 @@ class Terminal(ProceduralEnv):
 
     @classmethod
     def tasks(cls, split: str, env: str, folder: str = "", **config: Any) -> Iterator[Task]:
-        """Yield made-up tasks for ever, or each task folder of the split once."""
+        """Yield generated tasks forever, or each task folder of the split once."""
         if not folder:
             yield from super().tasks(split, env, **config)
             return
@@ -106,13 +106,13 @@ class Terminal(ProceduralEnv):
         if messages[-1]["role"] == "tool":
             return say("done")
         command = rename_paths(self.work.solution, self.work.workdir).strip()
-        # A script may set options and exit; one command is shown as it is.
+        # A script may set options and exit; a single command is shown unchanged.
         return call_message(
             ("shell", {"command": f"(\n{command}\n)" if command.startswith("#!") else command})
         )
 
     def random_policy(self, messages: list[Message], rng: Any) -> Message:
-        """Run one or two commands of the usual kinds on files of the task."""
+        """Run one or two common commands on files of the task."""
         if messages[-1]["role"] == "tool" and rng.random() < 0.7:
             return say("done")
         commands = self.work.guesses or ("ls", "ls -la | head -n 3 > out.txt", "touch done.txt")
@@ -136,7 +136,7 @@ class Terminal(ProceduralEnv):
         return await shell.run(command, self.command_timeout_s)
 
     async def _open(self) -> Shell:
-        """Start the sandbox with the task's files in it, once."""
+        """Start the sandbox with the task's files, once."""
         async with self.opening:
             if self.shell is None:
                 box = await self.box.open()

@@ -1,4 +1,4 @@
-"""Task folders as Harbor lays them out, read from disk or made in memory.
+"""Task folders in Harbor's layout, read from disk or made in memory.
 
 instruction.md       what the agent is told
 task.toml            [metadata] difficulty; [verifier] timeout_sec; [environment] docker_image
@@ -41,13 +41,13 @@ class TaskFolder:
     executable: frozenset[str] = frozenset()
     """Paths in `files` that may be run."""
     workdir: str = "/app"
-    """What the texts call the work folder."""
+    """The name of the work folder in the texts."""
     guesses: tuple[str, ...] = field(default=())
     """Commands that a random policy draws from."""
 
 
 def read_folder(path: str | Path, ignore_run: bool = False) -> TaskFolder:
-    """Read a task folder. Raises `ConfigError` naming what is missing or cannot be kept.
+    """Read a task folder. Raises `ConfigError` naming what is missing or not supported.
 
     A Dockerfile is not built. Of its lines, WORKDIR and COPY are followed; RUN lines are refused unless `ignore_run`.
     """
@@ -96,7 +96,7 @@ def archive(files: Mapping[str, bytes], executable: frozenset[str] = frozenset()
 
 
 def _read_files(folder: Path) -> tuple[dict[str, bytes], set[str]]:
-    """Contents by relative path, and the paths that may be executed."""
+    """Return contents by relative path, and the executable paths."""
     files: dict[str, bytes] = {}
     modes: set[str] = set()
     total = 0
@@ -114,7 +114,7 @@ def _read_files(folder: Path) -> tuple[dict[str, bytes], set[str]]:
 
 
 def _dockerfile(path: Path, context: Mapping[str, bytes], ignore_run: bool) -> tuple[str, dict[str, str]]:
-    """The work folder, and where each file of the build context goes below it."""
+    """Return the work folder, and the place of each file of the build context below it."""
     plain = {name: name for name in context if name not in NOT_COPIED}
     if "Dockerfile" not in context:
         return "/app", plain
@@ -140,7 +140,7 @@ def _dockerfile(path: Path, context: Mapping[str, bytes], ignore_run: bool) -> t
 
 
 def _copied(arguments: str, workdir: str, names: Mapping[str, str]) -> dict[str, str]:
-    """What one COPY line puts where."""
+    """Return what one COPY line copies, and where."""
     *sources, target = [part for part in shlex.split(arguments) if not part.startswith("--")]
     target = posixpath.join(workdir, target) + (
         "/" if target.endswith(("/", ".")) or len(sources) > 1 else ""
@@ -166,5 +166,6 @@ def rename_paths(text: str, workdir: str, tests: str = "", logs: str = "") -> st
 
 
 def _replace_path(text: str, theirs: str, ours: str) -> str:
-    """Replace a path where it stands alone or begins a longer one: /app and /app/x, not /apple, /srv/app or /app.py."""
+    """Replace a path that stands alone or is the start of a longer one: /app and /app/x, not /apple, /srv/app or
+    /app.py."""
     return re.sub(rf"(?<![\w.\-/]){re.escape(theirs)}(?![\w\-]|\.\w)", ours, text)

@@ -1,6 +1,6 @@
 """Makes shell tasks from a seed, as task folders: an instruction, files, tests, a solution.
 
-What is expected is computed here in Python, so the solution's commands are checked against something else.
+The expected results are computed in Python here, independently of the solution's commands.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ OUTPUTS = ["out", "answer", "result"]
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A task before it is written down. `expected` maps paths to contents, None for a path that must be gone."""
+    """A task before it is written to files. `expected` maps paths to contents, None for a path that must not
+    exist."""
 
     instruction: str
     files: Mapping[str, str]
@@ -67,7 +68,7 @@ def _lines(rng: random.Random, least: int = 3, most: int = 8) -> list[str]:
 
 
 def _text_file(rng: random.Random) -> tuple[str, list[str], dict[str, str]]:
-    """A file to work on, its lines, and all files there are."""
+    """Return a file to work on, its lines, and all files."""
     first, second = rng.sample(NAMES, 2)
     lines = _lines(rng)
     files = {f"{first}.txt": "\n".join(lines) + "\n", f"{second}.txt": "\n".join(_lines(rng)) + "\n"}
@@ -149,7 +150,7 @@ def _replace(rng: random.Random) -> Draft:
 
 
 def _script(rng: random.Random) -> Draft:
-    """A script is tried on files that were not there when it was written."""
+    """A script is tested on files that did not exist when it was written."""
     number = rng.randint(1, 3)
     what, body, expect = rng.choice(
         [
@@ -182,7 +183,7 @@ FAMILIES: dict[int, list[Callable[[random.Random], Draft]]] = {
 
 
 def _guesses(draft: Draft, rng: random.Random) -> tuple[str, ...]:
-    """One command of every kind, with files, words and numbers of the task."""
+    """Return one command of every kind, with files, words and numbers of the task."""
     name = rng.choice(sorted(draft.files))
     out = rng.choice(sorted(set(draft.expected) - set(draft.files)) or ["out.txt"])
     number, word = rng.randint(1, 3), rng.choice(draft.files[name].replace(",", " ").split())

@@ -13,7 +13,7 @@ STOP_TIMEOUT_S = 10.0
 
 
 class Shell:
-    """Runs commands one after the other in one bash. One that hangs, ends or floods is replaced by a fresh one."""
+    """Runs commands one after the other in one bash. A shell that hangs, ends or floods is replaced by a new one."""
 
     def __init__(self, box: Sandbox, characters: int) -> None:
         self._box = box
@@ -22,7 +22,7 @@ class Shell:
         self._turn = asyncio.Lock()
 
     async def run(self, command: str, timeout_s: float) -> str:
-        """Return what the command writes, and its exit status where that is not 0."""
+        """Return the command's output, and its exit status if that is not 0."""
         async with self._turn:
             return await self._run(command, timeout_s)
 
@@ -30,13 +30,13 @@ class Shell:
         if self._bash is None:
             self._bash = await self._box.open_process(["bash", "--noprofile", "--norc"])
         mark = secrets.token_hex(8)
-        # As one encoded word, so that an open quote or a bracket cannot swallow what follows.
+        # As one encoded word, so that an unclosed quote or bracket cannot swallow what follows.
         text = base64.b64encode(command.encode("utf-8", "surrogatepass")).decode()
         line = f"eval \"$(base64 -d <<<'{text}')\" </dev/null; printf '%s %s %s\\n' {mark} $? {mark}\n"
         try:
             await self._bash.send(line.encode())
         except (ConflictError, DeadlineError):
-            # Something that an earlier command left behind has ended or stopped it.
+            # A process left behind by an earlier command has killed or stopped it.
             await self.stop()
             return "the shell has ended and was started again; the command was not run"
         end = f" {mark}\n".encode()
@@ -54,7 +54,7 @@ class Shell:
         return f"{self._cut(result.data.decode('utf-8', 'replace').rstrip())}\n{why}".strip()
 
     async def stop(self) -> None:
-        """End the shell and everything that was started from it."""
+        """Kill the shell and everything that was started from it."""
         if self._bash is not None:
             await self._bash.kill()
             await self._bash.wait(STOP_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Runs a task's tests in the folder that the agent has left, once nothing of the agent runs any more."""
+"""Runs a task's tests in the agent's folder, when no process of the agent is left."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from asyncrl.sandbox.protocol import Sandbox
 KEPT_BYTES = 64 * 1024
 REWARD_BYTES = 64 * 1024
 KILLED = 129
-"""The least exit status of a program that a signal ended."""
+"""The lowest exit status of a program that was killed by a signal."""
 PYTHON_START = ".python-start"
-"""Folder of what every Python that the tests start runs first."""
+"""Folder of the code that every Python started by the tests runs first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class Verdict:
     reward: float
     """From 0 to 1."""
     passed: float
-    """Share of tests passed, where that is known; else the reward."""
+    """Share of tests passed, if known; else the reward."""
     output: str = ""
 
 
 async def verify(box: Sandbox, task: TaskFolder) -> Verdict:
-    """Put the tests where the agent's programs have not been, run them there, read the verdict.
+    """Put the tests where the agent's programs have never been, run them there, and read the verdict.
 
-    Raises `EnvironmentFailure` when the tests give none, and not for anything the agent left in its session.
+    Raises `EnvironmentFailure` if the tests give none, but not for anything the agent has left in its session.
     """
     judge = box.judge() if isinstance(box, BaseSandbox) else Judge(box)
     tests = judge.tests
@@ -41,9 +41,9 @@ async def verify(box: Sandbox, task: TaskFolder) -> Verdict:
     try:
         await judge.write(files | {f"{PYTHON_START}/sitecustomize.py": _own_text("python_start.py").encode()})
     except InputError as error:
-        # The agent has filled the disk, say: its work cannot be judged, and that is its fault.
+        # The agent has filled the disk, for example: its work cannot be judged, and that is its fault.
         return Verdict(0.0, 0.0, str(error))
-    # The agent's own dot files and packages must not be read by what judges it, nor its files in place of a library's.
+    # The judging programs must not read the agent's dot files and packages, or its files in place of a library's.
     env = {
         "HOME": judge.logs,
         "PYTHONNOUSERSITE": "1",
@@ -57,11 +57,11 @@ async def verify(box: Sandbox, task: TaskFolder) -> Verdict:
         result = await judge.exec(argv, **options)  # type: ignore[arg-type]
         output = result.text + result.stderr.decode("utf-8", "replace")
         if result.timed_out or result.out_of_memory or result.returncode >= KILLED:
-            # What the tests would have written last is missing.
+            # The last output of the tests is missing.
             return Verdict(0.0, 0.0, output)
         reward = await _read_reward(judge)
         if reward is None:
-            # Tests that write rewards and have left none were kept from it.
+            # Tests that should write a reward and left none were prevented from it.
             writes = any(b"reward.txt" in data or b"reward.json" in data for data in task.tests.values())
             reward = float(result.ok and not writes)
         return Verdict(reward, reward, output)
@@ -88,7 +88,7 @@ def _text(data: bytes, task: TaskFolder, tests: str, logs: str) -> bytes:
 
 
 def _judge(output: str, errors: str, token: str, task: TaskFolder) -> Verdict:
-    """Read the runner's last word; without it (a test ended the interpreter, say) nothing has passed."""
+    """Read the runner's last line; without it (if a test ended the interpreter, for example) nothing has passed."""
     for line in output.splitlines():
         if line.startswith(token):
             counts = json.loads(line[len(token) :])
@@ -102,10 +102,9 @@ def _judge(output: str, errors: str, token: str, task: TaskFolder) -> Verdict:
 
 
 async def _read_reward(judge: Judge) -> float | None:
-    """The number in reward.txt, or the `reward` of reward.json; None when the tests wrote neither.
-
-    0 when the first of them is a folder or a link, which no test makes, or empty, as on a disk that the agent filled,
-    or nonsense that the agent's program may have written.
+    """Return the number in reward.txt, or the `reward` of reward.json; None if the tests wrote neither.  0 if the
+    first of them is a folder or a link, which no test makes, or empty, as on a disk that the agent has filled, or
+    invalid, as the agent's program may have written it.
     """
     for name in ("reward.txt", "reward.json"):
         try:

@@ -19,7 +19,7 @@ State = tuple[int, frozenset[str]]
 class Adventure:
     """A tree of rooms. Levels: 4, 6 or 9 rooms with up to 1, 2 or 3 locked doors on the way to the crown.
 
-    A door opens for who carries the key of its colour; the game is won by taking the crown.
+    A door opens if the player carries the key of its colour; taking the crown wins the game.
     """
 
     def __init__(self, seed: int, level: int) -> None:
@@ -81,7 +81,7 @@ class Adventure:
         self.things["crown"] = crown
         path = _path(parents, crown)
         for colour, (near, far) in zip(COLOURS[:level], itertools.pairwise(path), strict=False):
-            # Rooms whose own way from the start does not pass this door.
+            # Rooms whose path from the start does not pass this door.
             reachable = [r for r in range(self.rooms) if far not in _path(parents, r)]
             self.doors[_edge(near, far)] = colour
             self.things[f"{colour} key"] = rng.choice(reachable)
@@ -102,7 +102,7 @@ class Adventure:
         return won or self._after(state, command) is not None
 
     def _after(self, state: State, command: str) -> State | None:
-        """The state after a command, None where it is not possible."""
+        """Return the state after a command, None if it is impossible."""
         room, carried = state
         verb, _, what = command.partition(" ")
         if verb == "take" and self.things.get(what) == room and what not in carried and what != "crown":
@@ -113,7 +113,7 @@ class Adventure:
         return None if colour and f"{colour} key" not in carried else (target, carried)
 
     def _plan(self) -> list[str]:
-        """The shortest list of commands that wins from here (breadth-first)."""
+        """Return the shortest list of commands that wins from here (breadth-first)."""
         queue: deque[tuple[State, list[str]]] = deque([(self.state, [])])
         seen = {self.state}
         while queue:
@@ -133,7 +133,7 @@ def _edge(a: int, b: int) -> tuple[int, int]:
 
 
 def _path(parents: list[int], room: int) -> list[int]:
-    """Rooms from the start to `room`, both included."""
+    """Return the rooms from the start to `room`, both included."""
     path = [room]
     while parents[path[-1]] >= 0:
         path.append(parents[path[-1]])

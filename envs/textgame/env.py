@@ -1,6 +1,6 @@
 """Text games: an adventure with keys and doors, a code to break, a thing to find by questions.
 
-An action is one command. Reward 1 for winning; a command the game does not take costs the turn.
+An action is one command. Reward 1 for winning; a command that the game does not accept costs the turn.
 """
 
 from __future__ import annotations

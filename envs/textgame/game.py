@@ -1,4 +1,4 @@
-"""What every text game of this folder is: a command in, a line of text out."""
+"""The interface of the text games in this folder: a command in, a line of text out."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Game(Protocol):
     """Equal for equal games."""
 
     def look(self) -> str:
-        """What the player sees before the first command."""
+        """The text before the first command."""
 
     def play(self, command: str) -> Reply:
-        """Take one command, lower case, single spaces."""
+        """Take one command, in lower case with single spaces."""
 
     def expert(self) -> str:
         """The next command of a player that always wins."""
 
     def guess(self, rng: random.Random) -> str:
-        """A random command that the game allows now."""
+        """A random command that is allowed now."""
 
 
 def level_value(level: int, values: tuple[int, int, int]) -> int:

@@ -1,4 +1,4 @@
-"""Twenty questions: find the thing by asking what it is like."""
+"""Twenty questions: find the thing by asking about its traits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRAITS: dict[str, str] = {
     "long and thin": "spoon nail canoe carrot",
     "with feathers": "eagle penguin",
 }
-"""What may be asked, and the things it is true of."""
+"""Possible questions, and the things they are true of."""
 
 THINGS = sorted({thing for things in TRAITS.values() for thing in things.split()})
 TRUE_OF = {trait: frozenset(things.split()) for trait, things in TRAITS.items()}
@@ -76,6 +76,6 @@ class TwentyQuestions:
         return rng.choice([f"is it {rng.choice(list(TRAITS))}?", rng.choice(self.things)])
 
     def _even(self, trait: str) -> int:
-        """How many candidates the worse answer rules out."""
+        """Return how many candidates the worse answer rules out."""
         yes = sum(thing in TRUE_OF[trait] for thing in self.candidates)
         return min(yes, len(self.candidates) - yes)

@@ -28,10 +28,11 @@ OWN_FOLDER = str(Path(__file__).parent)
 
 
 def sort_failure(name: str, what: str, error: BaseException) -> EpisodeError:
-    """Return the episode's error for an exception of method `what` of environment `name`.  An `EpisodeError` already
-    has its class. A full sandbox or a machine out of memory, descriptors or disk is infrastructure; everything else
-    is the environment's own failure. The message ends with the place in the environment that raised, since its
-    process may be anywhere.
+    """Return the episode's error for an exception of method `what` of environment `name`.
+
+    An `EpisodeError` already has its class. A full sandbox or a machine out of memory, descriptors or disk is
+    infrastructure; everything else is the environment's own failure. The message ends with the place in the
+    environment that raised, since its process may be anywhere.
     """
     if isinstance(error, EpisodeError):
         return error

@@ -11,9 +11,10 @@ from typing import Any
 
 
 class SessionThread:
-    """Runs calls one after the other on one daemon thread.  One thread for a whole session lets an environment hold
-    thread-bound resources (a sqlite connection, a browser driven synchronously). A daemon thread that never returns
-    does not keep the process alive.
+    """Runs calls one after the other on one daemon thread.
+
+    One thread for a whole session lets an environment hold thread-bound resources (a sqlite connection, a browser
+    driven synchronously). A daemon thread that never returns does not keep the process alive.
     """
 
     def __init__(self, name: str) -> None:

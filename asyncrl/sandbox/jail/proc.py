@@ -77,9 +77,10 @@ def most_private_bytes(pids: list[int]) -> int:
 
 
 def private_bytes(pids: list[int]) -> int:
-    """Return the anonymous and shared-anonymous memory and the page tables of these processes.  Pages shared after a
-    fork count once each. Page tables are not part of the resident size, and reading through a large empty mapping
-    creates nothing else.
+    """Return the anonymous and shared-anonymous memory and the page tables of these processes.
+
+    Pages shared after a fork count once each. Page tables are not part of the resident size, and reading through a
+    large empty mapping creates nothing else.
     """
     total = 0
     for pid in pids:
@@ -91,10 +92,11 @@ def private_bytes(pids: list[int]) -> int:
 
 
 def socket_bytes(pids: list[int]) -> int:
-    """Return the most memory that the buffers of these processes' sockets can hold.  The kernel reports the number of
-    sockets, not what local ones hold, so each counts as a full buffer (see `seccomp`: its size cannot be changed). In
-    the programs' own network namespace this includes sockets that wait to be accepted or were sent over another one;
-    in the host's namespace only those that a process has open.
+    """Return the most memory that the buffers of these processes' sockets can hold.
+
+    The kernel reports the number of sockets, not what local ones hold, so each counts as a full buffer (see
+    `seccomp`: its size cannot be changed). In the programs' own network namespace this includes sockets that wait to
+    be accepted or were sent over another one; in the host's namespace only those that a process has open.
     """
     total = 0
     seen: set[int] = set()

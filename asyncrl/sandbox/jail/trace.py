@@ -1,8 +1,10 @@
-"""Prevents programs under test from writing verdicts, from the moment they start. Standard library only.  A session's
-judge runs the agent's programs as its own children, under its own user id, so only the command line distinguishes
-them. The judge is therefore traced from outside. When one of its processes starts an agent's program (`judging`),
-that process is confined by system calls injected before its first instruction: to a Landlock domain that writes to
-the session's folders only, and cannot signal or inspect processes outside. Every program below it inherits that.
+"""Prevents programs under test from writing verdicts, from the moment they start. Standard library only.
+
+A session's judge runs the agent's programs as its own children, under its own user id, so only the command line
+distinguishes them. The judge is therefore traced from outside. When one of its processes starts an agent's program
+(`judging`), that process is confined by system calls injected before its first instruction: to a Landlock domain that
+writes to the session's folders only, and cannot signal or inspect processes outside. Every program below it inherits
+that.
 """
 
 from __future__ import annotations
