@@ -16,8 +16,8 @@ from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AgentError, DeadlineError, EpisodeError, InfrastructureError, InputError
 from asyncrl.generation import GenerateRequest, Generator
-from asyncrl.rollout.given_prefix import Guide
 from asyncrl.rollout.judge import Judging
+from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.types import FailureClass, Message, Status, Task, Trajectory
 
 
@@ -49,29 +49,12 @@ class EpisodeSettings:
     """Run seed for repeatable sampling; None lets the engine draw."""
     step_timeout_s: float = 30.0
     env_config: dict[str, Any] | None = None
-    branches: int = 0
-    """Episodes of a group that branch off a sibling where the policy was least certain."""
-    hinted: int = 0
-    """Episodes of a group that begin with turns of `task.data["hint"]`."""
-    hint_turns: int = 1
-    """Turns they are given at most."""
     check_history: bool = False
     """Compare the tokens with fresh renderings of the conversation; note whether they agree and where they fork."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Turns:
-    """What the requests of one episode share."""
-
-    episode_id: str
-    min_version: int
-    guide: Guide | None
-    order: int
-    on_open: Callable[[], None]
-
-
-class EpisodeRunner:
-    """Runs episodes against a generator and an environment opener."""
+class ChatPlayer:
+    """Plays episodes of an environment with a generator, turn by turn. Implements `player.EpisodePlayer`."""
 
     def __init__(
         self,
@@ -80,7 +63,6 @@ class EpisodeRunner:
         renderer: ChatRenderer,
         parse: Callable[[str], Action],
         settings: EpisodeSettings,
-        baseline: EpisodeRunner | None = None,
         judging: Judging | None = None,
     ) -> None:
         self.generator = generator
@@ -89,54 +71,30 @@ class EpisodeRunner:
         self.parse = parse
         self.settings = settings
         self.judging = judging
-        self.baseline = baseline
-        """Plays one more, greedy episode of each group, whose reward is the others' baseline (ReMax)."""
 
-    async def run(self, task: Task, episode_index: int, episode_id: str, min_version: int = 0) -> Trajectory:
-        """Play one episode and return the main agent's trajectory; see `play`."""
-        return (await self.play(task, episode_index, episode_id, min_version))[0]
-
-    async def play(
-        self,
-        task: Task,
-        episode_index: int,
-        episode_id: str,
-        min_version: int = 0,
-        guide: Guide | None = None,
-        order: int = 0,
-        on_open: Callable[[], None] = lambda: None,
-    ) -> tuple[Trajectory, ...]:
-        """Play one episode and have it judged. `episode_id` must be unique among running episodes.
-
-        Returns the main agent's trajectory, and one for each further agent that has spoken, all with one
-        `episode_index`. A failed episode gives one.
-        min_version: the oldest policy version that may sample; engines with older weights are passed over.
-        guide: turns that are given, not sampled.
-        order: place among the requests that wait for an engine, lower ones first.
-        on_open: called once the session is open; what comes before is no time of the episode's.
-        """
-        builder = TrajectoryBuilder(task, episode_index)
-        first, *others = await self._run(builder, _Turns(episode_id, min_version, guide, order, on_open))
-        if guide is not None:
-            first = replace(first, info={**first.info, **guide.info})
+    async def play(self, request: EpisodeRequest) -> tuple[Trajectory, ...]:
+        """See `EpisodePlayer`; the episode is judged at its end."""
+        builder = TrajectoryBuilder(request.task, request.index)
+        first, *others = await self._run(builder, request)
+        if request.prefix is not None:
+            first = replace(first, info={**first.info, **request.prefix.info})
         if self.judging is None or first.failure is not None:
             return first, *others
         start = time.monotonic()
-        first, *others = await self.judging.apply((first, *others), task, builder.conversation)
+        first, *others = await self.judging.apply((first, *others), request.task, builder.conversation)
         return replace(first, timing={**first.timing, "judge_s": time.monotonic() - start}), *others
 
-    async def _run(self, builder: TrajectoryBuilder, turns: _Turns) -> tuple[Trajectory, ...]:
+    async def _run(self, builder: TrajectoryBuilder, request: EpisodeRequest) -> tuple[Trajectory, ...]:
         """Play the episode; its session is closed when this returns."""
-        task = builder.task
         try:
             start = time.monotonic()
-            session = await self.envs.open(task, self.settings.env_config or {})
-            turns.on_open()
+            session = await self.envs.open(request.task, self.settings.env_config or {})
+            request.on_open()
             builder.env_s += time.monotonic() - start
         except EpisodeError as error:
             return (builder.finish(Status.FAILED, error.failure, str(error)),)
         try:
-            return await self._play(builder, session, turns)
+            return await self._play(builder, session, request)
         except EpisodeError as error:
             return (builder.finish(Status.FAILED, error.failure, str(error)),)
         except (InputError, DeadlineError) as error:
@@ -149,12 +107,12 @@ class EpisodeRunner:
         self,
         builder: TrajectoryBuilder,
         session: Session,
-        turns: _Turns,
+        request: EpisodeRequest,
     ) -> tuple[Trajectory, ...]:
         limits, check = self.settings.limits, self.settings.check_history
         max_turns = min(limits.max_turns or session.max_turns, session.max_turns)
         talks = Conversations(Conversation(builder, self.renderer, session.messages, session.tools))
-        given = turns.guide.turns if turns.guide is not None else ()
+        given = request.prefix.turns if request.prefix is not None else ()
         for turn in range(max_turns):
             room = limits.max_tokens - talks.current.builder.num_tokens
             if room < 1:
@@ -163,7 +121,7 @@ class EpisodeRunner:
             most = min(room, limits.max_tokens_per_turn)
             if turn < len(given):
                 talks.current.builder.add_given_turn(given[turn])
-            elif await self._sample(talks, turns, turn, most):
+            elif await self._sample(talks, request, turn, most):
                 return talks.finish(Status.TRUNCATED, "max_tokens_per_turn", check)
             step = await self._step(talks, session, turn)
             if step.truncated and step.done:
@@ -183,7 +141,7 @@ class EpisodeRunner:
     async def _sample(
         self,
         talks: Conversations,
-        turns: _Turns,
+        request: EpisodeRequest,
         turn: int,
         max_tokens: int,
     ) -> bool:
@@ -192,7 +150,7 @@ class EpisodeRunner:
         start = time.monotonic()
         generated = await self.generator.generate(
             GenerateRequest(
-                id=f"{turns.episode_id}-{turn}",
+                id=f"{request.id}-{turn}",
                 token_ids=builder.token_ids(),
                 max_tokens=max_tokens,
                 temperature=self.settings.temperature,
@@ -200,10 +158,10 @@ class EpisodeRunner:
                 if seed is None
                 else sampling_seed(seed, builder.task.id, builder.episode_index, turn),
                 stop_token_ids=self.renderer.stop_token_ids,
-                session=(turns.guide.session if turns.guide is not None else "") or turns.episode_id,
-                min_version=turns.min_version,
+                session=(request.prefix.session if request.prefix is not None else "") or request.id,
+                min_version=request.min_version,
                 agent=talks.agent,
-                order=turns.order,
+                order=request.order,
             )
         )
         builder.engine_s += time.monotonic() - start

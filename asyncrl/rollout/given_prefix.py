@@ -1,7 +1,7 @@
-"""Episodes that begin with turns somebody else took: branches of a sibling, and hints.
+"""Episodes whose first turns are given: branches of a sibling, and hints.
 
-The given turns are played in the environment like sampled ones, and are context to the policy: no token of them is
-trained again. Each token of a tree of branches is therefore trained once, in the trajectory that sampled it.
+The given turns are played in the environment like sampled ones and are context to the policy: their tokens are not
+trained. Each token of a tree of branches is therefore trained once, in the trajectory that sampled it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from asyncrl.types import Message, Status, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
-class Guide:
+class GivenPrefix:
     """The first turns of an episode."""
 
     turns: tuple[np.ndarray, ...]
@@ -56,15 +56,15 @@ def choose_forks(trajectories: Sequence[Trajectory], count: int) -> list[Fork]:
     return [Fork(place, number) for _, place, number in sorted(candidates)[:count]]
 
 
-def branch(parent: Trajectory, fork: Fork, session: str) -> Guide:
-    """Return the guide of an episode that repeats `parent` up to the fork. `session` is the parent's."""
+def branch(parent: Trajectory, fork: Fork, session: str) -> GivenPrefix:
+    """Return the prefix of an episode that repeats `parent` up to the fork. `session` is the parent's."""
     turns = tuple(parent.token_ids[turn.start : turn.end] for turn in parent.turns[: fork.turn])
     info = {"branch_of": parent.episode_index, "branch_turn": fork.turn}
-    return Guide(turns, info, session)
+    return GivenPrefix(turns, info, session)
 
 
-def hint(task: Task, most: int, encode: Callable[[Message], np.ndarray]) -> Guide | None:
-    """Return the guide of an episode that is shown the first turns of `task.data["hint"]`, at most `most`.
+def hint(task: Task, most: int, encode: Callable[[Message], np.ndarray]) -> GivenPrefix | None:
+    """Return the first turns of `task.data["hint"]`, at most `most`, as a prefix.
 
     The hint is a list of what an expert would write, turn by turn: text, or messages with tool calls. `encode` gives
     the ids of an assistant message. None for a task without a hint. Raises `EnvironmentFailure` for a hint that
@@ -78,6 +78,6 @@ def hint(task: Task, most: int, encode: Callable[[Message], np.ndarray]) -> Guid
         for turn in turns[:most]
     ]
     try:
-        return Guide(tuple(encode(message) for message in messages), {"hint_turns": len(messages)})
+        return GivenPrefix(tuple(encode(message) for message in messages), {"hint_turns": len(messages)})
     except (ConfigError, InputError) as error:
         raise EnvironmentFailure(f"task {task.id}: the hint cannot be written: {error}") from error

@@ -3,110 +3,118 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol
 
-from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.errors import EpisodeError
-from asyncrl.rollout.episode import EpisodeRunner
-from asyncrl.rollout.given_prefix import Guide, branch, choose_forks, hint
-from asyncrl.types import GREEDY_REWARD, FailureClass, Group, Lease, Status, Trajectory
+from asyncrl.rollout.given_prefix import GivenPrefix, branch, choose_forks
+from asyncrl.rollout.player import (
+    EpisodePlayer,
+    EpisodeRequest,
+    attempt_id,
+    failed_episode,
+    play_with_retries,
+)
+from asyncrl.types import GREEDY_REWARD, Group, Lease, Status, Task, Trajectory
 
-MAX_ATTEMPTS = {FailureClass.INFRASTRUCTURE: 3, FailureClass.ENVIRONMENT: 2}
-"""Plays of an episode that fails in this way, each in a fresh session; what is not listed is played once."""
-RETRY_PAUSE_S = 0.5
 
-
-@runtime_checkable
 class GroupRunner(Protocol):
-    """Plays groups in a way of its own, as agents do behind a gateway."""
+    """Plays leased groups, several at once."""
 
-    async def run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group: ...
+    async def run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
+        """Play the leased group and return it; failed episodes are part of it."""
+        ...
 
 
-async def run_group(
-    runner: EpisodeRunner | GroupRunner, lease: Lease, worker: str, episode_timeout_s: float
-) -> Group:
-    """Run the leased group.
+def no_hint(task: Task) -> GivenPrefix | None:
+    """Give no hint."""
+    return None
 
-    An episode that the environment or infrastructure fails is played again from its start, elsewhere where there is
-    an elsewhere, and in the end recorded as failed. `info["attempts"]` counts the plays of one that took several.
+
+class EpisodeGroupRunner:
+    """A `GroupRunner` that plays the episodes of a group with one player.
+
+    branches: episodes of a group that branch off a sibling where the policy was least certain.
+    hinted: episodes of a group that start with the prefix that `hint` returns for the task.
+    baseline: plays one more, greedy episode of each group, whose reward is the others' baseline (ReMax).
     """
-    if isinstance(runner, GroupRunner):
-        return await runner.run_group(lease, worker, episode_timeout_s)
-    settings = runner.settings
-    branches = min(settings.branches, lease.group_size - 1)
-    whole = range(lease.group_size - branches)
-    try:
-        shown = _hint(runner, lease) if settings.hinted else None
-    except EpisodeError as error:
-        failed = [_failed(lease, index, error.failure, str(error)) for index in range(lease.group_size)]
-        return Group(lease.id, lease.task, lease.version, tuple(failed), worker)
-    guides = [shown if index < settings.hinted else None for index in whole]
-    episodes = [
-        _run_episode(runner, lease, index, _name(worker, lease, index), episode_timeout_s, guides[index])
-        for index in whole
-    ]
-    if runner.baseline is not None:
-        name = f"{worker}-{lease.id}-greedy"
-        episodes.append(_run_episode(runner.baseline, lease, lease.group_size, name, episode_timeout_s))
-    played = await _all(episodes)
-    greedy = played.pop()[0] if runner.baseline is not None else None
-    if branches:
-        played += await _branches(runner, lease, worker, episode_timeout_s, played)
-    branching = any(len(episode) > 1 for episode in played)
-    trajectories = number_branches(played) if branching else [episode[0] for episode in played]
-    if greedy is not None:
-        trajectories = _note_greedy(trajectories, greedy)
-    return Group(
-        id=lease.id,
-        task=lease.task,
-        version=lease.version,
-        trajectories=tuple(trajectories),
-        worker=worker,
-    )
+
+    def __init__(
+        self,
+        player: EpisodePlayer,
+        branches: int = 0,
+        hinted: int = 0,
+        hint: Callable[[Task], GivenPrefix | None] = no_hint,
+        baseline: EpisodePlayer | None = None,
+    ) -> None:
+        self.player = player
+        self.branches = branches
+        self.hinted = hinted
+        self.hint = hint
+        self.baseline = baseline
+
+    async def run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
+        """See `GroupRunner` and, for attempts at an episode, `play_with_retries`."""
+        size, branches = lease.group_size, min(self.branches, lease.group_size - 1)
+        try:
+            hint = self.hint(lease.task) if self.hinted else None
+        except EpisodeError as error:
+            failed = [failed_episode(lease.task, i, error.failure, str(error)) for i in range(size)]
+            return Group(lease.id, lease.task, lease.version, tuple(failed), worker)
+
+        def request(index: int, prefix: GivenPrefix | None) -> EpisodeRequest:
+            return EpisodeRequest(
+                task=lease.task,
+                index=index,
+                id=_episode_id(worker, lease, index),
+                min_version=lease.version,
+                order=lease.order,
+                prefix=prefix,
+                timeout_s=episode_timeout_s,
+            )
+
+        whole = range(size - branches)
+        episodes = [(self.player, request(i, hint if i < self.hinted else None)) for i in whole]
+        if self.baseline is not None:
+            greedy_request = replace(request(size, None), id=f"{worker}-{lease.id}-greedy")
+            episodes.append((self.baseline, greedy_request))
+        played = await _play_all(episodes)
+        greedy = played.pop()[0] if self.baseline is not None else None
+        if branches:
+            prefixes = _branch_prefixes(played, lease, worker, branches)
+            requests = [request(i, prefix) for i, prefix in enumerate(prefixes, len(whole))]
+            played += await _play_all([(self.player, one) for one in requests])
+        several = any(len(episode) > 1 for episode in played)
+        trajectories = number_branches(played) if several else [episode[0] for episode in played]
+        if greedy is not None:
+            trajectories = _note_greedy(trajectories, greedy)
+        return Group(lease.id, lease.task, lease.version, tuple(trajectories), worker)
 
 
-async def _branches(
-    runner: EpisodeRunner,
-    lease: Lease,
-    worker: str,
-    episode_timeout_s: float,
-    played: Sequence[Sequence[Trajectory]],
-) -> list[tuple[Trajectory, ...]]:
-    """Play the group's remaining episodes as branches of those played; as whole ones where there are too few forks."""
-    missing = range(len(played), lease.group_size)
-    parents = [episode[0] for episode in played if len(episode) == 1]
-    guides: list[Guide | None] = []
-    for fork in choose_forks(parents, len(missing)):
-        parent = parents[fork.parent]
-        session = f"{_name(worker, lease, parent.episode_index)}-{parent.info.get('attempts', 1)}"
-        guides.append(branch(parent, fork, session))
-    guides += [None] * (len(missing) - len(guides))
-    return await _all(
-        [
-            _run_episode(runner, lease, index, _name(worker, lease, index), episode_timeout_s, guide)
-            for index, guide in zip(missing, guides, strict=True)
-        ]
-    )
-
-
-async def _all(
-    episodes: Sequence[Coroutine[Any, Any, tuple[Trajectory, ...]]],
+async def _play_all(
+    episodes: Sequence[tuple[EpisodePlayer, EpisodeRequest]],
 ) -> list[tuple[Trajectory, ...]]:
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(episode) for episode in episodes]
+        tasks = [group.create_task(play_with_retries(player, request)) for player, request in episodes]
     return [task.result() for task in tasks]
 
 
-def _hint(runner: EpisodeRunner, lease: Lease) -> Guide | None:
-    return hint(lease.task, runner.settings.hint_turns, runner.renderer.assistant)
+def _branch_prefixes(
+    played: Sequence[Sequence[Trajectory]], lease: Lease, worker: str, count: int
+) -> list[GivenPrefix | None]:
+    """Return the prefix of each branch of the episodes played; None, a whole episode, where forks are too few."""
+    parents = [episode[0] for episode in played if len(episode) == 1]
+    prefixes: list[GivenPrefix | None] = []
+    for fork in choose_forks(parents, count):
+        parent = parents[fork.parent]
+        attempts = parent.info.get("attempts", 1)
+        session = attempt_id(_episode_id(worker, lease, parent.episode_index), attempts)
+        prefixes.append(branch(parent, fork, session))
+    return prefixes + [None] * (count - len(prefixes))
 
 
-def _name(worker: str, lease: Lease, index: int) -> str:
+def _episode_id(worker: str, lease: Lease, index: int) -> str:
     return f"{worker}-{lease.id}-{index}"
 
 
@@ -139,49 +147,3 @@ def _note_greedy(trajectories: list[Trajectory], greedy: Trajectory) -> list[Tra
             for t in trajectories
         ]
     return [replace(t, info={**t.info, GREEDY_REWARD: greedy.reward}) for t in trajectories]
-
-
-async def _run_episode(
-    runner: EpisodeRunner,
-    lease: Lease,
-    index: int,
-    episode_id: str,
-    timeout_s: float,
-    guide: Guide | None = None,
-) -> tuple[Trajectory, ...]:
-    played: tuple[Trajectory, ...]
-    for attempt in itertools.count(1):
-        try:
-            # Its time begins with its session: until then it may wait for a place, which has a deadline of its own.
-            async with asyncio.timeout(None) as clock:
-                played = await runner.play(
-                    lease.task,
-                    index,
-                    f"{episode_id}-{attempt}",
-                    lease.version,
-                    guide,
-                    lease.order,
-                    partial(_start, clock, timeout_s),
-                )
-        except TimeoutError:
-            played = (_timed_out(lease, index, timeout_s),)
-        failure = played[0].failure
-        if failure is None or attempt >= MAX_ATTEMPTS.get(failure, 1):
-            break
-        await asyncio.sleep(RETRY_PAUSE_S * attempt)
-    if attempt == 1:
-        return played
-    return tuple(replace(t, info={**t.info, "attempts": attempt}) for t in played)
-
-
-def _start(clock: asyncio.Timeout, timeout_s: float) -> None:
-    clock.reschedule(asyncio.get_running_loop().time() + timeout_s)
-
-
-def _timed_out(lease: Lease, index: int, timeout_s: float) -> Trajectory:
-    error = f"episode did not end within rollout.episode_timeout_s={timeout_s:g}"
-    return _failed(lease, index, FailureClass.INFRASTRUCTURE, error)
-
-
-def _failed(lease: Lease, index: int, failure: FailureClass, error: str) -> Trajectory:
-    return TrajectoryBuilder(lease.task, index).finish(Status.FAILED, failure, error)

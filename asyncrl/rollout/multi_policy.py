@@ -1,8 +1,9 @@
-"""Episodes of several policies: each plays its agents, and is handed its own trajectories.
+"""Episodes of several policies: each plays its own agents and gets its own trajectories.
 
-Every further policy has a buffer of its own, whose leases are slots: a group that is about to be played takes one from
-each, and puts what that policy sampled under it. So each policy's staleness limit, deadlines and exactly-once
-accounting hold for itself, and one whose trainer falls behind holds the others back instead of growing stale.
+Every further policy has a buffer of its own, whose leases are slots: before a group is played it takes a slot from each
+of them, and afterwards it puts what that policy sampled under its slot. The staleness limit, the deadlines and the
+exactly-once accounting thus hold for each policy separately, and a policy whose trainer falls behind slows the others
+down instead of growing stale.
 
     main buffer --lease--> group --slot of each further policy--> G episodes --+--> main buffer
                                                                               +--> each further policy's buffer
@@ -12,9 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -24,8 +24,7 @@ import numpy as np
 from asyncrl.chat.conversation import agent_of
 from asyncrl.errors import AsyncRLError
 from asyncrl.generation import Generated, GenerateRequest, Generator
-from asyncrl.rollout.episode import EpisodeRunner
-from asyncrl.rollout.group import number_branches, run_group
+from asyncrl.rollout.group import GroupRunner, number_branches
 from asyncrl.types import Group, Lease, Status, Trajectory
 
 log = logging.getLogger("asyncrl.rollout")
@@ -46,8 +45,8 @@ class SlotSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Player:
-    """A further policy: who it is, where it samples, and where its trajectories go (None: nowhere)."""
+class FurtherPolicy:
+    """A policy beside the main one: its agents, where it samples, and where its trajectories go (None: nowhere)."""
 
     name: str
     agents: frozenset[str]
@@ -55,61 +54,73 @@ class Player:
     buffer: SlotSource | None = None
 
 
-class CastGenerator:
-    """Sends each turn to the policy that plays its agent, under that policy's slot."""
+class MultiPolicyGenerator:
+    """Sends each turn to the policy that plays its agent, under the slot of that policy if it has one."""
 
     def __init__(
-        self, main: Generator, players: Sequence[Player], slots: Mapping[str, Lease | None] | None = None
+        self,
+        main: Generator,
+        policies: Sequence[FurtherPolicy],
+        slots: Mapping[str, Lease | None] | None = None,
     ) -> None:
         self.main = main
         self.slots = slots or {}
-        self._by_agent = {agent: player for player in players for agent in player.agents}
+        self._by_agent = {agent: policy for policy in policies for agent in policy.agents}
 
     async def generate(self, request: GenerateRequest) -> Generated:
         """See `Generator`."""
-        player = self._by_agent.get(agent_of(request.agent))
-        if player is None:
+        policy = self._by_agent.get(agent_of(request.agent))
+        if policy is None:
             return await self.main.generate(request)
-        slot = self.slots.get(player.name)
-        least, order = (slot.version, slot.order) if slot is not None else (0, 0)
-        return await player.generator.generate(replace(request, min_version=least, order=order))
+        slot = self.slots.get(policy.name)
+        min_version, order = (slot.version, slot.order) if slot is not None else (0, 0)
+        return await policy.generator.generate(replace(request, min_version=min_version, order=order))
 
 
-class CastRunner:
+class MultiPolicyRunner:
     """A `GroupRunner` that plays groups with several policies.
 
-    Returns the main policy's group; those of the others are put before. The trajectories of a policy that takes no
-    more, because its training has ended, are left out. Raises `QuarantineError` when a policy's buffer refuses the
-    worker.
+    make_runner: returns a runner of groups that samples from the given generator.
+    main: where the main policy samples.
+
+    Returns the main policy's group; those of the others are put first. A policy whose training has ended still samples,
+    and its trajectories are left out. Raises `QuarantineError` when a policy's buffer refuses the worker.
     """
 
-    def __init__(self, runner: EpisodeRunner, players: Sequence[Player], renew_every_s: float) -> None:
-        self.runner = runner
-        self.players = players
+    def __init__(
+        self,
+        make_runner: Callable[[Generator], GroupRunner],
+        main: Generator,
+        policies: Sequence[FurtherPolicy],
+        renew_every_s: float,
+    ) -> None:
+        self.make_runner = make_runner
+        self.main = main
+        self.policies = policies
         self.renew_every_s = renew_every_s
 
     async def run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
-        """See `rollout.group.run_group`."""
+        """See `GroupRunner`."""
         async with contextlib.AsyncExitStack() as stack:
             slots: dict[str, Lease | None] = {}
-            for player in self.players:
-                slots[player.name] = await stack.enter_async_context(self._slot(player, worker))
-            generator = CastGenerator(self.runner.generator, self.players, slots)
-            group = await run_group(with_generator(self.runner, generator), lease, worker, episode_timeout_s)
-            for player in self.players:
-                slot = slots[player.name]
+            for policy in self.policies:
+                slots[policy.name] = await stack.enter_async_context(self._slot(policy, worker))
+            runner = self.make_runner(MultiPolicyGenerator(self.main, self.policies, slots))
+            group = await runner.run_group(lease, worker, episode_timeout_s)
+            for policy in self.policies:
+                slot = slots[policy.name]
                 if slot is not None:
-                    await self._put(player, part_of(group, player.agents, slot, worker))
-        return without(group, frozenset[str]().union(*(player.agents for player in self.players)))
+                    await self._put(policy, part_of(group, policy.agents, slot, worker))
+        return without(group, frozenset[str]().union(*(policy.agents for policy in self.policies)))
 
     @asynccontextmanager
-    async def _slot(self, player: Player, worker: str) -> AsyncIterator[Lease | None]:
+    async def _slot(self, policy: FurtherPolicy, worker: str) -> AsyncIterator[Lease | None]:
         """Hold a slot of a policy; None when its plan is closed. What is not put is given back."""
-        slot = await self._lease(player, worker)
-        if player.buffer is None or slot is None:
+        slot = await self._lease(policy, worker)
+        if policy.buffer is None or slot is None:
             yield None
             return
-        keeper = asyncio.ensure_future(self._keep(player, slot))
+        keeper = asyncio.ensure_future(self._keep(policy, slot))
         try:
             yield slot
         finally:
@@ -118,40 +129,33 @@ class CastRunner:
             # After a put this changes nothing.
             with contextlib.suppress(AsyncRLError, TimeoutError, OSError):
                 async with asyncio.timeout(POLL_S):
-                    await player.buffer.release(slot.id)
+                    await policy.buffer.release(slot.id)
 
-    async def _lease(self, player: Player, worker: str) -> Lease | None:
-        if player.buffer is None:
+    async def _lease(self, policy: FurtherPolicy, worker: str) -> Lease | None:
+        if policy.buffer is None:
             return None
         while True:
-            slot = await player.buffer.lease(worker, POLL_S)
-            if slot is not None or (await player.buffer.status())["plan_closed"]:
+            slot = await policy.buffer.lease(worker, POLL_S)
+            if slot is not None or (await policy.buffer.status())["plan_closed"]:
                 return slot
 
-    async def _keep(self, player: Player, slot: Lease) -> None:
-        """Renew until cancelled. One that is lost is lost when it is put: the episodes of the others go on."""
-        assert player.buffer is not None
+    async def _keep(self, policy: FurtherPolicy, slot: Lease) -> None:
+        """Renew until cancelled. A lost slot is noticed at the put: the episodes still count for the other policies."""
+        assert policy.buffer is not None
         while True:
             await asyncio.sleep(self.renew_every_s)
             try:
-                await player.buffer.renew(slot.id)
+                await policy.buffer.renew(slot.id)
             except (AsyncRLError, TimeoutError, OSError) as error:
-                log.warning("slot %s of policy %s not renewed: %s", slot.id, player.name, error)
+                log.warning("slot %s of policy %s not renewed: %s", slot.id, policy.name, error)
 
-    async def _put(self, player: Player, group: Group) -> None:
-        assert player.buffer is not None
+    async def _put(self, policy: FurtherPolicy, group: Group) -> None:
+        assert policy.buffer is not None
         try:
-            await player.buffer.put(group)
+            await policy.buffer.put(group)
         except (AsyncRLError, TimeoutError, OSError) as error:
-            # Its slot runs out and is free again; the main policy's group is not to be lost with it.
-            log.error("group %s of policy %s refused: %s", group.id, player.name, error)
-
-
-def with_generator(runner: EpisodeRunner, generator: Generator) -> EpisodeRunner:
-    """Return a runner like `runner` that samples elsewhere."""
-    other = copy.copy(runner)
-    other.generator = generator
-    return other
+            # Its slot expires and is free again. The main policy's group must not be lost with it.
+            log.error("group %s of policy %s refused: %s", group.id, policy.name, error)
 
 
 def part_of(group: Group, agents: frozenset[str], slot: Lease, worker: str) -> Group:

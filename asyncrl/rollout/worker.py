@@ -26,8 +26,7 @@ from asyncrl.errors import (
     StaleError,
     UnavailableError,
 )
-from asyncrl.rollout.episode import EpisodeRunner
-from asyncrl.rollout.group import GroupRunner, run_group
+from asyncrl.rollout.group import GroupRunner
 from asyncrl.types import FailureClass, Group, Lease
 
 log = logging.getLogger("asyncrl.rollout")
@@ -87,7 +86,7 @@ class RolloutLoop:
         self,
         name: str,
         buffer: LeaseSource,
-        runner: EpisodeRunner | GroupRunner,
+        runner: GroupRunner,
         groups_in_flight: int,
         lease_s: float,
         episode_timeout_s: float,
@@ -164,7 +163,7 @@ class RolloutLoop:
 
     async def _work(self, lease: Lease) -> None:
         self.running[lease.id] = lease
-        work = asyncio.ensure_future(run_group(self.runner, lease, self.name, self.episode_timeout_s))
+        work = asyncio.ensure_future(self.runner.run_group(lease, self.name, self.episode_timeout_s))
         keeper = asyncio.ensure_future(self._keep(lease))
         try:
             await asyncio.wait({work, keeper}, return_when=asyncio.FIRST_COMPLETED)

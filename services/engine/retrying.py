@@ -15,7 +15,7 @@ FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 5.0
 
 
-class PatientGenerator:
+class RetryingGenerator:
     """Repeats a turn that no engine could sample, for `wait_s` at most: a turn has no effect until it is used."""
 
     def __init__(self, generator: Generator, wait_s: float) -> None:

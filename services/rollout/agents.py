@@ -1,4 +1,4 @@
-"""Agents inside a rollout worker: a gateway of their own on loopback, and the runner that plays groups with them."""
+"""Agents inside a rollout worker: a gateway of their own on loopback, and the player that runs them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.config import Config
 from asyncrl.env.config_check import check_settings
 from asyncrl.env.protocol import Action
-from asyncrl.gateway.agent_runner import MAX_RUNNING, AgentRunner, AgentSettings, EpisodeHost, LocalHost
+from asyncrl.gateway.agent_player import MAX_RUNNING, AgentPlayer, AgentSettings, EpisodeHost, LocalHost
 from asyncrl.gateway.agents import load_agent
 from asyncrl.gateway.api import AgentApi
 from asyncrl.gateway.open_episodes import Episodes
@@ -56,8 +56,8 @@ class Agents:
         url = config.env.config.get("gateway")
         self.host: EpisodeHost = GatewayClient(url, token) if url else self.local
 
-    def runner(self, temperature: float, seed: int | None) -> AgentRunner:
-        """Return a runner with the recipe's limits; `rollout.max_turns` bounds an episode's calls."""
+    def player(self, temperature: float, seed: int | None) -> AgentPlayer:
+        """Return a player with the recipe's limits; `rollout.max_turns` bounds an episode's calls."""
         rollout = self.config.rollout
         settings = AgentSettings(
             temperature,
@@ -67,7 +67,7 @@ class Agents:
             rollout.max_turns,
             int(self.config.env.config.get("max_running") or MAX_RUNNING),
         )
-        return AgentRunner(self.host, self.agent, settings)
+        return AgentPlayer(self.host, self.agent, settings)
 
     async def start(self) -> None:
         """Serve the gateway, unless the recipe names another."""

@@ -14,12 +14,12 @@ OPTIONS = (*CONFIGURED, "--join", "--model", "--engines", "--env", "--buffer", "
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
     from asyncrl.services.joining import read_policy
-    from asyncrl.services.rollout.service import PlayerAddresses, serve_rollout
+    from asyncrl.services.rollout.service import PolicyAddresses, serve_rollout
 
-    players = {}
+    policies = {}
     for policy in args.policy:
         name, buffer, engines = read_policy(policy)
-        players[name] = PlayerAddresses(engines, buffer)
+        policies[name] = PolicyAddresses(engines, buffer)
     serve_rollout(
         config,
         need(args.model, "--model", "rollout"),
@@ -27,7 +27,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         need(args.env, "--env", "rollout"),
         buffer=args.buffer,
         name=args.name,
-        players=players,
+        policies=policies,
         **address._asdict(),
     )
     return 0

@@ -15,6 +15,7 @@ import socket
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +30,19 @@ from asyncrl.config import Config
 from asyncrl.credentials import Access, Credentials, own_credentials
 from asyncrl.data.codec import encode_group, pack, task_from_map, unpack
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
-from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
-from asyncrl.rollout.group import GroupRunner, run_group
+from asyncrl.generation import Generator
+from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
+from asyncrl.rollout.given_prefix import hint
+from asyncrl.rollout.group import EpisodeGroupRunner, GroupRunner
 from asyncrl.rollout.judge import Judging
-from asyncrl.rollout.multi_policy import CastGenerator, CastRunner, Player, with_generator
+from asyncrl.rollout.multi_policy import FurtherPolicy, MultiPolicyGenerator, MultiPolicyRunner
+from asyncrl.rollout.player import EpisodePlayer
 from asyncrl.rollout.worker import RolloutLoop
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.services.buffer.job_members import members
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.concurrency import Concurrency
-from asyncrl.services.engine.retrying import PatientGenerator
+from asyncrl.services.engine.retrying import RetryingGenerator
 from asyncrl.services.engine.router import EngineRouter
 from asyncrl.services.env.client import OPEN_TIMEOUT_S, EnvClient
 from asyncrl.services.http.app import Background, create_app, serve
@@ -66,7 +70,7 @@ _COUNTERS = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class PlayerAddresses:
+class PolicyAddresses:
     """Where a further policy's buffer and engines are; no buffer where nothing is trained."""
 
     engines: Sequence[str]
@@ -74,7 +78,7 @@ class PlayerAddresses:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _OfPlayer:
+class _PolicyClients:
     router: EngineRouter
     buffer: BufferClient | None
 
@@ -91,7 +95,7 @@ class RolloutService:
         buffer: str,
         credentials: Credentials,
         name: str,
-        players: Mapping[str, PlayerAddresses] | None = None,
+        policies: Mapping[str, PolicyAddresses] | None = None,
     ) -> None:
         self.config = config
         # A worker's credentials are good for one name only.
@@ -100,7 +104,7 @@ class RolloutService:
         self._joined: dict[str, dict[str, set[str]]] = {}
         """Members of each policy's job that are in use, by role."""
         self.router = EngineRouter([self._client(url) for url in engines])
-        self.engines = PatientGenerator(self.router, config.outage_timeout_s)
+        self.engines = RetryingGenerator(self.router, config.outage_timeout_s)
         # Whoever holds a place ends by one of these, so that one must come free in both together.
         place_timeout_s = config.rollout.episode_timeout_s + config.rollout.lease_s + OPEN_TIMEOUT_S
         self.envs = EnvClient(
@@ -112,7 +116,7 @@ class RolloutService:
         self.renderer = load_renderer(model)
         self.parse = load_parser(config.model.tool_format)
         self.buffer = BufferClient(buffer, credentials.bearer("buffer")) if buffer else None
-        self.players = self._players(players or {})
+        self.policies = self._policies(policies or {})
         self.judge = JudgeClient(config.judge, os.environ.get(JUDGE_KEY, "")) if config.judge.url else None
         self.judging = Judging(self.judge, config.judge.mode, config.judge.weight) if self.judge else None
         self.agents: Agents | None = None
@@ -141,79 +145,81 @@ class RolloutService:
             url, self._credentials.bearer("engine"), batch_delay_s=self.config.rollout.batch_delay_s
         )
 
-    def _players(self, addresses: Mapping[str, PlayerAddresses]) -> dict[str, _OfPlayer]:
+    def _policies(self, addresses: Mapping[str, PolicyAddresses]) -> dict[str, _PolicyClients]:
         """Return the further policies. Raises `ConfigError` unless the recipe's are all there."""
         if set(addresses) != set(self.config.policies):
             raise ConfigError(
                 f"the recipe's policies are {sorted(self.config.policies)}, given were {sorted(addresses)}"
             )
         return {
-            name: _OfPlayer(
+            name: _PolicyClients(
                 EngineRouter([self._client(url) for url in where.engines]),
                 BufferClient(where.buffer, self._credentials.bearer("buffer")) if where.buffer else None,
             )
             for name, where in addresses.items()
         }
 
-    def cast(self) -> list[Player]:
+    def _further_policies(self) -> list[FurtherPolicy]:
         """Return the further policies as episodes see them."""
         wait_s = self.config.outage_timeout_s
         return [
-            Player(
+            FurtherPolicy(
                 name,
                 frozenset(self.config.policies[name].agents),
-                PatientGenerator(player.router, wait_s),
-                player.buffer,
+                RetryingGenerator(policy.router, wait_s),
+                policy.buffer,
             )
-            for name, player in self.players.items()
+            for name, policy in self.policies.items()
         ]
 
-    def runner(
-        self,
-        temperature: float,
-        seed: int | None,
-        env_config: dict[str, Any] | None = None,
-        training: bool = False,
-    ) -> EpisodeRunner | GroupRunner:
-        """Return a runner with the recipe's limits; branches and hints only where it plays for training."""
+    def _player(self, generator: Generator, temperature: float, seed: int | None) -> EpisodePlayer:
+        """Return a player with the recipe's limits that samples from `generator`; agents sample from their gateway."""
         if self.agents is not None:
-            return self.agents.runner(temperature, seed)
+            return self.agents.player(temperature, seed)
         rollout = self.config.rollout
         settings = EpisodeSettings(
             limits=Limits(rollout.max_turns, rollout.max_tokens_per_turn, self.config.max_tokens),
             temperature=temperature,
             seed=seed,
             step_timeout_s=self.config.env.step_timeout_s,
-            env_config=self.config.env.config if env_config is None else env_config,
+            env_config=self.config.env.config,
             check_history=True,
-            branches=rollout.branches if training else 0,
-            hinted=rollout.hinted if training else 0,
         )
-        return EpisodeRunner(
-            self.engines, self.envs, self.renderer, self.parse, settings, judging=self.judging
-        )
+        return ChatPlayer(generator, self.envs, self.renderer, self.parse, settings, self.judging)
 
-    def _training_runner(self, seed: int | None) -> EpisodeRunner | GroupRunner:
-        runner = self.runner(self.config.rollout.temperature, seed, training=True)
-        if "greedy" in needed(resolve_settings(self.config.algo)):
-            baseline = self.runner(0.0, None)
-            if not isinstance(runner, EpisodeRunner) or not isinstance(baseline, EpisodeRunner):
-                raise ConfigError("algo: an objective with a greedy baseline cannot be trained with an agent")
-            runner.baseline = baseline
-        if self.players:
-            if not isinstance(runner, EpisodeRunner) or runner.baseline is not None:
-                raise ConfigError("policies: must be left out where the objective has a greedy baseline")
-            return CastRunner(runner, self.cast(), self.config.rollout.lease_s / 3)
-        return runner
+    def _training_runner(self, seed: int | None) -> GroupRunner:
+        """Return the runner of leased groups, with the recipe's branches, hints, greedy baseline and policies."""
+        rollout, agent = self.config.rollout, self.agents is not None
+        greedy = "greedy" in needed(resolve_settings(self.config.algo))
+        if agent and greedy:
+            raise ConfigError("algo: an objective with a greedy baseline cannot be trained with an agent")
+        if self.policies and greedy:
+            raise ConfigError("policies: must be left out where the objective has a greedy baseline")
+        if self.policies and agent:
+            raise ConfigError("policies: must be left out where an agent plays the episodes")
+
+        def make_runner(generator: Generator) -> EpisodeGroupRunner:
+            return EpisodeGroupRunner(
+                self._player(generator, rollout.temperature, seed),
+                branches=0 if agent else rollout.branches,
+                hinted=0 if agent else rollout.hinted,
+                hint=partial(hint, most=rollout.hint_turns, encode=self.renderer.assistant),
+                baseline=self._player(generator, 0.0, None) if greedy else None,
+            )
+
+        if not self.policies:
+            return make_runner(self.engines)
+        renew_every_s = rollout.lease_s / 3
+        return MultiPolicyRunner(make_runner, self.engines, self._further_policies(), renew_every_s)
 
     async def follow_members(self) -> None:
         """Use engines and environments that join the job, and let those go that leave it. For ever."""
         assert self.buffer is not None
         while True:
             await self._follow("", self.buffer, self.router)
-            for name, player in self.players.items():
-                if player.buffer is not None:
-                    await self._follow(name, player.buffer, player.router)
+            for name, policy in self.policies.items():
+                if policy.buffer is not None:
+                    await self._follow(name, policy.buffer, policy.router)
             await asyncio.sleep(MEMBERS_EVERY_S)
 
     async def _follow(self, name: str, buffer: BufferClient, router: EngineRouter) -> None:
@@ -239,9 +245,8 @@ class RolloutService:
         self, tasks: Sequence[Task], samples: int, temperature: float, seed: int | None
     ) -> list[bytes]:
         """Run `samples` episodes of each task at once; return encoded groups in task order."""
-        runner = self.runner(temperature, seed)
-        if self.players and isinstance(runner, EpisodeRunner):
-            runner = with_generator(runner, CastGenerator(self.engines, self.cast()))
+        generator = MultiPolicyGenerator(self.engines, self._further_policies())
+        runner = EpisodeGroupRunner(self._player(generator, temperature, seed))
         limit = asyncio.Semaphore(
             max(1, self.config.engine.max_num_seqs * len(self.router.engines) // samples)
         )
@@ -250,7 +255,7 @@ class RolloutService:
             lease = Lease(uuid.uuid4().hex, task, 0, 0, samples, 1, 0.0)
             async with limit:
                 return encode_group(
-                    await run_group(runner, lease, self.name, self.config.rollout.episode_timeout_s)
+                    await runner.run_group(lease, self.name, self.config.rollout.episode_timeout_s)
                 )
 
         return await together(one(task) for task in tasks)
@@ -263,10 +268,10 @@ class RolloutService:
         if self.agents is not None:
             await self.agents.close()
         await to_their_ends([self.router.close(), self.envs.close()])
-        for player in self.players.values():
-            await player.router.close()
-            if player.buffer is not None:
-                await player.buffer.close()
+        for policy in self.policies.values():
+            await policy.router.close()
+            if policy.buffer is not None:
+                await policy.buffer.close()
         if self.judge is not None:
             await self.judge.close()
         if self.buffer is not None:
@@ -275,9 +280,9 @@ class RolloutService:
     async def run(self) -> None:
         """Lease and play until drained."""
         assert self.loop is not None
-        for player in self.players.values():
-            if player.buffer is not None:
-                await player.buffer.reclaim(self.name)
+        for policy in self.policies.values():
+            if policy.buffer is not None:
+                await policy.buffer.reclaim(self.name)
         await self.loop.run()
 
     def status(self) -> dict[str, Any]:
@@ -395,12 +400,12 @@ def serve_rollout(
     credentials: Credentials | None = None,
     ready_file: str | Path | None = None,
     name: str = "",
-    players: Mapping[str, PlayerAddresses] | None = None,
+    policies: Mapping[str, PolicyAddresses] | None = None,
 ) -> None:
     """Run a rollout worker until it is told to stop."""
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     credentials = credentials or own_credentials()
-    service = RolloutService(config, model, engines, envs, buffer, credentials, name, players)
+    service = RolloutService(config, model, engines, envs, buffer, credentials, name, policies)
     serve(
         create_rollout_app(service, credentials.access("rollout")),
         host=host,

@@ -9,8 +9,9 @@ from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.env.protocol import MAIN_AGENT, Env, Step
 from asyncrl.generation import Generated
-from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
-from asyncrl.rollout.group import run_group
+from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
+from asyncrl.rollout.group import EpisodeGroupRunner
+from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import FailureClass, Lease, Status, Task
 
@@ -87,13 +88,13 @@ class Words:
         )
 
 
-def make_runner(renderer, **options):
+def make_player(renderer, judging=None, **options):
     settings = EpisodeSettings(Limits(0, 16, 200), check_history=True)
-    return EpisodeRunner(Words(renderer, **options), LocalEnvs(), renderer, parse_hermes, settings)
+    return ChatPlayer(Words(renderer, **options), LocalEnvs(), renderer, parse_hermes, settings, judging)
 
 
-def play(runner, env="Asking"):
-    return asyncio.run(runner.play(Task("t", f"{HERE}:{env}", 0), 3, "e"))
+def play(player, env="Asking"):
+    return asyncio.run(player.play(EpisodeRequest(Task("t", f"{HERE}:{env}", 0), 3, "e")))
 
 
 def text(renderer, trajectory):
@@ -101,7 +102,7 @@ def text(renderer, trajectory):
 
 
 def test_every_agent_has_a_trajectory_of_its_own_tokens(renderer):
-    main, first, second = play(make_runner(renderer))
+    main, first, second = play(make_player(renderer))
     expected = renderer.tokenizer.apply_chat_template(
         [
             user("goal"),
@@ -124,16 +125,16 @@ def test_every_agent_has_a_trajectory_of_its_own_tokens(renderer):
 
 
 def test_each_turn_sends_the_tokens_of_its_own_conversation(renderer):
-    runner = make_runner(renderer)
-    main, first, second = play(runner)
+    player = make_player(renderer)
+    main, first, second = play(player)
     for request, (trajectory, turn) in zip(
-        runner.generator.requests, [(main, 0), (first, 0), (first, 1), (second, 0), (main, 1)], strict=True
+        player.generator.requests, [(main, 0), (first, 0), (first, 1), (second, 0), (main, 1)], strict=True
     ):
         assert request.token_ids.tolist() == trajectory.token_ids[: trajectory.turns[turn].start].tolist()
 
 
 def test_rewards_go_to_the_turns_they_are_for_and_all_share_the_verdict(renderer):
-    main, first, second = play(make_runner(renderer))
+    main, first, second = play(make_player(renderer))
     assert [turn.reward for turn in main.turns] == [0.5, 1.0]
     assert [turn.reward for turn in first.turns] == [0.125, 2.0]
     assert [turn.reward for turn in second.turns] == [4.25]
@@ -142,21 +143,21 @@ def test_rewards_go_to_the_turns_they_are_for_and_all_share_the_verdict(renderer
 
 
 def test_an_episode_cut_in_a_helpers_turn_is_truncated_for_all_who_have_spoken(renderer):
-    found = play(make_runner(renderer, cut=2))
+    found = play(make_player(renderer, cut=2))
     assert [(t.status, t.error, len(t.turns)) for t in found] == [
         (Status.TRUNCATED, "max_tokens_per_turn", 1)
     ] * 2
 
 
 def test_a_reward_for_an_agent_that_has_not_spoken_is_the_environments_failure(renderer):
-    (failed,) = play(make_runner(renderer), "Generous")
+    (failed,) = play(make_player(renderer), "Generous")
     assert failed.failure is FailureClass.ENVIRONMENT
     assert "a reward for agent 'nobody', which has not spoken" in failed.error
 
 
 def test_a_group_numbers_the_trajectories_and_says_which_episode_each_is_of(renderer):
     lease = Lease("g", Task("t", f"{HERE}:Asking", 0), 0, 1, 2, 1, 60.0)
-    group = asyncio.run(run_group(make_runner(renderer), lease, "w", 30.0))
+    group = asyncio.run(EpisodeGroupRunner(make_player(renderer)).run_group(lease, "w", 30.0))
     assert [t.episode_index for t in group.trajectories] == [0, 1, 2, 3, 4, 5]
     assert [t.rollout for t in group.trajectories] == [0, 1, 0, 0, 1, 1]
     assert [t.info.get("agent", "") for t in group.trajectories] == ["", "", *["helper"] * 4]
@@ -171,13 +172,13 @@ def test_a_group_numbers_the_trajectories_and_says_which_episode_each_is_of(rend
 def test_a_reward_that_is_no_sensible_number_is_the_environments_failure(renderer, monkeypatch, value, place):
     given = {place: value if place == "reward" else {MAIN_AGENT: value}}
     monkeypatch.setattr(Generous, "step", lambda self, action: Step(done=True, **given))
-    (failed,) = play(make_runner(renderer), "Generous")
+    (failed,) = play(make_player(renderer), "Generous")
     assert failed.failure is FailureClass.ENVIRONMENT
     assert "test_conversation:Generous'" in failed.error
     assert "much" in failed.error or "must be a number up to ±1e+12" in failed.error
 
 
 def test_a_reward_for_another_agent_leaves_what_is_known_of_its_turn(renderer):
-    main, helper = play(make_runner(renderer), "Judged")
+    main, helper = play(make_player(renderer), "Judged")
     assert [(turn.reward, turn.matches) for turn in main.turns] == [(2.5, True)]
     assert [(turn.reward, turn.matches) for turn in helper.turns] == [(0.0, False)]

@@ -1,6 +1,7 @@
 """What a model family's chat template refuses is an outcome of the episode, and ids are such that all are taken."""
 
 import asyncio
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ from asyncrl.chat.renderer import Limits, TemplateRefused
 from asyncrl.chat.tool_calls import parse_llama, parse_mistral
 from asyncrl.env.protocol import Action, Env, Step, ToolCall
 from asyncrl.generation import Generated
-from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
-from asyncrl.rollout.group import run_group
+from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
+from asyncrl.rollout.given_prefix import hint
+from asyncrl.rollout.group import EpisodeGroupRunner
+from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import FailureClass, Lease, Status, Task
 from tests.chat.templates import LLAMA_31, MISTRAL, THINKING, with_template
@@ -83,8 +86,8 @@ class Answering(Tools):
 
 def play(renderer, parse, env, *texts, **options):
     settings = EpisodeSettings(Limits(0, 64, 2000), check_history=True)
-    runner = EpisodeRunner(Saying(renderer, *texts, **options), LocalEnvs(), renderer, parse, settings)
-    return asyncio.run(runner.run(Task("t", f"{HERE}:{env}", 0), 0, "e"))
+    player = ChatPlayer(Saying(renderer, *texts, **options), LocalEnvs(), renderer, parse, settings)
+    return asyncio.run(player.play(EpisodeRequest(Task("t", f"{HERE}:{env}", 0), 0, "e")))[0]
 
 
 def test_two_calls_in_one_turn_end_the_episode_as_the_agents_failure_where_the_template_takes_one(llama):
@@ -186,11 +189,11 @@ def test_a_hint_under_a_template_that_opens_the_reasoning_ends_it(renderer, cont
 
 
 def test_a_hint_that_cannot_be_written_fails_the_group_with_the_reason(llama):
-    settings = EpisodeSettings(Limits(0, 64, 2000), hinted=1)
-    runner = EpisodeRunner(Saying(llama), LocalEnvs(), llama, parse_llama, settings)
+    player = ChatPlayer(Saying(llama), LocalEnvs(), llama, parse_llama, EpisodeSettings(Limits(0, 64, 2000)))
+    runner = EpisodeGroupRunner(player, hinted=1, hint=partial(hint, most=1, encode=llama.assistant))
     call = {"type": "function", "function": {"name": "look", "arguments": {}}}
-    hint = {"role": "assistant", "content": "", "tool_calls": [call, call]}
-    task = Task("t", f"{HERE}:Tools", 0, data={"hint": [hint]})
-    group = asyncio.run(run_group(runner, Lease("g", task, 0, 1, 2, 1, 60.0), "w", 30.0))
+    refused = {"role": "assistant", "content": "", "tool_calls": [call, call]}
+    task = Task("t", f"{HERE}:Tools", 0, data={"hint": [refused]})
+    group = asyncio.run(runner.run_group(Lease("g", task, 0, 1, 2, 1, 60.0), "w", 30.0))
     assert [t.failure for t in group.trajectories] == [FailureClass.ENVIRONMENT] * 2
     assert "task t: the hint cannot be written: the chat template refuses" in group.trajectories[0].error

@@ -80,8 +80,8 @@ def test_hints_of_a_part_reach_the_rollout(monkeypatch):
     hinted = [Task("a", "gridworld", 1, data={"hint": ["north"]}), Task("b", "gridworld", 2)]
     monkeypatch.setattr(gridworld, "tasks", lambda *args, **config: iter(hinted))
     with_hint, without = Mix.tasks("train", "mix", parts={"gridworld": {}})
-    guide = hint(with_hint, 1, lambda message: np.frombuffer(message["content"].encode(), np.uint8))
-    assert [bytes(turn) for turn in guide.turns] == [b"north"]
+    prefix = hint(with_hint, 1, lambda message: np.frombuffer(message["content"].encode(), np.uint8))
+    assert [bytes(turn) for turn in prefix.turns] == [b"north"]
     assert hint(without, 1, None) is None
     assert Mix(with_hint, parts={"gridworld": {}}).env.task.data == hinted[0].data
 

@@ -13,8 +13,8 @@ from asyncrl.env.check import check_env, to_action
 from asyncrl.env.protocol import MAIN_AGENT, Action, ToolCall
 from asyncrl.envs.team.env import Team
 from asyncrl.generation import Generated
-from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
-from asyncrl.rollout.group import run_group
+from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
+from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.train.demonstrations import demonstrations, encode
 from asyncrl.train.step_batch import build_step_batch, pad_rows, to_advantage_batch
@@ -182,8 +182,8 @@ def run(renderer, level, size):
     envs = Watched([f"w-g-{i}-1" for i in range(size)])
     task = Task("train-0", "team", 0)
     settings = EpisodeSettings(Limits(0, 100, 1000), env_config={"level": level}, check_history=True)
-    runner = EpisodeRunner(Scripted(renderer, envs), envs, renderer, parse_hermes, settings)
-    return asyncio.run(run_group(runner, Lease("g", task, 0, 1, size, 1, 60.0), "w", 30.0))
+    player = ChatPlayer(Scripted(renderer, envs), envs, renderer, parse_hermes, settings)
+    return asyncio.run(EpisodeGroupRunner(player).run_group(Lease("g", task, 0, 1, size, 1, 60.0), "w", 30.0))
 
 
 def test_a_group_of_teams_is_credited_by_agent(renderer):

@@ -16,8 +16,9 @@ from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.buffer.put import admit
 from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.errors import ConfigError, InfrastructureError, InputError
-from asyncrl.gateway.agent_runner import AgentRunner, AgentSettings, LocalHost, judge
+from asyncrl.gateway.agent_player import AgentPlayer, AgentSettings, LocalHost, outcome
 from asyncrl.gateway.agents import CallableAgent, CommandAgent, OpenEpisode, Report, load_agent, parse_report
+from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.types import FailureClass, Lease, Status, Task
 
 EPISODE = OpenEpisode("id", "ep-key", "http://gateway", "reward-key")
@@ -264,19 +265,19 @@ def counted(limit="", **counters):
 
 def test_the_verdict_tells_limits_engines_and_agents_apart():
     crash = Report(problem="exit code 1")
-    assert judge(crash, counted(limit="max_calls"))[:2] == (Status.TRUNCATED, None)
-    lost = judge(crash, counted(infrastructure_errors=1))
+    assert outcome(crash, counted(limit="max_calls"))[:2] == (Status.TRUNCATED, None)
+    lost = outcome(crash, counted(infrastructure_errors=1))
     assert lost[:2] == (Status.FAILED, FailureClass.INFRASTRUCTURE)
-    assert judge(crash, counted())[1] is FailureClass.ENVIRONMENT
-    assert judge(Report(), counted())[1] is FailureClass.ENVIRONMENT
-    assert judge(Report(), counted(rewards=1)) == (None, None, "")
-    assert judge(Report(0.0), counted()) == (None, None, "")
+    assert outcome(crash, counted())[1] is FailureClass.ENVIRONMENT
+    assert outcome(Report(), counted())[1] is FailureClass.ENVIRONMENT
+    assert outcome(Report(), counted(rewards=1)) == (None, None, "")
+    assert outcome(Report(0.0), counted()) == (None, None, "")
 
 
 async def play(gateway, function, **settings):
     host = LocalHost(gateway.episodes, "http://gateway")
-    runner = AgentRunner(host, CallableAgent(function), AgentSettings(**settings))
-    return await runner.run_group(LEASE, "w", 20.0)
+    player = AgentPlayer(host, CallableAgent(function), AgentSettings(**settings))
+    return await EpisodeGroupRunner(player).run_group(LEASE, "w", 20.0)
 
 
 def chat(gateway, episode):
@@ -354,7 +355,8 @@ def test_the_ledger_takes_a_group_with_branches_and_refuses_one_that_lacks_an_ep
             return float(task["episode_index"])
 
         host = LocalHost(gateway.episodes, "http://gateway")
-        return await AgentRunner(host, CallableAgent(agent), AgentSettings()).run_group(lease, "w", 20.0)
+        player = AgentPlayer(host, CallableAgent(agent), AgentSettings())
+        return await EpisodeGroupRunner(player).run_group(lease, "w", 20.0)
 
     group = asyncio.run(scenario())
     assert [(t.episode_index, t.rollout) for t in group.trajectories] == [(0, 0), (1, 1), (2, 0), (3, 1)]

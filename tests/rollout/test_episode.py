@@ -11,8 +11,9 @@ from asyncrl.data.transcript import read_conversation
 from asyncrl.env.protocol import Env, Step
 from asyncrl.errors import AgentError, InfrastructureError
 from asyncrl.generation import Generated
-from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
-from asyncrl.rollout.group import run_group
+from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
+from asyncrl.rollout.group import EpisodeGroupRunner
+from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import FailureClass, Lease, Status, Task
 
@@ -77,25 +78,25 @@ class Cut(Endless):
         return Step(done=True, truncated=True)
 
 
-def make_runner(renderer, generator, **limits):
+def make_player(renderer, generator, envs=None, judging=None, **limits):
     bounds = Limits(**{"max_turns": 0, "max_tokens_per_turn": 16, "max_tokens": 200, **limits})
     settings = EpisodeSettings(bounds, seed=7, check_history=True)
-    return EpisodeRunner(generator, LocalEnvs(), renderer, parse_hermes, settings)
+    return ChatPlayer(generator, envs or LocalEnvs(), renderer, parse_hermes, settings, judging)
 
 
-def play(runner, env="Endless"):
-    return asyncio.run(runner.run(Task("t", f"{HERE}:{env}", 0), 0, "e"))
+def play(player, env="Endless"):
+    return asyncio.run(player.play(EpisodeRequest(Task("t", f"{HERE}:{env}", 0), 0, "e")))[0]
 
 
 def test_an_episode_beyond_the_turn_limit_is_truncated_and_keeps_its_reward(renderer):
-    trajectory = play(make_runner(renderer, Scripted(renderer), max_turns=3))
+    trajectory = play(make_player(renderer, Scripted(renderer), max_turns=3))
     assert (trajectory.status, trajectory.error, trajectory.reward) == (Status.TRUNCATED, "max_turns", 0.75)
     assert trajectory.components == {"steps": 3.0}
     assert len(trajectory.turns) == 3
 
 
 def test_an_episode_beyond_the_context_is_truncated_and_never_longer(renderer):
-    trajectory = play(make_runner(renderer, Scripted(renderer), max_tokens=40))
+    trajectory = play(make_player(renderer, Scripted(renderer), max_tokens=40))
     assert trajectory.status is Status.TRUNCATED
     assert trajectory.error in ("max_tokens", "max_tokens_per_turn")
     assert trajectory.num_tokens <= 40
@@ -104,9 +105,9 @@ def test_an_episode_beyond_the_context_is_truncated_and_never_longer(renderer):
 @pytest.mark.parametrize("max_turns", [0, 2])
 def test_an_observation_beyond_the_limit_that_nobody_read_is_left_out(renderer, max_turns):
     """Otherwise the trajectory, and with it its whole group, would be too long to train."""
-    whole = play(make_runner(renderer, Scripted(renderer), max_turns=3))
+    whole = play(make_player(renderer, Scripted(renderer), max_turns=3))
     limit = whole.turns[1].end + 1
-    cut = play(make_runner(renderer, Scripted(renderer), max_tokens=limit, max_turns=max_turns))
+    cut = play(make_player(renderer, Scripted(renderer), max_tokens=limit, max_turns=max_turns))
     assert (cut.status, cut.error) == (Status.TRUNCATED, "max_turns" if max_turns else "max_tokens")
     assert cut.token_ids.tolist() == whole.token_ids[: cut.turns[1].end].tolist()
     assert len(cut.token_ids) == len(cut.loss_mask) == len(cut.behavior_logprobs) == len(cut.versions)
@@ -114,12 +115,12 @@ def test_an_observation_beyond_the_limit_that_nobody_read_is_left_out(renderer, 
 
 
 def test_a_turn_cut_by_its_own_limit_truncates_the_episode(renderer):
-    trajectory = play(make_runner(renderer, Scripted(renderer, cut=True)))
+    trajectory = play(make_player(renderer, Scripted(renderer, cut=True)))
     assert (trajectory.status, trajectory.error) == (Status.TRUNCATED, "max_tokens_per_turn")
 
 
 def test_arrays_are_parallel_and_only_sampled_tokens_carry_versions(renderer):
-    t = play(make_runner(renderer, Scripted(renderer), max_turns=2))
+    t = play(make_player(renderer, Scripted(renderer), max_turns=2))
     assert len(t.token_ids) == len(t.loss_mask) == len(t.behavior_logprobs) == len(t.versions)
     for number, turn in enumerate(t.turns, 1):
         assert t.loss_mask[turn.start : turn.end].all()
@@ -131,39 +132,39 @@ def test_arrays_are_parallel_and_only_sampled_tokens_carry_versions(renderer):
 
 def test_each_turn_sends_exactly_the_tokens_of_the_trajectory_so_far(renderer):
     generator = Scripted(renderer)
-    t = play(make_runner(renderer, generator, max_turns=3))
+    t = play(make_player(renderer, generator, max_turns=3))
     for request, turn in zip(generator.requests, t.turns, strict=True):
         assert request.token_ids.tolist() == t.token_ids[: turn.start].tolist()
     assert len({r.seed for r in generator.requests}) == 3
 
 
 def test_an_episode_notes_where_the_template_would_have_rewritten_its_history(renderer):
-    t = play(make_runner(renderer, Scripted(renderer), max_turns=3))
+    t = play(make_player(renderer, Scripted(renderer), max_turns=3))
     assert (t.info["history_matches"], t.info["history_forks"]) == (True, 0)
-    t = play(make_runner(renderer, Scripted(renderer, cut=True)))
+    t = play(make_player(renderer, Scripted(renderer, cut=True)))
     assert (t.info["history_matches"], t.info["history_forks"]) == (True, 0)
     # The parser strips the blank that the model wrote, so the next prompt would have begun otherwise.
-    t = play(make_runner(renderer, Scripted(renderer, word="north "), max_turns=3))
+    t = play(make_player(renderer, Scripted(renderer, word="north "), max_turns=3))
     assert (t.info["history_matches"], t.info["history_forks"]) == (False, 2)
 
 
 def test_an_environment_that_raises_fails_the_episode_as_its_own_fault(renderer):
-    t = play(make_runner(renderer, Scripted(renderer)), "Broken")
+    t = play(make_player(renderer, Scripted(renderer)), "Broken")
     assert (t.status, t.failure, t.usable) == (Status.FAILED, FailureClass.ENVIRONMENT, False)
     assert "the simulator crashed" in t.error
 
 
 def test_a_lost_engine_fails_the_episode_as_infrastructure(renderer):
-    t = play(make_runner(renderer, Scripted(renderer, failures=99)))
+    t = play(make_player(renderer, Scripted(renderer, failures=99)))
     assert (t.status, t.failure, t.usable) == (Status.FAILED, FailureClass.INFRASTRUCTURE, False)
 
 
 @pytest.mark.parametrize(("failures", "usable"), [(2, True), (99, False)])
 def test_a_group_runs_an_episode_again_when_infrastructure_failed_it(renderer, failures, usable, monkeypatch):
-    monkeypatch.setattr("asyncrl.rollout.group.RETRY_PAUSE_S", 0.0)
-    runner = make_runner(renderer, Scripted(renderer, failures=failures), max_turns=1)
+    monkeypatch.setattr("asyncrl.rollout.player.RETRY_PAUSE_S", 0.0)
+    player = make_player(renderer, Scripted(renderer, failures=failures), max_turns=1)
     lease = Lease("g", Task("t", f"{HERE}:Endless", 0), 0, 1, 1, 1, 60.0)
-    group = asyncio.run(run_group(runner, lease, "w", 30.0))
+    group = asyncio.run(EpisodeGroupRunner(player).run_group(lease, "w", 30.0))
     assert [t.usable for t in group.trajectories] == [usable]
     assert group.trajectories[0].info["attempts"] == 3
 
@@ -172,27 +173,27 @@ def test_a_group_runs_an_episode_again_when_infrastructure_failed_it(renderer, f
 def test_an_episode_the_environment_fails_gets_one_fresh_session_and_is_then_left_out(
     renderer, monkeypatch, breaks, usable, attempts
 ):
-    monkeypatch.setattr("asyncrl.rollout.group.RETRY_PAUSE_S", 0.0)
+    monkeypatch.setattr("asyncrl.rollout.player.RETRY_PAUSE_S", 0.0)
     Fragile.breaks = breaks
-    runner = make_runner(renderer, Scripted(renderer), max_turns=1)
+    player = make_player(renderer, Scripted(renderer), max_turns=1)
     lease = Lease("g", Task("t", f"{HERE}:Fragile", 0), 0, 1, 1, 1, 60.0)
-    trajectory = asyncio.run(run_group(runner, lease, "w", 30.0)).trajectories[0]
+    trajectory = asyncio.run(EpisodeGroupRunner(player).run_group(lease, "w", 30.0)).trajectories[0]
     assert (trajectory.usable, trajectory.info.get("attempts")) == (usable, attempts)
     assert trajectory.failure is (None if usable else FailureClass.ENVIRONMENT)
     assert trajectory.reward == (0.25 if usable else 0.0)
 
 
 def test_what_the_agent_did_wrong_is_a_result_and_is_not_played_again(renderer):
-    runner = make_runner(renderer, Scripted(renderer))
+    player = make_player(renderer, Scripted(renderer))
     lease = Lease("g", Task("t", f"{HERE}:Strict", 0), 0, 1, 1, 1, 60.0)
-    trajectory = asyncio.run(run_group(runner, lease, "w", 30.0)).trajectories[0]
+    trajectory = asyncio.run(EpisodeGroupRunner(player).run_group(lease, "w", 30.0)).trajectories[0]
     assert (trajectory.status, trajectory.usable, trajectory.success) == (Status.FINISHED, True, False)
     assert trajectory.components == {"agent_error": 1.0}
     assert "attempts" not in trajectory.info
 
 
 def test_an_episode_the_environment_cuts_off_is_truncated_not_failed(renderer):
-    trajectory = play(make_runner(renderer, Scripted(renderer)), "Cut")
+    trajectory = play(make_player(renderer, Scripted(renderer)), "Cut")
     assert (trajectory.status, trajectory.error) == (Status.TRUNCATED, "environment")
     assert (trajectory.failure, trajectory.usable) == (None, True)
 
@@ -202,9 +203,11 @@ def test_an_episode_that_does_not_end_in_time_is_an_infrastructure_failure(rende
         async def generate(self, request):
             await asyncio.sleep(60)
 
-    monkeypatch.setattr("asyncrl.rollout.group.MAX_ATTEMPTS", {})
+    monkeypatch.setattr("asyncrl.rollout.player.MAX_ATTEMPTS", {})
     lease = Lease("g", Task("t", f"{HERE}:Endless", 0), 0, 1, 1, 1, 60.0)
-    group = asyncio.run(run_group(make_runner(renderer, Stuck(renderer)), lease, "w", 0.05))
+    group = asyncio.run(
+        EpisodeGroupRunner(make_player(renderer, Stuck(renderer))).run_group(lease, "w", 0.05)
+    )
     assert group.trajectories[0].failure is FailureClass.INFRASTRUCTURE
     assert "episode_timeout_s" in group.trajectories[0].error
 
@@ -215,10 +218,9 @@ def test_the_wait_for_a_session_is_no_time_of_the_episodes(renderer):
             await asyncio.sleep(1.0)
             return await super().open(task, config)
 
-    runner = make_runner(renderer, Scripted(renderer), max_turns=1)
-    runner.envs = Waiting()
+    player = make_player(renderer, Scripted(renderer), Waiting(), max_turns=1)
     lease = Lease("g", Task("t", f"{HERE}:Endless", 0), 0, 1, 1, 1, 60.0)
-    trajectory = asyncio.run(run_group(runner, lease, "w", 0.9)).trajectories[0]
+    trajectory = asyncio.run(EpisodeGroupRunner(player).run_group(lease, "w", 0.9)).trajectories[0]
     assert (trajectory.usable, trajectory.info.get("attempts")) == (True, None)
 
 
@@ -232,19 +234,19 @@ GOAL = ("user", "goal", None)
 
 
 def test_an_episode_keeps_its_conversation_with_the_turn_that_each_message_is(renderer):
-    trajectory = play(make_runner(renderer, Scripted(renderer), max_turns=2))
+    trajectory = play(make_player(renderer, Scripted(renderer), max_turns=2))
     assert conversation_of(trajectory) == [
         GOAL, ("assistant", "north", 0), GOAL, ("assistant", "north", 1), GOAL,
     ]  # fmt: skip
 
 
 def test_a_turn_that_was_cut_ends_the_conversation(renderer):
-    trajectory = play(make_runner(renderer, Scripted(renderer, cut=True)))
+    trajectory = play(make_player(renderer, Scripted(renderer, cut=True)))
     assert conversation_of(trajectory) == [GOAL, ("assistant", "north", 0)]
 
 
 def test_an_episode_that_fails_keeps_what_was_said(renderer):
-    trajectory = play(make_runner(renderer, Scripted(renderer)), "Broken")
+    trajectory = play(make_player(renderer, Scripted(renderer)), "Broken")
     assert trajectory.failure is FailureClass.ENVIRONMENT
     assert conversation_of(trajectory) == [GOAL, ("assistant", "north", 0)]
 
@@ -252,15 +254,17 @@ def test_an_episode_that_fails_keeps_what_was_said(renderer):
 def test_a_malformed_call_is_kept_as_it_was_written(renderer):
     word = 'so <tool_call>{"name": </tool_call>'
     trajectory = play(
-        make_runner(renderer, Scripted(renderer, word=word), max_turns=1, max_tokens_per_turn=64)
+        make_player(renderer, Scripted(renderer, word=word), max_turns=1, max_tokens_per_turn=64)
     )
     assert conversation_of(trajectory)[1] == ("assistant", word, 0)
 
 
 def test_a_branch_keeps_the_turns_it_was_given_in_its_conversation(renderer):
-    settings = EpisodeSettings(Limits(2, 16, 200), branches=1)
-    runner = EpisodeRunner(Scripted(renderer), LocalEnvs(), renderer, parse_hermes, settings)
+    settings = EpisodeSettings(Limits(2, 16, 200))
+    player = ChatPlayer(Scripted(renderer), LocalEnvs(), renderer, parse_hermes, settings)
     lease = Lease("g", Task("t", f"{HERE}:Endless", 0), 0, 1, 2, 1, 60.0)
-    parent, leaf = asyncio.run(run_group(runner, lease, "w", 30.0)).trajectories
+    parent, leaf = asyncio.run(
+        EpisodeGroupRunner(player, branches=1).run_group(lease, "w", 30.0)
+    ).trajectories
     assert leaf.info["branch_turn"] == 1
     assert conversation_of(leaf) == conversation_of(parent)

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.env.protocol import Env, Step
 from asyncrl.generation import Generated
-from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
+from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.given_prefix import Fork, branch, choose_forks, hint
-from asyncrl.rollout.group import run_group
+from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import Lease, Status, Task
 
@@ -53,11 +54,13 @@ class Walker:
         return Generated(ids, np.full(len(ids), logp, np.float32), np.full(len(ids), 3, np.int32), "stop")
 
 
-def run(renderer, walker, group_size, task=None, **settings):
-    own = EpisodeSettings(Limits(0, 16, 400), check_history=True, **settings)
-    runner = EpisodeRunner(walker, LocalEnvs(), renderer, parse_hermes, own)
+def run(renderer, walker, group_size, task=None, branches=0, hinted=0, hint_turns=1):
+    settings = EpisodeSettings(Limits(0, 16, 400), check_history=True)
+    player = ChatPlayer(walker, LocalEnvs(), renderer, parse_hermes, settings)
+    give_hint = partial(hint, most=hint_turns, encode=renderer.assistant)
+    runner = EpisodeGroupRunner(player, branches, hinted, give_hint)
     lease = Lease("l", task or Task("t", ENV, 0), 3, 3, group_size, 1, 60.0)
-    return asyncio.run(run_group(runner, lease, "w", 20.0)).trajectories
+    return asyncio.run(runner.run_group(lease, "w", 20.0)).trajectories
 
 
 def test_a_branch_leaves_its_parent_before_the_least_certain_turn(renderer):
@@ -101,9 +104,9 @@ def test_forks_are_taken_most_uncertain_first_and_never_of_failed_or_first_turns
     trunk, _ = run(renderer, Walker(renderer, unsure=0), 2, branches=1)
     failed = replace(trunk, status=Status.FAILED)
     assert choose_forks([failed, trunk], 9) == [Fork(1, 3), Fork(1, 2), Fork(1, 1)]
-    guide = branch(trunk, Fork(0, 1), "s")
-    assert (len(guide.turns), guide.session) == (1, "s")
-    assert guide.turns[0].tolist() == trunk.token_ids[trunk.turns[0].start : trunk.turns[0].end].tolist()
+    prefix = branch(trunk, Fork(0, 1), "s")
+    assert (len(prefix.turns), prefix.session) == (1, "s")
+    assert prefix.turns[0].tolist() == trunk.token_ids[trunk.turns[0].start : trunk.turns[0].end].tolist()
 
 
 def test_hinted_episodes_begin_with_the_experts_turns_and_train_only_their_own(renderer):

@@ -6,9 +6,10 @@ import pytest
 
 from asyncrl.errors import JudgeError
 from asyncrl.rollout.judge import Judging, with_score
+from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.types import FailureClass, Status, Task
-from tests.chat.test_conversation import make_runner as make_team
-from tests.rollout.test_episode import Scripted, make_runner
+from tests.chat.test_conversation import make_player as make_team
+from tests.rollout.test_episode import Scripted, make_player
 from tests.train.factories import trajectory
 
 
@@ -62,10 +63,9 @@ def test_an_episode_without_turns_keeps_the_score_as_its_reward():
 
 def test_a_played_episode_is_judged_by_all_that_was_said_in_it(renderer):
     judge = Fixed(0.25)
-    runner = make_runner(renderer, Scripted(renderer), max_turns=2)
-    runner.judging = Judging(judge)
+    player = make_player(renderer, Scripted(renderer), judging=Judging(judge), max_turns=2)
     task = Task("t", "tests.rollout.test_episode:Endless", 0)
-    found = asyncio.run(runner.run(task, 0, "e"))
+    found = asyncio.run(player.play(EpisodeRequest(task, 0, "e")))[0]
     (request,) = judge.asked
     goal = {"role": "user", "content": "goal"}
     north = {"role": "assistant", "content": "north"}
@@ -76,24 +76,27 @@ def test_a_played_episode_is_judged_by_all_that_was_said_in_it(renderer):
 
 def test_an_episode_that_failed_is_not_judged(renderer):
     judge = Fixed(0.25)
-    runner = make_runner(renderer, Scripted(renderer))
-    runner.judging = Judging(judge)
-    found = asyncio.run(runner.run(Task("t", "tests.rollout.test_episode:Broken", 0), 0, "e"))
+    player = make_player(renderer, Scripted(renderer), judging=Judging(judge))
+    found = asyncio.run(
+        player.play(EpisodeRequest(Task("t", "tests.rollout.test_episode:Broken", 0), 0, "e"))
+    )[0]
     assert (found.failure, judge.asked) == (FailureClass.ENVIRONMENT, [])
 
 
 @pytest.mark.parametrize(("mode", "rewards"), [("replace", [0.25] * 3), ("add", [1.75, 2.375, 4.5])])
 def test_every_agent_of_an_episode_gets_the_score(renderer, mode, rewards):
-    runner = make_team(renderer)
-    runner.judging = Judging(Fixed(0.25), mode)
-    found = asyncio.run(runner.play(Task("t", "tests.chat.test_conversation:Asking", 0), 0, "e"))
+    player = make_team(renderer, Judging(Fixed(0.25), mode))
+    found = asyncio.run(
+        player.play(EpisodeRequest(Task("t", "tests.chat.test_conversation:Asking", 0), 0, "e"))
+    )
     assert [t.reward for t in found] == rewards
     assert [t.components["judge"] for t in found] == [0.25] * 3
     assert found[0].turns[-1].reward == (0.25 if mode == "replace" else 1.25)
 
 
 def test_no_agent_of_an_episode_without_a_judgement_is_trained_with_the_environments_reward(renderer):
-    runner = make_team(renderer)
-    runner.judging = Judging(Fixed(None))
-    found = asyncio.run(runner.play(Task("t", "tests.chat.test_conversation:Asking", 0), 0, "e"))
+    player = make_team(renderer, Judging(Fixed(None)))
+    found = asyncio.run(
+        player.play(EpisodeRequest(Task("t", "tests.chat.test_conversation:Asking", 0), 0, "e"))
+    )
     assert [(t.failure, t.usable) for t in found] == [(FailureClass.JUDGE, False)]

@@ -11,8 +11,10 @@ from asyncrl.data.codec import decode_group
 from asyncrl.env.protocol import Step
 from asyncrl.errors import InfrastructureError
 from asyncrl.generation import Generated
-from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
-from asyncrl.rollout.multi_policy import CastGenerator, CastRunner, Player, with_generator
+from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
+from asyncrl.rollout.group import EpisodeGroupRunner
+from asyncrl.rollout.multi_policy import FurtherPolicy, MultiPolicyGenerator, MultiPolicyRunner
+from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.rollout.worker import RolloutLoop
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.services.env.client import LocalEnvs
@@ -85,18 +87,30 @@ def main_lease(env, order=7):
     )
 
 
+def make_player(renderer, generator):
+    settings = EpisodeSettings(Limits(0, 16, 200), check_history=True)
+    return ChatPlayer(generator, LocalEnvs(), renderer, parse_hermes, settings)
+
+
+def make_runner(renderer, main, helper, buffer, renew_every_s=0.2):
+    """A runner of the main policy and of one that plays the helpers."""
+    policies = [FurtherPolicy("help", frozenset({"helper"}), helper, buffer)]
+
+    def single(generator):
+        return EpisodeGroupRunner(make_player(renderer, generator))
+
+    return MultiPolicyRunner(single, main, policies, renew_every_s)
+
+
 def play(renderer, service, env="Asking", times=1, version=0, renew_every_s=0.2):
     """Play groups one after the other; return them, both voices, and the counts of the helpers' ledger."""
     main, helper = Voice(renderer, MAIN_VERSION), Voice(renderer, version)
-    runner = EpisodeRunner(
-        main, LocalEnvs(), renderer, parse_hermes, EpisodeSettings(Limits(0, 16, 200), check_history=True)
-    )
 
     async def scenario():
         buffer = BufferClient(service.url)
-        cast = CastRunner(runner, [Player("help", frozenset({"helper"}), helper, buffer)], renew_every_s)
+        runner = make_runner(renderer, main, helper, buffer, renew_every_s)
         try:
-            groups = [await cast.run_group(main_lease(env, n), "w", 30.0) for n in range(times)]
+            groups = [await runner.run_group(main_lease(env, n), "w", 30.0) for n in range(times)]
             return groups, await buffer.status()
         finally:
             await buffer.close()
@@ -128,10 +142,8 @@ def test_a_worker_that_a_policys_buffer_refuses_stands_still_and_gives_its_lease
 
     async def scenario():
         buffer, own = BufferClient(helpers.url), BufferClient(mains.url)
-        settings = EpisodeSettings(Limits(0, 16, 200))
-        runner = EpisodeRunner(Voice(renderer, 0), LocalEnvs(), renderer, parse_hermes, settings)
-        cast = CastRunner(runner, [Player("help", frozenset({"helper"}), Voice(renderer, 1), buffer)], 0.2)
-        loop = RolloutLoop("w", own, cast, 2, 10.0, 30.0, poll_s=0.05)
+        runner = make_runner(renderer, Voice(renderer, 0), Voice(renderer, 1), buffer)
+        loop = RolloutLoop("w", own, runner, 2, 10.0, 30.0, poll_s=0.05)
         running = asyncio.ensure_future(loop.run())
         try:
             async with asyncio.timeout(20):
@@ -190,7 +202,7 @@ def test_a_group_in_which_a_policy_hardly_speaks_frees_its_slot(renderer, helper
 
 
 def test_a_group_that_infrastructure_failed_leaves_the_slot_for_another(renderer, helpers, monkeypatch):
-    monkeypatch.setattr("asyncrl.rollout.group.RETRY_PAUSE_S", 0.0)
+    monkeypatch.setattr("asyncrl.rollout.player.RETRY_PAUSE_S", 0.0)
     (group,), _, helper, status = play(renderer, helpers, "Breaking")
     assert {t.error for t in group.trajectories} == {"the machine is gone"}
     assert (helper.requests, status["pending"], status["dropped"]) == ([], 20, 0)
@@ -236,8 +248,6 @@ def test_a_policy_that_falls_behind_holds_the_others_back(renderer, helpers):
 
 def test_without_slots_every_policy_plays_its_agents(renderer):
     main, helper = Voice(renderer, MAIN_VERSION), Voice(renderer, 1)
-    runner = EpisodeRunner(main, LocalEnvs(), renderer, parse_hermes, EpisodeSettings(Limits(0, 16, 200)))
-    cast = with_generator(runner, CastGenerator(main, [Player("help", frozenset({"helper"}), helper)]))
-    asyncio.run(cast.play(Task("t", f"{HERE}:Asking"), 0, "e"))
+    generator = MultiPolicyGenerator(main, [FurtherPolicy("help", frozenset({"helper"}), helper)])
+    asyncio.run(make_player(renderer, generator).play(EpisodeRequest(Task("t", f"{HERE}:Asking"), 0, "e")))
     assert (len(main.requests), len(helper.requests)) == (2, 3)
-    assert runner.generator is main

@@ -13,8 +13,8 @@ from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.env.protocol import Env, Step
 from asyncrl.errors import EnvironmentFailure, InputError, UnavailableError
 from asyncrl.generation import Generated
-from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
-from asyncrl.rollout.group import run_group
+from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
+from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.rollout.worker import RolloutLoop, WorkerCounters
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import GREEDY_REWARD, FailureClass, Group, Status, Task
@@ -101,7 +101,7 @@ def setup(renderer, tasks, outages=(), lease_s=60.0, slots=4, recycle=True):
     ledger.add_tasks([Task(f"t{i}", f"{__name__}:OneTurn", i) for i in range(tasks)])
     engine = Engine(renderer, ledger)
     settings = EpisodeSettings(Limits(0, 16, 200))
-    runner = EpisodeRunner(engine, LocalEnvs(), renderer, parse_hermes, settings)
+    runner = EpisodeGroupRunner(ChatPlayer(engine, LocalEnvs(), renderer, parse_hermes, settings))
     buffer = Buffer(ledger, outages)
     return ledger, engine, buffer, RolloutLoop("w", buffer, runner, slots, lease_s, 30.0, poll_s=0.05)
 
@@ -313,9 +313,10 @@ def test_a_greedy_episode_gives_the_others_their_baseline_and_is_not_trained(ren
     async def scenario():
         ledger, engine, _, _ = setup(renderer, tasks=2)
         settings = EpisodeSettings(Limits(0, 16, 200))
-        greedy = EpisodeRunner(engine, LocalEnvs(), renderer, parse_hermes, settings)
-        runner = EpisodeRunner(engine, LocalEnvs(), renderer, parse_hermes, settings, baseline=greedy)
-        return [await run_group(runner, ledger.lease("w"), "w", 30.0) for _ in range(2)]
+        greedy = ChatPlayer(engine, LocalEnvs(), renderer, parse_hermes, settings)
+        player = ChatPlayer(engine, LocalEnvs(), renderer, parse_hermes, settings)
+        runner = EpisodeGroupRunner(player, baseline=greedy)
+        return [await runner.run_group(ledger.lease("w"), "w", 30.0) for _ in range(2)]
 
     for group, reward in zip(asyncio.run(scenario()), (0.0, 1.0), strict=True):
         assert [t.episode_index for t in group.trajectories] == [0, 1]
@@ -330,9 +331,10 @@ def test_a_greedy_episode_that_fails_fails_its_group(renderer):
     async def scenario():
         ledger, engine, _, _ = setup(renderer, tasks=1)
         settings = EpisodeSettings(Limits(0, 16, 200))
-        greedy = EpisodeRunner(engine, Broken(), renderer, parse_hermes, settings)
-        runner = EpisodeRunner(engine, LocalEnvs(), renderer, parse_hermes, settings, baseline=greedy)
-        return await run_group(runner, ledger.lease("w"), "w", 30.0)
+        greedy = ChatPlayer(engine, Broken(), renderer, parse_hermes, settings)
+        player = ChatPlayer(engine, LocalEnvs(), renderer, parse_hermes, settings)
+        runner = EpisodeGroupRunner(player, baseline=greedy)
+        return await runner.run_group(ledger.lease("w"), "w", 30.0)
 
     group = asyncio.run(scenario())
     assert [t.status for t in group.trajectories] == [Status.FAILED] * 2

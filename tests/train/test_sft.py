@@ -13,7 +13,8 @@ from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.config import parse_config
 from asyncrl.env.registry import load_env
 from asyncrl.generation import Generated
-from asyncrl.rollout.episode import EpisodeRunner, EpisodeSettings
+from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
+from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.train.demonstrations import demonstrations, encode
 from asyncrl.train.sft import train_base_model
@@ -42,8 +43,8 @@ def test_a_demonstration_has_the_tokens_and_mask_of_the_same_episode_rolled_out(
     settings = EpisodeSettings(Limits(0, 100, 1000), check_history=True)
 
     async def rolled_out(task, demo):
-        runner = EpisodeRunner(Replay(renderer, demo), LocalEnvs(), renderer, parse_hermes, settings)
-        return await runner.run(task, 0, "e")
+        player = ChatPlayer(Replay(renderer, demo), LocalEnvs(), renderer, parse_hermes, settings)
+        return (await player.play(EpisodeRequest(task, 0, "e")))[0]
 
     for task, demo in zip(env_class.tasks("train", env), demos, strict=False):
         trajectory = asyncio.run(rolled_out(task, demo))

@@ -9,7 +9,7 @@ import pytest
 
 from asyncrl.errors import InfrastructureError, InputError, UnavailableError
 from asyncrl.generation import Generated, GenerateRequest
-from asyncrl.services.engine.retrying import PatientGenerator
+from asyncrl.services.engine.retrying import RetryingGenerator
 from asyncrl.services.http.client import HttpClient
 from tests.buffer.serving import ThreadService
 
@@ -85,14 +85,14 @@ REQUEST = GenerateRequest("r", np.array([1, 2], np.int32), 4)
 
 def test_a_turn_waits_for_engines_that_come_back(monkeypatch):
     monkeypatch.setattr("asyncrl.services.engine.retrying.FIRST_PAUSE_S", 0.01)
-    generated = asyncio.run(PatientGenerator(Engines(3), wait_s=30.0).generate(REQUEST))
+    generated = asyncio.run(RetryingGenerator(Engines(3), wait_s=30.0).generate(REQUEST))
     assert generated.finish_reason == "stop"
 
 
 def test_a_turn_fails_when_its_patience_is_over_or_the_request_itself_is_wrong():
     with pytest.raises(InfrastructureError, match="no engine"):
-        asyncio.run(PatientGenerator(Engines(10**6), wait_s=0.0).generate(REQUEST))
+        asyncio.run(RetryingGenerator(Engines(10**6), wait_s=0.0).generate(REQUEST))
     engines = Engines(2, InputError)
     with pytest.raises(InputError):
-        asyncio.run(PatientGenerator(engines, wait_s=30.0).generate(REQUEST))
+        asyncio.run(RetryingGenerator(engines, wait_s=30.0).generate(REQUEST))
     assert engines.left == 1

@@ -1,26 +1,24 @@
-"""Groups of episodes that agents play: the rollout worker's other way to fill a lease.
+"""Episodes that an agent plays through a gateway.
 
-lease --> G episodes, each: open a key -> run the agent -> finish -> the trajectories of its tree --> group
+request -> open an episode and its key -> run the agent -> finish -> the trajectories of its tree
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from asyncrl.chat.renderer import sampling_seed
-from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.data.codec import task_to_map
 from asyncrl.errors import AsyncRLError
 from asyncrl.gateway.agents import Agent, OpenEpisode, Report
 from asyncrl.gateway.open_episodes import Episodes
 from asyncrl.gateway.recorded_episode import EpisodeSpec, finish_body
-from asyncrl.rollout.group import MAX_ATTEMPTS, RETRY_PAUSE_S, number_branches
-from asyncrl.types import FailureClass, Group, Lease, Status, Task, Trajectory
+from asyncrl.rollout.player import EpisodeRequest, failed_episode
+from asyncrl.types import FailureClass, Status, Trajectory
 
 MAX_RUNNING = 64
 GRACE_S = 5.0
@@ -89,67 +87,50 @@ class AgentSettings:
     """Agents at once."""
 
 
-class AgentRunner:
-    """Plays leased groups with an agent. Implements `rollout.group.GroupRunner`."""
+class AgentPlayer:
+    """Lets an agent play episodes through a gateway. Implements `rollout.player.EpisodePlayer`."""
 
     def __init__(self, host: EpisodeHost, agent: Agent, settings: AgentSettings) -> None:
         self.host = host
         self.agent = agent
         self.settings = settings
-        self._places = asyncio.Semaphore(settings.max_running)
+        self._running = asyncio.Semaphore(settings.max_running)
 
-    async def run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
-        """Play the leased group. An episode may give several trajectories, see `number_branches`."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._episode(lease, index, episode_timeout_s))
-                for index in range(lease.group_size)
-            ]
-        episodes = [task.result() for task in tasks]
-        return Group(lease.id, lease.task, lease.version, tuple(number_branches(episodes)), worker)
+    async def play(self, request: EpisodeRequest) -> tuple[Trajectory, ...]:
+        """See `EpisodePlayer`. The episode's time starts when it is among the `max_running` agents."""
+        try:
+            async with self._running:
+                request.on_open()
+                return await self._play(request)
+        except AsyncRLError as error:
+            text = f"{type(error).__name__}: {error}"
+            return (failed_episode(request.task, request.index, FailureClass.INFRASTRUCTURE, text),)
 
-    async def _episode(self, lease: Lease, index: int, timeout_s: float) -> list[Trajectory]:
-        for attempt in itertools.count(1):
-            try:
-                async with self._places, asyncio.timeout(timeout_s):
-                    found = await self._play(lease, index, timeout_s)
-            except TimeoutError:
-                error = f"episode did not end within rollout.episode_timeout_s={timeout_s:g}"
-                found = [_failed(lease.task, index, FailureClass.INFRASTRUCTURE, error)]
-            except AsyncRLError as error:
-                text = f"{type(error).__name__}: {error}"
-                found = [_failed(lease.task, index, FailureClass.INFRASTRUCTURE, text)]
-            failure = found[0].failure
-            if failure is None or attempt >= MAX_ATTEMPTS.get(failure, 1):
-                break
-            await asyncio.sleep(RETRY_PAUSE_S * attempt)
-        return found
-
-    async def _play(self, lease: Lease, index: int, timeout_s: float) -> list[Trajectory]:
-        settings = self.settings
+    async def _play(self, request: EpisodeRequest) -> tuple[Trajectory, ...]:
+        settings, task, index = self.settings, request.task, request.index
         seed = settings.seed
         spec = EpisodeSpec(
-            task_id=lease.task.id,
+            task_id=task.id,
             episode_index=index,
             temperature=settings.temperature,
             max_tokens=settings.max_tokens,
             max_tokens_per_turn=settings.max_tokens_per_turn,
             max_calls=settings.max_calls,
-            seed=None if seed is None else sampling_seed(seed, lease.task.id, index, 0),
-            min_version=lease.version,
-            order=lease.order,
+            seed=None if seed is None else sampling_seed(seed, task.id, index, 0),
+            min_version=request.min_version,
+            order=request.order,
         )
         episode = await self.host.open(spec)
         report: Report | None = None
         start = time.monotonic()
         try:
-            task = {**task_to_map(lease.task), "episode_index": index}
-            report = await self.agent.run(task, episode, max(0.1, timeout_s - GRACE_S))
+            described = {**task_to_map(task), "episode_index": index}
+            report = await self.agent.run(described, episode, max(0.1, request.timeout_s - GRACE_S))
         finally:
             if report is None:
-                # Cancelled: whatever the agent still asks for must not go on.
+                # Cancelled: what the agent still asks for must not be sampled.
                 await self.host.finish(episode.id)
-        status, failure, error = judge(report, await self.host.describe(episode.id))
+        status, failure, error = outcome(report, await self.host.describe(episode.id))
         trajectories, _ = await self.host.finish(
             episode.id,
             reward=report.reward or 0.0,
@@ -160,19 +141,19 @@ class AgentRunner:
             error=error,
         )
         wall_s = time.monotonic() - start
-        timed = [
+        timed = tuple(
             replace(t, timing={**t.timing, "env_s": wall_s - t.timing.get("engine_s", 0.0)})
             for t in trajectories
-        ]
+        )
         return timed[:1] if failure is not None else timed
 
 
-def judge(report: Report, episode: dict[str, Any]) -> tuple[Status | None, FailureClass | None, str]:
+def outcome(report: Report, episode: dict[str, Any]) -> tuple[Status | None, FailureClass | None, str]:
     """Say how an episode ended, from the agent's report and the gateway's view. None leaves it to the gateway.
 
-    An agent that breaks down because a call was refused for a limit is truncated; because no engine could serve, is
-    failed by infrastructure; for any other reason is failed by its environment, which is the agent itself. One that
-    says nothing of a reward has broken its contract.
+    An agent that breaks down because a call was refused for a limit has a truncated episode. If no engine could serve
+    it, infrastructure failed the episode; for any other reason its environment did, which is the agent itself. An agent
+    that reports no reward has broken its contract.
     """
     counters = episode["counters"]
     if report.problem:
@@ -185,7 +166,3 @@ def judge(report: Report, episode: dict[str, Any]) -> tuple[Status | None, Failu
         error = "agent: reported no reward, neither at its end nor over HTTP"
         return Status.FAILED, FailureClass.ENVIRONMENT, error
     return None, None, ""
-
-
-def _failed(task: Task, index: int, failure: FailureClass, error: str) -> Trajectory:
-    return TrajectoryBuilder(task, index).finish(Status.FAILED, failure, error)

@@ -1,0 +1,102 @@
+"""Playing one episode: what is asked of a player, and the attempts that an episode gets.
+
+    request --> attempt 1, 2, ... , each: player.play, within the episode's time limit --> trajectories
+
+`rollout.episode.ChatPlayer` plays against an environment, `gateway.agent_player.AgentPlayer` lets an agent play.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from asyncrl.chat.trajectory_builder import TrajectoryBuilder
+from asyncrl.rollout.given_prefix import GivenPrefix
+from asyncrl.types import FailureClass, Status, Task, Trajectory
+
+MAX_ATTEMPTS = {FailureClass.INFRASTRUCTURE: 3, FailureClass.ENVIRONMENT: 2}
+"""Attempts at an episode that fails in this way, each in a fresh session; other classes get one."""
+RETRY_PAUSE_S = 0.5
+
+
+def _ignore() -> None:
+    """Do nothing when the session opens."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRequest:
+    """One episode to play."""
+
+    task: Task
+    index: int
+    """Place in its group."""
+    id: str
+    """Unique among running episodes."""
+    min_version: int = 0
+    """The oldest policy version that may sample; engines with older weights are passed over."""
+    order: int = 0
+    """Place among the requests that wait for an engine, lower ones first."""
+    prefix: GivenPrefix | None = None
+    """First turns that are given, not sampled. Agents behind the gateway are given none."""
+    timeout_s: float = 3600.0
+    """Seconds the episode may take once its session is open; the caller cancels it then."""
+    on_open: Callable[[], None] = _ignore
+    """Called once the session is open: waiting for it does not count as time of the episode."""
+
+
+class EpisodePlayer(Protocol):
+    """Plays episodes, many at once."""
+
+    async def play(self, request: EpisodeRequest) -> tuple[Trajectory, ...]:
+        """Play one episode.
+
+        Returns the main agent's trajectory, followed by those of further agents or branches; all have the request's
+        index as `episode_index`. A bad rollout is data: a failed episode is one trajectory that says why.
+        """
+        ...
+
+
+async def play_with_retries(player: EpisodePlayer, request: EpisodeRequest) -> tuple[Trajectory, ...]:
+    """Play an episode within its time limit; again from its start if the environment or infrastructure failed it.
+
+    The last attempt stands. `info["attempts"]` counts the attempts where there were several.
+    """
+    played: tuple[Trajectory, ...]
+    for attempt in itertools.count(1):
+        try:
+            # The limit starts with the session: waiting for one has a deadline of its own.
+            async with asyncio.timeout(None) as clock:
+                own = replace(
+                    request,
+                    id=attempt_id(request.id, attempt),
+                    on_open=partial(_start_clock, clock, request.timeout_s),
+                )
+                played = await player.play(own)
+        except TimeoutError:
+            error = f"episode did not end within rollout.episode_timeout_s={request.timeout_s:g}"
+            played = (failed_episode(request.task, request.index, FailureClass.INFRASTRUCTURE, error),)
+        failure = played[0].failure
+        if failure is None or attempt >= MAX_ATTEMPTS.get(failure, 1):
+            break
+        await asyncio.sleep(RETRY_PAUSE_S * attempt)
+    if attempt == 1:
+        return played
+    return tuple(replace(t, info={**t.info, "attempts": attempt}) for t in played)
+
+
+def attempt_id(episode_id: str, attempt: int) -> str:
+    """Return the id under which an attempt at an episode is played, 1 being the first."""
+    return f"{episode_id}-{attempt}"
+
+
+def failed_episode(task: Task, index: int, failure: FailureClass, error: str) -> Trajectory:
+    """Return the trajectory of an episode that failed before it had any."""
+    return TrajectoryBuilder(task, index).finish(Status.FAILED, failure, error)
+
+
+def _start_clock(clock: asyncio.Timeout, timeout_s: float) -> None:
+    clock.reschedule(asyncio.get_running_loop().time() + timeout_s)
