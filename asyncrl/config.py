@@ -190,7 +190,7 @@ class Config(Section):
         return adapters and not self.policies[name].engine and policy.model == self.model
 
     @property
-    def guests(self) -> dict[str, LoraConfig]:
+    def co_served_policies(self) -> dict[str, LoraConfig]:
         """What the further policies train that the main policy's engines serve, too."""
         return {name: self.policy(name).lora for name in self.policies if self.shares_engines(name)}
 

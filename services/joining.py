@@ -35,9 +35,9 @@ class Job:
     """Further policies, as `asyncrl serve rollout --policy` takes them."""
 
     @property
-    def guests(self) -> dict[str, str]:
+    def co_served_policies(self) -> dict[str, str]:
         """Buffers of the further policies that every engine of this job serves, too."""
-        served = self.config.guests
+        served = self.config.co_served_policies
         found = (read_policy(policy) for policy in self.policies)
         return {name: buffer for name, buffer, _ in found if name in served}
 

@@ -44,7 +44,7 @@ ROLE_LAYERS = [{"messages"}, {"client"}, {"service"}, {"command"}]
 ACROSS_ROLES = {"messages", "client"}
 """Kinds of modules of a role that other roles may import."""
 KINDS = {
-    "buffer": {"members": "service", "job_members": "client"},
+    "buffer": {"members": "service"},
     "engine": dict.fromkeys(("router", "placement", "health", "concurrency", "retrying"), "client"),
     "env": {
         **dict.fromkeys(("connection", "lease"), "client"),

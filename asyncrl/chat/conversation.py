@@ -33,37 +33,37 @@ class Conversation:
         except InputError as error:
             raise _environment(builder, error) from error
 
-    def hear(self, messages: list[Message], observation_id: str) -> None:
-        """Append what answers the last turn.
+    def append_observation(self, messages: list[Message], observation_id: str) -> None:
+        """Append the environment's answer to the last turn.
 
-        Raises `AgentError` where the chat template refuses it for the number of calls that the turn made, and
-        `EnvironmentFailure` where it refuses it for anything else.
+        Raises `AgentError` where the chat template refuses it because of the number of calls that the turn made, and
+        `EnvironmentFailure` where it refuses it for any other reason.
         """
         messages = _with_ids(messages, self._expected)
         try:
             ids = self.renderer.observation(messages, self.tools)
         except InputError as error:
-            raise self._blame(messages, error) from error
+            raise self._failure(messages, error) from error
         self.builder.add_context(ids, observation_id)
         self.messages += messages
 
-    def unhear(self) -> None:
-        """Take back what answered the last turn and nobody read: with it the trajectory would be too long to train."""
+    def drop_observation(self) -> None:
+        """Remove the unread answer to the last turn: with it the trajectory would be too long to train."""
         self.builder.drop_context()
         while len(self.messages) > self.num_opening and self.messages[-1]["role"] != "assistant":
             self.messages.pop()
 
-    def say(self, action: Action, text: str = "") -> None:
-        """Append the turn taken last, as the message it was parsed to; `text` is the whole turn."""
+    def append_action(self, action: Action, text: str = "") -> None:
+        """Append the last turn as the message it was parsed into; `text` is the whole turn."""
         # A malformed call is in neither the content nor the calls.
-        self.builder.spoken.append((len(self.messages), text if action.parse_errors else ""))
+        self.builder.turn_messages.append((len(self.messages), text if action.parse_errors else ""))
         self.messages.append(_assistant_message(action))
         self._expected = action.answer_ids()
 
-    def _blame(self, messages: list[Message], error: InputError) -> EpisodeError:
+    def _failure(self, messages: list[Message], error: InputError) -> EpisodeError:
         """Return whose failure it is that the template refuses `messages`.
 
-        It is the agent's where its turn made several calls and the template takes the answer to one alone.
+        It is the agent's if its turn made several calls and the template accepts the answer to one of them.
         """
         answers = [m for m in messages if m["role"] == "tool"]
         if 1 < len(answers) <= len(self._expected):
@@ -87,7 +87,7 @@ class Conversation:
 
 
 class Conversations:
-    """All conversations of an episode. One goes on at a time; the environment's answers say which."""
+    """All conversations of an episode. One is active at a time; the environment's answers say which."""
 
     def __init__(self, main: Conversation) -> None:
         self.current = main
@@ -95,15 +95,15 @@ class Conversations:
         """Who takes the next turn."""
         self._by_agent = {MAIN_AGENT: main}
 
-    def turn_to(self, step: Step, task: Task, episode_index: int) -> None:
-        """Give a step's messages to the agent they are for; it takes the next turn.
+    def switch_agent(self, step: Step, task: Task, episode_index: int) -> None:
+        """Append a step's messages to the conversation of the agent they are for; it takes the next turn.
 
-        An agent that was not there before starts a conversation with them and with the step's tools.
+        A new agent starts a conversation with them and with the step's tools.
         """
         if step.agent is None or step.agent in self._by_agent:
             if step.agent is not None:
                 self.agent, self.current = step.agent, self._by_agent[step.agent]
-            self.current.hear(step.messages, step.observation_id)
+            self.current.append_observation(step.messages, step.observation_id)
             return
         builder = TrajectoryBuilder(task, episode_index)
         self.current = Conversation(builder, self.current.renderer, step.messages, step.tools or [])
@@ -124,16 +124,16 @@ class Conversations:
             found.builder.add_reward(reward)
 
     def fail_turn(self) -> None:
-        """Note that the agent ended the episode by a turn that cannot be answered, as environments note it."""
+        """Record, as environments do, that the agent ended the episode with a turn that cannot be answered."""
         main = self._by_agent[MAIN_AGENT].builder
         self.current.builder.components["agent_error"] = 1.0
         main.success = False
 
     def finish(self, status: Status, error: str, check_history: bool) -> tuple[Trajectory, ...]:
-        """Return a trajectory for every agent that has spoken, the main agent's first.
+        """Return a trajectory for every agent that has taken a turn, the main agent's first.
 
         `info["agent"]` of the others is the part of their name before "/", so that "helper/1" and "helper/2" are two
-        invocations of one agent. They share the main agent's verdict.
+        invocations of one agent. They share the main agent's success.
         """
         found = []
         for agent, conversation in self._by_agent.items():

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.data.transcript import encode_conversation
+from asyncrl.data.transcript import encode_transcript
 from asyncrl.env.protocol import Step
 from asyncrl.generation import Generated
 from asyncrl.types import NOT_SAMPLED, FailureClass, Message, Status, Task, Trajectory, Turn
@@ -22,11 +22,11 @@ class TrajectoryBuilder:
         self.episode_index = episode_index
         self.started = time.monotonic()
         self.conversation: list[Message] = []
-        """The messages so far, as the one who plays the episode keeps them; a judge reads them."""
-        self.spoken: list[tuple[int, str]] = []
-        """Place in `conversation` of each turn taken, and its text where the message does not say all of it."""
+        """The messages so far, kept by the player of the episode; a judge reads them."""
+        self.turn_messages: list[tuple[int, str]] = []
+        """Place in `conversation` of each turn, and its text where the message does not hold all of it."""
         self.cut_text = ""
-        """What a turn that was cut said; it is no message of the conversation."""
+        """Text of a turn that was cut off; it is not a message of the conversation."""
         self.engine_s = 0.0
         self.env_s = 0.0
         self.cached_tokens = 0
@@ -46,7 +46,7 @@ class TrajectoryBuilder:
         return self._ids[0] if self._ids else np.empty(0, np.int32)
 
     def add_context(self, token_ids: np.ndarray, observation_id: str = "") -> None:
-        """Append tokens nobody sampled; the next turn answers `observation_id`."""
+        """Append tokens that were not sampled; the next turn answers `observation_id`."""
         self._append(
             token_ids, np.zeros(len(token_ids), np.float32), np.full(len(token_ids), NOT_SAMPLED, np.int32)
         )
@@ -60,13 +60,13 @@ class TrajectoryBuilder:
         self.cached_tokens += generated.cached_tokens
 
     def add_given_turn(self, token_ids: np.ndarray) -> None:
-        """Append a turn that the policy did not take here: it is played, credited and never trained."""
+        """Append a turn that the policy did not sample here: it is played and credited, but not trained."""
         start, observation_id = self.num_tokens, self._observation_id
         self.add_context(token_ids, observation_id)
         self._turns.append(Turn(start, self.num_tokens, 0.0, observation_id))
 
     def drop_context(self) -> None:
-        """Take back the context after the last turn, which nobody answered; the opening stays."""
+        """Remove the context after the last turn, which no turn answered. The opening messages stay."""
         if not self._turns or self._turns[-1].end == self.num_tokens:
             return
         self.num_tokens = self._turns[-1].end
@@ -85,7 +85,7 @@ class TrajectoryBuilder:
         return [ids[turn.start : turn.end] for turn in self._turns]
 
     def add_step(self, step: Step) -> None:
-        """Take the environment's answer to the last turn: its reward, its parts and its verdicts."""
+        """Record the environment's answer to the last turn: reward, reward components, matches and success."""
         self.add_reward(step.reward)
         self._turns[-1] = replace(self._turns[-1], matches=step.matches)
         for name, value in step.components.items():
@@ -94,7 +94,7 @@ class TrajectoryBuilder:
             self.success = step.success
 
     def add_reward(self, reward: float) -> None:
-        """Credit the last turn with a reward, and leave the rest of what is known of it."""
+        """Add to the reward of the last turn."""
         self._turns[-1] = replace(self._turns[-1], reward=self._turns[-1].reward + reward)
 
     def finish(
@@ -123,19 +123,19 @@ class TrajectoryBuilder:
             error=error[:2000],
             timing={"wall_s": wall_s, "engine_s": self.engine_s, "env_s": self.env_s},
             info={"cached_tokens": self.cached_tokens, **(info or {})},
-            conversation=self._conversation(),
+            conversation=self._transcript(),
         )
 
-    def _conversation(self) -> str:
+    def _transcript(self) -> str:
         messages, turns = list(self.conversation), {}
-        for number, (place, text) in enumerate(self.spoken):
+        for number, (place, text) in enumerate(self.turn_messages):
             turns[place] = number
             if text:
                 messages[place] = {**messages[place], "content": text}
         if self.cut_text:
-            turns[len(messages)] = len(self.spoken)
+            turns[len(messages)] = len(self.turn_messages)
             messages.append({"role": "assistant", "content": self.cut_text})
-        return encode_conversation(messages, turns)
+        return encode_transcript(messages, turns)
 
     def _append(self, token_ids: np.ndarray, logprobs: np.ndarray, versions: np.ndarray) -> None:
         self._ids.append(token_ids)

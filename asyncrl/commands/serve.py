@@ -170,7 +170,7 @@ def _joined(args: argparse.Namespace, credentials: Credentials) -> int:
         return _serve(args, job.config, credentials)
     with tempfile.TemporaryDirectory(prefix="asyncrl-join-") as folder:
         args.ready_file = args.ready_file or str(Path(folder) / "ready.json")
-        buffers = {"": args.join} | (job.guests if args.role == "engine" else {})
+        buffers = {"": args.join} | (job.co_served_policies if args.role == "engine" else {})
         members = [
             Membership(buffer, credentials.bearer("buffer"), args.role, Path(args.ready_file), policy)
             for policy, buffer in buffers.items()

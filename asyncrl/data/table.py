@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from asyncrl.data.transcript import read_conversation
+from asyncrl.data.transcript import read_transcript
 from asyncrl.types import Group, Trajectory
 
 MESSAGE = pa.struct(
@@ -168,7 +168,7 @@ def _row(step: int, group: Group, t: Trajectory) -> dict[str, Any]:
         "reward": t.reward,
         "success": t.success,
         "components": [{"name": name, "value": value} for name, value in t.components.items()],
-        "messages": read_conversation(t.conversation, rewards) if t.conversation else None,
+        "messages": read_transcript(t.conversation, rewards) if t.conversation else None,
         "turn_start": [turn.start for turn in t.turns],
         "turn_end": [turn.end for turn in t.turns],
         "turn_reward": rewards,

@@ -1,4 +1,4 @@
-"""An episode's messages as text that travels with its tokens, for people to read.
+"""The transcript of an episode: its messages as text that is stored with its tokens, for people to read.
 
 JSON: a list of messages, each `{"role", "content"}` and, where present, `tool_calls` (`{"id", "name", "arguments"}`,
 the arguments as JSON text), `tool_call_id`, `name` and `turn`, the index of the trajectory's turn that the message
@@ -14,14 +14,14 @@ from typing import Any
 from asyncrl.types import Message
 
 MAX_CHARACTERS = 2**24
-"""Of one conversation."""
+"""Of one transcript."""
 _TEXTS = ("tool_call_id", "name")
 
 
-def encode_conversation(messages: Sequence[Message], turns: Mapping[int, int]) -> str:
-    """Return the text of a conversation; `turns` maps the position of a message to the index of its turn.
+def encode_transcript(messages: Sequence[Message], turns: Mapping[int, int]) -> str:
+    """Return the transcript of messages; `turns` maps the position of a message to the index of its turn.
 
-    "" for a conversation longer than `MAX_CHARACTERS`.
+    "" for a transcript longer than `MAX_CHARACTERS`.
     """
     items = []
     for place, message in enumerate(messages):
@@ -39,8 +39,8 @@ def encode_conversation(messages: Sequence[Message], turns: Mapping[int, int]) -
     return text if len(text) <= MAX_CHARACTERS else ""
 
 
-def read_conversation(text: str, rewards: Sequence[float]) -> list[dict[str, Any]] | None:
-    """Return the messages, each with the reward of its turn; None for an empty or unreadable conversation."""
+def read_transcript(text: str, rewards: Sequence[float]) -> list[dict[str, Any]] | None:
+    """Return the messages, each with the reward of its turn; None for an empty or unreadable transcript."""
     try:
         return [_read(item, rewards) for item in json.loads(text)]
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):

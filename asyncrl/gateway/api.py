@@ -20,8 +20,8 @@ from asyncrl.errors import AsyncRLError, InfrastructureError, InputError, Unavai
 from asyncrl.gateway.body import read_body
 from asyncrl.gateway.chat import ChatFormat
 from asyncrl.gateway.completions import CompletionFormat
-from asyncrl.gateway.exchange import MODEL, Ask, Done, Event, Format, Stream, encode_event
-from asyncrl.gateway.messages import MessagesFormat, read_conversation
+from asyncrl.gateway.exchange import MODEL, ApiRequest, Done, Event, Format, Stream, encode_event
+from asyncrl.gateway.messages import MessagesFormat, read_messages_history
 from asyncrl.gateway.open_episodes import Episodes
 from asyncrl.gateway.prefixes import render_whole
 from asyncrl.gateway.recorded_episode import Episode, EpisodeEnded
@@ -110,7 +110,7 @@ class _Call:
         elif self.method != "POST":
             await self.refuse(405, "only POST is allowed")
         elif self.path == "/v1/messages/count_tokens":
-            ids = render_whole(self.api.sampler.renderer, read_conversation(await self._body()))
+            ids = render_whole(self.api.sampler.renderer, read_messages_history(await self._body()))
             await self.reply(200, {"input_tokens": len(ids)})
         elif self.path in FORMATS:
             await self._complete(episode, self._hinted(self.format.read(await self._body(), episode)))
@@ -130,25 +130,25 @@ class _Call:
         else:
             await self.refuse(401, "no open episode has this reward key", "invalid_api_key")
 
-    async def _complete(self, episode: Episode, ask: Ask) -> None:
+    async def _complete(self, episode: Episode, request: ApiRequest) -> None:
         sampler = self.api.sampler
-        if ask.conversation is not None:
-            prepared = [await sampler.prepare_chat(episode, ask.conversation, ask.sampling)]
+        if request.history is not None:
+            prepared = [await sampler.prepare_chat(episode, request.history, request.sampling)]
         else:
-            prepared = [await sampler.prepare_prompt(episode, p, ask.sampling) for p in ask.prompts]
-        if ask.stream:
-            await self._stream(episode, ask, prepared[0])
+            prepared = [await sampler.prepare_prompt(episode, p, request.sampling) for p in request.prompts]
+        if request.stream:
+            await self._stream(episode, request, prepared[0])
             return
         answered = await self._unless_gone(together(sampler.sample(one) for one in prepared))
         bodies = []
         for one, answers in zip(prepared, answered, strict=True):
             sampler.record(one, answers)
-            bodies.append(self.format.answer(Done(ask, one, answers, sampler.renderer), episode))
+            bodies.append(self.format.answer(Done(request, one, answers, sampler.renderer), episode))
         await self.reply(200, bodies[0] if len(bodies) == 1 else CompletionFormat.merge(bodies))
 
-    async def _stream(self, episode: Episode, ask: Ask, prepared: Prepared) -> None:
+    async def _stream(self, episode: Episode, request: ApiRequest, prepared: Prepared) -> None:
         sampler = self.api.sampler
-        stream = self.format.stream(ask, prepared, episode)
+        stream = self.format.stream(request, prepared, episode)
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
         await self.send({"type": "http.response.start", "status": 200, "headers": headers})
         self.stream = stream
@@ -156,7 +156,9 @@ class _Call:
         grown: asyncio.Queue[str] = asyncio.Queue()
 
         async def sample() -> list[Sampled]:
-            running = asyncio.ensure_future(sampler.sample(prepared, grown.put_nowait if ask.live else None))
+            running = asyncio.ensure_future(
+                sampler.sample(prepared, grown.put_nowait if request.live else None)
+            )
             running.add_done_callback(lambda _: grown.put_nowait(""))
             try:
                 while delta := await grown.get():
@@ -167,7 +169,7 @@ class _Call:
 
         answers = await self._unless_gone(sample())
         sampler.record(prepared, answers)
-        await self._events(stream.closing(Done(ask, prepared, answers, sampler.renderer)), last=True)
+        await self._events(stream.closing(Done(request, prepared, answers, sampler.renderer)), last=True)
 
     async def _unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
         """Await `work`. Raises `ClientGone`, and ends the work, when the client disconnects first."""
@@ -203,11 +205,11 @@ class _Call:
         body = b"".join(encode_event(event) for event in events)
         await self.send({"type": "http.response.body", "body": body, "more_body": not last})
 
-    def _hinted(self, ask: Ask) -> Ask:
+    def _hinted(self, request: ApiRequest) -> ApiRequest:
         agent = self.headers.get(AGENT_HEADER, b"").decode("latin-1")[:200]
         ttl_s = _seconds(self.headers.get(TTL_HEADER))
         hints = {"agent": agent, "ttl_s": ttl_s, "id_prefix": self.format.id_prefix}
-        return replace(ask, sampling=replace(ask.sampling, **hints))
+        return replace(request, sampling=replace(request.sampling, **hints))
 
     def _key(self) -> str:
         bearer = self.headers.get(b"authorization", b"").decode("latin-1")

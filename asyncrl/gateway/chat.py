@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.gateway.chat_history import chat_conversation
+from asyncrl.gateway.chat_history import read_chat_history
 from asyncrl.gateway.decoding import (
     MAX_TOP_LOGPROBS,
     NOT_KEPT,
@@ -13,7 +13,15 @@ from asyncrl.gateway.decoding import (
     read_format,
     refuse_recorded,
 )
-from asyncrl.gateway.exchange import Ask, Done, Event, arguments_text, flag, openai_error, openai_too_long
+from asyncrl.gateway.exchange import (
+    ApiRequest,
+    Done,
+    Event,
+    arguments_text,
+    flag,
+    openai_error,
+    openai_too_long,
+)
 from asyncrl.gateway.fields import MAX_N, ignored, integer, number, refuse, stops
 from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.sampler import call_id
@@ -59,7 +67,7 @@ class ChatFormat:
 
     id_prefix = "chatcmpl-"
 
-    def read(self, body: dict[str, Any], episode: Episode) -> Ask:
+    def read(self, body: dict[str, Any], episode: Episode) -> ApiRequest:
         refuse(body, _REFUSED)
         flag(body, "logprobs")
         limit = integer(body, "max_completion_tokens", 0, 1) or integer(body, "max_tokens", 0, 1)
@@ -74,10 +82,10 @@ class ChatFormat:
         tools = body.get("tools") if body.get("tool_choice") != "none" else None
         schema = read_format(body.get("response_format"), "response_format", True, episode, tools)
         decoding, dropped = read_decoding(body, episode, schema, top or None)
-        return Ask(
+        return ApiRequest(
             body,
             read_sampling(body, episode, limit, (*dropped, *ignored(body, _IGNORED)), decoding),
-            conversation=chat_conversation(body.get("messages"), body.get("tools")),
+            history=read_chat_history(body.get("messages"), body.get("tools")),
             stream=flag(body, "stream"),
         )
 
@@ -91,11 +99,11 @@ class ChatFormat:
             }
             for index, sampled in enumerate(done.answers)
         ]
-        head = _head(done.ask, done.prepared, "chat.completion")
+        head = _head(done.request, done.prepared, "chat.completion")
         return {**head, "choices": choices, "usage": usage(done)}
 
-    def stream(self, ask: Ask, prepared: Prepared, episode: Episode) -> ChatStream:
-        return ChatStream(ask, prepared)
+    def stream(self, request: ApiRequest, prepared: Prepared, episode: Episode) -> ChatStream:
+        return ChatStream(request, prepared)
 
     def error(self, status: int, message: str, code: str = "") -> dict[str, Any]:
         return openai_error(status, message, code)
@@ -107,14 +115,14 @@ class ChatFormat:
 class ChatStream:
     """Implements `exchange.Stream`."""
 
-    def __init__(self, ask: Ask, prepared: Prepared) -> None:
-        self.ask = ask
-        self.head = _head(ask, prepared, "chat.completion.chunk")
+    def __init__(self, request: ApiRequest, prepared: Prepared) -> None:
+        self.request = request
+        self.head = _head(request, prepared, "chat.completion.chunk")
         self.shown = 0
 
     def opening(self) -> list[Event]:
         delta = {"role": "assistant", "content": ""}
-        return [self._chunk(index, delta) for index in range(self.ask.sampling.n)]
+        return [self._chunk(index, delta) for index in range(self.request.sampling.n)]
 
     def text(self, delta: str) -> list[Event]:
         self.shown += len(delta)
@@ -133,7 +141,7 @@ class ChatStream:
             if isinstance(last[1], dict):
                 last[1]["choices"][0]["logprobs"] = _logprobs(done, sampled)
             events.append(last)
-        if (self.ask.body.get("stream_options") or {}).get("include_usage"):
+        if (self.request.body.get("stream_options") or {}).get("include_usage"):
             events.append(("", {**self.head, "choices": [], "usage": usage(done)}))
         return [*events, ("", "[DONE]")]
 
@@ -160,8 +168,8 @@ def usage(done: Done) -> dict[str, Any]:
     }
 
 
-def _head(ask: Ask, prepared: Prepared, kind: str) -> dict[str, Any]:
-    return {"id": call_id(prepared.id, 0), "object": kind, "created": ask.created, "model": ask.model}
+def _head(request: ApiRequest, prepared: Prepared, kind: str) -> dict[str, Any]:
+    return {"id": call_id(prepared.id, 0), "object": kind, "created": request.created, "model": request.model}
 
 
 def _message(sampled: Sampled) -> dict[str, Any]:
@@ -183,14 +191,14 @@ def _wire_calls(sampled: Sampled) -> list[dict[str, Any]]:
 
 
 def _logprobs(done: Done, sampled: Sampled) -> dict[str, Any] | None:
-    if not done.ask.body.get("logprobs"):
+    if not done.request.body.get("logprobs"):
         return None
 
     def shown(token_id: int, logprob: float) -> dict[str, Any]:
         token = done.renderer.tokenizer.decode([token_id], skip_special_tokens=False)
         return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
 
-    generated, wanted = sampled.generated, done.ask.body.get("top_logprobs") or 0
+    generated, wanted = sampled.generated, done.request.body.get("top_logprobs") or 0
     # The engine adds the sampled token where it is not among the likeliest.
     tops = [list(top.items())[:wanted] for top in generated.top_logprobs] or [[]] * len(generated.token_ids)
     content = [

@@ -26,7 +26,7 @@ TEXT_PARTS = ("text", "input_text", "output_text")
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ChatHistory:
     """Messages as chat templates take them, and what is needed to find their beginning in a tree."""
 
     messages: list[Message]
@@ -75,7 +75,7 @@ def _digest(before: bytes, text: str) -> bytes:
     return hashlib.blake2b(before + text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def chat_conversation(raw_messages: Any, raw_tools: Any) -> Conversation:
+def read_chat_history(raw_messages: Any, raw_tools: Any) -> ChatHistory:
     """Read messages and tools as `/v1/chat/completions` has them. Raises `InputError` naming the place."""
     if not isinstance(raw_messages, list) or not 0 < len(raw_messages) <= MAX_MESSAGES:
         raise InputError(f"messages: must be a list of 1 to {MAX_MESSAGES} messages")
@@ -98,7 +98,7 @@ def chat_conversation(raw_messages: Any, raw_tools: Any) -> Conversation:
                 message["name"] = str(raw["name"])
         messages.append(message)
         call_ids.append(tuple(ids))
-    return Conversation(messages, chat_tools(raw_tools), call_ids)
+    return ChatHistory(messages, chat_tools(raw_tools), call_ids)
 
 
 def chat_tools(raw: Any) -> list[dict[str, Any]]:

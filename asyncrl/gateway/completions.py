@@ -15,7 +15,7 @@ from asyncrl.gateway.decoding import (
     read_format,
     refuse_recorded,
 )
-from asyncrl.gateway.exchange import Ask, Done, Event, flag, openai_error, openai_too_long
+from asyncrl.gateway.exchange import ApiRequest, Done, Event, flag, openai_error, openai_too_long
 from asyncrl.gateway.fields import integer, refuse
 from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.sampler import call_id
@@ -32,7 +32,7 @@ class CompletionFormat:
 
     id_prefix = "cmpl-"
 
-    def read(self, body: dict[str, Any], episode: Episode) -> Ask:
+    def read(self, body: dict[str, Any], episode: Episode) -> ApiRequest:
         refuse(body, _REFUSED)
         echo, wanted = flag(body, "echo"), _wanted(body)
         if echo:
@@ -48,16 +48,16 @@ class CompletionFormat:
             refuse_recorded(episode, "prompt: several", "each call of it is one turn")
         if stream and (echo or len(prompts) > 1):
             raise InputError("stream: an echoed prompt or several prompts are answered whole")
-        return Ask(
+        return ApiRequest(
             body, read_sampling(body, episode, limit, dropped, decoding), prompts=prompts, stream=stream
         )
 
     def answer(self, done: Done, episode: Episode) -> dict[str, Any]:
         choices = [_choice(done, index, sampled) for index, sampled in enumerate(done.answers)]
         counts = usage(done)
-        if done.ask.body.get("max_tokens") == 0:
+        if done.request.body.get("max_tokens") == 0:
             counts |= {"completion_tokens": 0, "total_tokens": done.prompt_tokens}
-        return {**_head(done.ask, done.prepared), "choices": choices, "usage": counts}
+        return {**_head(done.request, done.prepared), "choices": choices, "usage": counts}
 
     @staticmethod
     def merge(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -72,8 +72,8 @@ class CompletionFormat:
             "usage": usage | {"prompt_tokens_details": {"cached_tokens": cached}},
         }
 
-    def stream(self, ask: Ask, prepared: Prepared, episode: Episode) -> CompletionStream:
-        return CompletionStream(ask, prepared)
+    def stream(self, request: ApiRequest, prepared: Prepared, episode: Episode) -> CompletionStream:
+        return CompletionStream(request, prepared)
 
     def error(self, status: int, message: str, code: str = "") -> dict[str, Any]:
         return openai_error(status, message, code)
@@ -85,9 +85,9 @@ class CompletionFormat:
 class CompletionStream:
     """Implements `exchange.Stream`."""
 
-    def __init__(self, ask: Ask, prepared: Prepared) -> None:
-        self.ask = ask
-        self.head = _head(ask, prepared)
+    def __init__(self, request: ApiRequest, prepared: Prepared) -> None:
+        self.request = request
+        self.head = _head(request, prepared)
         self.shown = 0
 
     def opening(self) -> list[Event]:
@@ -104,7 +104,7 @@ class CompletionStream:
             choice = _choice(done, index, sampled)
             choice["text"] = choice["text"][self.shown :]
             events.append(("", {**self.head, "choices": [choice]}))
-        if (self.ask.body.get("stream_options") or {}).get("include_usage"):
+        if (self.request.body.get("stream_options") or {}).get("include_usage"):
             events.append(("", {**self.head, "choices": [], "usage": usage(done)}))
         return [*events, ("", "[DONE]")]
 
@@ -133,17 +133,17 @@ def _prompts(raw: Any) -> tuple[str | list[int], ...]:
     return tuple(found)
 
 
-def _head(ask: Ask, prepared: Prepared) -> dict[str, Any]:
+def _head(request: ApiRequest, prepared: Prepared) -> dict[str, Any]:
     return {
         "id": call_id(prepared.id, 0),
         "object": "text_completion",
-        "created": ask.created,
-        "model": ask.model,
+        "created": request.created,
+        "model": request.model,
     }
 
 
 def _choice(done: Done, index: int, sampled: Sampled) -> dict[str, Any]:
-    body, text, reason = done.ask.body, sampled.text, sampled.finish_reason
+    body, text, reason = done.request.body, sampled.text, sampled.finish_reason
     if body.get("max_tokens") == 0:
         text, reason = "", "length"
     if body.get("echo"):
@@ -158,7 +158,7 @@ def _decoded(done: Done, ids: list[int]) -> str:
 
 def _logprobs(done: Done, sampled: Sampled) -> dict[str, Any] | None:
     """Log-probabilities of the answer, behind those of the prompt where that is echoed; its first token has none."""
-    body, generated = done.ask.body, sampled.generated
+    body, generated = done.request.body, sampled.generated
     wanted = _wanted(body)
     if wanted is None:
         return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from asyncrl.errors import InputError
-from asyncrl.gateway.chat_history import Conversation
+from asyncrl.gateway.chat_history import ChatHistory
 from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.sampling import Prepared, Sampled, Sampling
 
@@ -19,12 +19,12 @@ Event = tuple[str, dict[str, Any] | str]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ApiRequest:
     """A request, read and checked."""
 
     body: dict[str, Any]
     sampling: Sampling
-    conversation: Conversation | None = None
+    history: ChatHistory | None = None
     prompts: tuple[str | list[int], ...] = ()
     """Of a plain completion, where there is no conversation; several only where no episode is recorded."""
     stream: bool = False
@@ -41,7 +41,7 @@ class Ask:
     def live(self) -> bool:
         """Whether text can be streamed while it grows: not while it may turn out to be a tool call, nor for several
         answers at once, nor where a turn is sampled whole."""
-        tools = self.conversation is not None and self.conversation.tools and self.sampling.parse_tools
+        tools = self.history is not None and self.history.tools and self.sampling.parse_tools
         whole = self.sampling.decoding is not None and self.sampling.decoding.whole
         return self.stream and self.sampling.n == 1 and not tools and not whole
 
@@ -50,7 +50,7 @@ class Ask:
 class Done:
     """A request with its answers."""
 
-    ask: Ask
+    request: ApiRequest
     prepared: Prepared
     answers: list[Sampled]
     renderer: Any
@@ -83,7 +83,7 @@ class Format(Protocol):
     id_prefix: str
     """What ids of its answers begin with."""
 
-    def read(self, body: dict[str, Any], episode: Episode) -> Ask:
+    def read(self, body: dict[str, Any], episode: Episode) -> ApiRequest:
         """Check a request. Raises `InputError` naming the field."""
         ...
 
@@ -91,7 +91,7 @@ class Format(Protocol):
         """The body of the whole answer."""
         ...
 
-    def stream(self, ask: Ask, prepared: Prepared, episode: Episode) -> Stream:
+    def stream(self, request: ApiRequest, prepared: Prepared, episode: Episode) -> Stream:
         """The writer of a streamed answer."""
         ...
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.data.transcript import encode_conversation
+from asyncrl.data.transcript import encode_transcript
 from asyncrl.gateway.tree import Call, CallTree, add_components, digest, path
 from asyncrl.types import NOT_SAMPLED, FailureClass, Message, Status, Trajectory, Turn
 
@@ -85,7 +85,7 @@ def _lay_out(calls: list[Call], owned: set[int]) -> tuple[dict[str, np.ndarray],
     return arrays, tuple(turns)
 
 
-def _conversation(calls: list[Call], owned: set[int]) -> str:
+def _transcript(calls: list[Call], owned: set[int]) -> str:
     """The messages of one path; those of the calls that are not `owned` are no turns of it."""
     messages: list[Message] = []
     turns: dict[int, int] = {}
@@ -93,7 +93,7 @@ def _conversation(calls: list[Call], owned: set[int]) -> str:
         messages += call.messages
         if call.messages and call.index in owned:
             turns[len(messages) - 1] = len(turns)
-    return encode_conversation(messages, turns)
+    return encode_transcript(messages, turns)
 
 
 def _drift(calls: list[Call], ids: np.ndarray) -> int:
@@ -133,7 +133,7 @@ def _trajectory(
         reward=verdict.reward + sum(call.reward for call in calls),
         status=verdict.status,
         components=components,
-        conversation=_conversation(calls, owned),
+        conversation=_transcript(calls, owned),
         success=verdict.success,
         failure=verdict.failure,
         error=verdict.error[:2000],

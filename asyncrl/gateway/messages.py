@@ -6,9 +6,9 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.gateway.chat import read_sampling
-from asyncrl.gateway.chat_history import Conversation, chat_conversation, function_tool, text_of
+from asyncrl.gateway.chat_history import ChatHistory, function_tool, read_chat_history, text_of
 from asyncrl.gateway.decoding import read_decoding, read_format
-from asyncrl.gateway.exchange import Ask, Done, Event, arguments_text, flag
+from asyncrl.gateway.exchange import ApiRequest, Done, Event, arguments_text, flag
 from asyncrl.gateway.fields import ignored, integer, stops
 from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.sampler import call_id
@@ -32,7 +32,7 @@ class MessagesFormat:
 
     id_prefix = "msg_"
 
-    def read(self, body: dict[str, Any], episode: Episode) -> Ask:
+    def read(self, body: dict[str, Any], episode: Episode) -> ApiRequest:
         limit = integer(body, "max_tokens", 0, 1)
         if not limit:
             raise InputError("max_tokens: must be given")
@@ -47,17 +47,17 @@ class MessagesFormat:
         schema = read_format(config.get("format"), "output_config.format", False, episode, tools)
         decoding, dropped = read_decoding(body, episode, schema)
         sampling = read_sampling(common, episode, limit, (*dropped, *ignored(body, _IGNORED)), decoding)
-        return Ask(body, sampling, conversation=read_conversation(body), stream=flag(body, "stream"))
+        return ApiRequest(body, sampling, history=read_messages_history(body), stream=flag(body, "stream"))
 
     def answer(self, done: Done, episode: Episode) -> dict[str, Any]:
         sampled = done.answers[0]
-        message = _message(done.ask, done.prepared)
+        message = _message(done.request, done.prepared)
         message["content"] = _blocks(sampled)
         message["usage"] = _usage(done)
         return message | _stop(sampled)
 
-    def stream(self, ask: Ask, prepared: Prepared, episode: Episode) -> MessagesStream:
-        return MessagesStream(ask, prepared)
+    def stream(self, request: ApiRequest, prepared: Prepared, episode: Episode) -> MessagesStream:
+        return MessagesStream(request, prepared)
 
     def error(self, status: int, message: str, code: str = "") -> dict[str, Any]:
         return messages_error(status, message)
@@ -69,12 +69,12 @@ class MessagesFormat:
 class MessagesStream:
     """Implements `exchange.Stream`."""
 
-    def __init__(self, ask: Ask, prepared: Prepared) -> None:
-        self.ask, self.prepared = ask, prepared
+    def __init__(self, request: ApiRequest, prepared: Prepared) -> None:
+        self.request, self.prepared = request, prepared
         self.shown = 0
 
     def opening(self) -> list[Event]:
-        message = _message(self.ask, self.prepared)
+        message = _message(self.request, self.prepared)
         message["usage"] = {"input_tokens": len(self.prepared.read_ids), "output_tokens": 0}
         return [_event("message_start", message=message)]
 
@@ -109,7 +109,7 @@ def messages_error(status: int, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-def read_conversation(body: dict[str, Any]) -> Conversation:
+def read_messages_history(body: dict[str, Any]) -> ChatHistory:
     """The conversation of a request. Raises `InputError` naming the field."""
     raw = body.get("messages")
     if not isinstance(raw, list):
@@ -127,7 +127,7 @@ def read_conversation(body: dict[str, Any]) -> Conversation:
             chat.append({"role": role, "content": text_of(blocks, f"{where}.content")})
         else:
             chat += (_assistant if role == "assistant" else _user)(blocks, f"{where}.content")
-    return chat_conversation(chat, _tools(body.get("tools")))
+    return read_chat_history(chat, _tools(body.get("tools")))
 
 
 def _assistant(blocks: list[Any], where: str) -> list[dict[str, Any]]:
@@ -177,12 +177,12 @@ def _tools(raw: Any) -> list[dict[str, Any]] | None:
     return tools
 
 
-def _message(ask: Ask, prepared: Prepared) -> dict[str, Any]:
+def _message(request: ApiRequest, prepared: Prepared) -> dict[str, Any]:
     return {
         "id": call_id(prepared.id, 0),
         "type": "message",
         "role": "assistant",
-        "model": ask.model,
+        "model": request.model,
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,

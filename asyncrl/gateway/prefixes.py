@@ -1,7 +1,7 @@
 """What a request continues, and the tokens of the rest.
 
-A client's messages are compared with the recorded conversations of its episode. The longest one that they begin
-with lends its tokens; only the messages after it are rendered. Nothing sampled is tokenized again.
+A client's messages are compared with the recorded conversations of its episode. The longest one that is a
+prefix of them provides its tokens; only the messages after it are rendered. Nothing sampled is tokenized again.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ import numpy as np
 
 from asyncrl.chat.renderer import ChatRenderer, TemplateRefused
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.gateway.chat_history import Conversation, extend_key
+from asyncrl.gateway.chat_history import ChatHistory, extend_key
 from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.tree import Call, token_ids
 
 
 def continue_chat(
-    renderer: ChatRenderer, episode: Episode, conversation: Conversation
+    renderer: ChatRenderer, episode: Episode, history: ChatHistory
 ) -> tuple[Call | None, np.ndarray]:
     """Return the recorded call that a conversation continues, if any, and the tokens that follow it. [N] int32.
 
     Raises `InputError` when the chat template refuses the messages.
     """
-    messages = conversation.messages
-    parent, after = _longest(episode, conversation)
-    context = None if parent is None else _rest(renderer, parent, conversation, after)
+    messages = history.messages
+    parent, after = _longest(episode, history)
+    context = None if parent is None else _rest(renderer, parent, history, after)
     if context is None:
         parent, after = None, 0
-        context = render_whole(renderer, conversation)
+        context = render_whole(renderer, history)
     for message in messages[after:]:
-        if message["role"] == "assistant" and extend_key(b"", message) in episode.said:
+        if message["role"] == "assistant" and extend_key(b"", message) in episode.sampled_keys:
             # The agent rewrote what came before, so this turn is context here, in the template's tokens.
             episode.counters["rendered_turns"] += 1
     return parent, context
 
 
-def render_whole(renderer: ChatRenderer, conversation: Conversation) -> np.ndarray:
+def render_whole(renderer: ChatRenderer, history: ChatHistory) -> np.ndarray:
     """Tokens of a conversation that continues nothing. [L] int32. Raises `InputError` when the template refuses it."""
-    return _render(lambda: renderer.opening(conversation.messages, conversation.tools))
+    return _render(lambda: renderer.opening(history.messages, history.tools))
 
 
 def continue_text(renderer: ChatRenderer, episode: Episode, prompt: str) -> tuple[Call | None, np.ndarray]:
@@ -64,20 +64,20 @@ def continue_ids(episode: Episode, ids: np.ndarray) -> tuple[Call | None, np.nda
     return best, ids[length:]
 
 
-def _longest(episode: Episode, conversation: Conversation) -> tuple[Call | None, int]:
-    for count, key in conversation.prefixes():
+def _longest(episode: Episode, history: ChatHistory) -> tuple[Call | None, int]:
+    for count, key in history.prefixes():
         # Nothing follows the last message, so it cannot be what is continued.
-        if count < len(conversation.messages):
-            call = episode.tree.find(key, conversation.call_ids[count - 1])
+        if count < len(history.messages):
+            call = episode.tree.find(key, history.call_ids[count - 1])
             if call is not None:
                 return call, count
     return None, 0
 
 
-def _rest(renderer: ChatRenderer, parent: Call, conversation: Conversation, after: int) -> np.ndarray | None:
+def _rest(renderer: ChatRenderer, parent: Call, history: ChatHistory, after: int) -> np.ndarray | None:
     """Tokens after the parent's turn; None where the template writes a turn differently once more follows."""
     try:
-        rest = _render(lambda: renderer.observation(conversation.messages[after:], conversation.tools))
+        rest = _render(lambda: renderer.observation(history.messages[after:], history.tools))
     except ConfigError:
         return None
     sampled = parent.generated.token_ids

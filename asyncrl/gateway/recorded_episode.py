@@ -25,7 +25,7 @@ class EpisodeEnded(ConflictError):
 
 
 class EpisodeSpec(BaseModel):
-    """What the one who opens an episode fixes for all its calls. Sizes in tokens; 0 means no limit of its own."""
+    """What is fixed for all calls of an episode when it is opened. Sizes in tokens; 0 means no limit of its own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -82,9 +82,9 @@ class Episode:
     running: dict[str, Any] = field(default_factory=dict)
     """Requests at the engines, by id, with the tasks that wait for them."""
     roots: int = 0
-    """Conversations begun."""
-    asked: Counter[bytes] = field(default_factory=Counter)
-    """How often each context was asked with, by digest."""
+    """Conversations started."""
+    contexts: Counter[bytes] = field(default_factory=Counter)
+    """Calls made with each context, by digest."""
     started: float = 0.0
     touched: float = 0.0
     result: tuple[list[Trajectory], dict[str, Any]] | None = None
@@ -93,7 +93,7 @@ class Episode:
     """Whether its counters are in the gateway's sums."""
     responses: dict[str, Any] = field(default_factory=dict)
     """Items of `/v1/responses` by response id, for `previous_response_id`."""
-    said: set[bytes] = field(default_factory=set)
+    sampled_keys: set[bytes] = field(default_factory=set)
     """Keys of all sampled messages, to notice those that come back in a rewritten history."""
 
     def __post_init__(self) -> None:
@@ -120,7 +120,7 @@ class Episode:
     def add_reward(self, raw: dict[str, Any]) -> None:
         """Take `{reward, call_id?, components?, success?}`. Rewards add up. Raises `InputError`."""
         self.check_open()
-        self._earn(raw)
+        self._credit(raw)
         self.counters["rewards"] += "reward" in raw
 
     def finish(self, raw: dict[str, Any]) -> tuple[list[Trajectory], dict[str, Any]]:
@@ -134,7 +134,7 @@ class Episode:
             return self.result
         outcome: dict[str, Any] = {n: raw[n] for n in ("status", "failure", "error") if n in raw}
         status, failure, error = _outcome(outcome, self.limit)
-        self._earn({name: value for name, value in raw.items() if name not in outcome})
+        self._credit({name: value for name, value in raw.items() if name not in outcome})
         verdict = Verdict(status, failure, error, self.reward, self.components, self.success)
         timing = {"wall_s": self.clock() - self.started, "engine_s": self.engine_s}
         trajectories, drifted = export_tree(
@@ -158,7 +158,7 @@ class Episode:
             "counters": dict(self.counters),
         }
 
-    def _earn(self, raw: dict[str, Any]) -> None:
+    def _credit(self, raw: dict[str, Any]) -> None:
         unknown = set(raw) - {"reward", "call_id", "components", "success"}
         if unknown:
             raise InputError(f"reward.{min(unknown)}: unknown; allowed: reward, call_id, components, success")
@@ -168,14 +168,14 @@ class Episode:
         if success is not None and not isinstance(success, bool):
             raise InputError(f"reward.success must be true, false or null, got {success!r}")
         call_id = raw.get("call_id")
-        earner: Episode | Call = self
+        credited: Episode | Call = self
         if call_id is not None:
             call = self.tree.by_id(str(call_id))
             if call is None:
                 raise InputError(f"reward.call_id: this episode has no call {str(call_id)[:100]!r}")
-            earner = call
-        earner.reward += amount
-        add_components(earner.components, components)
+            credited = call
+        credited.reward += amount
+        add_components(credited.components, components)
         self.success = self.success if success is None else success
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.gateway.chat import read_sampling
-from asyncrl.gateway.chat_history import chat_conversation, function_tool, text_of
+from asyncrl.gateway.chat_history import function_tool, read_chat_history, text_of
 from asyncrl.gateway.decoding import read_decoding, read_format
-from asyncrl.gateway.exchange import Ask, Done, arguments_text, flag, openai_error, openai_too_long
+from asyncrl.gateway.exchange import ApiRequest, Done, arguments_text, flag, openai_error, openai_too_long
 from asyncrl.gateway.fields import ignored, integer, refuse
 from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.responses_stream import ResponsesStream
@@ -30,7 +30,7 @@ class ResponsesFormat:
 
     id_prefix = "resp_"
 
-    def read(self, body: dict[str, Any], episode: Episode) -> Ask:
+    def read(self, body: dict[str, Any], episode: Episode) -> ApiRequest:
         refuse(body, _REFUSED)
         limit = integer(body, "max_output_tokens", 0, 1)
         text = body.get("text") or {}
@@ -46,15 +46,15 @@ class ResponsesFormat:
         chat = _chat(items)
         if body.get("instructions"):
             chat.insert(0, {"role": "system", "content": text_of(body["instructions"], "instructions")})
-        conversation = chat_conversation(chat, _tools(body.get("tools")))
-        return Ask(body, sampling, conversation, stream=flag(body, "stream"), items=items)
+        history = read_chat_history(chat, _tools(body.get("tools")))
+        return ApiRequest(body, sampling, history, stream=flag(body, "stream"), items=items)
 
     def answer(self, done: Done, episode: Episode) -> dict[str, Any]:
         sampled = done.answers[0]
-        response = response_head(done.ask, done.prepared)
+        response = response_head(done.request, done.prepared)
         response["output"] = output_items(done.prepared, sampled)
         if episode.recorded:
-            episode.responses[response["id"]] = (*done.ask.items, *response["output"])
+            episode.responses[response["id"]] = (*done.request.items, *response["output"])
         cut = sampled.finish_reason == "length"
         response["status"] = "incomplete" if cut else "completed"
         response["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
@@ -67,9 +67,9 @@ class ResponsesFormat:
         }
         return response
 
-    def stream(self, ask: Ask, prepared: Prepared, episode: Episode) -> ResponsesStream:
+    def stream(self, request: ApiRequest, prepared: Prepared, episode: Episode) -> ResponsesStream:
         return ResponsesStream(
-            response_head(ask, prepared), message_id(prepared.id), lambda done: self.answer(done, episode)
+            response_head(request, prepared), message_id(prepared.id), lambda done: self.answer(done, episode)
         )
 
     def error(self, status: int, message: str, code: str = "") -> dict[str, Any]:
@@ -79,23 +79,23 @@ class ResponsesFormat:
         return openai_too_long(num_tokens, limit)
 
 
-def response_head(ask: Ask, prepared: Prepared) -> dict[str, Any]:
+def response_head(request: ApiRequest, prepared: Prepared) -> dict[str, Any]:
     """A response as it is before anything is sampled."""
-    body = ask.body
+    body = request.body
     return {
         "id": call_id(prepared.id, 0),
         "object": "response",
-        "created_at": ask.created,
+        "created_at": request.created,
         "status": "in_progress",
         "error": None,
         "incomplete_details": None,
         "instructions": body.get("instructions"),
         "metadata": body.get("metadata") or {},
-        "model": ask.model,
+        "model": request.model,
         "output": [],
         "parallel_tool_calls": True,
         "previous_response_id": body.get("previous_response_id"),
-        "temperature": ask.sampling.temperature,
+        "temperature": request.sampling.temperature,
         "tool_choice": body.get("tool_choice") or "auto",
         "tools": body.get("tools") or [],
         "top_p": 1.0,

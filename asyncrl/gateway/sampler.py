@@ -13,7 +13,7 @@ import numpy as np
 from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.errors import InfrastructureError, InputError
-from asyncrl.gateway.chat_history import Conversation, extend_key, tool_call
+from asyncrl.gateway.chat_history import ChatHistory, extend_key, tool_call
 from asyncrl.gateway.pauses import Pauses
 from asyncrl.gateway.pieces import PIECE_TOKENS, cut_at_stop, first_stop, join, settled
 from asyncrl.gateway.prefixes import continue_chat, continue_ids, continue_text
@@ -33,7 +33,7 @@ class Sampler:
     def __init__(
         self, engines: Engines, renderer: ChatRenderer, parse: Callable[[str], Action], max_tokens: int = 0
     ) -> None:
-        """max_tokens: bound on a conversation with its answer; 0 for that of the engines alone."""
+        """max_tokens: limit on a conversation with its answer; 0 for that of the engines alone."""
         self.engines = engines
         self.renderer = renderer
         self.parse = parse
@@ -52,17 +52,15 @@ class Sampler:
             raise InfrastructureError("no engine answers, so the length of its contexts is not known")
         return min(limits)
 
-    async def prepare_chat(
-        self, episode: Episode, conversation: Conversation, sampling: Sampling
-    ) -> Prepared:
+    async def prepare_chat(self, episode: Episode, history: ChatHistory, sampling: Sampling) -> Prepared:
         """Find what a conversation continues.
 
         Raises `InputError`, `ContextTooLong`, `EpisodeEnded`, `InfrastructureError`.
         """
         limit = await self.context_limit(episode)
         episode.check_open()
-        parent, context = continue_chat(self.renderer, episode, conversation)
-        return self._prepared(episode, sampling, parent, context, limit, conversation=conversation)
+        parent, context = continue_chat(self.renderer, episode, history)
+        return self._prepared(episode, sampling, parent, context, limit, history=history)
 
     async def prepare_prompt(self, episode: Episode, prompt: str | list[int], sampling: Sampling) -> Prepared:
         """The same for a plain prompt, text or token ids."""
@@ -122,7 +120,7 @@ class Sampler:
         return calls
 
     def end(self, episode: Episode) -> None:
-        """Stop what an episode still has running, and let go of its cached contexts."""
+        """Stop the requests that an episode still has running, and release its cached contexts."""
         for task in list(episode.running.values()):
             task.cancel()
         for root in {call.root for call in episode.tree.calls}:
@@ -135,7 +133,7 @@ class Sampler:
         parent: Call | None,
         context: np.ndarray,
         limit: int,
-        conversation: Conversation | None = None,
+        history: ChatHistory | None = None,
         prompt_text: str | None = None,
     ) -> Prepared:
         spec = episode.spec
@@ -158,11 +156,11 @@ class Sampler:
         max_tokens = min(n for n in (room, spec.max_tokens_per_turn, sampling.max_tokens) if n)
         root = parent.root if parent is not None else episode.next_root()
         read_digest = digest(read_ids)
-        # Without an episode nothing is kept of a call: neither how often it was asked nor where it was served.
+        # Without an episode nothing is kept of a call: neither how often it was made nor where it was served.
         occurrence = 1
         if episode.recorded:
-            episode.asked[read_digest] += 1
-            occurrence = episode.asked[read_digest]
+            episode.contexts[read_digest] += 1
+            occurrence = episode.contexts[read_digest]
         return Prepared(
             id=sampling.id_prefix + uuid.uuid4().hex,
             episode=episode,
@@ -175,7 +173,7 @@ class Sampler:
             max_tokens=max_tokens,
             root=root,
             session=_session(episode, root) if episode.recorded else "",
-            conversation=conversation,
+            history=history,
             prompt_text=prompt_text,
         )
 
@@ -236,8 +234,8 @@ class Sampler:
         text = text[: text.index(stop_string)] if stop_string else text
         content = text
         calls: tuple[ToolCall, ...] = ()
-        conversation = prepared.conversation
-        if conversation is not None and conversation.tools and prepared.sampling.parse_tools:
+        history = prepared.history
+        if history is not None and history.tools and prepared.sampling.parse_tools:
             action = self.parse(text)
             if action.tool_calls:
                 content, calls = action.content, action.tool_calls
@@ -250,11 +248,11 @@ class Sampler:
 
     def _messages(self, prepared: Prepared, sampled: Sampled) -> tuple[Message, ...]:
         """What the call added to its conversation; a plain prompt is taken for one message of a user."""
-        if prepared.conversation is None:
+        if prepared.history is None:
             text = self.renderer.tokenizer.decode(prepared.context.tolist(), skip_special_tokens=False)
             return {"role": "user", "content": text}, sampled.message
         before = sum(len(call.messages) for call in path(prepared.parent)) if prepared.parent else 0
-        return *prepared.conversation.messages[before:], sampled.message
+        return *prepared.history.messages[before:], sampled.message
 
     def _text_end(self, prepared: Prepared, sampled: Sampled) -> str | None:
         """Prompt and completion of a plain text call, with the end of turn and the stop string if sampled."""
@@ -265,15 +263,15 @@ class Sampler:
 
     def _keys(self, prepared: Prepared, sampled: Sampled) -> list[bytes]:
         """The keys the conversation may have once the client has added this answer to it."""
-        if prepared.conversation is None:
+        if prepared.history is None:
             return []
-        said = [sampled.message]
+        messages = [sampled.message]
         if sampled.stop_string and not sampled.tool_calls:
             # Some frameworks put the stop string back before they return the message.
-            said.append({"role": "assistant", "content": sampled.text + sampled.stop_string})
-        prepared.episode.said.update(extend_key(b"", message) for message in said)
-        key = prepared.conversation.key()
-        return [extend_key(key, message) for message in said]
+            messages.append({"role": "assistant", "content": sampled.text + sampled.stop_string})
+        prepared.episode.sampled_keys.update(extend_key(b"", message) for message in messages)
+        key = prepared.history.key()
+        return [extend_key(key, message) for message in messages]
 
 
 def call_id(prepared_id: str, index: int) -> str:

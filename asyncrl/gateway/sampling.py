@@ -9,7 +9,7 @@ import numpy as np
 
 from asyncrl.env.protocol import ToolCall
 from asyncrl.errors import InputError
-from asyncrl.gateway.chat_history import Conversation
+from asyncrl.gateway.chat_history import ChatHistory
 from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.tree import Call
 from asyncrl.generation import Generated, Generator
@@ -84,7 +84,7 @@ class Prepared:
     """Number of the conversation within the episode."""
     session: str
     """Calls of one conversation share a session, so that the router keeps them on one engine."""
-    conversation: Conversation | None = None
+    history: ChatHistory | None = None
     """None for plain prompts."""
     prompt_text: str | None = None
     """The prompt of a plain text completion."""

@@ -111,42 +111,42 @@ class ChatPlayer:
     ) -> tuple[Trajectory, ...]:
         limits, check = self.settings.limits, self.settings.check_history
         max_turns = min(limits.max_turns or session.max_turns, session.max_turns)
-        talks = Conversations(Conversation(builder, self.renderer, session.messages, session.tools))
+        conversations = Conversations(Conversation(builder, self.renderer, session.messages, session.tools))
         given = request.prefix.turns if request.prefix is not None else ()
         for turn in range(max_turns):
-            room = limits.max_tokens - talks.current.builder.num_tokens
+            room = limits.max_tokens - conversations.current.builder.num_tokens
             if room < 1:
-                talks.current.unhear()
-                return talks.finish(Status.TRUNCATED, "max_tokens", check)
-            most = min(room, limits.max_tokens_per_turn)
+                conversations.current.drop_observation()
+                return conversations.finish(Status.TRUNCATED, "max_tokens", check)
+            max_tokens = min(room, limits.max_tokens_per_turn)
             if turn < len(given):
-                talks.current.builder.add_given_turn(given[turn])
-            elif await self._sample(talks, request, turn, most):
-                return talks.finish(Status.TRUNCATED, "max_tokens_per_turn", check)
-            step = await self._step(talks, session, turn)
+                conversations.current.builder.add_given_turn(given[turn])
+            elif await self._sample(conversations, request, turn, max_tokens):
+                return conversations.finish(Status.TRUNCATED, "max_tokens_per_turn", check)
+            step = await self._step(conversations, session, turn)
             if step.truncated and step.done:
-                return talks.finish(Status.TRUNCATED, "environment", check)
+                return conversations.finish(Status.TRUNCATED, "environment", check)
             if step.done:
-                return talks.finish(Status.FINISHED, "", check)
+                return conversations.finish(Status.FINISHED, "", check)
             try:
-                talks.turn_to(step, builder.task, builder.episode_index)
+                conversations.switch_agent(step, builder.task, builder.episode_index)
             except AgentError as error:
-                # Played to here and no further: as for an environment, a result that trains.
-                talks.fail_turn()
-                return talks.finish(Status.FINISHED, str(error), check)
-        if talks.current.builder.num_tokens > limits.max_tokens:
-            talks.current.unhear()
-        return talks.finish(Status.TRUNCATED, "max_turns", check)
+                # The episode ends here. As where an environment ends it, the result is trained on.
+                conversations.fail_turn()
+                return conversations.finish(Status.FINISHED, str(error), check)
+        if conversations.current.builder.num_tokens > limits.max_tokens:
+            conversations.current.drop_observation()
+        return conversations.finish(Status.TRUNCATED, "max_turns", check)
 
     async def _sample(
         self,
-        talks: Conversations,
+        conversations: Conversations,
         request: EpisodeRequest,
         turn: int,
         max_tokens: int,
     ) -> bool:
         """Sample one turn; True when it was cut by `max_tokens` before it ended."""
-        builder, seed = talks.current.builder, self.settings.seed
+        builder, seed = conversations.current.builder, self.settings.seed
         start = time.monotonic()
         generated = await self.generator.generate(
             GenerateRequest(
@@ -160,7 +160,7 @@ class ChatPlayer:
                 stop_token_ids=self.renderer.stop_token_ids,
                 session=(request.prefix.session if request.prefix is not None else "") or request.id,
                 min_version=request.min_version,
-                agent=talks.agent,
+                agent=conversations.agent,
                 order=request.order,
             )
         )
@@ -171,15 +171,15 @@ class ChatPlayer:
         builder.cut_text = self.renderer.text(generated.token_ids)
         return True
 
-    async def _step(self, talks: Conversations, session: Session, turn: int) -> Step:
-        builder = talks.current.builder
+    async def _step(self, conversations: Conversations, session: Session, turn: int) -> Step:
+        builder = conversations.current.builder
         text = self.renderer.text(builder.last_turn())
         action = self.parse(text)
-        talks.current.say(action, text)
+        conversations.current.append_action(action, text)
         start = time.monotonic()
         step = await session.step(turn, action, self.settings.step_timeout_s)
         builder.env_s += time.monotonic() - start
-        talks.credit(step)
+        conversations.credit(step)
         return step
 
     async def _close(self, session: Session) -> None:

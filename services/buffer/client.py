@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -172,6 +172,18 @@ class BufferClient:
     async def status(self) -> dict[str, Any]:
         """Return the ledger's counts."""
         return await self._http.get("/v1/status")
+
+
+def members_of(job: dict[str, Any] | None, role: str, known: Collection[str]) -> set[str]:
+    """Return the addresses of a job's members in `role`, "engine" or "env".
+
+    job: the buffer's answer, None when it gave none. `known` members stay members then. They also stay while a buffer
+    that has just started may not have heard from everybody yet; only those that are known to have left are removed.
+    """
+    if job is None:
+        return set(known)
+    found = set(job["joined"][role])
+    return found if job["settled"] else found | (set(known) - set(job["left"]))
 
 
 def _outcome(result: dict[str, Any]) -> PutOutcome | AsyncRLError:

@@ -36,7 +36,7 @@ from asyncrl.services.buffer import messages
 from asyncrl.services.buffer.members import add_member_routes
 from asyncrl.services.buffer.messages import documented, groups_response, read
 from asyncrl.services.http.app import (
-    EVERYBODY,
+    ALL_ROLES,
     STATUSES,
     add_hot_route,
     caller_of,
@@ -61,7 +61,7 @@ ROLES = {
     **{f"/v1/{name}": {"worker"} for name in _WORKER},
     **{f"/v1/{name}": {"engine", "env"} for name in ("join", "leave")},
     "/v1/enroll": {"guest"},
-    **dict.fromkeys(("GET /v1/job", "/v1/status", "/metrics"), EVERYBODY),
+    **dict.fromkeys(("GET /v1/job", "/v1/status", "/metrics"), ALL_ROLES),
 }
 """Who may call what, beside the launcher, which may call everything."""
 

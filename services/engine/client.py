@@ -20,7 +20,7 @@ import numpy as np
 from asyncrl.credentials import authorization, bearer
 from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.generation import Generated, GenerateRequest
-from asyncrl.services.http.batching import Coalescer
+from asyncrl.services.http.batching import RequestBatcher
 
 MAX_REQUESTS_PER_CALL = 64
 RETRY_PAUSE_S = 0.2
@@ -61,7 +61,7 @@ class EngineClient:
         token = bearer(token, "engine")
         self._headers = {"Content-Type": "application/msgpack"} | authorization(token)
         self._http: aiohttp.ClientSession | None = None
-        self._turns = Coalescer[_Pending](self._call, MAX_REQUESTS_PER_CALL, batch_delay_s)
+        self._turns = RequestBatcher[_Pending](self._call, MAX_REQUESTS_PER_CALL, batch_delay_s)
         self.in_flight = 0
         self._busy_s = 0.0
         self._busy_since = 0.0

@@ -35,6 +35,6 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         weights_dir=str(args.weights_dir or ""),
         # Without a run to send adapters the model is served as it is, as for an evaluation.
         lora=config.lora if config.lora.rank and args.weights_dir else None,
-        policies=config.guests if args.weights_dir else {},
+        policies=config.co_served_policies if args.weights_dir else {},
     )
     return serve_engine(options, address.credentials, address.port, address.ready_file)

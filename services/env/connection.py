@@ -24,7 +24,7 @@ from asyncrl.errors import (
     UnavailableError,
 )
 from asyncrl.services.env.lease import LeaseKeeper
-from asyncrl.services.http.batching import Coalescer
+from asyncrl.services.http.batching import RequestBatcher
 from asyncrl.services.http.client import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from asyncrl.services.http.streams import StreamClient
 
@@ -65,8 +65,8 @@ class EnvServiceClient:
     ) -> None:
         self.http = StreamClient(url, bearer(token, "env"))
         self.retry_s = retry_s
-        self._operations = Coalescer[_Waiting](self._call, MAX_OPERATIONS, batch_delay_s)
-        self._renewals = Coalescer[_Waiting](self._call, MAX_OPERATIONS)
+        self._operations = RequestBatcher[_Waiting](self._call, MAX_OPERATIONS, batch_delay_s)
+        self._renewals = RequestBatcher[_Waiting](self._call, MAX_OPERATIONS)
         self._suspect_until = 0.0
         self.leases = LeaseKeeper(self._renew, self.http.url)
 

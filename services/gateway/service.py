@@ -39,7 +39,7 @@ from asyncrl.gateway.recorded_episode import parse_spec
 from asyncrl.gateway.sampler import Sampler
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.router import EngineRouter
-from asyncrl.services.http.app import Doors, create_app, serve
+from asyncrl.services.http.app import RequestGuard, create_app, serve
 from asyncrl.types import Trajectory
 
 MAX_BODY_BYTES = 32 * 2**20
@@ -63,9 +63,9 @@ def create_gateway_app(episodes: Episodes, router: EngineRouter, access: Access)
         background={"reaper": episodes.reap},
         lifespan=clients,
     )
-    # Outside the guard, since agents have keys of their own instead of the service's token, but behind the doors.
+    # Outside the guard, since agents have keys of their own instead of the service's token, but behind `RequestGuard`.
     app.add_middleware(AgentApi, episodes=episodes, max_body_bytes=MAX_BODY_BYTES)
-    app.add_middleware(Doors, hosts=app.state.hosts, max_body_bytes=MAX_BODY_BYTES)
+    app.add_middleware(RequestGuard, hosts=app.state.hosts, max_body_bytes=MAX_BODY_BYTES)
     registry = CollectorRegistry()
     registry.register(_Metrics(episodes))
 

@@ -35,8 +35,8 @@ from asyncrl.services.http.serving import serve
 
 __all__ = [
     "STATUSES",
-    "Doors",
-    "Guard",
+    "AccessGuard",
+    "RequestGuard",
     "add_hot_route",
     "caller_of",
     "create_app",
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/healthz"})
 """Answered without a token."""
-EVERYBODY = frozenset({"run", "trainer", "worker", "gateway", "engine", "env", "guest"})
+ALL_ROLES = frozenset({"run", "trainer", "worker", "gateway", "engine", "env", "guest"})
 """All roles that a run's callers have."""
 _CALLER = "asyncrl.caller"
 POLICY_VIOLATION = 1008
@@ -106,9 +106,9 @@ def create_app(
     app.add_exception_handler(Exception, _unexpected_error)
     app.state.hot_routes = {}
     app.add_middleware(
-        Guard, access=access, roles=roles or {}, hot_routes=app.state.hot_routes, statuses=table
+        AccessGuard, access=access, roles=roles or {}, hot_routes=app.state.hot_routes, statuses=table
     )
-    app.add_middleware(Doors, hosts=app.state.hosts, max_body_bytes=max_body_bytes)
+    app.add_middleware(RequestGuard, hosts=app.state.hosts, max_body_bytes=max_body_bytes)
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
@@ -133,7 +133,7 @@ def error_response(error: Exception, statuses: Mapping[type[Exception], int] = S
 
 
 def add_hot_route(app: FastAPI, path: str, handler: HotHandler) -> None:
-    """Answer `POST path` with `handler` right behind the guard: no routing, no parsing, a third of the time.
+    """Answer `POST path` with `handler` right behind `AccessGuard`: no routing, no parsing, a third of the time.
 
     Such a route does not appear in the OpenAPI document. Other methods on `path` are answered 405.
     """
@@ -141,12 +141,12 @@ def add_hot_route(app: FastAPI, path: str, handler: HotHandler) -> None:
 
 
 def caller_of(request: Request) -> Caller:
-    """Return the caller of a request that the guard has accepted."""
+    """Return the caller of a request that `AccessGuard` has accepted."""
     return request.scope[_CALLER]
 
 
-class Doors:
-    """ASGI middleware in front of everything: foreign hosts, web pages, wrong types, bodies too large or too slow."""
+class RequestGuard:
+    """ASGI middleware before everything else. Refuses foreign hosts, web pages, wrong types, large and slow bodies."""
 
     def __init__(self, app: ASGIApp, hosts: Hosts, max_body_bytes: int) -> None:
         self.app = app
@@ -194,8 +194,8 @@ class Doors:
         return checked
 
 
-class Guard:
-    """ASGI middleware behind the checks: identifies the caller, checks its role, then answers the hot routes."""
+class AccessGuard:
+    """ASGI middleware behind `RequestGuard`: identifies the caller, checks its role, then answers the hot routes."""
 
     def __init__(
         self,

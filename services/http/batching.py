@@ -10,18 +10,18 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class Coalescer(Generic[T]):
-    """Gathers items and hands them to `send`, at most `most` at once.
+class RequestBatcher(Generic[T]):
+    """Collects items and passes them to `send` in batches of at most `max_batch`.
 
     delay_s: least seconds between two flushes. Even 0 waits for the end of this pass of the event loop, in which more
     items may become ready.
     """
 
     def __init__(
-        self, send: Callable[[list[T]], Coroutine[Any, Any, None]], most: int, delay_s: float = 0.0
+        self, send: Callable[[list[T]], Coroutine[Any, Any, None]], max_batch: int, delay_s: float = 0.0
     ) -> None:
         self.send = send
-        self.most = most
+        self.max_batch = max_batch
         self.delay_s = delay_s
         self._waiting: list[T] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -48,7 +48,7 @@ class Coalescer(Generic[T]):
     def _flush(self) -> None:
         self._timer, self._flushed_at = None, asyncio.get_running_loop().time()
         waiting, self._waiting = self._waiting, []
-        for start in range(0, len(waiting), self.most):
-            call = asyncio.ensure_future(self.send(waiting[start : start + self.most]))
+        for start in range(0, len(waiting), self.max_batch):
+            call = asyncio.ensure_future(self.send(waiting[start : start + self.max_batch]))
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)

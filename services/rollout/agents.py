@@ -25,7 +25,7 @@ from asyncrl.generation import Generated, GenerateRequest, Generator
 from asyncrl.http_checks import Hosts
 from asyncrl.services.engine.router import EngineRouter
 from asyncrl.services.gateway.client import GatewayClient
-from asyncrl.services.http.app import Doors
+from asyncrl.services.http.app import RequestGuard
 
 AGENT = "agent"
 """The `env.name` of recipes whose episodes an agent plays."""
@@ -76,7 +76,9 @@ class Agents:
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
         self.local.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        app = Doors(AgentApi(_not_found, self.episodes, MAX_BODY_BYTES), Hosts("127.0.0.1"), MAX_BODY_BYTES)
+        app = RequestGuard(
+            AgentApi(_not_found, self.episodes, MAX_BODY_BYTES), Hosts("127.0.0.1"), MAX_BODY_BYTES
+        )
         options: Any = {"log_level": "warning", "access_log": False, "ws": "none", "lifespan": "off"}
         self.server = _Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **options))
         self.running = [

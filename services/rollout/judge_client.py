@@ -25,7 +25,7 @@ from asyncrl.config import JudgeConfig
 from asyncrl.env.protocol import MAX_REWARD
 from asyncrl.errors import JudgeError
 from asyncrl.rollout.judge import JudgeRequest
-from asyncrl.services.http.batching import Coalescer
+from asyncrl.services.http.batching import RequestBatcher
 
 ATTEMPTS = 3
 TIMEOUT_S = 60.0
@@ -52,7 +52,7 @@ class JudgeClient:
         self._known: OrderedDict[str, float] = OrderedDict()
         self._asked: dict[str, asyncio.Future[float]] = {}
         size = BATCH_SIZE if config.kind == "score" else 1
-        self._requests = Coalescer[tuple[str, JudgeRequest]](self._send, size)
+        self._requests = RequestBatcher[tuple[str, JudgeRequest]](self._send, size)
         self._limit = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._http: aiohttp.ClientSession | None = None
 

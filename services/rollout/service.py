@@ -38,8 +38,7 @@ from asyncrl.rollout.judge import Judging
 from asyncrl.rollout.multi_policy import FurtherPolicy, MultiPolicyGenerator, MultiPolicyRunner
 from asyncrl.rollout.player import EpisodePlayer
 from asyncrl.rollout.worker import RolloutLoop
-from asyncrl.services.buffer.client import BufferClient
-from asyncrl.services.buffer.job_members import members
+from asyncrl.services.buffer.client import BufferClient, members_of
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.concurrency import Concurrency
 from asyncrl.services.engine.retrying import RetryingGenerator
@@ -230,7 +229,7 @@ class RolloutService:
             # Away, or a buffer of which no launcher has said (yet) what it is for: nothing is known to have changed.
             job = None
         known = self._joined.get(name, {"engine": set(), "env": set()})
-        found = {role: members(job, role, known[role]) for role in known}
+        found = {role: members_of(job, role, known[role]) for role in known}
         for url in found["engine"] - known["engine"]:
             router.join(self._client(url))
         for url in found["env"] - known["env"]:

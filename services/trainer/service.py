@@ -22,8 +22,7 @@ from asyncrl.credentials import Credentials
 from asyncrl.data.table import TrajectoryWriter
 from asyncrl.endpoint import awaited_addresses, stop_file
 from asyncrl.errors import AsyncRLError
-from asyncrl.services.buffer.client import BufferClientSync
-from asyncrl.services.buffer.job_members import members
+from asyncrl.services.buffer.client import BufferClientSync, members_of
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpointer import Checkpointer
@@ -85,7 +84,7 @@ class SyncFilePublisher:
 
     def _follow_members(self) -> None:
         """Publish to engines that have joined the job, and no longer to those that have left."""
-        wanted = members(self.job(), "engine", self._joined)
+        wanted = members_of(self.job(), "engine", self._joined)
         for url in wanted:
             self._joined.setdefault(url, EngineClient(url, self._token))
         gone = [self._joined.pop(url) for url in list(self._joined) if url not in wanted]

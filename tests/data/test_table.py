@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from asyncrl.data.table import TrajectoryTable, TrajectoryWriter
-from asyncrl.data.transcript import encode_conversation
+from asyncrl.data.transcript import encode_transcript
 from asyncrl.types import FailureClass, Status
 from tests.train.factories import group, trajectory
 
@@ -78,7 +78,7 @@ def spoken(text, **options):
 
 
 def test_the_conversation_is_there_with_its_calls_and_the_reward_of_each_turn(tmp_path):
-    whole = with_conversation(encode_conversation(CONVERSATION, {1: 0, 3: 1}))
+    whole = with_conversation(encode_transcript(CONVERSATION, {1: 0, 3: 1}))
     asked, called, answered, said = one_row(tmp_path, whole)["messages"]
     assert (asked["role"], asked["content"], asked["turn"], asked["reward"]) == ("user", "6 × 8?", None, None)
     assert called["tool_calls"] == [{"id": "call00000", "name": "calc", "arguments": '{"a": 6}'}]
@@ -106,7 +106,7 @@ def test_odd_texts_of_a_conversation_are_carried(tmp_path):
             "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}],
         },
     ]
-    messages = one_row(tmp_path, with_conversation(encode_conversation(odd, {2: 0})))["messages"]
+    messages = one_row(tmp_path, with_conversation(encode_transcript(odd, {2: 0})))["messages"]
     assert [m["content"] for m in messages] == ["", '[{"type": "text", "text": "x"}]', "?"]
     assert messages[2]["tool_calls"] == [{"id": "", "name": "f", "arguments": "{}"}]
 

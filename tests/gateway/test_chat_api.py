@@ -6,7 +6,7 @@ import numpy as np
 import openai
 import pytest
 
-from asyncrl.data.transcript import read_conversation
+from asyncrl.data.transcript import read_transcript
 from asyncrl.errors import InfrastructureError
 from asyncrl.types import FailureClass, Status
 from tests.credentials import TOKEN
@@ -191,7 +191,7 @@ def test_branches_keep_their_conversations_with_the_turns_that_are_theirs(make_g
         return await gateway.finish(episode)
 
     trajectories, _ = asyncio.run(scenario())
-    kept = [read_conversation(t.conversation, [turn.reward for turn in t.turns]) for t in trajectories]
+    kept = [read_transcript(t.conversation, [turn.reward for turn in t.turns]) for t in trajectories]
     yes = ("assistant", "yes")
     asked = [
         ("user", USER["content"], None, None),

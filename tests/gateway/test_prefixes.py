@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from asyncrl.chat.renderer import ChatRenderer
-from asyncrl.gateway.chat_history import chat_conversation
+from asyncrl.gateway.chat_history import read_chat_history
 from asyncrl.gateway.prefixes import _rest
 from asyncrl.gateway.tree import Call
 from asyncrl.generation import Generated
@@ -19,6 +19,6 @@ def test_an_end_of_turn_is_appended_to_turns_that_did_not_end_themselves_alone(r
     end = {"first": [known.stop_token_ids[0]], "second": [other], "nothing": []}[ended_by]
     ids = np.asarray([*renderer.tokenizer.encode("42"), *end], np.int32)
     turn = Generated(ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32), "stop")
-    conversation = chat_conversation([USER, {"role": "assistant", "content": "42"}, USER], None)
+    conversation = read_chat_history([USER, {"role": "assistant", "content": "42"}, USER], None)
     rest = _rest(known, Call("a", None, np.empty(0, np.int32), turn, b""), conversation, 2)
     assert rest.tolist() == [*known.stop_token_ids[:appended], *known.observation([USER], []).tolist()]

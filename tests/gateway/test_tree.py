@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.errors import InputError
-from asyncrl.gateway.chat_history import chat_conversation
+from asyncrl.gateway.chat_history import read_chat_history
 from asyncrl.gateway.export import Verdict, export_tree
 from asyncrl.gateway.pieces import cut_at_stop, settled
 from asyncrl.gateway.tree import Call, CallTree, digest, path, token_ids
@@ -69,7 +69,7 @@ def test_a_context_that_is_not_what_the_engine_read_is_counted_as_drift():
 def test_what_clients_change_in_passing_keeps_the_key_and_what_they_rewrite_does_not():
     def key(assistant, tools=None):
         user = {"role": "user", "content": "q"}
-        return chat_conversation([user, {"role": "assistant", **assistant}], tools).key()
+        return read_chat_history([user, {"role": "assistant", **assistant}], tools).key()
 
     spaced = {**CALL, "id": "other", "function": {"name": "f", "arguments": '{"b":[2],"a":1}'}}
     parsed = {**CALL, "function": {"name": "f", "arguments": {"a": 1, "b": [2]}}}
@@ -94,7 +94,7 @@ def test_equal_conversations_render_equally_whatever_ids_their_calls_have():
             {"role": "tool", "tool_call_id": wire_id, "content": "r"},
         ]
 
-    one, two = (chat_conversation(messages(i), None) for i in ("call_1", "toolu_9"))
+    one, two = (read_chat_history(messages(i), None) for i in ("call_1", "toolu_9"))
     assert one.messages == two.messages
     assert one.messages[2]["tool_call_id"] == one.messages[1]["tool_calls"][0]["id"]
     assert one.call_ids[1] == ("call_1",)
@@ -113,7 +113,7 @@ json_values = st.recursive(
 )
 def test_arbitrary_messages_are_read_or_refused_never_worse(raw):
     try:
-        conversation = chat_conversation(raw, None)
+        conversation = read_chat_history(raw, None)
     except InputError:
         return
     assert len(conversation.key()) == 16

@@ -183,7 +183,7 @@ def test_what_a_shared_engine_sampled_for_a_policy_is_what_its_trainer_computes(
 def test_a_policy_has_engines_of_its_own_unless_it_trains_adapters_of_the_same_base_model(changes, shared):
     config = parse_config(recipe(**changes) | {"lora": {"rank": 4}})
     assert config.shares_engines("helpers") == shared
-    assert config.guests == ({"helpers": config.policy("helpers").lora} if shared else {})
+    assert config.co_served_policies == ({"helpers": config.policy("helpers").lora} if shared else {})
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
-from asyncrl.data.transcript import read_conversation
+from asyncrl.data.transcript import read_transcript
 from asyncrl.env.protocol import Env, Step
 from asyncrl.errors import AgentError, InfrastructureError
 from asyncrl.generation import Generated
@@ -226,7 +226,7 @@ def test_the_wait_for_a_session_is_no_time_of_the_episodes(renderer):
 
 def conversation_of(trajectory):
     """The messages as they are written: role, content and the number of the turn."""
-    messages = read_conversation(trajectory.conversation, [turn.reward for turn in trajectory.turns])
+    messages = read_transcript(trajectory.conversation, [turn.reward for turn in trajectory.turns])
     return [(m["role"], m["content"], m["turn"]) for m in messages]
 
 

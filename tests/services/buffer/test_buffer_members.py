@@ -65,7 +65,9 @@ def test_an_engine_that_joins_is_told_the_buffers_of_the_policies_it_serves_too(
     ]
     described = JOB | {"config": config.model_dump(mode="json"), "policies": policies}
     ask(service, lambda c: c.describe(described))
-    assert fetch_job(service.url, TOKEN, "engine", "")[0].guests == {"shared": "http://127.0.0.1:5"}
+    assert fetch_job(service.url, TOKEN, "engine", "")[0].co_served_policies == {
+        "shared": "http://127.0.0.1:5"
+    }
 
 
 def test_members_join_and_leave(service):

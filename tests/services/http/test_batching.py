@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from asyncrl.services.http.batching import Coalescer
+from asyncrl.services.http.batching import RequestBatcher
 
 
 def test_what_comes_in_one_pass_of_the_loop_is_sent_together_in_calls_of_the_size_allowed():
@@ -14,7 +14,7 @@ def test_what_comes_in_one_pass_of_the_loop_is_sent_together_in_calls_of_the_siz
         async def send(items):
             sent.append(items)
 
-        gathered = Coalescer(send, most=2)
+        gathered = RequestBatcher(send, max_batch=2)
         for number in range(5):
             gathered.add(number)
         await asyncio.sleep(0.05)
@@ -33,7 +33,7 @@ def test_what_comes_before_the_delay_is_over_waits_for_it():
         async def send(items):
             sent.append((asyncio.get_running_loop().time(), items))
 
-        gathered = Coalescer(send, most=9, delay_s=0.5)
+        gathered = RequestBatcher(send, max_batch=9, delay_s=0.5)
         for number in range(3):
             gathered.add(number)
             await asyncio.sleep(0.02)
@@ -56,7 +56,7 @@ def test_the_end_cancels_what_is_under_way_and_gives_back_what_was_not_sent():
                 ended.append(items)
                 raise
 
-        gathered = Coalescer(send, most=9, delay_s=0.1)
+        gathered = RequestBatcher(send, max_batch=9, delay_s=0.1)
         gathered.add("sent")
         await asyncio.sleep(0.02)
         gathered.add("kept")
@@ -75,7 +75,7 @@ def test_it_may_be_used_again_after_its_end(delay_s):
         async def send(items):
             sent.append(items)
 
-        gathered = Coalescer(send, most=9, delay_s=delay_s)
+        gathered = RequestBatcher(send, max_batch=9, delay_s=delay_s)
         gathered.add(1)
         assert await gathered.close() == [1]
         gathered.add(2)

@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from asyncrl.config import parse_config
-from asyncrl.services.buffer.client import BufferClient
-from asyncrl.services.buffer.job_members import members
+from asyncrl.services.buffer.client import BufferClient, members_of
 from asyncrl.services.rollout.service import RolloutService
 from asyncrl.services.trainer.service import SyncFilePublisher
 from tests.buffer.serving import ThreadService
@@ -26,7 +25,7 @@ OWN, GUEST, ENV, GUEST_ENV = (f"http://127.0.0.1:{port}" for port in (1, 3, 2, 4
     ],
 )
 def test_only_what_is_known_to_have_left_is_let_go(job, expected):
-    assert members(job, "engine", ["a", "b"]) == expected
+    assert members_of(job, "engine", ["a", "b"]) == expected
 
 
 @pytest.fixture
