@@ -38,7 +38,8 @@ class RunConfig(Section):
     threads: int = Field(0, ge=0)
     """CPU threads of each engine and each trainer rank; 0 lets vLLM and torch choose. Set it where both share a CPU."""
     start_timeout_s: float = Field(300.0, gt=0)
-    """Seconds that a process may take to start: imports, loading a model, compiling. Raise it for large models."""
+    """Seconds without progress (CPU time, output) after which the start of a process has failed: imports, loading a
+    model, compiling. One that makes progress may take five times as long. Raise it for large models on slow disks."""
     silence_timeout_s: float = Field(60.0, gt=0)
     """Seconds after which a process that gives no sign of life is killed and started again."""
 

@@ -30,8 +30,8 @@ def announced_url(ready_file: Path) -> str:
         return ""
 
 
-def tell_addresses(file: Path, urls: Sequence[str]) -> None:
-    """Write the addresses that `awaited_addresses` waits for."""
+def write_addresses(file: Path, urls: Sequence[str]) -> None:
+    """Write the addresses that `wait_for_addresses` waits for."""
     write_json(file, list(urls))
 
 
@@ -40,7 +40,7 @@ def stop_file(folder: Path) -> Path:
     return folder / "endpoints" / "trainer.stop"
 
 
-def awaited_addresses(words: Sequence[str], timeout_s: float) -> list[str]:
+def wait_for_addresses(words: Sequence[str], timeout_s: float) -> list[str]:
     """Return the given addresses, or for one "@FILE" those that another process will write to FILE.
 
     Raises `DeadlineError` if the file does not appear within `timeout_s`.
@@ -50,6 +50,6 @@ def awaited_addresses(words: Sequence[str], timeout_s: float) -> list[str]:
     file, deadline = Path(words[0][1:]), time.monotonic() + timeout_s
     while not file.exists():
         if time.monotonic() > deadline:
-            raise DeadlineError(f"nobody wrote addresses into {file} within {timeout_s:g} s")
+            raise DeadlineError(f"no addresses were written to {file} within {timeout_s:g} s")
         time.sleep(POLL_S)
     return [str(url) for url in json.loads(file.read_text())]

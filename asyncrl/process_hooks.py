@@ -26,7 +26,7 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def step_back(nice: int) -> None:
+def lower_priority(nice: int) -> None:
     """Lower the CPU priority of this process and its children by `nice` steps."""
     os.nice(nice)
     # Where Linux schedules by session (autogroup), it weighs sessions instead.

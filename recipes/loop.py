@@ -24,7 +24,7 @@ from asyncrl.config import load_config
 from asyncrl.env.registry import load_env
 from asyncrl.generation import GenerateRequest
 from asyncrl.launch.base_model import cached_base_model
-from asyncrl.launch.process_group import Family
+from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.train.policy import load_policy
@@ -133,16 +133,16 @@ def main():
     model = str(cached_base_model(config))
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         (Path(folder) / "config.json").write_text(config.model_dump_json())
-        family = Family(Path(folder))
+        process_group = ProcessGroup(Path(folder))
         try:
             weights = Path(folder) / "weights"
             argv = ["--folder", folder, "--model", model, "--weights-dir", str(weights)]
-            child = family.start("engine", ["serve", "engine", *argv])
-            url = family.wait_ready(child, config.run.start_timeout_s)
-            engine = EngineClient(url, family.credentials.bearer("engine"))
+            child = process_group.start("engine", ["serve", "engine", *argv])
+            url = process_group.wait_ready(child, config.run.start_timeout_s)
+            engine = EngineClient(url, process_group.credentials.bearer("engine"))
             asyncio.run(run(args, model, engine, weights))
         finally:
-            family.stop()
+            process_group.stop()
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def engine_weights(tmp_path_factory):
 def engine_url(tiny_model, engine_weights, tmp_path_factory):
     """The address of a real vLLM server that serves `tiny_model` as version 0."""
     from asyncrl.config import parse_config
-    from asyncrl.launch.process_group import Family
+    from asyncrl.launch.process_group import ProcessGroup
 
     folder = tmp_path_factory.mktemp("engine")
     engine = {"max_model_len": CONTEXT, "max_num_seqs": 64}
@@ -102,13 +102,13 @@ def engine_url(tiny_model, engine_weights, tmp_path_factory):
     }
     config = parse_config(data)
     (folder / "config.json").write_text(config.model_dump_json())
-    family = Family(folder)
+    process_group = ProcessGroup(folder)
     try:
         argv = ["--folder", str(folder), "--model", tiny_model, "--weights-dir", str(engine_weights)]
-        child = family.start("engine", ["serve", "engine", *argv])
-        yield family.wait_ready(child, 180)
+        child = process_group.start("engine", ["serve", "engine", *argv])
+        yield process_group.wait_ready(child, 180)
     finally:
-        family.stop()
+        process_group.stop()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from asyncrl.endpoint import announce, announced_url, awaited_addresses, tell_addresses
+from asyncrl.endpoint import announce, announced_url, wait_for_addresses, write_addresses
 from asyncrl.errors import DeadlineError
 
 
@@ -47,11 +47,11 @@ def test_a_reader_never_meets_a_part_of_an_announcement(tmp_path):
 def test_addresses_are_taken_as_given_or_waited_for_in_a_file(tmp_path):
     file = tmp_path / "engines.json"
     urls = ["http://127.0.0.1:1", "http://127.0.0.1:2"]
-    assert awaited_addresses(urls, 0.0) == urls
-    threading.Timer(0.2, tell_addresses, (file, urls)).start()
-    assert awaited_addresses([f"@{file}"], 30.0) == urls
+    assert wait_for_addresses(urls, 0.0) == urls
+    threading.Timer(0.2, write_addresses, (file, urls)).start()
+    assert wait_for_addresses([f"@{file}"], 30.0) == urls
 
 
 def test_the_wait_for_addresses_ends_by_its_deadline(tmp_path):
     with pytest.raises(DeadlineError, match=r"nobody wrote addresses into .*engines\.json within 0\.1 s"):
-        awaited_addresses([f"@{tmp_path}/engines.json"], 0.1)
+        wait_for_addresses([f"@{tmp_path}/engines.json"], 0.1)

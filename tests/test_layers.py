@@ -17,6 +17,7 @@ LAYERS = [
         "import_path",
         "jsonfile",
         "process_hooks",
+        "startup",
         "disk",
         "http_checks",
         "together",

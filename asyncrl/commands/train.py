@@ -43,12 +43,12 @@ def run(args: argparse.Namespace) -> int:
     from asyncrl.launch.check import check_run
     from asyncrl.launch.train import TrainRun, describe
     from asyncrl.run.folder import RunFolder
-    from asyncrl.run.lives import finished
+    from asyncrl.run.totals import finished_summary
 
     signal.signal(signal.SIGTERM, _interrupt)
     config, path = _chosen(args)
-    if args.resume is not None and (done := finished(path, config.train.num_steps)):
-        _tell_finished(done, path)
+    if args.resume is not None and (done := finished_summary(path, config.train.num_steps)):
+        _print_finished(done, path)
         return 0
     check_run(config)
     with RunFolder(path) as folder, _resumable(path):
@@ -58,11 +58,11 @@ def run(args: argparse.Namespace) -> int:
         if training.eval_before and training.eval_after:
             print(f"held-out before: {describe(training.eval_before)}")
             print(f"held-out after:  {describe(training.eval_after)}")
-        _tell(summary, path)
+        _print_summary(summary, path)
     return 0
 
 
-def _tell(summary: dict[str, Any], path: Path) -> None:
+def _print_summary(summary: dict[str, Any], path: Path) -> None:
     print(
         f"{summary['steps']} steps in {summary['train_wall_s']:.0f} s, staleness at most "
         f"{summary['staleness']['max']} of {summary['max_staleness']} allowed; "
@@ -71,13 +71,13 @@ def _tell(summary: dict[str, Any], path: Path) -> None:
     print(f"plot: {path / 'reward.png'}   summary: {path / 'summary.json'}")
 
 
-def _tell_finished(summary: dict[str, Any], path: Path) -> None:
-    """Say that a run has nothing left to do, and how there would be more."""
+def _print_finished(summary: dict[str, Any], path: Path) -> None:
+    """Say that a run is finished, and how to train for more steps."""
     print(f"finished: {path}; nothing was started")
-    _tell(summary, path)
+    _print_summary(summary, path)
     if summary["plan_ended"]:
         print(
-            "every task of its plan was used; for more begin a new run from its checkpoint: "
+            "every task of its plan was used; to train more, start a new run from its checkpoint: "
             f"asyncrl train RECIPE model.path={path / summary['checkpoint']}"
         )
     else:
@@ -86,7 +86,7 @@ def _tell_finished(summary: dict[str, Any], path: Path) -> None:
 
 @contextlib.contextmanager
 def _resumable(path: Path) -> Iterator[None]:
-    """Say of whatever ends the run how to go on with it, once there is a run to go on with."""
+    """Add to an error that ends the run how to resume it, once there is a run to resume."""
     from asyncrl.disk import disk_problem
 
     try:
@@ -95,10 +95,10 @@ def _resumable(path: Path) -> Iterator[None]:
         raise
     except (Exception, KeyboardInterrupt) as error:
         problem = "" if isinstance(error, AsyncRLError) else disk_problem(error)
-        told = StorageError(problem) if problem else error
+        raised = StorageError(problem) if problem else error
         if (path / "config.json").is_file():
-            told.add_note(f"go on with the run: asyncrl train --resume {path}")
-        raise told from error.__cause__
+            raised.add_note(f"go on with the run: asyncrl train --resume {path}")
+        raise raised from error.__cause__
 
 
 def _chosen(args: argparse.Namespace) -> tuple[Any, Path]:

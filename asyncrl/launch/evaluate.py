@@ -17,7 +17,7 @@ from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
 from asyncrl.env.registry import load_env
 from asyncrl.errors import InfrastructureError
 from asyncrl.evaluation.statistics import Interval, clustered_mean, pass_at_k
-from asyncrl.launch.process_group import START_TIMEOUT_S, Family
+from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.types import FailureClass, Group
 
 CALL_TASKS = 512
@@ -103,7 +103,7 @@ def evaluate(
 ) -> EvalResult:
     """Run the first `tasks` held-out tasks of `env`, `samples` times each, on the worker at `worker_url`.
 
-    token: a bearer token; None for that of this process, see `tokens`.
+    token: a bearer token; None for that of this process, see `credentials`.
 
     Sampling is seeded, so two evaluations of one checkpoint agree. Raises `InfrastructureError`.
     """
@@ -119,7 +119,7 @@ async def evaluate_with(
     token: str | None = None,
     retry_s: float = 0.0,
 ) -> EvalResult:
-    """See `evaluate`. A worker that dies meanwhile is asked again for `retry_s`, while it is started again."""
+    """See `evaluate`. When the worker dies meanwhile, the call is repeated for `retry_s` while the worker restarts."""
     chosen = list(islice(load_env(env).tasks("heldout", env, **config.env.config), tasks))
     body = [task_to_map(task) for task in chosen]
     return summarize(await _run(worker_url, body, samples, config, token, retry_s), samples)
@@ -131,19 +131,22 @@ def evaluate_checkpoint(
     """Start an engine, environments and a worker in `folder`, evaluate, and stop them."""
     load_env(env)
     config = config.model_copy(update={"env": config.env.model_copy(update={"name": env})})
-    family = Family(folder)
+    process_group = ProcessGroup(folder)
     (folder / "config.json").write_text(config.model_dump_json())
     try:
-        service = family.start("env", ["serve", "env", "--folder", str(folder)])
-        engine = family.start("engine", ["serve", "engine", "--folder", str(folder), "--model", checkpoint])
-        env_url = family.wait_ready(service, START_TIMEOUT_S)
-        engine_url = family.wait_ready(engine, config.run.start_timeout_s)
+        service = process_group.start("env", ["serve", "env", "--folder", str(folder)])
+        engine = process_group.start(
+            "engine", ["serve", "engine", "--folder", str(folder), "--model", checkpoint]
+        )
+        start_s = config.run.start_timeout_s
+        env_url = process_group.wait_ready(service, start_s)
+        engine_url = process_group.wait_ready(engine, start_s)
         argv = ["serve", "rollout", "--folder", str(folder), "--model", checkpoint]
-        worker = family.start("rollout", [*argv, "--env", env_url, "--engines", engine_url])
-        url, token = family.wait_ready(worker, START_TIMEOUT_S), family.credentials.bearer("rollout")
+        worker = process_group.start("rollout", [*argv, "--env", env_url, "--engines", engine_url])
+        url, token = process_group.wait_ready(worker, start_s), process_group.credentials.bearer("rollout")
         return evaluate(url, config, env, tasks, samples, token)
     finally:
-        family.stop()
+        process_group.stop()
 
 
 async def _run(

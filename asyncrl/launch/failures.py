@@ -1,7 +1,7 @@
-"""What a run says of episodes that fail by no fault of the policy, and when that ends it. Pure.
+"""What a run reports about episodes that failed through no fault of the policy, and when it ends because of them. Pure.
 
-The first failure of each class is told in full, the share of failed episodes whenever it may be news, and a run none
-of whose groups could be used is ended: it would go on in silence until the trainer's patience is over.
+The first failure of each class is reported in full, and the number of failed episodes whenever it has doubled. A run is
+ended when none of its groups could be used: otherwise it would wait in silence until the trainer gives up.
 """
 
 from __future__ import annotations
@@ -9,41 +9,41 @@ from __future__ import annotations
 from typing import Any
 
 USABLE = ("ready", "taken", "trained", "dropped")
-"""States of groups that were played; one that was dropped says nothing against its environment."""
+"""States of groups that were played; a dropped group says nothing against its environment."""
 
 
 class FailureReport:
-    """Follows the counts of a run's buffer from the first ones it is shown: what an earlier life of the run lost says
-    nothing about this one, whose environment may have been mended."""
+    """Follows the counts of a run's buffer from the first ones it is given: failures in an earlier launch say nothing
+    about this one, whose environment may have been repaired."""
 
     def __init__(self, groups_per_step: int) -> None:
         self.groups_per_step = groups_per_step
         self._before: dict[str, Any] | None = None
-        self._told: set[str] = set()
-        self._said = 0
+        self._reported: set[str] = set()
+        self._reported_episodes = 0
 
-    def news(self, stats: dict[str, Any]) -> list[str]:
-        """Return what is to be said of these counts and has not been said."""
-        failed, episodes, _ = self._of_this_life(stats)
+    def new_messages(self, stats: dict[str, Any]) -> list[str]:
+        """Return what these counts say and has not been reported."""
+        failed, episodes, _ = self._of_this_launch(stats)
         lines = []
-        for failure in failed.keys() - self._told:
-            told = failed[failure]["told"].replace("\n", "\n    ")
-            lines.append(f"an episode failed ({failure}): {told}")
-            self._told.add(failure)
+        for failure in failed.keys() - self._reported:
+            text = failed[failure]["error"].replace("\n", "\n    ")
+            lines.append(f"an episode failed ({failure}): {text}")
+            self._reported.add(failure)
         total = sum(one["episodes"] for one in failed.values())
-        if total >= 2 * max(1, self._said):
-            self._said = total
+        if total >= 2 * max(1, self._reported_episodes):
+            self._reported_episodes = total
             by = ", ".join(f"{failure} {failed[failure]['episodes']}" for failure in sorted(failed))
             lines.append(f"failed episodes: {total} of {episodes} ({total / max(1, episodes):.0%}): {by}")
         return lines
 
-    def hopeless(self, stats: dict[str, Any]) -> str:
-        """Return why no group of this run can be used, or "".
+    def reason_to_stop(self, stats: dict[str, Any]) -> str:
+        """Return why the run cannot succeed, "" if it may.
 
-        So it is when the environment has failed as many groups as a step trains, when as many tasks were set aside
-        after all their attempts, or all tasks of a plan that is shorter, and no group could be used.
+        It cannot if no group could be used, and either the environment has failed as many groups as a step trains, or
+        as many tasks were set aside after all their attempts, or all tasks of a shorter plan were.
         """
-        failed, episodes, set_aside = self._of_this_life(stats)
+        failed, episodes, set_aside = self._of_this_launch(stats)
         if not failed or any(stats[state] for state in USABLE):
             return ""
         lost = failed.get("environment", {"groups": 0})["groups"]
@@ -55,10 +55,10 @@ class FailureReport:
         groups = sum(one["groups"] for one in failed.values())
         return (
             f"none of the first {groups} groups could be used: {total} of {episodes} episodes failed "
-            f"({worst}); the first one: {failed[worst]['told']}"
+            f"({worst}); the first one: {failed[worst]['error']}"
         )
 
-    def _of_this_life(self, stats: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], int, int]:
+    def _of_this_launch(self, stats: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], int, int]:
         """Return what failed since the first counts by class, the episodes since, and the tasks set aside since."""
         if self._before is None:
             self._before = stats
@@ -69,7 +69,7 @@ class FailureReport:
                 failed[failure] = {
                     "episodes": now["episodes"] - then["episodes"],
                     "groups": now["groups"] - then["groups"],
-                    # The first one of all is of this life only where there was none before.
-                    "told": now["newest"] if then["episodes"] else now["first"],
+                    # The very first failure is of this launch only if there was none before.
+                    "error": now["newest"] if then["episodes"] else now["first"],
                 }
         return failed, stats["episodes"] - before["episodes"], stats["failed"] - before["failed"]

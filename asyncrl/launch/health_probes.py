@@ -1,78 +1,100 @@
-"""Signs of life: an HTTP answer, or a file that is touched again and again."""
+"""Health probes: whether a process serves, by an HTTP answer or by a file that it touches again and again."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import aiohttp
 
 from asyncrl.credentials import authorization
-from asyncrl.launch.process_group import Child
+from asyncrl.launch.process_group import ManagedProcess
 
 PROBE_TIMEOUT_S = 5.0
-STEADY_S = 15.0
+STABLE_S = 15.0
+"""A service that has served this long is stable."""
 
 
-class HttpSigns:
-    """A child that announces its address and answers `GET path`."""
+class HealthProbe(Protocol):
+    """How to tell whether a process serves. No call may block the event loop."""
 
-    def __init__(self, child: Child, path: str, token: str = "") -> None:
-        self.child = child
+    def reset(self) -> None:
+        """Called before the process is started again."""
+        ...
+
+    def ready(self) -> bool:
+        """True once the process has started."""
+        ...
+
+    def stable(self, serving_s: float) -> bool:
+        """True when the process has served so long or so well that earlier deaths no longer count."""
+        ...
+
+    async def alive(self) -> bool:
+        """True when the process has just answered."""
+        ...
+
+
+class HttpProbe:
+    """Probes a process that announces its address and answers `GET path`."""
+
+    def __init__(self, process: ManagedProcess, path: str, token: str = "") -> None:
+        self.process = process
         self.path = path
         self._headers = authorization(token)
 
-    def forget(self) -> None:
-        """Its announcement is removed by whoever starts it."""
+    def reset(self) -> None:
+        """Do nothing: the announcement is removed when the process is started."""
 
     def ready(self) -> bool:
-        return self.child.announced()
+        return self.process.announced()
 
-    def steady(self, serving_s: float) -> bool:
-        return serving_s > STEADY_S
+    def stable(self, serving_s: float) -> bool:
+        return serving_s > STABLE_S
 
     async def alive(self) -> bool:
         timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
-            # A connection of its own: a kept one may lead to the process before.
+            # A new connection each time: a kept one may lead to the previous process.
             async with (
                 aiohttp.ClientSession(headers=self._headers, timeout=timeout) as http,
-                http.get(self.child.url + self.path) as response,
+                http.get(self.process.url + self.path) as response,
             ):
                 return response.status == 200
         return False
 
 
-class FileSigns:
-    """Processes that touch `beats`, one file each, and create `ready_file` when they have started.
+class HeartbeatProbe:
+    """Probes processes that touch `heartbeats`, one file each, and create `ready_file` when they have started.
 
-    progress: how far their work has come; a new height clears their record.
+    progress: how far their work has come; an increase makes them stable.
     """
 
-    def __init__(self, ready_file: Path, beats: list[Path], progress: Callable[[], int]) -> None:
+    def __init__(self, ready_file: Path, heartbeats: list[Path], progress: Callable[[], int]) -> None:
         self.ready_file = ready_file
-        self.beats = beats
+        self.heartbeats = heartbeats
         self.progress = progress
         self._seen: dict[Path, int] = {}
-        self._height = progress()
+        self._highest = progress()
 
-    def forget(self) -> None:
-        for path in (self.ready_file, *self.beats):
+    def reset(self) -> None:
+        for path in (self.ready_file, *self.heartbeats):
             path.unlink(missing_ok=True)
         self._seen.clear()
 
     def ready(self) -> bool:
         return self.ready_file.exists()
 
-    def steady(self, serving_s: float) -> bool:
-        before, self._height = self._height, max(self._height, self.progress())
-        return self._height > before
+    def stable(self, serving_s: float) -> bool:
+        before, self._highest = self._highest, max(self._highest, self.progress())
+        return self._highest > before
 
     async def alive(self) -> bool:
-        """True when every file has been touched since the last call that said so."""
-        found = {path: path.stat().st_mtime_ns for path in self.beats if path.exists()}
-        if len(found) < len(self.beats) or any(found[path] == self._seen.get(path) for path in found):
+        """True when every file has been touched since the last call that returned True."""
+        found = {path: path.stat().st_mtime_ns for path in self.heartbeats if path.exists()}
+        if len(found) < len(self.heartbeats) or any(found[path] == self._seen.get(path) for path in found):
             return False
         self._seen = found
         return True

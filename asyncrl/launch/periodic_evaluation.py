@@ -1,8 +1,8 @@
-"""Held-out evaluation while training goes on: every Nth version, pinned, on an engine of its own.
+"""Periodic held-out evaluation during training: every Nth version, on an engine of its own.
 
-The trainer writes a checkpoint at those versions; a child process (`asyncrl eval`) serves and plays it. Neither the
-trainer nor the engines that generate wait for it. One evaluation runs at a time; versions that come meanwhile are
-passed over for the newest. Results are lines of `evals.jsonl`.
+The trainer writes a checkpoint at those versions. A separate process (`asyncrl eval`) serves it and plays the tasks;
+neither the trainer nor the engines wait for it. One evaluation runs at a time; of the versions that come meanwhile only
+the newest is evaluated. Results are lines of `evals.jsonl`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.config import Config
-from asyncrl.launch.process_group import Child, Family, behind_trainer
+from asyncrl.launch.process_group import ManagedProcess, ProcessGroup, generation_nice
 from asyncrl.run.checkpoints import STATE, complete_checkpoints
 
 log = logging.getLogger("asyncrl.launch")
@@ -26,16 +26,16 @@ RESULTS = "evals.jsonl"
 TICK_S = 0.25
 
 
-class EvalsBeside:
-    """Starts and collects the evaluations of a run; `tick` often, `finish` before the children are stopped."""
+class PeriodicEvaluation:
+    """Starts and collects the evaluations of a run. Call `tick` often, and `finish` before processes are stopped."""
 
-    def __init__(self, config: Config, folder: Path, family: Family) -> None:
+    def __init__(self, config: Config, folder: Path, process_group: ProcessGroup) -> None:
         self.config = config
         self.folder = folder
-        self.family = family
+        self.process_group = process_group
         self.results = read_evals(folder)
         self._last = max((int(r["version"]) for r in self.results), default=0)
-        self._child: Child | None = None
+        self._process: ManagedProcess | None = None
         self._started = 0.0
 
     def tick(self) -> dict[str, Any] | None:
@@ -43,18 +43,18 @@ class EvalsBeside:
         if not self.config.eval.every:
             return None
         ended = self._collect()
-        if self._child is None:
+        if self._process is None:
             self._start()
         return ended
 
     async def finish(self, timeout_s: float) -> dict[str, Any] | None:
-        """Wait for the evaluation that runs, at most `timeout_s`; return its record."""
+        """Wait at most `timeout_s` for the running evaluation; return its record."""
         deadline = time.monotonic() + timeout_s
-        while self._child is not None and time.monotonic() < deadline:
+        while self._process is not None and time.monotonic() < deadline:
             if (ended := self._collect()) is not None:
                 return ended
             await asyncio.sleep(TICK_S)
-        if self._child is not None:
+        if self._process is not None:
             self._record({"error": f"did not end within {timeout_s:g} s after training"})
         return None
 
@@ -68,7 +68,7 @@ class EvalsBeside:
         if not due:
             return
         self._last, path = due[0]
-        model = self._place / "model"
+        model = self._scratch / "model"
         try:
             self._pin(path, model)
         except OSError as error:
@@ -84,41 +84,41 @@ class EvalsBeside:
                 str(self.folder / "config.json"),
             ),
             *("--tasks", str(self.config.eval.tasks)),
-            *("--out", str(self._place / "result.json")),
+            *("--out", str(self._scratch / "result.json")),
         ]
         self._started = time.monotonic()
-        self._child = self.family.start("eval", argv, ready=False, nice=behind_trainer())
+        self._process = self.process_group.start("eval", argv, ready=False, nice=generation_nice())
 
     def _pin(self, path: Path, model: Path) -> None:
-        """Link the policy's files, so that they stay when the trainer removes its own."""
-        shutil.rmtree(self._place, ignore_errors=True)
+        """Link the policy's files, so that they stay when the trainer removes the checkpoint."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
         shutil.copytree(path, model, copy_function=os.link, ignore=shutil.ignore_patterns(STATE))
 
     def _collect(self) -> dict[str, Any] | None:
-        child = self._child
-        if child is None or child.alive():
+        process = self._process
+        if process is None or process.alive():
             return None
         try:
-            found = json.loads((self._place / "result.json").read_text())
+            found = json.loads((self._scratch / "result.json").read_text())
         except (OSError, ValueError):
-            found = {"error": f"asyncrl eval {child.ending()}; see {child.log}"}
+            found = {"error": f"asyncrl eval {process.ending()}; see {process.log}"}
         return self._record(found)
 
     def _record(self, found: dict[str, Any]) -> dict[str, Any]:
-        if self._child is not None:
-            self.family.stop([self._child])
-            self._child = None
+        if self._process is not None:
+            self.process_group.stop([self._process])
+            self._process = None
         record = {"version": self._last, "wall_s": round(time.monotonic() - self._started, 2), **found}
         with open(self.folder / RESULTS, "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
-        shutil.rmtree(self._place, ignore_errors=True)
+        shutil.rmtree(self._scratch, ignore_errors=True)
         if "error" in found:
             log.warning("evaluation of version %d: %s", self._last, found["error"])
         self.results.append(record)
         return record
 
     @property
-    def _place(self) -> Path:
+    def _scratch(self) -> Path:
         return self.folder / "evaluating"
 
 

@@ -22,7 +22,7 @@ TOKENIZER_FILES = ("tokenizer.json", "chat_template.jinja")
 
 
 def policy_folder(run: Path, name: str, config: Config) -> Path:
-    """Make the folder of a policy, which tools open as they open a run's, and return it."""
+    """Make the folder of a policy and return it. Tools open it like the folder of a run."""
     path = run / "policies" / name
     try:
         (path / "endpoints").mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ def policy_folder(run: Path, name: str, config: Config) -> Path:
 
 
 def check_same_tokenizer(main: str, model: str, name: str) -> None:
-    """Raise `ConfigError` when a policy's model is known to read other tokens than the main policy's."""
+    """Raise `ConfigError` when a policy's model is known to have another tokenizer than the main policy's."""
     if model == main or not (Path(main).is_dir() and Path(model).is_dir()):
         return
     for file in TOKENIZER_FILES:
@@ -54,7 +54,7 @@ def slots(env: str) -> Iterator[Task]:
 
 
 class PolicyPlan:
-    """Keeps a further policy's buffer in slots until its trainer or the run has ended."""
+    """Keeps slots planned in a further policy's buffer until its trainer or the run has ended."""
 
     def __init__(self, roles: PolicyRoles, supervisor: Supervisor) -> None:
         self.roles = roles
@@ -69,7 +69,7 @@ class PolicyPlan:
         return self.supervisor.done(self.roles.trainer)
 
     async def tick(self) -> None:
-        """Plan slots; none any more when its training has ended, so that groups are played without it."""
+        """Plan slots. When its training has ended the plan is closed, and groups are played without slots of it."""
         if self.done:
             await self._client.close_plan(abandon=True)
         else:
@@ -80,16 +80,16 @@ class PolicyPlan:
         return (await self._client.status())["quarantine_reasons"]
 
     async def describe(self) -> None:
-        """Say what the job is, for engines that join it."""
+        """Describe the job, for engines that join it."""
         await self._client.describe(self.roles.job())
 
     async def finish(self) -> dict[str, Any]:
-        """Let its trainer end with what is there, and return the buffer's last counts.
+        """Let its trainer end with the groups that are there, and return the buffer's last counts.
 
-        A trainer that does not end is the supervisor's affair.
+        The supervisor takes care of a trainer that does not end.
         """
         while not self.done:
-            # Again and again: the slot of a group that is lost waits again.
+            # Repeated, because the slot of a lost group is pending again.
             await self._client.close_plan(abandon=True)
             await asyncio.sleep(TICK_S)
         return await self._client.status()

@@ -1,4 +1,4 @@
-"""The processes of a training run: which there are, how each is started, and how it is heard."""
+"""The processes of a training run: which there are, how each is started, and how it is probed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.config import Config
-from asyncrl.endpoint import stop_file, tell_addresses
-from asyncrl.launch.health_probes import FileSigns, HttpSigns
-from asyncrl.launch.process_group import START_TIMEOUT_S, Child, Family, behind_trainer
+from asyncrl.endpoint import stop_file, write_addresses
+from asyncrl.launch.health_probes import HeartbeatProbe, HttpProbe
+from asyncrl.launch.process_group import ManagedProcess, ProcessGroup, generation_nice
 from asyncrl.launch.supervise import Supervisor
 from asyncrl.run.metrics import read_metrics
 from asyncrl.run.model_folder import check_model, remember_model
@@ -33,7 +33,7 @@ class PolicyRoles:
         folder: Path,
         model: str,
         weights_dir: Path,
-        family: Family,
+        process_group: ProcessGroup,
         name: str = "",
         host: PolicyRoles | None = None,
     ) -> None:
@@ -41,73 +41,73 @@ class PolicyRoles:
         self.folder = folder
         self.model = model
         self.weights_dir = weights_dir
-        self.family = family
+        self.process_group = process_group
         self.name = name
         self.prefix = f"{name}-" if name else ""
         self.host = host
-        self.credentials = family.credentials
-        self.nice = behind_trainer()
+        self.credentials = process_group.credentials
+        self.nice = generation_nice()
         """Of engines, environments and workers."""
-        self.engines: list[Child] = []
-        self.buffer: Child
-        self.trainer: Child
+        self.engines: list[ManagedProcess] = []
+        self.buffer: ManagedProcess
+        self.trainer: ManagedProcess
 
     def start_services(self) -> None:
         """Start buffer and engines; `wait_engines` waits until these serve. Raises `ConfigError`."""
         check_model(self.folder, self.model)
         remember_model(self.folder, self.model)
-        self.buffer = self.family.start(
+        self.buffer = self.process_group.start(
             f"{self.prefix}buffer", ["serve", "buffer", *self._folder(), "--model", self.model]
         )
         self.engines = self._start_engines()
 
     def start_trainer(self) -> None:
-        """Start the trainer, which loads its model while others are waited for; `wait_engines` tells it of engines."""
-        self.family.wait_ready(self.buffer, START_TIMEOUT_S)
-        self._signs = self._trainer_signs()
-        self._signs.forget()
-        for file in (self._trainers_engines, stop_file(self.folder)):
+        """Start the trainer, which loads its model meanwhile; `wait_engines` gives it the addresses of the engines."""
+        self.process_group.wait_ready(self.buffer, self.config.run.start_timeout_s)
+        self._probe = self._trainer_probe()
+        self._probe.reset()
+        for file in (self._engine_addresses_file, stop_file(self.folder)):
             file.unlink(missing_ok=True)
-        self.trainer = self.family.start(f"{self.prefix}trainer", self._trainer_argv(), ready=False)
+        self.trainer = self.process_group.start(f"{self.prefix}trainer", self._trainer_argv(), ready=False)
 
     def wait_engines(self) -> None:
         """Call when the trainer has been started. Raises `UnavailableError`, `DeadlineError`."""
-        for child in self.engines:
-            self.family.wait_ready(child, self.config.run.start_timeout_s)
-        tell_addresses(self._trainers_engines, self.engine_addresses("trainer"))
+        for process in self.engines:
+            self.process_group.wait_ready(process, self.config.run.start_timeout_s)
+        write_addresses(self._engine_addresses_file, self.engine_addresses("trainer"))
 
     def readmit(self, workers: Sequence[str]) -> None:
-        """Let workers that an earlier life of the run has quarantined contribute again: these are new ones."""
+        """Readmit workers that an earlier launch of the run has quarantined: these are new processes."""
         buffer = BufferClientSync(self.buffer.url, self.credentials.bearer("buffer"))
         try:
             for name in workers:
                 if was := buffer.readmit(name):
-                    log.warning("%s had been quarantined (%s); it may contribute again", name, was)
+                    log.warning("%s was quarantined (%s); it is readmitted", name, was)
         finally:
             buffer.close()
 
     def watch(self, supervisor: Supervisor) -> None:
-        """Have them watched."""
-        supervisor.watch(self.buffer, HttpSigns(self.buffer, "/healthz"), START_TIMEOUT_S)
-        for child in self.engines:
-            signs = HttpSigns(child, "/asyncrl/v1/state", self.credentials.bearer("engine"))
-            supervisor.watch(child, signs, self.config.run.start_timeout_s)
+        """Have them supervised."""
+        supervisor.watch(self.buffer, HttpProbe(self.buffer, "/healthz"), self.config.run.start_timeout_s)
+        for process in self.engines:
+            probe = HttpProbe(process, "/asyncrl/v1/state", self.credentials.bearer("engine"))
+            supervisor.watch(process, probe, self.config.run.start_timeout_s)
         trainer_start_s = self.config.run.start_timeout_s
-        supervisor.watch(self.trainer, self._signs, trainer_start_s, ends=True, serving=False)
+        supervisor.watch(self.trainer, self._probe, trainer_start_s, ends=True, serving=False)
 
     def trainer_ready(self) -> bool:
         """True once the trainer has loaded its model."""
         return (self.folder / "endpoints" / "trainer-0.ready").exists()
 
     def ask_trainer_to_stop(self) -> bool:
-        """Have the trainer end with a checkpoint after the step it is in; False where there is none at work."""
+        """Ask the trainer to end with a checkpoint after its current step; False if none is training."""
         started = getattr(self, "trainer", None)
         if started is None or not started.alive() or not self.trainer_ready():
             return False
         stop_file(self.folder).touch()
         return True
 
-    def route(self, caller: str, callee: Child) -> str:
+    def route(self, caller: str, callee: ManagedProcess) -> str:
         """Return the address under which `caller` reaches `callee`."""
         return callee.url
 
@@ -118,7 +118,7 @@ class PolicyRoles:
         return [self.route(caller, engine) if caller else engine.url for engine in self.engines]
 
     def job(self) -> dict[str, Any]:
-        """Return what processes must know that want to join."""
+        """Return what a process must know to join the job."""
         return {
             "config": self.config.model_dump(mode="json"),
             "model": str(Path(self.model).resolve()) if Path(self.model).exists() else self.model,
@@ -128,26 +128,26 @@ class PolicyRoles:
             "policies": [],
         }
 
-    def _start_engines(self) -> list[Child]:
+    def _start_engines(self) -> list[ManagedProcess]:
         if self.host is not None:
             return []
         return [
-            self.family.start(
+            self.process_group.start(
                 f"{self.prefix}engine-{i}", ["serve", "engine", *self._engine_argv()], nice=self.nice
             )
             for i in range(self.config.engine.count)
         ]
 
-    def _trainer_signs(self) -> FileSigns:
+    def _trainer_probe(self) -> HeartbeatProbe:
         endpoints = self.folder / "endpoints"
-        beats = [endpoints / f"trainer-{rank}.beat" for rank in range(self.config.train.ranks)]
-        return FileSigns(endpoints / "trainer-0.ready", beats, self._steps_done)
+        heartbeats = [endpoints / f"trainer-{rank}.beat" for rank in range(self.config.train.ranks)]
+        return HeartbeatProbe(endpoints / "trainer-0.ready", heartbeats, self._steps_done)
 
     def _steps_done(self) -> int:
         return max((record["step"] for record in read_metrics(self.folder)), default=0)
 
     @property
-    def _trainers_engines(self) -> Path:
+    def _engine_addresses_file(self) -> Path:
         return self.folder / "endpoints" / "trainer-engines.json"
 
     def _folder(self) -> list[str]:
@@ -160,7 +160,7 @@ class PolicyRoles:
         return [
             *("serve", "trainer", *self._folder(), "--model", self.model),
             *("--buffer", self.route("trainer", self.buffer), "--weights-dir", str(self.weights_dir)),
-            *("--engines", f"@{self._trainers_engines}"),
+            *("--engines", f"@{self._engine_addresses_file}"),
         ]
 
 
@@ -171,46 +171,47 @@ class Roles(PolicyRoles):
     """
 
     def __init__(self, config: Config, folder: Path, model: str, weights_dir: Path) -> None:
-        super().__init__(config, folder, model, weights_dir, Family(folder))
+        super().__init__(config, folder, model, weights_dir, ProcessGroup(folder))
         self.supervisor = Supervisor(
-            self.family,
+            self.process_group,
             folder / "restarts.jsonl",
             config.run.silence_timeout_s,
             self._check_models,
             self._progress,
         )
         self.finished_groups = 0
-        """Groups the main policy's buffer holds as finished, as of its newest counts."""
+        """Groups that were finished, as of the latest counts of the main policy's buffer."""
         self.policies: dict[str, PolicyRoles] = {}
         """Further policies by name."""
-        self.workers: list[Child] = []
-        self.env: Child
+        self.workers: list[ManagedProcess] = []
+        self.env: ManagedProcess
 
     def add_policy(self, name: str, config: Config, folder: Path, model: str) -> None:
-        """Have the processes of a further policy started, too. Call before `start`."""
+        """Add the processes of a further policy. Call before `start`."""
         weights_dir = Path(policy_weights(str(self.weights_dir), name))
         host = self if self.config.shares_engines(name) else None
-        self.policies[name] = PolicyRoles(config, folder, model, weights_dir, self.family, name, host)
+        self.policies[name] = PolicyRoles(config, folder, model, weights_dir, self.process_group, name, host)
 
     def start(self) -> None:
-        """Start everything and have it watched. Raises `UnavailableError`, `DeadlineError`, `ConfigError`."""
-        family, policies = self.family, [self, *self.policies.values()]
+        """Start everything and have it supervised. Raises `UnavailableError`, `DeadlineError`, `ConfigError`."""
+        process_group, policies = self.process_group, [self, *self.policies.values()]
+        start_s = self.config.run.start_timeout_s
         for policy in policies:
             policy.start_services()
-        self.env = family.start("env", ["serve", "env", *self._folder()], nice=self.nice)
+        self.env = process_group.start("env", ["serve", "env", *self._folder()], nice=self.nice)
         for policy in policies:
             policy.start_trainer()
-        family.wait_ready(self.env, START_TIMEOUT_S)
+        process_group.wait_ready(self.env, start_s)
         for policy in policies:
             policy.wait_engines()
         names = [f"rollout-{i}" for i in range(self.config.rollout.workers)]
         for policy in policies:
             policy.readmit(names)
-        self.workers = [family.start(name, self._worker_argv(name), nice=self.nice) for name in names]
-        for child in self.workers:
-            family.wait_ready(child, START_TIMEOUT_S)
-        for child in (self.env, *self.workers):
-            self.supervisor.watch(child, HttpSigns(child, "/healthz"), START_TIMEOUT_S)
+        self.workers = [process_group.start(name, self._worker_argv(name), nice=self.nice) for name in names]
+        for process in self.workers:
+            process_group.wait_ready(process, start_s)
+        for process in (self.env, *self.workers):
+            self.supervisor.watch(process, HttpProbe(process, "/healthz"), start_s)
         for policy in policies:
             policy.watch(self.supervisor)
 
@@ -218,7 +219,7 @@ class Roles(PolicyRoles):
         return super().job() | {"envs": [self.env.url], "policies": self._policy_addresses()}
 
     def _progress(self) -> int:
-        """How far the run has come: the steps of all policies and the groups that were finished."""
+        """Return how far the run has come: the steps of all policies and the groups that were finished."""
         return self.finished_groups + sum(p._steps_done() for p in (self, *self.policies.values()))
 
     def _check_models(self) -> None:
@@ -226,7 +227,7 @@ class Roles(PolicyRoles):
             check_model(policy.folder, policy.model)
 
     def _policy_addresses(self) -> list[str]:
-        """Return where further policies are, as `asyncrl serve rollout --policy` takes it."""
+        """Return the addresses of further policies, as `asyncrl serve rollout --policy` takes them."""
         return [
             f"{name}={','.join([self.route('rollout', policy.buffer), *policy.engine_addresses('rollout')])}"
             for name, policy in self.policies.items()

@@ -3,52 +3,80 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from asyncrl.launch.evaluate import EvalResult
 from asyncrl.run.metrics import read_metrics
 
-if TYPE_CHECKING:
-    from asyncrl.launch.evaluate import EvalResult
-    from asyncrl.launch.roles import PolicyRoles
-    from asyncrl.launch.train import TrainRun
+
+@dataclass(frozen=True, slots=True)
+class PolicyResult:
+    """What the training of one policy has left behind."""
+
+    folder: Path
+    """With the trainer's totals and the steps' metrics."""
+    max_staleness: int
+    stats: dict[str, Any]
+    """Last counts of its buffer."""
 
 
-def build_summary(run: TrainRun, stats: dict[str, Any]) -> dict[str, Any]:
-    """Collect the run's results, over all its lives. Times in seconds; staleness in versions, its histogram in
-    tokens."""
-    totals, lives = run.folder.read_json("trainer.json"), run.lives.totals()
-    run.lives.save()
-    train_wall_s = max(lives["train_wall_s"], 1e-9)
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run that has ended has left behind."""
+
+    main: PolicyResult
+    totals: dict[str, Any]
+    """Over all launches of the run, see `run.totals.RunTotals.totals`."""
+    num_engines: int
+    """Of the main policy."""
+    seed: int
+    eval_before: EvalResult | None = None
+    eval_after: EvalResult | None = None
+    evals: list[dict[str, Any]] = field(default_factory=list)
+    """Records of the evaluations during training."""
+    policies: dict[str, PolicyResult] = field(default_factory=dict)
+    """Further policies by name."""
+
+
+def build_summary(result: RunResult) -> dict[str, Any]:
+    """Return the summary. Times in seconds; staleness in versions, its histogram in tokens."""
+    totals = result.totals
+    trainer = _trainer_totals(result.main)
+    train_wall_s = max(totals["train_wall_s"], 1e-9)
     return {
-        "eval_before": eval_block(run.eval_before),
-        "eval_after": eval_block(run.eval_after),
-        "evals": run.evals.results,
-        "lives": lives["lives"],
-        "wall_s": lives["wall_s"],
-        "train_wall_s": lives["train_wall_s"],
-        **_training_block(run.roles, stats),
+        "eval_before": eval_block(result.eval_before),
+        "eval_after": eval_block(result.eval_after),
+        "evals": result.evals,
+        "lives": totals["lives"],
+        "wall_s": totals["wall_s"],
+        "train_wall_s": totals["train_wall_s"],
+        **_training_block(result.main),
         "busy": {
-            "engine": lives["engine_busy_s"] / train_wall_s / len(run.roles.engines),
-            "trainer": (totals["busy_s"] + totals["publish_s"]) / train_wall_s,
+            "engine": totals["engine_busy_s"] / train_wall_s / result.num_engines,
+            "trainer": (trainer["busy_s"] + trainer["publish_s"]) / train_wall_s,
         },
-        "restarts": lives["restarts"],
-        "seed": run.config.run.seed,
-        "policies": {
-            name: _training_block(roles, run.policy_stats[name]) for name, roles in run.roles.policies.items()
-        },
+        "restarts": totals["restarts"],
+        "seed": result.seed,
+        "policies": {name: _training_block(policy) for name, policy in result.policies.items()},
     }
 
 
-def _training_block(roles: PolicyRoles, stats: dict[str, Any]) -> dict[str, Any]:
-    """Return what one policy's trainer did."""
-    totals = json.loads((roles.folder / "trainer.json").read_text())
+def _trainer_totals(policy: PolicyResult) -> dict[str, Any]:
+    return json.loads((policy.folder / "trainer.json").read_text())
+
+
+def _training_block(policy: PolicyResult) -> dict[str, Any]:
+    """Return what the trainer of one policy did."""
+    totals, stats = _trainer_totals(policy), policy.stats
     lags = {int(lag): count for lag, count in totals["lags"].items()}
     tokens = max(1, sum(lags.values()))
     pauses = totals["pauses_s"]
-    steps = read_metrics(roles.folder)
+    steps = read_metrics(policy.folder)
     return {
         "steps": totals["steps"],
-        "max_staleness": roles.config.buffer.max_staleness,
+        "max_staleness": policy.max_staleness,
         "staleness": {
             "max": max(lags, default=0),
             "mean": sum(lag * count for lag, count in lags.items()) / tokens,

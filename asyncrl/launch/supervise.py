@@ -1,13 +1,13 @@
-"""Keeps the processes of a run alive: a dead or silent child is started again where it was.
+"""Keeps the processes of a run alive: a dead or silent process is started again at its address.
 
     serving --dies, or silent for `silence_s`--> waiting (back-off) --> starting --ready--> serving
                                                     ^                      |
                                                     +------dies, late------+   `MAX_DEATHS` in a row end the run
 
-A child whose signs say that it is steady has a clean record again; `MAX_FRUITLESS` deaths between which the run has
-not come any further end it, too. So does at once what a restart cannot mend: a disk that takes nothing more, a wrong
-configuration, a decision to stop, memory that was lacking at the same place twice. Every death is written to
-`restarts.jsonl` together with the time until the child served again.
+The deaths of a process count from zero again once its probe calls it stable. `MAX_DEATHS_WITHOUT_PROGRESS` deaths of
+any processes without progress of the run end it, too. So does at once what a restart cannot help: a full disk, a wrong
+configuration, a decision to stop, memory that ran out twice. Every death is written to `restarts.jsonl` with the time
+until the process served again.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from asyncrl.disk import unwritable
 from asyncrl.errors import StorageError, UnavailableError
 from asyncrl.launch.death import address_taken, lacks_memory
-from asyncrl.launch.process_group import Child, Family, obituary
+from asyncrl.launch.health_probes import HealthProbe
+from asyncrl.launch.process_group import ManagedProcess, ProcessGroup, describe_end
 from asyncrl.services.command import MISCONFIGURED, STOPPED
+from asyncrl.startup import StartDeadline
 
 T = TypeVar("T")
 
@@ -36,204 +38,202 @@ PROBE_EVERY_S = 2.0
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 10.0
 STALL_S = 5.0
-"""A tick that comes this much late was stopped with this process: nobody could be heard."""
+"""A tick that is this much late means that this process was suspended, and could not probe the others."""
 MAX_DEATHS = 6
-"""Of one child in a row, without having been steady in between."""
-MAX_FRUITLESS = 20
-"""Of all children together, without any progress of the run in between."""
-MAKE_ROOM = "make room there, or let it be written, and go on with the run"
-
-
-class Signs(Protocol):
-    """How to tell whether a child serves. Neither call may block the event loop."""
-
-    def forget(self) -> None:
-        """Called before the child is started again."""
-        ...
-
-    def ready(self) -> bool: ...
-
-    def steady(self, serving_s: float) -> bool:
-        """True when it has served long or well enough for earlier deaths not to count any more."""
-        ...
-
-    async def alive(self) -> bool:
-        """True when it gave a sign of life."""
-        ...
+"""Of one process in a row, without being stable in between."""
+MAX_DEATHS_WITHOUT_PROGRESS = 20
+"""Of all processes together, without progress of the run in between."""
+MAKE_ROOM = "free some space there, or make it writable, and resume the run"
 
 
 @dataclass(slots=True)
-class Watched:
-    """A child and its record."""
+class SupervisedProcess:
+    """A process and its record of deaths."""
 
-    child: Child
-    signs: Signs
+    process: ManagedProcess
+    probe: HealthProbe
     start_timeout_s: float
     ends: bool = False
     """Whether exit code 0 means that its work is done."""
     state: str = "serving"
     since: float = 0.0
-    """When it came into this state, or last gave a sign of life while serving. Monotonic seconds."""
+    """When it entered this state, or last answered a probe while serving. Monotonic seconds."""
     started: float = 0.0
+    start_deadline: StartDeadline | None = None
+    """While it is starting."""
     pause_until: float = 0.0
     died: float = 0.0
     why: str = ""
     reason: str = ""
-    """The error its log ended with at its newest death."""
+    """The error its log ended with at its latest death."""
     deaths: int = 0
     restarts: int = 0
-    probe: asyncio.Task[bool] | None = None
+    probing: asyncio.Task[bool] | None = None
+    """The probe that is running."""
 
 
 class Supervisor:
-    """Watches children while other work goes on beside it; see the module. Times in seconds."""
+    """Supervises processes while other work runs; see the module. Times in seconds."""
 
     def __init__(
         self,
-        family: Family,
+        process_group: ProcessGroup,
         record: Path,
         silence_s: float,
         check: Callable[[], None] = lambda: None,
         progress: Callable[[], int] = lambda: 0,
     ) -> None:
-        self.family = family
+        self.process_group = process_group
         self.progress = progress
-        """How far the run has come: steps and finished groups, say. Asked when a child has died."""
+        """How far the run has come, such as steps and finished groups. Called when a process has died."""
         self.check = check
-        """Called before a child is started again; what it raises ends the run."""
+        """Called before a process is started again; an error that it raises ends the run."""
         self.record = record
         self.silence_s = silence_s
-        self.watched: list[Watched] = []
-        self._height = -1
-        self._fruitless = 0
+        self.supervised: list[SupervisedProcess] = []
+        self._highest_progress = -1
+        self._deaths_without_progress = 0
 
     def watch(
-        self, child: Child, signs: Signs, start_timeout_s: float, ends: bool = False, serving: bool = True
+        self,
+        process: ManagedProcess,
+        probe: HealthProbe,
+        start_timeout_s: float,
+        ends: bool = False,
+        serving: bool = True,
     ) -> None:
-        """Take charge of a child, which serves already or is about to."""
+        """Supervise a process that serves already, or is starting."""
         now = time.monotonic()
         state = "serving" if serving else "starting"
-        self.watched.append(Watched(child, signs, start_timeout_s, ends, state, since=now, started=now))
+        one = SupervisedProcess(process, probe, start_timeout_s, ends, state, now, now)
+        if not serving:
+            one.start_deadline = process.start_deadline(start_timeout_s)
+        self.supervised.append(one)
 
-    def done(self, child: Child) -> bool:
-        """True when a child with an end has reached it."""
-        return any(w.child is child and w.state == "done" for w in self.watched)
+    def done(self, process: ManagedProcess) -> bool:
+        """True when a process whose work ends has ended it."""
+        return any(one.process is process and one.state == "done" for one in self.supervised)
 
     def restarts(self) -> dict[str, int]:
-        """Return how often each child was started again."""
-        return {w.child.name: w.restarts for w in self.watched if w.restarts}
+        """Return how often each process was restarted."""
+        return {one.process.name: one.restarts for one in self.supervised if one.restarts}
 
-    async def beside(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` while watching. Raises what it raises, or `UnavailableError` when a child is given up."""
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` while supervising. Raises what it raises, or `UnavailableError` when a process is given up."""
         task = asyncio.ensure_future(work)
-        guard = asyncio.ensure_future(self._watch())
+        guard = asyncio.ensure_future(self._supervise())
         try:
             await asyncio.wait({task, guard}, return_when=asyncio.FIRST_COMPLETED)
             if guard.done() and not task.done():
                 guard.result()
             return await task
         finally:
-            probes = [w.probe for w in self.watched if w.probe is not None]
-            for one in (task, guard, *probes):
-                one.cancel()
+            probes = [one.probing for one in self.supervised if one.probing is not None]
+            for running in (task, guard, *probes):
+                running.cancel()
             await asyncio.gather(task, guard, *probes, return_exceptions=True)
-            for watched in self.watched:
-                watched.probe = None
+            for one in self.supervised:
+                one.probing = None
 
-    async def _watch(self) -> None:
+    async def _supervise(self) -> None:
         last = float("-inf")
         while True:
             now = time.monotonic()
-            for watched in self.watched:
+            for one in self.supervised:
                 if now - last > STALL_S:
-                    watched.since = now
-                self._look(watched, now)
+                    one.since = now
+                    if one.start_deadline is not None:
+                        one.start_deadline.restart()
+                self._check(one, now)
             last = now
             await asyncio.sleep(TICK_S)
 
-    def _look(self, watched: Watched, now: float) -> None:
-        if watched.state == "waiting":
-            if now >= watched.pause_until:
-                self._restart(watched, now)
-        elif watched.state != "done" and not watched.child.alive():
-            self._died(watched, now, watched.child.ending())
-        elif watched.state == "starting":
-            if watched.signs.ready():
-                self._serves(watched, now)
-            elif now - watched.since > watched.start_timeout_s:
-                self._died(watched, now, f"did not start within {watched.start_timeout_s:g} s")
-        elif watched.state == "serving":
-            self._listen(watched, now)
+    def _check(self, one: SupervisedProcess, now: float) -> None:
+        if one.state == "waiting":
+            if now >= one.pause_until:
+                self._restart(one, now)
+        elif one.state != "done" and not one.process.alive():
+            self._on_death(one, now, one.process.ending())
+        elif one.state == "starting":
+            if one.probe.ready():
+                self._on_ready(one, now)
+            elif one.start_deadline is not None and (missed := one.start_deadline.missed()):
+                self._on_death(one, now, missed)
+        elif one.state == "serving":
+            self._probe(one, now)
 
-    def _listen(self, watched: Watched, now: float) -> None:
-        if watched.probe is None:
-            if now - watched.since >= PROBE_EVERY_S:
-                watched.probe = asyncio.ensure_future(watched.signs.alive())
-        elif watched.probe.done():
-            if watched.probe.result():
-                watched.since = now
-            watched.probe = None
-        if now - watched.since > self.silence_s:
-            self._died(watched, now, f"gave no sign of life for {self.silence_s:g} s and was killed")
-        elif watched.deaths and watched.signs.steady(now - watched.started):
-            watched.deaths, watched.reason = 0, ""
+    def _probe(self, one: SupervisedProcess, now: float) -> None:
+        if one.probing is None:
+            if now - one.since >= PROBE_EVERY_S:
+                one.probing = asyncio.ensure_future(one.probe.alive())
+        elif one.probing.done():
+            if one.probing.result():
+                one.since = now
+            one.probing = None
+        if now - one.since > self.silence_s:
+            self._on_death(one, now, f"gave no sign of life for {self.silence_s:g} s and was killed")
+        elif one.deaths and one.probe.stable(now - one.started):
+            one.deaths, one.reason = 0, ""
 
-    def _died(self, watched: Watched, now: float, why: str) -> None:
-        child = watched.child
-        if watched.ends and child.process.returncode == 0:
-            watched.state = "done"
+    def _on_death(self, one: SupervisedProcess, now: float, why: str) -> None:
+        process = one.process
+        if one.ends and process.popen.returncode == 0:
+            one.state = "done"
             return
-        if watched.probe is not None:
-            watched.probe.cancel()
-            watched.probe = None
-        self.family.kill(child)
-        before, watched.reason = watched.reason, child.reason()
-        if watched.state == "serving":
-            watched.died, watched.why = now, why
-        watched.deaths += 1
-        self._give_up(watched, why, before)
-        pause_s = 0.0 if watched.deaths == 1 else FIRST_PAUSE_S * 2.0 ** (watched.deaths - 2)
-        watched.state, watched.pause_until = "waiting", now + min(pause_s, LONGEST_PAUSE_S)
-        told = f"{why}: {watched.reason}" if watched.reason else why
-        log.warning("%s %s; starting it again", child.name, told)
+        if one.probing is not None:
+            one.probing.cancel()
+            one.probing = None
+        self.process_group.kill(process)
+        before, one.reason = one.reason, process.reason()
+        if one.state == "serving":
+            one.died, one.why = now, why
+        one.deaths += 1
+        self._give_up(one, why, before)
+        pause_s = 0.0 if one.deaths == 1 else FIRST_PAUSE_S * 2.0 ** (one.deaths - 2)
+        one.state, one.pause_until = "waiting", now + min(pause_s, LONGEST_PAUSE_S)
+        text = f"{why}: {one.reason}" if one.reason else why
+        log.warning("%s %s; starting it again", process.name, text)
 
-    def _give_up(self, watched: Watched, why: str, before: str) -> None:
-        """End the run where starting the child again would not help. Raises `StorageError`, `UnavailableError`."""
-        child, code = watched.child, watched.child.process.returncode
+    def _give_up(self, one: SupervisedProcess, why: str, before: str) -> None:
+        """End the run where a restart would not help. Raises `StorageError`, `UnavailableError`."""
+        process, code = one.process, one.process.popen.returncode
         if refused := unwritable(self.record.parent):
-            raise StorageError(obituary(child, why, f"{refused}; {MAKE_ROOM}"))
-        if code == STOPPED or (code == MISCONFIGURED and watched.ends):
-            raise UnavailableError(obituary(child, why))
-        same = watched.deaths > 1 and watched.reason == before and not address_taken(before)
+            raise StorageError(describe_end(process, why, f"{refused}; {MAKE_ROOM}"))
+        if code == STOPPED or (code == MISCONFIGURED and one.ends):
+            raise UnavailableError(describe_end(process, why))
+        same = one.deaths > 1 and one.reason == before and not address_taken(before)
         if code == MISCONFIGURED and same:
-            raise UnavailableError(obituary(child, why, "twice in a row"))
-        if lacks_memory(watched.reason) and lacks_memory(before):
+            raise UnavailableError(describe_end(process, why, "twice in a row"))
+        if lacks_memory(one.reason) and lacks_memory(before):
             raise UnavailableError(
-                obituary(child, why, "memory was lacking twice; lower what this process needs")
+                describe_end(process, why, "memory ran out twice; lower what this process needs")
             )
-        if watched.deaths >= MAX_DEATHS:
-            raise UnavailableError(obituary(child, why, f"{watched.deaths} times in a row"))
-        height = self.progress()
-        self._fruitless = 1 if height > self._height else self._fruitless + 1
-        self._height = max(self._height, height)
-        if self._fruitless >= MAX_FRUITLESS:
-            advice = f"processes died {self._fruitless} times while the run came no further"
-            raise UnavailableError(obituary(child, why, advice))
+        if one.deaths >= MAX_DEATHS:
+            raise UnavailableError(describe_end(process, why, f"{one.deaths} times in a row"))
+        progress = self.progress()
+        advanced = progress > self._highest_progress
+        self._deaths_without_progress = 1 if advanced else self._deaths_without_progress + 1
+        self._highest_progress = max(self._highest_progress, progress)
+        if self._deaths_without_progress >= MAX_DEATHS_WITHOUT_PROGRESS:
+            advice = f"processes died {self._deaths_without_progress} times without any progress of the run"
+            raise UnavailableError(describe_end(process, why, advice))
 
-    def _restart(self, watched: Watched, now: float) -> None:
+    def _restart(self, one: SupervisedProcess, now: float) -> None:
         self.check()
-        watched.signs.forget()
-        self.family.restart(watched.child)
-        watched.state, watched.since = "starting", now
-        watched.restarts += 1
+        one.probe.reset()
+        self.process_group.restart(one.process)
+        one.state, one.since = "starting", now
+        one.start_deadline = one.process.start_deadline(one.start_timeout_s)
+        one.restarts += 1
 
-    def _serves(self, watched: Watched, now: float) -> None:
-        watched.state, watched.since, watched.started = "serving", now, now
-        if not watched.restarts:
+    def _on_ready(self, one: SupervisedProcess, now: float) -> None:
+        one.state, one.since, one.started = "serving", now, now
+        one.start_deadline = None
+        if not one.restarts:
             return
-        event: dict[str, Any] = {"time": time.time(), "name": watched.child.name, "why": watched.why}
-        if watched.reason:
-            event["reason"] = watched.reason
+        event: dict[str, Any] = {"time": time.time(), "name": one.process.name, "why": one.why}
+        if one.reason:
+            event["reason"] = one.reason
         with open(self.record, "a", encoding="utf-8") as file:
-            file.write(json.dumps(event | {"down_s": round(now - watched.died, 3)}) + "\n")
-        log.warning("%s serves again after %.1f s", watched.child.name, now - watched.died)
+            file.write(json.dumps(event | {"down_s": round(now - one.died, 3)}) + "\n")
+        log.warning("%s serves again after %.1f s", one.process.name, now - one.died)

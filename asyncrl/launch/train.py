@@ -5,7 +5,7 @@ tasks are planned -> workers lease -> the trainer steps and publishes -> the tra
 further policies' trainers end, too -> evaluation after on the final weights -> plot, summary
 everything stops in reverse order
 
-All the while dead processes are started again (`launch.supervise`). A run whose launcher died goes on with
+Meanwhile dead processes are restarted (`launch.supervise`). A run whose launcher died is resumed by
 `asyncrl train --resume runs/NAME`.
 """
 
@@ -29,24 +29,25 @@ from asyncrl.errors import DeadlineError, StopError
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.failures import USABLE, FailureReport
-from asyncrl.launch.periodic_evaluation import EvalsBeside
+from asyncrl.launch.periodic_evaluation import PeriodicEvaluation
 from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_folder
 from asyncrl.launch.quarantine import QuarantineReport
 from asyncrl.launch.roles import PolicyRoles, Roles
-from asyncrl.launch.summary import build_summary
+from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
 from asyncrl.launch.tasks import TaskPlan, plan_tasks
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.run.folder import RunFolder, private_folder
-from asyncrl.run.lives import Lives, begin
 from asyncrl.run.metrics import MetricsTail, ProgressLine, plot_rewards, read_metrics
+from asyncrl.run.totals import RunTotals, mark_unfinished
 from asyncrl.services.buffer.client import BufferClient
 
 TICK_S = 0.25
 DESCRIBE_EVERY_S = 5.0
-LOOK_EVERY_S = 1.0
+STATUS_EVERY_S = 1.0
 SAVE_S = 120.0
 """How long an interrupted run waits for its last checkpoint."""
-HURRY_S = 0.5
+FAST_STOP_S = 0.5
+"""What processes have to end in when the user has interrupted twice."""
 
 
 class TrainRun:
@@ -60,34 +61,34 @@ class TrainRun:
         self.roles: Roles
         self.eval_before: EvalResult | None = None
         self.eval_after: EvalResult | None = None
-        self.evals: EvalsBeside
+        self.periodic_evaluation: PeriodicEvaluation
         self.policies: dict[str, PolicyPlan] = {}
         self.policy_stats: dict[str, dict[str, Any]] = {}
         """Last counts of the further policies' buffers."""
-        self.lives = Lives(folder, resume)
-        self._hurried = False
+        self.totals = RunTotals(folder, resume)
+        self._interrupted_again = False
 
     def run(self) -> dict[str, Any]:
         """Run to the end and return the summary. Raises `AsyncRLError`; nothing is left running either way."""
         tasks = plan_tasks(self.config)
-        begin(self.folder.path)
+        mark_unfinished(self.folder.path)
         self.folder.write_json("config.json", self.config.model_dump(mode="json"))
         self.roles = self.make_roles(base_model(self.config))
         self._add_policies()
-        self.evals = EvalsBeside(self.config, self.folder.path, self.roles.family)
+        self.periodic_evaluation = PeriodicEvaluation(self.config, self.folder.path, self.roles.process_group)
         try:
             self._clear_weights()
             for roles in (self.roles, *self.roles.policies.values()):
                 private_folder(roles.weights_dir)
-            say("starting buffer, environments and engine(s); the first answer takes about 20 s")
+            print_status("starting buffer, environments and engine(s); the first answer takes about 20 s")
             self.roles.start()
-            stats = asyncio.run(self.roles.supervisor.beside(self._phases(tasks)))
+            stats = asyncio.run(self.roles.supervisor.run(self._phases(tasks)))
         except KeyboardInterrupt:
             self._save_last()
             raise
         finally:
             self._stop()
-        summary = build_summary(self, stats)
+        summary = build_summary(self._result(stats))
         self.folder.write_json("summary.json", summary)
         before = self.eval_before.mean if self.eval_before else None
         plot_rewards(self.folder.path, before, self.eval_after.mean if self.eval_after else None)
@@ -95,29 +96,50 @@ class TrainRun:
             plot_rewards(policy.folder, None, None)
         return summary
 
+    def _result(self, stats: dict[str, Any]) -> RunResult:
+        """Return what the run has left behind; `stats` are the last counts of the main policy's buffer."""
+        self.totals.save()
+        return RunResult(
+            main=_policy_result(self.roles, stats),
+            totals=self.totals.totals(),
+            num_engines=len(self.roles.engines),
+            seed=self.config.run.seed,
+            eval_before=self.eval_before,
+            eval_after=self.eval_after,
+            evals=self.periodic_evaluation.results,
+            policies={
+                name: _policy_result(roles, self.policy_stats[name])
+                for name, roles in self.roles.policies.items()
+            },
+        )
+
     def _save_last(self) -> None:
-        """Have the trainers end with a checkpoint, unless that takes too long or nobody wants to wait."""
+        """Have the trainers end with a checkpoint, unless that takes too long or the user interrupts again."""
         asked = [r for r in (self.roles, *self.roles.policies.values()) if r.ask_trainer_to_stop()]
         if not asked:
             return
-        say(f"interrupted: saving a last checkpoint, for {SAVE_S:g} s at most; Ctrl-C again stops at once")
+        print_status(
+            f"interrupted: saving a last checkpoint, for {SAVE_S:g} s at most; Ctrl-C again stops at once"
+        )
         deadline = time.monotonic() + SAVE_S
         try:
             while any(roles.trainer.alive() for roles in asked) and time.monotonic() < deadline:
                 time.sleep(TICK_S)
         except KeyboardInterrupt:
-            self._hurried = True
+            self._interrupted_again = True
         for roles in asked:
             kept = complete_checkpoints(roles.folder / "checkpoints")
             newest = f"the newest checkpoint is {kept[0][1]}" if kept else "there is no checkpoint yet"
-            say(newest + (f"; {roles.trainer.name} has saved no other" if roles.trainer.alive() else ""))
+            print_status(
+                newest + (f"; {roles.trainer.name} has saved no other" if roles.trainer.alive() else "")
+            )
 
     def _stop(self) -> None:
-        """End every process, at once when interrupted again."""
+        """Stop every process, at once when interrupted again."""
         try:
-            self.roles.family.stop(grace_s=HURRY_S if self._hurried else None)
+            self.roles.process_group.stop(grace_s=FAST_STOP_S if self._interrupted_again else None)
         except KeyboardInterrupt:
-            self.roles.family.stop(grace_s=HURRY_S)
+            self.roles.process_group.stop(grace_s=FAST_STOP_S)
             raise
         finally:
             self._clear_weights()
@@ -151,7 +173,7 @@ class TrainRun:
             await client.close()
             for plan in self.policies.values():
                 await plan.close()
-        show_eval(await self.evals.finish(self._eval_timeout_s()))
+        print_evaluation(await self.periodic_evaluation.finish(self._eval_timeout_s()))
         self.eval_after = await self._evaluate("after")
         return stats
 
@@ -160,7 +182,7 @@ class TrainRun:
         return self.config.run.start_timeout_s + self.config.rollout.episode_timeout_s
 
     async def _evaluated_before(self) -> EvalResult | None:
-        """Return the evaluation of the base model, which a resumed run has kept."""
+        """Return the evaluation of the base model; a resumed run has it on disk."""
         kept = self.folder.path / "eval_before.json"
         if self.resume and (kept.exists() or read_metrics(self.folder.path)):
             return EvalResult(**json.loads(kept.read_text())) if kept.exists() else None
@@ -177,83 +199,79 @@ class TrainRun:
             self.roles.workers[0].url, config, config.env.name, config.eval.tasks, 1,
             self.roles.credentials.bearer("rollout"), retry_s=config.run.start_timeout_s,
         )  # fmt: skip
-        say(f"held-out {when} training: {describe(result)}")
+        print_status(f"held-out {when} training: {describe(result)}")
         return result
 
     async def _wait_for_trainer(self, roles: PolicyRoles) -> None:
-        timeout_s = self.config.run.start_timeout_s
-        deadline = time.monotonic() + timeout_s
+        deadline = roles.trainer.start_deadline(self.config.run.start_timeout_s)
         while not roles.trainer_ready():
-            if time.monotonic() > deadline:
+            if missed := deadline.missed():
                 trainer = roles.trainer
-                raise DeadlineError(
-                    f"{trainer.name} did not start within run.start_timeout_s={timeout_s:g}; see {trainer.log}\n"
-                    f"{trainer.tail()}"
-                )
+                raise DeadlineError(f"{trainer.name} {missed}; see {trainer.log}\n{trainer.tail()}")
             await asyncio.sleep(TICK_S)
 
     async def _train(self, client: BufferClient, tasks: TaskPlan) -> None:
         """Feed tasks and show progress until the trainer ends."""
-        self.lives.train()
+        self.totals.training_started()
         progress, metrics = ProgressLine(self.config.train.num_steps), MetricsTail(self.folder.path)
-        done, described, looked = False, float("-inf"), float("-inf")
+        done, described, checked = False, float("-inf"), float("-inf")
         failures = FailureReport(self.config.buffer.groups_per_step)
-        told = ""
+        checkpoint_error = ""
         quarantines = QuarantineReport([worker.name for worker in self.roles.workers])
         while not done:
             done = self.roles.supervisor.done(self.roles.trainer)
-            if done or time.monotonic() - looked > LOOK_EVERY_S:
+            if done or time.monotonic() - checked > STATUS_EVERY_S:
                 stats = await client.status()
-                self._look(stats, failures)
+                self._report_failures(stats, failures)
                 if not done:
-                    await self._look_for_workers(stats, quarantines)
-                looked = time.monotonic()
+                    await self._report_quarantines(stats, quarantines)
+                checked = time.monotonic()
             if not done:
                 await tasks.feed(client)
                 for plan in self.policies.values():
                     await plan.tick()
                 if time.monotonic() - described > DESCRIBE_EVERY_S:
-                    # Again and again, since a buffer that started anew has forgotten it.
+                    # Repeated, because a buffer that has restarted does not know it.
                     await client.describe(self.roles.job())
                     for plan in self.policies.values():
                         await plan.describe()
-                    await self._keep_times()
+                    await self._save_totals()
                     described = time.monotonic()
             for record in metrics.read():
                 progress.show(record["step"], record)
-                told = self._tell_checkpoint(record, told)
-            show_eval(self.evals.tick())
+                checkpoint_error = self._report_checkpoint_error(record, checkpoint_error)
+            print_evaluation(self.periodic_evaluation.tick())
             await asyncio.sleep(TICK_S)
-        await self._keep_times()
-        self.lives.trained()
+        await self._save_totals()
+        self.totals.training_ended()
 
-    def _tell_checkpoint(self, record: dict[str, Any], told: str) -> str:
-        """Say once that checkpoints cannot be written; return the error that was said."""
+    def _report_checkpoint_error(self, record: dict[str, Any], reported: str) -> str:
+        """Report once that checkpoints cannot be written; return the error that was reported."""
         error = str(record.get("checkpoint/error", ""))
-        if error and error != told:
-            say(f"a checkpoint could not be written; the newest one stays: {error}")
+        if error and error != reported:
+            print_status(f"a checkpoint could not be written; the newest one is kept: {error}")
         return error
 
-    def _look(self, stats: dict[str, Any], failures: FailureReport) -> None:
-        """Say what the buffer's counts tell. Raises `StopError` when the run cannot come to anything."""
+    def _report_failures(self, stats: dict[str, Any], failures: FailureReport) -> None:
+        """Report failed episodes in the buffer's counts. Raises `StopError` when the run cannot succeed."""
         self.roles.finished_groups = sum(stats[state] for state in USABLE)
-        for line in failures.news(stats):
-            say(line)
-        if reason := failures.hopeless(stats):
+        for line in failures.new_messages(stats):
+            print_status(line)
+        if reason := failures.reason_to_stop(stats):
             raise StopError(f"{reason}\nsee the logs of env and rollout-0 in {self.folder.path / 'logs'}")
 
-    async def _look_for_workers(self, stats: dict[str, Any], quarantines: QuarantineReport) -> None:
-        """Say which workers are quarantined, by any policy. Raises `StopError` when nobody is left to work."""
+    async def _report_quarantines(self, stats: dict[str, Any], quarantines: QuarantineReport) -> None:
+        """Report workers that any policy has quarantined. Raises `StopError` when no worker is left."""
         reasons = dict(stats["quarantine_reasons"])
         for plan in self.policies.values():
             reasons |= await plan.quarantined()
-        for line in quarantines.news(reasons):
-            say(line)
-        if reason := quarantines.hopeless(reasons, stats, time.monotonic()):
+        for line in quarantines.new_messages(reasons):
+            print_status(line)
+        if reason := quarantines.reason_to_stop(reasons, stats, time.monotonic()):
             raise StopError(reason)
 
-    async def _keep_times(self) -> None:
-        """Keep how long the run has taken, and in how much of that engines had work as the workers have seen it."""
+    async def _save_totals(self) -> None:
+        """Save for how long the run has taken, and for how much of it the workers have seen engines busy."""
 
         def ask(url: str) -> float | None:
             request = urllib.request.Request(
@@ -265,12 +283,16 @@ class TrainRun:
 
         for worker in self.roles.workers:
             if (busy_s := await asyncio.to_thread(ask, worker.url)) is not None:
-                self.lives.saw_busy(worker.name, busy_s)
-        self.lives.saw_restarts(self.roles.supervisor.restarts())
-        self.lives.save()
+                self.totals.record_engine_busy(worker.name, busy_s)
+        self.totals.record_restarts(self.roles.supervisor.restarts())
+        self.totals.save()
 
     def _clear_weights(self) -> None:
         shutil.rmtree(self.weights_dir, ignore_errors=True)
+
+
+def _policy_result(roles: PolicyRoles, stats: dict[str, Any]) -> PolicyResult:
+    return PolicyResult(roles.folder, roles.config.buffer.max_staleness, stats)
 
 
 def base_model(config: Config) -> str:
@@ -289,23 +311,24 @@ def describe(result: EvalResult) -> str:
     return line
 
 
-def show_eval(record: dict[str, Any] | None) -> None:
-    """Say what an evaluation beside the training found."""
+def print_evaluation(record: dict[str, Any] | None) -> None:
+    """Print the result of a periodic evaluation."""
     if record is not None:
         version = record["version"]
         if "error" in record:
-            say(f"held-out at version {version}: {record['error']}")
+            print_status(f"held-out at version {version}: {record['error']}")
         else:
             result = {k: v for k, v in record.items() if k not in ("version", "wall_s")}
-            say(f"held-out at version {version}: {describe(EvalResult(**result))}")
+            print_status(f"held-out at version {version}: {describe(EvalResult(**result))}")
 
 
-def say(text: str) -> None:
+def print_status(text: str) -> None:
+    """Print a line for the user; standard output is for results."""
     print(text, file=sys.stderr, flush=True)
 
 
 def _weights_directory(run: Path) -> Path:
-    """Return where weights travel: the same place for every life of a run, so that none is left behind."""
+    """Return the folder of published weights: the same for every launch of a run, so that none is left behind."""
     base = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(os.environ.get("TMPDIR", "/tmp"))
     digest = hashlib.blake2b(str(run.resolve()).encode(), digest_size=4).hexdigest()
     return base / f"asyncrl-{digest}-{run.name}"

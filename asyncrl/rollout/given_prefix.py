@@ -15,6 +15,9 @@ import numpy as np
 from asyncrl.errors import ConfigError, EnvironmentFailure, InputError
 from asyncrl.types import Message, Status, Task, Trajectory
 
+HINT_TURNS = 1
+"""Turns of its hint that a hinted episode is given in training."""
+
 
 @dataclass(frozen=True, slots=True)
 class GivenPrefix:

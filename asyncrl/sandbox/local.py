@@ -240,7 +240,7 @@ class LocalSandbox(BaseSandbox):
         return LocalJudge(self, *self._judge_paths(), sealed=self._launcher.traces)
 
     async def judge_folder(self, name: str) -> int:
-        """Return a descriptor of the judge's folder `tests` or `logs`, for `LocalJudge`, which closes it."""
+        """See `JudgedSession`."""
         self._check_running()
         assert self._launcher is not None
         request = {"op": "folder", "session": self._session, "name": name}
@@ -263,7 +263,7 @@ class LocalSandbox(BaseSandbox):
         max_output_bytes: int,
         env: Mapping[str, str],
     ) -> ExecResult:
-        """Run a program of the session's judge, for `LocalJudge`."""
+        """See `JudgedSession`."""
         command = self._command(self._checked(argv), self._environment(env), self.workdir, judging=True)
         assert self._launcher is not None
         if self._launcher.traces and not command.keep_user:

@@ -5,27 +5,43 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from asyncrl.sandbox.base import Judge
 from asyncrl.sandbox.jail.files import NoSuchFile, read_file, write_file
 from asyncrl.sandbox.protocol import ExecResult
 
-if TYPE_CHECKING:
-    from asyncrl.sandbox.local import LocalSandbox
-
 TESTS, LOGS = "/tests", "/logs/verifier"
 """Paths inside if anything can be mounted; other programs of the session do not see them at all."""
+
+
+class JudgedSession(Protocol):
+    """What a judge needs of its session."""
+
+    async def judge_folder(self, name: str) -> int:
+        """Return a descriptor of the judge's folder `tests` or `logs`, which the judge closes."""
+        ...
+
+    async def run_judge(
+        self,
+        argv: Sequence[str],
+        stdin: bytes,
+        timeout_s: float,
+        max_output_bytes: int,
+        env: Mapping[str, str],
+    ) -> ExecResult:
+        """Run a program of the judge."""
+        ...
 
 
 class LocalJudge(Judge):
     """Keeps tests in a folder of asyncrl's own user, mounted read-only, and only for programs that `exec` runs."""
 
-    def __init__(self, box: LocalSandbox, tests: str, logs: str, sealed: bool) -> None:
-        self._local, self.tests, self.logs, self.sealed = box, tests, logs, sealed
+    def __init__(self, session: JudgedSession, tests: str, logs: str, sealed: bool) -> None:
+        self._session, self.tests, self.logs, self.sealed = session, tests, logs, sealed
 
     async def write(self, files: Mapping[str, bytes]) -> None:
-        folder = await self._local.judge_folder("tests")
+        folder = await self._session.judge_folder("tests")
 
         def write() -> None:
             for path, data in files.items():
@@ -45,10 +61,10 @@ class LocalJudge(Judge):
         timeout_s: float,
         max_output_bytes: int,
     ) -> ExecResult:
-        return await self._local.run_judge(argv, stdin, timeout_s, max_output_bytes, env)
+        return await self._session.run_judge(argv, stdin, timeout_s, max_output_bytes, env)
 
     async def read(self, name: str, max_bytes: int) -> bytes | None:
-        folder = await self._local.judge_folder("logs")
+        folder = await self._session.judge_folder("logs")
         try:
             return await asyncio.to_thread(read_file, folder, name, max_bytes)
         except NoSuchFile:

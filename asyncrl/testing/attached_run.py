@@ -17,7 +17,7 @@ from asyncrl.config import Config
 from asyncrl.credentials import share_one_token
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import EvalResult
-from asyncrl.launch.process_group import Child, Family, behind_trainer
+from asyncrl.launch.process_group import ManagedProcess, ProcessGroup, generation_nice
 from asyncrl.launch.roles import Roles
 from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
@@ -36,19 +36,19 @@ class SharedEngine:
         (folder / "config.json").write_text(config.model_dump_json())
         # Each run has a folder of its own; all of them call this engine.
         share_one_token()
-        self.family = Family(folder)
+        self.process_group = ProcessGroup(folder)
         memory = Path("/dev/shm")
         self.weights = Path(tempfile.mkdtemp(prefix="asyncrl-", dir=memory if memory.is_dir() else None))
         """Each run's weights travel in a folder below."""
-        self.child = self.family.start(
+        self.child = self.process_group.start(
             "engine",
             [
                 *("serve", "engine", "--folder", str(folder), "--model", self.model),
                 *("--weights-dir", str(self.weights)),
             ],
-            nice=behind_trainer(),
+            nice=generation_nice(),
         )
-        self.family.wait_ready(self.child, config.run.start_timeout_s)
+        self.process_group.wait_ready(self.child, config.run.start_timeout_s)
         self.before: dict[int, EvalResult | None] = {}
         """The base model's evaluation by the run's seed, which makes it the same in every run."""
 
@@ -68,16 +68,16 @@ class SharedEngine:
             await client.close()
 
     def stop(self) -> None:
-        self.family.stop()
+        self.process_group.stop()
         shutil.rmtree(self.weights, ignore_errors=True)
 
 
 class AttachedRoles(Roles):
     """The processes of a run around an engine that was there before and stays."""
 
-    shared: Child
+    shared: ManagedProcess
 
-    def _start_engines(self) -> list[Child]:
+    def _start_engines(self) -> list[ManagedProcess]:
         return [self.shared]
 
 

@@ -255,7 +255,7 @@ class Monkey(threading.Thread):
         found: list[psutil.Process] = []
         for child in children:
             with contextlib.suppress(psutil.Error):
-                parent = psutil.Process(child.process.pid)
+                parent = psutil.Process(child.popen.pid)
                 if role in INNER:
                     found += [p for p in parent.children(recursive=True) if not _is_helper(p)]
                 else:

@@ -51,7 +51,7 @@ from asyncrl.credentials import authorization, bearer
 from asyncrl.env.registry import load_env
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import evaluate
-from asyncrl.launch.process_group import Family
+from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics import read_metrics
 from asyncrl.testing.attached_run import AttachedRun, SharedEngine
@@ -189,13 +189,13 @@ def engine_alone(shared: SharedEngine, config: Config, stolen: StolenTime) -> di
     with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as name:
         folder = Path(name)
         (folder / "config.json").write_text(config.model_dump_json())
-        family = Family(folder)
+        process_group = ProcessGroup(folder)
         try:
-            env = family.start("env", ["serve", "env", "--folder", name])
-            env_url = family.wait_ready(env, 60.0)
+            env = process_group.start("env", ["serve", "env", "--folder", name])
+            env_url = process_group.wait_ready(env, 60.0)
             argv = ["serve", "rollout", "--folder", name, "--model", shared.model, "--env", env_url]
-            worker = family.start("rollout", [*argv, "--engines", shared.child.url])
-            url = family.wait_ready(worker, 60.0)
+            worker = process_group.start("rollout", [*argv, "--engines", shared.child.url])
+            url = process_group.wait_ready(worker, 60.0)
             size = config.rollout.group_size
             evaluate(url, config, config.env.name, 4, size)
             before, start = turns_served(shared.child.url), time.time()
@@ -203,7 +203,7 @@ def engine_alone(shared: SharedEngine, config: Config, stolen: StolenTime) -> di
             end = time.time()
             return _alone(stolen, start, end, turns_served(shared.child.url) - before)
         finally:
-            family.stop()
+            process_group.stop()
 
 
 def one_repeat(

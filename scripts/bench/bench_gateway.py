@@ -33,7 +33,7 @@ from asyncrl.credentials import authorization, bearer, share_one_token
 from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
 from asyncrl.gateway.recorded_episode import EpisodeSpec
 from asyncrl.generation import GenerateRequest
-from asyncrl.launch.process_group import Family
+from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.gateway.client import GatewayClient
 from asyncrl.types import Task, Trajectory
@@ -240,24 +240,24 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     stop = load_renderer(model).stop_token_ids
     # Long contexts: more than an engine's own choice on a CPU.
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
-    family = Family(folder)
+    process_group = ProcessGroup(folder)
     try:
         (folder / "config.json").write_text(recipe(model, PATHS["long"]).model_dump_json())
         given = ["--folder", str(folder), "--model", model]
-        engine = family.wait_ready(family.start("engine", ["serve", "engine", *given]), 300)
+        engine = process_group.wait_ready(process_group.start("engine", ["serve", "engine", *given]), 300)
         gateway_argv = ["serve", "gateway", *given, "--engines", engine]
-        gateway = family.wait_ready(family.start("gateway", gateway_argv), 60)
+        gateway = process_group.wait_ready(process_group.start("gateway", gateway_argv), 60)
         latency = asyncio.run(measure_latency(engine, gateway, args.requests, args.repetitions))
         print(f"added latency p50: {latency['added_p50_ms']['median']:.2f} ms", flush=True)
         paths = {}
         for name, max_tokens in PATHS.items():
             (folder / "config.json").write_text(recipe(model, max_tokens).model_dump_json())
             worker_argv = ["serve", "rollout", *given, "--engines", engine, "--env", "http://127.0.0.1:9"]
-            worker = family.start(f"rollout-{name}", worker_argv)
-            paths[name] = measure_path(engine, family.wait_ready(worker, 60), max_tokens, stop, args)
-            family.stop([worker])
+            worker = process_group.start(f"rollout-{name}", worker_argv)
+            paths[name] = measure_path(engine, process_group.wait_ready(worker, 60), max_tokens, stop, args)
+            process_group.stop([worker])
     finally:
-        family.stop()
+        process_group.stop()
     return {"latency": latency, "path": paths, "cpus": os.cpu_count()}
 
 

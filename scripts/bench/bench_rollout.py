@@ -22,7 +22,7 @@ import numpy as np
 from asyncrl.config import parse_config
 from asyncrl.credentials import authorization, bearer, share_one_token
 from asyncrl.generation import GenerateRequest
-from asyncrl.launch.process_group import Family
+from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.services.engine.client import EngineClient
 
 PROMPT_TOKENS = 40
@@ -115,13 +115,15 @@ def main() -> int:
     config = parse_config(data)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(config.model_dump_json())
-        family = Family(Path(folder))
+        process_group = ProcessGroup(Path(folder))
         try:
-            child = family.start("engine", ["serve", "engine", "--folder", folder, "--model", args.model])
-            url = family.wait_ready(child, config.run.start_timeout_s)
+            child = process_group.start(
+                "engine", ["serve", "engine", "--folder", folder, "--model", args.model]
+            )
+            url = process_group.wait_ready(child, config.run.start_timeout_s)
             found = asyncio.run(measure(url, vocab_size, args.requests, args.concurrency, args.repetitions))
         finally:
-            family.stop()
+            process_group.stop()
     ratios = [w / r for w, r in zip(found["worker"], found["raw"], strict=True)]
     result = {
         "requests_per_s": {

@@ -32,7 +32,7 @@ import numpy as np
 from asyncrl.config import parse_config
 from asyncrl.credentials import authorization, bearer, share_one_token
 from asyncrl.generation import Generated, GenerateRequest
-from asyncrl.launch.process_group import Family
+from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.router import EngineRouter
 
@@ -264,14 +264,14 @@ def main() -> int:
         }
         config = parse_config(data)
         (folder / "config.json").write_text(config.model_dump_json())
-        family = Family(folder)
+        process_group = ProcessGroup(folder)
         try:
             argv = ["serve", "engine", "--folder", name, "--model", model]
-            children = [family.start(f"engine-{i}", argv) for i in range(2)]
-            urls = [family.wait_ready(child, config.run.start_timeout_s) for child in children]
+            children = [process_group.start(f"engine-{i}", argv) for i in range(2)]
+            urls = [process_group.wait_ready(child, config.run.start_timeout_s) for child in children]
             result = {**measure(urls, args, folder), "cpus": os.cpu_count()}
         finally:
-            family.stop()
+            process_group.stop()
     print(json.dumps(result, indent=2))
     if args.json:
         args.json.write_text(json.dumps(result, indent=2) + "\n")

@@ -29,6 +29,7 @@ from asyncrl.endpoint import announce
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
 from asyncrl.process_hooks import die_with_parent
 from asyncrl.run.checkpoints import loadable_policy
+from asyncrl.startup import StartDeadline
 from asyncrl.weights.adapter import buffer_rank
 
 LOOPBACK = "127.0.0.1"
@@ -273,8 +274,8 @@ def _port_taken(port: int) -> bool:
 
 
 def _wait_until_healthy(child: subprocess.Popen[bytes], port: int, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    deadline = StartDeadline(child.pid, timeout_s)
+    while not (missed := deadline.missed()):
         if (code := child.poll()) is not None:
             raise UnavailableError(f"engine: vLLM exited with code {code} while starting; its log says why")
         try:
@@ -283,4 +284,4 @@ def _wait_until_healthy(child: subprocess.Popen[bytes], port: int, timeout_s: fl
                     return
         except (urllib.error.URLError, OSError):
             time.sleep(0.2)
-    raise DeadlineError(f"engine: vLLM did not answer within run.start_timeout_s={timeout_s:g}")
+    raise DeadlineError(f"engine: vLLM {missed}")

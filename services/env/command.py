@@ -22,6 +22,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         lease_s=config.rollout.lease_s,
         processes=env.processes,
         limits=env.limits,
+        start_timeout_s=config.run.start_timeout_s,
         envs={env.name: env.config} if args.recipe or args.folder or args.join else None,
         **address._asdict(),
     )

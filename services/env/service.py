@@ -34,7 +34,7 @@ from asyncrl.services.env.messages import (
 )
 from asyncrl.services.env.status import add_status
 from asyncrl.services.env.workers.messages import step_to_map
-from asyncrl.services.env.workers.pool import HANG_S, NoWorkerReady, WorkerPool
+from asyncrl.services.env.workers.pool import HANG_S, START_TIMEOUT_S, NoWorkerReady, WorkerPool
 from asyncrl.services.http.app import STATUSES, add_hot_route, create_app, serve
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -127,6 +127,7 @@ def serve_env(
     processes: int = 0,
     limits: Mapping[str, int] | None = None,
     hang_s: float = HANG_S,
+    start_timeout_s: float = START_TIMEOUT_S,
     envs: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Run an environment service until it is told to stop.
@@ -134,9 +135,9 @@ def serve_env(
     envs: the environments it serves, with the configuration of each; without any, our own as they are.
     max_sessions, limits: sessions at once, in all and by environment. lease_s: how long a session lives without
     a call. processes: worker processes, 0 to run sessions in this one. hang_s: silence after which a worker is
-    replaced.
+    replaced. start_timeout_s: how long a worker may start without progress.
     """
-    runtime = WorkerPool(processes, hang_s) if processes else None
+    runtime = WorkerPool(processes, hang_s, start_timeout_s) if processes else None
     served = {name: {} for name in ENVS} if envs is None else envs
     sessions = EnvHost(max_sessions, lease_s, limits, runtime, served)
     access = (credentials or own_credentials()).access("env")

@@ -32,7 +32,7 @@ from asyncrl.data.codec import encode_group, pack, task_from_map, unpack
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.generation import Generator
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
-from asyncrl.rollout.given_prefix import hint
+from asyncrl.rollout.given_prefix import HINT_TURNS, hint
 from asyncrl.rollout.group import EpisodeGroupRunner, GroupRunner
 from asyncrl.rollout.judge import Judging
 from asyncrl.rollout.multi_policy import FurtherPolicy, MultiPolicyGenerator, MultiPolicyRunner
@@ -202,7 +202,7 @@ class RolloutService:
                 self._player(generator, rollout.temperature, seed),
                 branches=0 if agent else rollout.branches,
                 hinted=0 if agent else rollout.hinted,
-                hint=partial(hint, most=rollout.hint_turns, encode=self.renderer.assistant),
+                hint=partial(hint, most=HINT_TURNS, encode=self.renderer.assistant),
                 baseline=self._player(generator, 0.0, None) if greedy else None,
             )
 

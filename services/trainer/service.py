@@ -20,10 +20,11 @@ from asyncrl.algo.objective import build_objective
 from asyncrl.config import Config, load_config
 from asyncrl.credentials import Credentials
 from asyncrl.data.table import TrajectoryWriter
-from asyncrl.endpoint import awaited_addresses, stop_file
+from asyncrl.endpoint import stop_file, wait_for_addresses
 from asyncrl.errors import AsyncRLError
 from asyncrl.services.buffer.client import BufferClientSync, members_of
 from asyncrl.services.engine.client import EngineClient
+from asyncrl.startup import LIMIT_FACTOR
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.deepspeed_engine import TrainEngine, leave_distributed
@@ -215,7 +216,7 @@ def run_trainer(
     first = engine.rank == 0
     recorder = Recorder(folder) if first else None
     source = BufferClientSync(buffer, credentials.bearer("buffer")) if first else None
-    urls = awaited_addresses(engines, config.run.start_timeout_s)
+    urls = wait_for_addresses(engines, LIMIT_FACTOR * config.run.start_timeout_s)
     publisher = open_publisher(config, engine, urls, weights_dir, credentials.bearer("engine"), source)
     checkpointer = make_checkpointer(folder, config, engine, auxiliary, model, recorder)
     trainer = Trainer(

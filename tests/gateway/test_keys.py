@@ -34,7 +34,13 @@ def test_a_key_without_an_episode_is_served_until_it_is_deleted_and_leaves_nothi
             await client.chat.completions.create(model="m", messages=[USER, said, USER], temperature=0.0)
         await client.responses.create(model="m", input="q")
         (held,) = (e for e in gateway.episodes._keys.values())
-        kept = len(held.tree.calls), held.responses, held.sampled_keys, dict(held.contexts), len(gateway.episodes)
+        kept = (
+            len(held.tree.calls),
+            held.responses,
+            held.sampled_keys,
+            dict(held.contexts),
+            len(gateway.episodes),
+        )
         async with gateway.http(TOKEN) as http:
             codes = [(await http.delete(f"/asyncrl/v1/keys/{key.id}")).status_code for _ in range(2)]
         with pytest.raises(openai.AuthenticationError):

@@ -16,7 +16,7 @@ TRACE = "environment 'x': step raised KeyError: 'a'\n  File \"env.py\", line 3, 
 def fresh(ledger):
     """A report that has seen the counts of this moment."""
     report = FailureReport(STEP)
-    assert report.news(ledger.stats()) == []
+    assert report.new_messages(ledger.stats()) == []
     return report
 
 
@@ -51,33 +51,35 @@ def test_the_first_failure_is_told_with_its_traceback_and_once():
     ledger = book()
     report = fresh(ledger)
     assert put(ledger) == "retried"
-    first, rate = report.news(ledger.stats())
+    first, rate = report.new_messages(ledger.stats())
     assert first == (
         "an episode failed (environment): environment 'x': step raised KeyError: 'a'\n"
         "      File \"env.py\", line 3, in step\n        self.seen['a']"
     )
     assert rate == "failed episodes: 2 of 2 (100%): environment 2"
-    assert report.news(ledger.stats()) == []
+    assert report.new_messages(ledger.stats()) == []
 
 
 def test_the_share_of_failed_episodes_is_told_again_when_their_number_has_doubled():
     ledger = book()
     report = fresh(ledger)
     put(ledger, episodes=1, failure=FailureClass.JUDGE, error="no score")
-    assert report.news(ledger.stats())[1:] == []
+    assert report.new_messages(ledger.stats())[1:] == []
     put(ledger, episodes=1)
-    assert report.news(ledger.stats())[1:] == ["failed episodes: 2 of 4 (50%): environment 1, judge 1"]
+    assert report.new_messages(ledger.stats())[1:] == [
+        "failed episodes: 2 of 4 (50%): environment 1, judge 1"
+    ]
     put(ledger, episodes=1)
-    assert report.news(ledger.stats()) == []
+    assert report.new_messages(ledger.stats()) == []
 
 
 def test_a_step_of_groups_that_the_environment_failed_is_hopeless():
     ledger = book()
     report = fresh(ledger)
     put(ledger)
-    assert report.hopeless(ledger.stats()) == ""
+    assert report.reason_to_stop(ledger.stats()) == ""
     put(ledger)
-    assert report.hopeless(ledger.stats()) == (
+    assert report.reason_to_stop(ledger.stats()) == (
         f"none of the first 2 groups could be used: 4 of 4 episodes failed (environment); the first one: {TRACE}"
     )
 
@@ -88,7 +90,7 @@ def test_one_group_that_could_be_used_is_hope():
     ledger.put(group(ledger.lease("w")))
     for _ in range(3):
         put(ledger)
-    assert report.hopeless(ledger.stats()) == ""
+    assert report.reason_to_stop(ledger.stats()) == ""
 
 
 def test_an_agents_failures_say_nothing_against_the_environment():
@@ -96,8 +98,8 @@ def test_an_agents_failures_say_nothing_against_the_environment():
     report = fresh(ledger)
     for _ in range(2):
         assert put(ledger, failure=FailureClass.AGENT, error="gave up") == "dropped"
-    assert report.news(ledger.stats()) == []
-    assert report.hopeless(ledger.stats()) == ""
+    assert report.new_messages(ledger.stats()) == []
+    assert report.reason_to_stop(ledger.stats()) == ""
 
 
 @pytest.mark.parametrize(("losses", "ends"), [(3, False), (6, True)])
@@ -106,7 +108,7 @@ def test_infrastructure_has_all_attempts_of_a_steps_tasks(losses, ends):
     report = fresh(ledger)
     for _ in range(losses):
         put(ledger, failure=FailureClass.INFRASTRUCTURE, error="the service is gone")
-    told = report.hopeless(ledger.stats())
+    told = report.reason_to_stop(ledger.stats())
     assert bool(told) is ends
     assert not ends or "12 of 12 episodes failed (infrastructure); the first one: the service is gone" in told
 
@@ -116,9 +118,9 @@ def test_a_plan_shorter_than_a_step_ends_when_all_its_tasks_are_set_aside():
     report = fresh(ledger)
     ledger.close_plan()
     for attempt in range(3):
-        assert report.hopeless(ledger.stats()) == "" or attempt == 2
+        assert report.reason_to_stop(ledger.stats()) == "" or attempt == 2
         put(ledger, failure=FailureClass.INFRASTRUCTURE, error="gone")
-    assert "none of the first 3 groups could be used" in report.hopeless(ledger.stats())
+    assert "none of the first 3 groups could be used" in report.reason_to_stop(ledger.stats())
 
 
 def test_what_an_earlier_life_lost_says_nothing_about_this_one():
@@ -126,11 +128,13 @@ def test_what_an_earlier_life_lost_says_nothing_about_this_one():
     for _ in range(2):
         put(ledger)
     report = fresh(ledger)
-    assert report.hopeless(ledger.stats()) == ""
+    assert report.reason_to_stop(ledger.stats()) == ""
     put(ledger, error="another place")
-    first, rate = report.news(ledger.stats())
+    first, rate = report.new_messages(ledger.stats())
     assert first == "an episode failed (environment): another place"
     assert rate == "failed episodes: 2 of 2 (100%): environment 2"
-    assert report.hopeless(ledger.stats()) == ""
+    assert report.reason_to_stop(ledger.stats()) == ""
     put(ledger, error="another place")
-    assert "none of the first 2 groups could be used: 4 of 4 episodes" in report.hopeless(ledger.stats())
+    assert "none of the first 2 groups could be used: 4 of 4 episodes" in report.reason_to_stop(
+        ledger.stats()
+    )

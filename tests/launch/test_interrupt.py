@@ -42,9 +42,9 @@ def interrupted(tmp_path):
         runs.append(run)
         ready = tmp_path / "endpoints" / "trainer-0.ready"
         paths = [str(path) for path in (ready, stop_file(tmp_path), tmp_path / "checkpoints" / "step-000007")]
-        child = run.roles.family.start("trainer", ["--version"], ready=False)
-        child.process.wait(60)
-        child.process = spawn([sys.executable, "-c", program.format(paths=paths)], child.log, {})
+        child = run.roles.process_group.start("trainer", ["--version"], ready=False)
+        child.popen.wait(60)
+        child.popen = spawn([sys.executable, "-c", program.format(paths=paths)], child.log, {})
         run.roles.trainer = child
         while not ready.exists():
             assert child.alive()
@@ -53,13 +53,13 @@ def interrupted(tmp_path):
 
     yield make
     for run in runs:
-        run.roles.family.stop(grace_s=0.1)
+        run.roles.process_group.stop(grace_s=0.1)
 
 
 def test_the_trainer_is_given_time_to_save_what_it_has(interrupted, tmp_path, capsys):
     run = interrupted(OBEDIENT)
     run._save_last()
-    assert run.roles.trainer.process.returncode == 0
+    assert run.roles.trainer.popen.returncode == 0
     assert capsys.readouterr().err.splitlines() == [
         "interrupted: saving a last checkpoint, for 120 s at most; Ctrl-C again stops at once",
         f"the newest checkpoint is {tmp_path}/checkpoints/step-000007",
@@ -83,11 +83,11 @@ def test_a_second_interruption_stops_at_once(interrupted, monkeypatch):
         patch.setattr("asyncrl.launch.train.time.sleep", again)
         run._save_last()
     run._stop()
-    assert run.roles.trainer.process.returncode == -signal.SIGKILL
+    assert run.roles.trainer.popen.returncode == -signal.SIGKILL
 
 
 def test_a_trainer_that_has_ended_is_not_waited_for(interrupted, capsys):
     run = interrupted(DEAF)
-    run.roles.family.kill(run.roles.trainer)
+    run.roles.process_group.kill(run.roles.trainer)
     run._save_last()
     assert capsys.readouterr().err == ""

@@ -10,8 +10,8 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.periodic_evaluation import EvalsBeside, read_evals
-from asyncrl.launch.process_group import Family
+from asyncrl.launch.periodic_evaluation import PeriodicEvaluation, read_evals
+from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.run.checkpoints import MARKER, STATE, VALUES, checkpoint_path
 
 
@@ -37,7 +37,7 @@ def setup(folder, model, *versions):
         (path / STATE).mkdir()
         for file in (path / MARKER, path / STATE / VALUES):
             file.write_text("{}")
-    return EvalsBeside(config(model), folder, Family(folder))
+    return PeriodicEvaluation(config(model), folder, ProcessGroup(folder))
 
 
 async def until_ended(evals, seconds=200):
@@ -55,24 +55,24 @@ def test_the_newest_due_version_is_played_even_when_its_checkpoint_is_removed(ti
         shutil.rmtree(tmp_path / "checkpoints")
         record = asyncio.run(until_ended(evals))
     finally:
-        evals.family.stop()
+        evals.process_group.stop()
     assert (record["version"], record["tasks"], record["failed"]) == (4, 6, {})
     assert 0 <= record["mean"] <= 1
     assert read_evals(tmp_path) == [record]
     assert not (tmp_path / "evaluating").exists()
-    assert evals.family.children == []
+    assert evals.process_group.processes == []
 
 
 def test_versions_that_are_not_due_or_done_start_nothing(tiny_model, tmp_path):
     evals = setup(tmp_path, tiny_model, 1, 3, 8)
     assert evals.tick() is None
-    assert evals.family.children == [], (
+    assert evals.process_group.processes == [], (
         "1 and 3 are not due, and 8 is the last, evaluated after training anyway"
     )
     (tmp_path / "evals.jsonl").write_text(json.dumps({"version": 4, "mean": 0.5}) + "\n")
     resumed = setup(tmp_path, tiny_model, 2)
     assert resumed.tick() is None
-    assert resumed.family.children == []
+    assert resumed.process_group.processes == []
 
 
 def test_an_evaluation_that_fails_is_recorded_and_ends_nothing(tiny_model, tmp_path):
@@ -81,7 +81,7 @@ def test_an_evaluation_that_fails_is_recorded_and_ends_nothing(tiny_model, tmp_p
     try:
         record = asyncio.run(until_ended(evals))
     finally:
-        evals.family.stop()
+        evals.process_group.stop()
     assert record["version"] == 2
     assert "asyncrl eval ended with exit code" in record["error"]
     assert read_evals(tmp_path)[0]["error"] == record["error"]

@@ -11,26 +11,26 @@ import urllib.request
 import pytest
 
 from asyncrl.errors import StorageError, UnavailableError
-from asyncrl.launch.health_probes import FileSigns, HttpSigns
-from asyncrl.launch.process_group import Family, spawn
+from asyncrl.launch.health_probes import HeartbeatProbe, HttpProbe
+from asyncrl.launch.process_group import ProcessGroup, spawn
 from asyncrl.launch.supervise import MAX_DEATHS, Supervisor
 
 START_S = 60.0
 
 
 @pytest.fixture
-def family(tmp_path):
+def process_group(tmp_path):
     (tmp_path / "config.json").write_text('{"model": {"path": "m"}, "env": {"name": "gridworld"}}')
-    made = Family(tmp_path)
+    made = ProcessGroup(tmp_path)
     yield made
     made.stop()
 
 
-def supervised_buffer(family, tmp_path, silence_s=30.0):
-    child = family.start("buffer", ["serve", "buffer", "--folder", str(tmp_path)])
-    family.wait_ready(child, START_S)
-    supervisor = Supervisor(family, tmp_path / "restarts.jsonl", silence_s)
-    supervisor.watch(child, HttpSigns(child, "/healthz"), START_S)
+def supervised_buffer(process_group, tmp_path, silence_s=30.0):
+    child = process_group.start("buffer", ["serve", "buffer", "--folder", str(tmp_path)])
+    process_group.wait_ready(child, START_S)
+    supervisor = Supervisor(process_group, tmp_path / "restarts.jsonl", silence_s)
+    supervisor.watch(child, HttpProbe(child, "/healthz"), START_S)
     return supervisor, child
 
 
@@ -53,17 +53,19 @@ def healthy(child):
 @pytest.mark.parametrize(
     ("number", "why"), [("SIGKILL", "killed by signal 9"), ("SIGSTOP", "no sign of life")]
 )
-def test_a_dead_or_silent_child_serves_again_at_its_address(family, tmp_path, number, why):
-    supervisor, child = supervised_buffer(family, tmp_path, silence_s=30.0 if number == "SIGKILL" else 6.0)
-    url, pid = child.url, child.process.pid
+def test_a_dead_or_silent_child_serves_again_at_its_address(process_group, tmp_path, number, why):
+    supervisor, child = supervised_buffer(
+        process_group, tmp_path, silence_s=30.0 if number == "SIGKILL" else 6.0
+    )
+    url, pid = child.url, child.popen.pid
 
     async def hurt():
-        child.process.send_signal(getattr(signal, number))
+        child.popen.send_signal(getattr(signal, number))
         await until(lambda: (tmp_path / "restarts.jsonl").exists())
 
-    asyncio.run(supervisor.beside(hurt()))
+    asyncio.run(supervisor.run(hurt()))
     assert child.url == url
-    assert child.process.pid != pid
+    assert child.popen.pid != pid
     assert healthy(child)
     event = json.loads((tmp_path / "restarts.jsonl").read_text())
     assert event["name"] == "buffer"
@@ -72,8 +74,8 @@ def test_a_dead_or_silent_child_serves_again_at_its_address(family, tmp_path, nu
     assert supervisor.restarts() == {"buffer": 1}
 
 
-def test_work_beside_ends_with_its_own_result_or_error(family, tmp_path):
-    supervisor = Supervisor(family, tmp_path / "restarts.jsonl", 30.0)
+def test_supervised_work_ends_with_its_own_result_or_error(process_group, tmp_path):
+    supervisor = Supervisor(process_group, tmp_path / "restarts.jsonl", 30.0)
 
     async def answer():
         return 42
@@ -81,44 +83,44 @@ def test_work_beside_ends_with_its_own_result_or_error(family, tmp_path):
     async def fail():
         raise KeyError("mine")
 
-    assert asyncio.run(supervisor.beside(answer())) == 42
+    assert asyncio.run(supervisor.run(answer())) == 42
     with pytest.raises(KeyError, match="mine"):
-        asyncio.run(supervisor.beside(fail()))
+        asyncio.run(supervisor.run(fail()))
 
 
 class Never:
-    """Signs of a child that never gets ready."""
+    """The probe of a process that never gets ready."""
 
-    def forget(self):
+    def reset(self):
         pass
 
     def ready(self):
         return False
 
-    def steady(self, serving_s):
+    def stable(self, serving_s):
         return False
 
     async def alive(self):
         return True
 
 
-def script(family, name, code):
+def script(process_group, name, code):
     """A child that runs Python code instead of a role."""
-    child = family.start(name, ["--version"], ready=False)
-    child.process.wait(START_S)
+    child = process_group.start(name, ["--version"], ready=False)
+    child.popen.wait(START_S)
     child.command = [sys.executable, "-c", code]
-    child.process = spawn(child.command, child.log, {})
+    child.popen = spawn(child.command, child.log, {})
     return child
 
 
-def run_beside(supervisor, seconds=60):
+def supervise(supervisor, seconds=60):
     """Supervise until a child is given up; return why."""
     with pytest.raises(UnavailableError) as caught:
-        asyncio.run(supervisor.beside(asyncio.sleep(seconds)))
+        asyncio.run(supervisor.run(asyncio.sleep(seconds)))
     return caught.value
 
 
-def lives(child):
+def starts(child):
     return child.log.read_text().count("alive")
 
 
@@ -128,149 +130,149 @@ def no_pause(monkeypatch):
 
 
 def test_a_child_that_dies_again_and_again_is_given_up_with_the_error_it_ended_with(
-    family, tmp_path, no_pause
+    process_group, tmp_path, no_pause
 ):
-    child = script(family, "role", "print('alive', flush=True); raise LookupError('out of luck')")
-    supervisor = Supervisor(family, tmp_path / "restarts.jsonl", 30.0)
+    child = script(process_group, "role", "print('alive', flush=True); raise LookupError('out of luck')")
+    supervisor = Supervisor(process_group, tmp_path / "restarts.jsonl", 30.0)
     supervisor.watch(child, Never(), START_S)
-    told = str(run_beside(supervisor))
+    told = str(supervise(supervisor))
     assert told.startswith(
         f"role ended with exit code 1: LookupError: out of luck; {MAX_DEATHS} times in a row; see {child.log}\n"
     )
-    assert lives(child) == MAX_DEATHS
+    assert starts(child) == MAX_DEATHS
 
 
-def test_the_error_is_on_the_console_at_every_death(family, tmp_path, no_pause, caplog):
-    child = script(family, "role", "raise LookupError('out of luck')")
-    supervisor = Supervisor(family, tmp_path / "restarts.jsonl", 30.0)
+def test_the_error_is_on_the_console_at_every_death(process_group, tmp_path, no_pause, caplog):
+    child = script(process_group, "role", "raise LookupError('out of luck')")
+    supervisor = Supervisor(process_group, tmp_path / "restarts.jsonl", 30.0)
     supervisor.watch(child, Never(), START_S)
-    run_beside(supervisor)
+    supervise(supervisor)
     line = "role ended with exit code 1: LookupError: out of luck; starting it again"
     assert [record.getMessage() for record in caplog.records] == [line] * (MAX_DEATHS - 1)
 
 
 @pytest.mark.parametrize(("code", "ends"), [(2, True), (3, True), (3, False)])
-def test_a_child_that_ended_on_purpose_is_not_started_again(family, tmp_path, code, ends):
+def test_a_child_that_ended_on_purpose_is_not_started_again(process_group, tmp_path, code, ends):
     child = script(
-        family,
+        process_group,
         "role",
         f"import sys; print('alive'); print('asyncrl: the reason', file=sys.stderr); raise SystemExit({code})",
     )
-    supervisor = Supervisor(family, tmp_path / "restarts.jsonl", 30.0)
+    supervisor = Supervisor(process_group, tmp_path / "restarts.jsonl", 30.0)
     supervisor.watch(child, Never(), START_S, ends=ends)
-    assert str(run_beside(supervisor)).startswith(f"role ended with exit code {code}: the reason; see ")
-    assert lives(child) == 1
+    assert str(supervise(supervisor)).startswith(f"role ended with exit code {code}: the reason; see ")
+    assert starts(child) == 1
 
 
-def test_a_service_that_refuses_its_configuration_twice_is_given_up(family, tmp_path, no_pause):
+def test_a_service_that_refuses_its_configuration_twice_is_given_up(process_group, tmp_path, no_pause):
     code = (
         "import sys; print('alive'); print('asyncrl: env.name: wrong', file=sys.stderr); raise SystemExit(2)"
     )
-    child = script(family, "env", code)
-    supervisor = Supervisor(family, tmp_path / "restarts.jsonl", 30.0)
+    child = script(process_group, "env", code)
+    supervisor = Supervisor(process_group, tmp_path / "restarts.jsonl", 30.0)
     supervisor.watch(child, Never(), START_S)
-    assert "env ended with exit code 2: env.name: wrong; twice in a row" in str(run_beside(supervisor))
-    assert lives(child) == 2
+    assert "env ended with exit code 2: env.name: wrong; twice in a row" in str(supervise(supervisor))
+    assert starts(child) == 2
 
 
-def test_a_service_whose_address_is_taken_is_tried_again(family, tmp_path, no_pause):
+def test_a_service_whose_address_is_taken_is_tried_again(process_group, tmp_path, no_pause):
     told = "asyncrl: cannot listen on 127.0.0.1:7: Address already in use"
     code = f"import sys; print('alive'); print({told!r}, file=sys.stderr); raise SystemExit(2)"
-    child = script(family, "env", code)
-    supervisor = Supervisor(family, tmp_path / "restarts.jsonl", 30.0)
+    child = script(process_group, "env", code)
+    supervisor = Supervisor(process_group, tmp_path / "restarts.jsonl", 30.0)
     supervisor.watch(child, Never(), START_S)
-    assert f"{MAX_DEATHS} times in a row" in str(run_beside(supervisor))
-    assert lives(child) == MAX_DEATHS
+    assert f"{MAX_DEATHS} times in a row" in str(supervise(supervisor))
+    assert starts(child) == MAX_DEATHS
 
 
-def test_memory_that_is_lacking_twice_ends_the_run(family, tmp_path, no_pause):
-    child = script(family, "trainer", "print('alive', flush=True); raise MemoryError('8 GiB')")
-    supervisor = Supervisor(family, tmp_path / "restarts.jsonl", 30.0)
+def test_memory_that_is_lacking_twice_ends_the_run(process_group, tmp_path, no_pause):
+    child = script(process_group, "trainer", "print('alive', flush=True); raise MemoryError('8 GiB')")
+    supervisor = Supervisor(process_group, tmp_path / "restarts.jsonl", 30.0)
     supervisor.watch(child, Never(), START_S, ends=True)
-    told = str(run_beside(supervisor))
-    assert "MemoryError: 8 GiB; memory was lacking twice; lower what this process needs" in told
-    assert lives(child) == 2
+    told = str(supervise(supervisor))
+    assert "MemoryError: 8 GiB; memory ran out twice; lower what this process needs" in told
+    assert starts(child) == 2
 
 
-def test_a_full_disk_ends_the_run_though_the_log_could_not_say_so(family, tmp_path, small_disk):
-    child = script(family, "trainer", "print('alive', flush=True); raise SystemExit(1)")
+def test_a_full_disk_ends_the_run_though_the_log_could_not_say_so(process_group, tmp_path, small_disk):
+    child = script(process_group, "trainer", "print('alive', flush=True); raise SystemExit(1)")
     (small_disk / "large").write_bytes(bytes(900_000))
-    supervisor = Supervisor(family, small_disk / "restarts.jsonl", 30.0)
+    supervisor = Supervisor(process_group, small_disk / "restarts.jsonl", 30.0)
     supervisor.watch(child, Never(), START_S, ends=True)
-    told = run_beside(supervisor)
+    told = supervise(supervisor)
     assert isinstance(told, StorageError)
-    assert f"{small_disk}: No space left on device; make room there" in str(told)
-    assert lives(child) == 1
+    assert f"{small_disk}: No space left on device; free some space there" in str(told)
+    assert starts(child) == 1
 
 
 class Always(Never):
-    """Signs of a child that is ready at once and steady, which clears its record."""
+    """The probe of a process that is ready at once and stable, so that its deaths do not count."""
 
     def ready(self):
         return True
 
-    def steady(self, serving_s):
+    def stable(self, serving_s):
         return True
 
 
 @pytest.mark.parametrize("grows", [False, True])
-def test_deaths_without_any_progress_of_the_run_end_it(family, tmp_path, no_pause, monkeypatch, grows):
-    monkeypatch.setattr("asyncrl.launch.supervise.MAX_FRUITLESS", 8)
+def test_deaths_without_any_progress_of_the_run_end_it(process_group, tmp_path, no_pause, monkeypatch, grows):
+    monkeypatch.setattr("asyncrl.launch.supervise.MAX_DEATHS_WITHOUT_PROGRESS", 8)
     monkeypatch.setattr("asyncrl.launch.supervise.TICK_S", 0.01)
     child = script(
-        family, "env", "import time; print('alive', flush=True); time.sleep(0.3); raise SystemExit(1)"
+        process_group, "env", "import time; print('alive', flush=True); time.sleep(0.3); raise SystemExit(1)"
     )
     supervisor = Supervisor(
-        family, tmp_path / "restarts.jsonl", 30.0, progress=lambda: lives(child) if grows else 5
+        process_group, tmp_path / "restarts.jsonl", 30.0, progress=lambda: starts(child) if grows else 5
     )
     supervisor.watch(child, Always(), START_S)
 
     async def watch():
-        await until(lambda: lives(child) >= 12)
+        await until(lambda: starts(child) >= 12)
 
     if grows:
-        asyncio.run(supervisor.beside(watch()))
+        asyncio.run(supervisor.run(watch()))
     else:
-        assert "processes died 8 times while the run came no further" in str(run_beside(supervisor))
-        assert lives(child) == 8
+        assert "processes died 8 times without any progress of the run" in str(supervise(supervisor))
+        assert starts(child) == 8
 
 
-def test_a_trainer_that_has_finished_is_done(family, tmp_path):
-    child = script(family, "trainer", "pass")
-    supervisor = Supervisor(family, tmp_path / "restarts.jsonl", 30.0)
+def test_a_trainer_that_has_finished_is_done(process_group, tmp_path):
+    child = script(process_group, "trainer", "pass")
+    supervisor = Supervisor(process_group, tmp_path / "restarts.jsonl", 30.0)
     supervisor.watch(child, Never(), START_S, ends=True)
 
     async def finish():
         await until(lambda: supervisor.done(child))
 
-    asyncio.run(supervisor.beside(finish()))
+    asyncio.run(supervisor.run(finish()))
     assert supervisor.restarts() == {}
 
 
 def test_files_are_signs_of_life_while_all_of_them_change(tmp_path):
     height = [0]
-    beats = [tmp_path / "0.beat", tmp_path / "1.beat"]
-    signs = FileSigns(tmp_path / "ready", beats, lambda: height[0])
+    heartbeats = [tmp_path / "0.beat", tmp_path / "1.beat"]
+    probe = HeartbeatProbe(tmp_path / "ready", heartbeats, lambda: height[0])
 
     def alive():
-        return asyncio.run(signs.alive())
+        return asyncio.run(probe.alive())
 
-    assert not signs.ready()
+    assert not probe.ready()
     assert not alive()
-    for number, beat in enumerate(beats):
+    for number, beat in enumerate(heartbeats):
         beat.write_text(str(number))
     assert alive()
     assert not alive()
-    os.utime(beats[0], ns=(1, 1))
+    os.utime(heartbeats[0], ns=(1, 1))
     assert not alive()
-    os.utime(beats[1], ns=(2, 2))
+    os.utime(heartbeats[1], ns=(2, 2))
     assert alive()
-    assert not signs.steady(1000.0)
+    assert not probe.stable(1000.0)
     height[0] = 3
-    assert signs.steady(0.0)
-    assert not signs.steady(0.0)
+    assert probe.stable(0.0)
+    assert not probe.stable(0.0)
     (tmp_path / "ready").touch()
-    assert signs.ready()
-    signs.forget()
-    assert not signs.ready()
-    assert not beats[0].exists()
+    assert probe.ready()
+    probe.reset()
+    assert not probe.ready()
+    assert not heartbeats[0].exists()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import time
 from collections import Counter
@@ -21,12 +22,14 @@ from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AsyncRLError, InfrastructureError, UnavailableError
 from asyncrl.services.env.workers.messages import action_to_map
 from asyncrl.services.env.workers.process import WorkerProcess
+from asyncrl.startup import KEY, StartDeadline
 from asyncrl.together import to_their_ends
 from asyncrl.types import Task
 
 log = logging.getLogger("asyncrl.env")
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 300.0
+"""See `run.start_timeout_s`."""
 HANG_S = 20.0
 MARGIN_S = 5.0
 """What a worker gets on top of a call's own deadline, which it keeps itself."""
@@ -47,10 +50,13 @@ class NoWorkerReady(UnavailableError):
 class WorkerPool:
     """A `Runtime` of `processes` workers. A session goes to the worker with the fewest."""
 
-    def __init__(self, processes: int, hang_s: float = HANG_S) -> None:
+    def __init__(
+        self, processes: int, hang_s: float = HANG_S, start_timeout_s: float = START_TIMEOUT_S
+    ) -> None:
         self.on_lost: OnLost = lambda sessions, why: None
         self.processes = processes
         self.hang_s = hang_s
+        self.start_timeout_s = start_timeout_s
         self.replaced: Counter[str] = Counter()
         """Workers replaced, by reason: crash, hang, overrun, start."""
         self.workers: dict[int, WorkerProcess] = {}
@@ -65,13 +71,18 @@ class WorkerPool:
         Raises `UnavailableError` when none does in time.
         """
         self._keepers = [asyncio.create_task(self._keep(number)) for number in range(self.processes)]
-        deadline = time.monotonic() + START_TIMEOUT_S
+        # The workers are descendants of this process: their progress counts as its own.
+        start, deadline = time.monotonic(), StartDeadline(os.getpid(), self.start_timeout_s)
         while len(self.ready()) < (1 if self.replaced else self.processes):
-            if time.monotonic() > deadline:
+            # Workers that die and are replaced make progress for ever.
+            failing = self.replaced and time.monotonic() - start > self.start_timeout_s
+            if failing or deadline.missed():
                 if self.ready():
                     return
                 await self.stop()
-                raise UnavailableError(f"no environment worker started within {START_TIMEOUT_S:g} s")
+                raise UnavailableError(
+                    f"no environment worker started within {KEY}={self.start_timeout_s:g} s"
+                )
             await asyncio.sleep(0.02)
 
     def ready(self) -> list[WorkerProcess]:
@@ -153,7 +164,7 @@ class WorkerPool:
     async def _watch(self, worker: WorkerProcess) -> str:
         """Return why the worker must be replaced, once it must."""
         try:
-            await worker.start(START_TIMEOUT_S)
+            await worker.start(self.start_timeout_s)
         except (AsyncRLError, OSError) as error:
             log.error("%s", error)
             return "start"

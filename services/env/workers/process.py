@@ -16,10 +16,12 @@ from typing import Any
 from asyncrl.errors import DeadlineError, InfrastructureError
 from asyncrl.services.env.workers.channel import Channel
 from asyncrl.services.env.workers.messages import error_from_map
+from asyncrl.startup import StartDeadline
 
 WITHHELD = frozenset({"ASYNCRL_TOKEN"})
 """Variables of the service that environments have no business with."""
 EXIT_POLL_S = 0.01
+START_POLL_S = 0.2
 
 
 class WorkerProcess:
@@ -55,20 +57,26 @@ class WorkerProcess:
         return f"environment worker {self.number} (pid {self.pid})"
 
     async def start(self, timeout_s: float) -> None:
-        """Spawn it and wait until it serves. Raises `DeadlineError`, or `InfrastructureError` when it dies first."""
+        """Spawn it and wait until it serves. `timeout_s` is without progress, see `StartDeadline`.
+
+        Raises `DeadlineError`, or `InfrastructureError` when it dies first.
+        """
         self._channel = await Channel.connect(self._spawn(), self._receive, self._on_closed)
         # Environments named by import path must be found there as they are here.
         self._channel.send([0, "path", "", [entry for entry in sys.path if entry]])
         events = [asyncio.ensure_future(event.wait()) for event in (self.ready, self.closed)]
+        deadline, missed = StartDeadline(self.pid, timeout_s), ""
         try:
-            await asyncio.wait(events, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            while not missed and not any(event.done() for event in events):
+                await asyncio.wait(events, timeout=START_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+                missed = deadline.missed()
         finally:
             for event in events:
                 event.cancel()
         if self.closed.is_set():
             raise InfrastructureError(f"{self.name} died while starting")
         if not self.ready.is_set():
-            raise DeadlineError(f"{self.name} did not start within {timeout_s:g} s")
+            raise DeadlineError(f"{self.name} {missed}")
 
     def _spawn(self) -> socket.socket:
         """Start the process; return this end of its socket."""

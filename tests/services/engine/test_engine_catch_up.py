@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 from asyncrl.config import parse_config
 from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.generation import GenerateRequest
-from asyncrl.launch.process_group import Family
+from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.weights.files import write_weights
 from asyncrl.weights.position import write_committed
 from tests.services.engine.test_engine import TOLERANCE, load, token_logp, with_client
@@ -32,12 +32,16 @@ def late(tiny_model, tmp_path_factory):
     (folder / "config.json").write_text(config.model_dump_json())
     model = load(tiny_model, 0.05, seed=5)
     write_committed(folder, write_weights(folder, 5, model.named_parameters(), epoch=2))
-    family = Family(folder)
+    process_group = ProcessGroup(folder)
     try:
         argv = ["--folder", str(folder), "--model", tiny_model, "--weights-dir", str(folder)]
-        yield family.wait_ready(family.start("engine", ["serve", "engine", *argv]), START_S), model, folder
+        yield (
+            process_group.wait_ready(process_group.start("engine", ["serve", "engine", *argv]), START_S),
+            model,
+            folder,
+        )
     finally:
-        family.stop()
+        process_group.stop()
 
 
 def test_its_first_answer_comes_from_the_committed_weights(late, tiny_model):

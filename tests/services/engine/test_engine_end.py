@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from asyncrl.config import parse_config
-from asyncrl.launch.process_group import Family
+from asyncrl.launch.process_group import ProcessGroup
 
 pytestmark = pytest.mark.slow
 DEADLINE_S = 20.0
@@ -25,11 +25,13 @@ def test_an_engine_that_is_killed_takes_all_its_processes_along(tiny_model, tmp_
     }
     config = parse_config(data)
     (tmp_path / "config.json").write_text(config.model_dump_json())
-    family = Family(tmp_path)
+    process_group = ProcessGroup(tmp_path)
     try:
-        child = family.start("engine", ["serve", "engine", "--folder", str(tmp_path), "--model", tiny_model])
-        family.wait_ready(child, 180)
-        top = psutil.Process(child.process.pid)
+        child = process_group.start(
+            "engine", ["serve", "engine", "--folder", str(tmp_path), "--model", tiny_model]
+        )
+        process_group.wait_ready(child, 180)
+        top = psutil.Process(child.popen.pid)
         members = [top, *top.children(recursive=True)]
         named = [p for p in members if victim in " ".join(p.cmdline())]
         assert len(members) >= 3, [p.cmdline() for p in members]
@@ -38,11 +40,11 @@ def test_an_engine_that_is_killed_takes_all_its_processes_along(tiny_model, tmp_
         named[0].kill()
         end = time.monotonic() + DEADLINE_S
         while (left := [p for p in members if alive(p)]) and time.monotonic() < end:
-            child.process.poll()
+            child.popen.poll()
             time.sleep(0.1)
         assert not left, [p.name() for p in left]
     finally:
-        family.stop()
+        process_group.stop()
 
 
 def test_an_engine_that_is_stopped_leaves_no_socket_and_no_file(tiny_model, tmp_path):
@@ -56,14 +58,14 @@ def test_an_engine_that_is_stopped_leaves_no_socket_and_no_file(tiny_model, tmp_
     config = parse_config(data)
     (tmp_path / "config.json").write_text(config.model_dump_json())
     temporary = Path(tempfile.mkdtemp(prefix="asyncrl-"))  # short: it is part of sockets' paths
-    family = Family(tmp_path)
+    process_group = ProcessGroup(tmp_path)
     argv = ["serve", "engine", "--folder", str(tmp_path), "--model", tiny_model]
     try:
-        child = family.start("engine", argv, {"TMPDIR": str(temporary)})
-        family.wait_ready(child, 180)
+        child = process_group.start("engine", argv, {"TMPDIR": str(temporary)})
+        process_group.wait_ready(child, 180)
         assert [path for path in temporary.rglob("*") if path.is_socket()]
     finally:
-        family.stop()
+        process_group.stop()
     temporary.rmdir()
 
 

@@ -14,7 +14,7 @@ import torch
 from asyncrl.config import parse_config
 from asyncrl.errors import InputError
 from asyncrl.generation import GenerateRequest
-from asyncrl.launch.process_group import Family
+from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.services.engine.client import EngineClient, _encode, decode_generated
 from asyncrl.train.lora import published
 from asyncrl.train.policy import load_policy
@@ -83,12 +83,15 @@ def serving(config, policies, helpers, tiny_model, tmp_path_factory):
     for place, policy in ((weights, policies[FIRST]), (of_helpers(weights), helpers[FIRST])):
         place.mkdir(exist_ok=True)
         write_committed(place, write_weights(place, FIRST, published(policy.model), epoch=1))
-    family = Family(folder)
+    process_group = ProcessGroup(folder)
     try:
         argv = ["--folder", str(folder), "--model", tiny_model, "--weights-dir", str(weights)]
-        yield family.wait_ready(family.start("engine", ["serve", "engine", *argv]), START_S), weights
+        yield (
+            process_group.wait_ready(process_group.start("engine", ["serve", "engine", *argv]), START_S),
+            weights,
+        )
     finally:
-        family.stop()
+        process_group.stop()
 
 
 @pytest.fixture(scope="module")

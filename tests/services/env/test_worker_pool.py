@@ -248,11 +248,12 @@ def test_a_call_that_never_returns_retires_its_worker_which_serves_its_other_ses
 
 def test_a_worker_that_cannot_start_is_tried_again_with_pauses_and_the_wait_ends(loop, monkeypatch, caplog):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    monkeypatch.setattr("asyncrl.services.env.workers.pool.START_TIMEOUT_S", 1.0)
 
     async def scenario():
-        pool = WorkerPool(1)
-        with pytest.raises(UnavailableError, match="no environment worker started within 1 s"):
+        pool = WorkerPool(1, start_timeout_s=1.0)
+        with pytest.raises(
+            UnavailableError, match=r"no environment worker started within run\.start_timeout_s=1 s"
+        ):
             await pool.start()
         return pool.replaced["start"]
 

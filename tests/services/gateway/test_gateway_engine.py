@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 
 from asyncrl.config import parse_config
 from asyncrl.gateway.recorded_episode import EpisodeSpec
-from asyncrl.launch.process_group import Family
+from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.gateway.client import GatewayClient
 from asyncrl.types import Status
@@ -75,12 +75,14 @@ def gateway(taught, tiny_model, engine_url, publish_weights, tmp_path_factory):
     version = publish_weights(taught)
     config = parse_config({"model": {"path": tiny_model}, "env": {"name": "gridworld"}})
     (folder / "config.json").write_text(config.model_dump_json())
-    family = Family(folder)
+    process_group = ProcessGroup(folder)
     try:
         argv = ["serve", "gateway", "--folder", str(folder), "--model", tiny_model, "--engines", engine_url]
-        yield SimpleNamespace(url=family.wait_ready(family.start("gateway", argv), 60), version=version)
+        yield SimpleNamespace(
+            url=process_group.wait_ready(process_group.start("gateway", argv), 60), version=version
+        )
     finally:
-        family.stop()
+        process_group.stop()
 
 
 def play(gateway, agent, **spec):

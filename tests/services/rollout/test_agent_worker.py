@@ -14,7 +14,7 @@ from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError
 from asyncrl.launch.evaluate import evaluate
-from asyncrl.launch.process_group import Family
+from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.services.rollout.agents import Agents
 from asyncrl.types import FailureClass, Status, Task
 from tests.credentials import AUTHORIZED, PACKED
@@ -44,7 +44,7 @@ def model(tiny_model, publish_weights):
 @pytest.fixture
 def start_worker(model, tiny_model, engine_url, tmp_path):
     """`start_worker(agent settings)` returns the worker's address and its configuration."""
-    family = Family(tmp_path)
+    process_group = ProcessGroup(tmp_path)
 
     def start(**agent):
         config = parse_config(
@@ -58,11 +58,13 @@ def start_worker(model, tiny_model, engine_url, tmp_path):
         )
         (tmp_path / "config.json").write_text(config.model_dump_json())
         argv = ["serve", "rollout", "--folder", str(tmp_path), "--model", tiny_model]
-        child = family.start("rollout", [*argv, "--env", "http://127.0.0.1:9", "--engines", engine_url])
-        return family.wait_ready(child, 60), config
+        child = process_group.start(
+            "rollout", [*argv, "--env", "http://127.0.0.1:9", "--engines", engine_url]
+        )
+        return process_group.wait_ready(child, 60), config
 
     yield start
-    family.stop()
+    process_group.stop()
 
 
 def rollouts(url, samples=3, **options):

@@ -9,7 +9,7 @@ import pytest
 from asyncrl.config import parse_config
 from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
 from asyncrl.launch.evaluate import evaluate
-from asyncrl.launch.process_group import Family
+from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.types import Status, Task
 from tests.credentials import PACKED
 
@@ -34,14 +34,16 @@ def config(tiny_model):
 def worker(config, engine_url, tiny_model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("worker")
     (folder / "config.json").write_text(config.model_dump_json())
-    family = Family(folder)
+    process_group = ProcessGroup(folder)
     try:
-        env = family.wait_ready(family.start("env", ["serve", "env", "--folder", str(folder)]), 60)
+        env = process_group.wait_ready(
+            process_group.start("env", ["serve", "env", "--folder", str(folder)]), 60
+        )
         argv = ["serve", "rollout", "--folder", str(folder), "--model", tiny_model]
-        child = family.start("rollout", [*argv, "--env", env, "--engines", engine_url])
-        yield family.wait_ready(child, 60)
+        child = process_group.start("rollout", [*argv, "--env", env, "--engines", engine_url])
+        yield process_group.wait_ready(child, 60)
     finally:
-        family.stop()
+        process_group.stop()
 
 
 def ask(url, body=None, raw=None):

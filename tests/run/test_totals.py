@@ -1,4 +1,4 @@
-"""A run's times add up over its lives, and one that is finished says so instead of starting anything."""
+"""A run's times add up over its launches, and a finished run says so instead of starting anything."""
 
 import json
 import time
@@ -8,7 +8,7 @@ import pytest
 from asyncrl.cli import main
 from asyncrl.config import parse_config
 from asyncrl.run.folder import RunFolder
-from asyncrl.run.lives import Lives, begin, finished
+from asyncrl.run.totals import RunTotals, finished_summary, mark_unfinished
 
 SUMMARY = {
     "steps": 10, "train_wall_s": 20.0, "staleness": {"max": 1}, "max_staleness": 1,
@@ -26,40 +26,40 @@ def run_folder(path, wanted=10, version=10, trained=10):
     return path
 
 
-def life(path, resume, monkeypatch, busy, restarts):
+def launch(path, resume, monkeypatch, busy, restarts):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    lives = Lives(RunFolder(path), resume)
+    totals = RunTotals(RunFolder(path), resume)
     now[0] += 5
-    lives.train()
+    totals.training_started()
     for seconds, worker, seen in busy:
         now[0] += seconds
-        lives.saw_busy(worker, seen)
-    lives.saw_restarts(restarts)
-    lives.save()
-    return lives
+        totals.record_engine_busy(worker, seen)
+    totals.record_restarts(restarts)
+    totals.save()
+    return totals
 
 
-def test_times_and_restarts_add_up_over_lives_even_when_one_was_killed(tmp_path, monkeypatch):
-    life(tmp_path, False, monkeypatch, [(0, "w", 3.0), (10, "w", 9.0)], {"engine-0": 1})
-    second = life(tmp_path, True, monkeypatch, [(0, "w", 0.5), (4, "w", 2.5)], {"engine-0": 2, "env": 1})
-    second.trained()
+def test_times_and_restarts_add_up_over_launches_even_when_one_was_killed(tmp_path, monkeypatch):
+    launch(tmp_path, False, monkeypatch, [(0, "w", 3.0), (10, "w", 9.0)], {"engine-0": 1})
+    second = launch(tmp_path, True, monkeypatch, [(0, "w", 0.5), (4, "w", 2.5)], {"engine-0": 2, "env": 1})
+    second.training_ended()
     assert second.totals() == {
         "lives": 2, "wall_s": 15.0 + 9.0, "train_wall_s": 10.0 + 4.0, "engine_busy_s": 6.0 + 2.0,
         "restarts": {"engine-0": 3, "env": 1},
     }  # fmt: skip
 
 
-def test_a_worker_that_was_started_again_goes_on_counting_from_nothing(tmp_path, monkeypatch):
-    lives = life(
+def test_a_worker_that_was_restarted_counts_from_zero(tmp_path, monkeypatch):
+    totals = launch(
         tmp_path, False, monkeypatch, [(1, "w", 3.0), (1, "w", 8.0), (1, "w", 2.0), (1, "w", 4.0)], {}
     )
-    assert lives.totals()["engine_busy_s"] == 5.0 + 2.0 + 2.0
+    assert totals.totals()["engine_busy_s"] == 5.0 + 2.0 + 2.0
 
 
 def test_a_new_run_in_a_folder_counts_nothing_of_an_earlier_one(tmp_path, monkeypatch):
-    life(tmp_path, False, monkeypatch, [(10, "w", 1.0)], {})
-    assert life(tmp_path, False, monkeypatch, [(2, "w", 1.0)], {}).totals()["wall_s"] == 7.0
+    launch(tmp_path, False, monkeypatch, [(10, "w", 1.0)], {})
+    assert launch(tmp_path, False, monkeypatch, [(2, "w", 1.0)], {}).totals()["wall_s"] == 7.0
 
 
 def state(path):
@@ -74,7 +74,7 @@ def state(path):
         (
             ["train.num_steps=30"],
             {"wanted": 12},
-            "every task of its plan was used; for more begin a new run from its checkpoint: "
+            "every task of its plan was used; to train more, start a new run from its checkpoint: "
             "asyncrl train RECIPE model.path={run}/checkpoints/step-000010",
         ),
     ],
@@ -94,10 +94,10 @@ def test_resuming_a_finished_run_says_so_and_touches_nothing(tmp_path, capsys, c
 
 def test_more_steps_or_an_unfinished_end_go_on(tmp_path):
     run = run_folder(tmp_path)
-    assert finished(run, 10) is not None
-    assert finished(run, 11) is None
+    assert finished_summary(run, 10) is not None
+    assert finished_summary(run, 11) is None
     run_folder(run, wanted=12, version=12, trained=12)
-    assert finished(run, 12) is None, "the summary is of the life before"
+    assert finished_summary(run, 12) is None, "the summary is of an earlier launch"
     run_folder(run)
-    begin(run)
-    assert finished(run, 10) is None
+    mark_unfinished(run)
+    assert finished_summary(run, 10) is None
