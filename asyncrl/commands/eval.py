@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         result = evaluate_checkpoint(config, folder, args.checkpoint, env, args.tasks, args.samples)
     except AsyncRLError:
-        # The message may say to look into a log.
+        # The message may refer to a log.
         print(f"logs of this evaluation: {folder / 'logs'}", file=sys.stderr)
         raise
     except BaseException:

@@ -43,7 +43,7 @@ def show(args: argparse.Namespace) -> int:
 
 
 def copy_recipe(args: argparse.Namespace) -> int:
-    """Copy a recipe's folder and say how to run the copy."""
+    """Copy a recipe's folder and print how to run the copy."""
     from asyncrl.config import LOCAL_RECIPES, PACKAGED_RECIPES, find_recipe
 
     packaged = PACKAGED_RECIPES / args.name / "recipe.toml"
@@ -60,7 +60,7 @@ def copy_recipe(args: argparse.Namespace) -> int:
 
 
 def first_sentence(recipe: Path) -> str:
-    """Return the first sentence of the comment that a recipe begins with."""
+    """Return the first sentence of the comment at the start of a recipe."""
     lines = recipe.read_text(encoding="utf-8").splitlines()
     comment = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""`asyncrl replay FILE`: take the step of poisoned groups again."""
+"""`asyncrl replay FILE`: repeat the step of poisoned groups."""
 
 from __future__ import annotations
 

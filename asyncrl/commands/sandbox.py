@@ -9,7 +9,7 @@ from typing import Any
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser("sandbox", help="check what the sandbox keeps in: asyncrl sandbox check")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    # No argument of this parser is an option, so that --help reaches the check's own parser.
+    # This parser has no options, so that --help reaches the check's own parser.
     check = commands.add_parser(
         "check", help="run attacks against the sandbox", add_help=False, prefix_chars="\0"
     )

@@ -86,7 +86,7 @@ OTHERWISE: dict[tuple[str, str], dict[str, Any]] = {
     ("trainer", "--engines"): {"help": "addresses of engines; @FILE waits for a JSON list of them"},
     ("engine", "--host"): {"help": "127.0.0.1 only: its update routes must not be reachable from elsewhere"},
 }
-"""Where an option means something else to a role."""
+"""Options that mean something else for a role."""
 
 
 def add(subparsers: Any) -> None:
@@ -112,7 +112,7 @@ def add(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     credentials = _credentials(args)
     if args.role in ("env", "gateway", "openenv", "rollout"):
-        # What environments and agents run in this process is not to find it.
+        # Code of environments and agents in this process must not find it.
         os.environ.pop(VARIABLE, None)
     try:
         return _joined(args, credentials) if args.join else _serve(args, _config(args), credentials)
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
         problem = disk_problem(error)
         if not problem:
             raise
-        # The log may lie on the same disk.
+        # The log may be on the same disk.
         with contextlib.suppress(OSError):
             traceback.print_exc()
             print(f"asyncrl: {problem}; starting again does not help until there is room", file=sys.stderr)
@@ -158,7 +158,7 @@ def _no_run(folder: Path) -> NoReturn:
 
 
 def _joined(args: argparse.Namespace, credentials: Credentials) -> int:
-    """Fill in what the job says and serve until told to stop."""
+    """Take the missing options from the job and serve until told to stop."""
     from asyncrl.services.joining import Membership, fetch_job
 
     job, credentials = fetch_job(args.join, credentials.bearer("buffer"), args.role, args.name)

@@ -102,7 +102,7 @@ def _resumable(path: Path) -> Iterator[None]:
 
 
 def _chosen(args: argparse.Namespace) -> tuple[Any, Path]:
-    """Return the configuration and folder of a new run or one that goes on."""
+    """Return the configuration and folder of a new or resumed run."""
     from asyncrl.config import find_recipe, load_config
     from asyncrl.run.folder import choose_folder, open_run
 

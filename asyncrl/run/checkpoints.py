@@ -1,8 +1,9 @@
-"""Where a run's checkpoints are, which are whole, and what is in them. Imports no torch: the launcher looks, too.
+"""Where a run's checkpoints are, which ones are complete, and what they contain. Imports no torch: the launcher uses
+it, too.
 
-checkpoints/step-NNNNNN/        a policy in Hugging Face format, which transformers and vLLM load as it is
+checkpoints/step-NNNNNN/        a policy in Hugging Face format, which transformers and vLLM load directly
     adapter/                    beside a policy with an adapter, the adapter alone, in peft's format
-    training_state/             what a trainer goes on from: training.safetensors, training.json
+    training_state/             what a trainer resumes from: training.safetensors, training.json
     complete.json               size and checksum of every other file, written last
 """
 
@@ -22,12 +23,12 @@ def checkpoint_path(folder: Path, version: int) -> Path:
 
 
 def state_folder(path: Path) -> Path:
-    """Return where a checkpoint's training state is; older checkpoints hold it beside the policy."""
+    """Return the path of a checkpoint's training state; older checkpoints hold it beside the policy."""
     return path if (path / VALUES).is_file() else path / STATE
 
 
 def complete_checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """Return `(version, path)` of the training checkpoints that were written to their end, newest first."""
+    """Return `(version, path)` of the complete training checkpoints, newest first."""
     found = []
     for path in folder.glob("step-*"):
         digits = path.name.removeprefix("step-")
@@ -39,8 +40,8 @@ def complete_checkpoints(folder: Path) -> list[tuple[int, Path]]:
 def loadable_policy(model: str, scratch: Path) -> str:
     """Return a folder that vLLM can load for `model`: itself, but for an older checkpoint of a run.
 
-    There the training state lies beside the policy, and vLLM reads every safetensors file as weights. Such a one is
-    linked into `scratch` without it.
+    Those hold the training state beside the policy, and vLLM reads every safetensors file as weights. So their policy
+    is linked into `scratch` without it.
     """
     path = Path(model).resolve()
     if not (path / TENSORS).is_file():

@@ -1,4 +1,4 @@
-"""The run folder: created once, locked while a run lives in it."""
+"""The run folder: created once, locked while a run uses it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RunFolder:
             self._lock.close()
 
     def write_json(self, name: str, value: object) -> None:
-        """Write a JSON file, whole or not at all. Raises `ConfigError` on a full or read-only disk."""
+        """Write a JSON file atomically. Raises `ConfigError` on a full or read-only disk."""
         try:
             write_json(self.path / name, value, indent=2)
         except OSError as error:
@@ -49,7 +49,7 @@ class RunFolder:
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder that only its owner can look into. Raises `ConfigError` for one of somebody else, OSError."""
+    """Make a folder that only its owner can access. Raises `ConfigError` for a folder of another user, OSError."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.is_symlink() or path.stat().st_uid != os.getuid():
         raise ConfigError(f"{path}: belongs to another user, or is a link; remove it or choose another name")
@@ -78,7 +78,7 @@ def choose_folder(config: Config, recipe: Path) -> Path:
 
 
 def open_run(path: Path, overrides: Sequence[str]) -> Config:
-    """Return the configuration of a run that is to go on, with overrides. Raises `ConfigError`."""
+    """Return the configuration of a run to resume, with overrides. Raises `ConfigError`."""
     if not (path / "config.json").is_file():
         raise ConfigError(f"--resume {path}: has no config.json; give the folder of a run, such as runs/NAME")
     return override_config(load_config(path / "config.json"), overrides)

@@ -10,7 +10,8 @@ from typing import Any
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
-    """Return the steps of a run's metrics.jsonl; a torn last line is skipped, and a repeated step replaces."""
+    """Return the steps of a run's metrics.jsonl; a torn last line is skipped, and a repeated step replaces the
+    earlier one."""
     steps: dict[int, dict[str, Any]] = {}
     path = Path(folder) / "metrics.jsonl"
     if not path.exists():
@@ -22,14 +23,14 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
 
 
 class MetricsTail:
-    """Reads the steps a run appends to its metrics.jsonl from now on, each once."""
+    """Reads the steps that a run appends to its metrics.jsonl from now on, each once."""
 
     def __init__(self, folder: str | Path) -> None:
         self._path = Path(folder) / "metrics.jsonl"
         self._offset = self._path.stat().st_size if self._path.exists() else 0
 
     def read(self) -> list[dict[str, Any]]:
-        """Return what was written in whole lines since the last call; a line torn by a crash is skipped."""
+        """Return the complete lines written since the last call; a line torn by a crash is skipped."""
         if not self._path.exists():
             return []
         with open(self._path, "rb") as file:
@@ -48,7 +49,7 @@ def _parsed(line: str | bytes) -> dict[str, Any] | None:
 
 
 class ProgressLine:
-    """One line that rewrites itself on a terminal, or one line a step in a log."""
+    """One line that is rewritten on a terminal, or one line per step in a log."""
 
     def __init__(self, num_steps: int) -> None:
         self.num_steps = num_steps
@@ -75,7 +76,7 @@ class ProgressLine:
 
 
 def plot_rewards(folder: str | Path, before: float | None = None, after: float | None = None) -> Path | None:
-    """Draw `reward.png` from a run's metrics; None when there is no step yet."""
+    """Draw `reward.png` from a run's metrics; None without a step."""
     steps = read_metrics(folder)
     if not steps:
         return None

@@ -1,4 +1,4 @@
-"""Noticing that the model a run started from is no longer the one on disk."""
+"""Detects that the model a run started from has changed on disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RECORD = "model.json"
 
 
 def fingerprint(model: str) -> dict[str, list[int]]:
-    """Return size in bytes and time of change in nanoseconds of each file; {} for a hub name."""
+    """Return size in bytes and modification time in nanoseconds of each file; {} for a hub name."""
     folder = Path(model)
     if not folder.is_dir():
         return {}
@@ -27,7 +27,7 @@ def fingerprint(model: str) -> dict[str, list[int]]:
 
 
 def vocab_size(model: str) -> int:
-    """Return the number of token ids of a model on this machine, 0 where it does not say."""
+    """Return the number of token ids of a model on this machine, 0 if unknown."""
     path: Path | str | None = Path(model) / "config.json"
     if not Path(model).is_dir():
         path = try_to_load_from_cache(model, "config.json")
@@ -39,7 +39,7 @@ def vocab_size(model: str) -> int:
 
 
 def remember_model(run: Path, model: str) -> None:
-    """Write down what the model's files look like, unless an earlier life of the run has."""
+    """Record the state of the model's files, unless an earlier life of the run has."""
     record = run / RECORD
     if not record.exists():
         write_json(record, fingerprint(model))

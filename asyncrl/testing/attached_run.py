@@ -1,4 +1,4 @@
-"""Training runs one after the other on one engine, which takes longer to start than a short run takes to train.
+"""Successive training runs on one engine, since starting an engine takes longer than a short run.
 
 Before each run the engine gets the base model's weights back, as version 0. Buffer, environments, worker and trainer
 are the run's own.
@@ -26,7 +26,7 @@ from asyncrl.weights.files import write_weights
 
 
 class SharedEngine:
-    """One engine that serves run after run of one environment."""
+    """One engine that serves successive runs of one environment."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         path = config.model.path
@@ -34,7 +34,7 @@ class SharedEngine:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(config.model_dump_json())
-        # Each run has a folder of its own; all of them call this engine.
+        # Each run has its own folder; all of them call this engine.
         share_one_token()
         self.process_group = ProcessGroup(folder)
         memory = Path("/dev/shm")
@@ -50,7 +50,7 @@ class SharedEngine:
         )
         self.process_group.wait_ready(self.child, config.run.start_timeout_s)
         self.before: dict[int, EvalResult | None] = {}
-        """The base model's evaluation by the run's seed, which makes it the same in every run."""
+        """Evaluations of the base model by the run's seed, which makes them equal in every run."""
 
     def reset(self) -> None:
         """Give the engine the base model's weights as version 0."""
@@ -58,7 +58,7 @@ class SharedEngine:
 
     async def _reset(self) -> None:
         tensors = load_file(str(Path(self.model) / "model.safetensors"))
-        # Epoch 0: weights of no run, which any run's own may follow.
+        # Epoch 0: weights of no run, so that any run's own may follow.
         file = write_weights(self.weights, 0, tensors.items(), epoch=0)
         client = EngineClient(self.child.url)
         try:
@@ -73,7 +73,7 @@ class SharedEngine:
 
 
 class AttachedRoles(Roles):
-    """The processes of a run around an engine that was there before and stays."""
+    """The processes of a run around an engine that exists before and after it."""
 
     shared: ManagedProcess
 

@@ -1,4 +1,4 @@
-"""What `chaos.py` does to a run: proxies that can be cut and slowed, and a thread that kills and stops processes."""
+"""The faults of `chaos.py`: proxies that can be cut and slowed, and a thread that kills and stops processes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from asyncrl.launch.roles import Roles
 from asyncrl.run.metrics import read_metrics
 
 NETWORK_SHARE = 0.25
-"""Network faults to every kill."""
+"""Network faults per kill."""
 STOP_SHARE = 0.25
-"""Part of the kills that are SIGSTOP."""
+"""Share of the kills that are SIGSTOP."""
 DOUBLE_SHARE = 0.2
-"""Part of the faults that follow the one before at once."""
+"""Share of the faults that follow the previous one at once."""
 HURRIED_STEPS = 2
-"""With no more steps than this for each kill that is to come, a kill follows its step at once."""
+"""With at most this many steps left per remaining kill, a kill follows its step at once."""
 CHUNK = 65536
 REPLACE_S = 90.0
 """Deadline for an environment worker to be replaced."""
@@ -34,7 +34,7 @@ REPLACE_S = 90.0
 
 @dataclass(slots=True)
 class Fault:
-    """One thing that was done. Times in seconds since the first step."""
+    """One fault. Times in seconds since the first step."""
 
     at_s: float
     role: str
@@ -56,7 +56,7 @@ class _Link:
 
 
 class Network:
-    """Proxies on an event loop of their own, one for each pair of roles."""
+    """Proxies on their own event loop, one for each pair of roles."""
 
     def __init__(self) -> None:
         self.links: dict[tuple[str, str], _Link] = {}
@@ -75,7 +75,7 @@ class Network:
         return f"http://127.0.0.1:{self.links[caller, callee].port}"
 
     def cut(self, link: _Link, seconds: float) -> None:
-        """Break all connections and take no new ones for a while."""
+        """Break all connections and accept no new ones for a while."""
         link.cut_until = time.monotonic() + seconds
         self._loop.call_soon_threadsafe(self._abort, link)
 
@@ -84,7 +84,7 @@ class Network:
             writer.transport.abort()
 
     def slow(self, link: _Link, delay_s: float, seconds: float) -> None:
-        """Hold back every piece that passes."""
+        """Delay every piece that passes."""
         link.delay_s, link.slow_until = delay_s, time.monotonic() + seconds
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ INNER = ("vllm", "env worker", "trainer rank")
 
 
 def victims(roles: Roles) -> list[str]:
-    """Return the kinds of processes a run has. With several ranks, "trainer" is what starts them."""
+    """Return the kinds of processes a run has. With several ranks, "trainer" is the process that starts them."""
     found = ["buffer", "env", "engine", "vllm", "rollout", "trainer"]
     if roles.config.env.processes:
         found.append("env worker")
@@ -141,8 +141,8 @@ def victims(roles: Roles) -> list[str]:
 
 
 class Monkey(threading.Thread):
-    """Makes `kills` process faults and some network faults, each after the run has moved on by a step or two, for at
-    most `seconds`."""
+    """Makes `kills` process faults and some network faults, each after a further step or two of the run, for at most
+    `seconds`."""
 
     def __init__(
         self, roles: Roles, network: Network, kills: int, seed: int, seconds: float = float("inf")
@@ -153,7 +153,7 @@ class Monkey(threading.Thread):
         self.random = random.Random(seed)
         self.faults: list[Fault] = []
         self.replaced_s: list[float] = []
-        """How long environment workers were away. The launcher's record does not have them."""
+        """How long environment workers were away; the launcher's record does not include them."""
         self._victims = victims(roles)
         self._closed = threading.Event()
         self._deck: list[str] = []
@@ -161,7 +161,7 @@ class Monkey(threading.Thread):
         self._begun = 0.0
 
     def rest(self) -> None:
-        """Make no more faults, and let stopped processes that nobody has killed go on."""
+        """Make no more faults, and let stopped processes that nobody has killed continue."""
         self._closed.set()
         if self.is_alive():
             self.join(10)
@@ -193,7 +193,7 @@ class Monkey(threading.Thread):
         return step
 
     def _strike(self) -> int:
-        """Kill or stop one process; return 1, or 0 when it was just not there."""
+        """Kill or stop one process; return 1, or 0 if it did not exist."""
         if not self._deck:
             self._deck = list(self._victims)
             self.random.shuffle(self._deck)
@@ -206,7 +206,7 @@ class Monkey(threading.Thread):
         process = self.random.choice(processes)
         with contextlib.suppress(psutil.Error):
             if self.random.random() < STOP_SHARE:
-                # Half of the stopped ones go on after a moment, the others only when somebody kills them.
+                # Half of the stopped ones continue after a moment, the others stay until somebody kills them.
                 seconds = self.random.choice([self.random.uniform(0.5, 4.0), float("inf")])
                 process.suspend()
                 self._note(role, "SIGSTOP", f"for {seconds:.1f} s")
@@ -280,5 +280,5 @@ class Monkey(threading.Thread):
 
 
 def _is_helper(process: psutil.Process) -> bool:
-    """True for Python's own processes that clean up after others; killing them harms nothing."""
+    """True for Python's own processes that clean up after others; killing them is pointless."""
     return any("multiprocessing.resource_tracker" in part for part in process.cmdline())

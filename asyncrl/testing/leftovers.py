@@ -1,4 +1,4 @@
-"""What a run must not leave behind, as `chaos.py` looks for it: processes, shared memory, files, sessions."""
+"""Finds what a run must not leave behind: processes, shared memory, files, sessions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from asyncrl.services.http.client import HttpClient
 SHARED_MEMORY = Path("/dev/shm")
 LOOK_EVERY_S = 1.0
 ENDING_S = 10.0
-"""How long processes and what they share may take to go."""
+"""How long processes and their shared memory may take to vanish."""
 
 
 class SharedMemory(threading.Thread):
     """Remembers which semaphores and segments a process (this one) and its descendants had mapped, by inode: a
-    semaphore is mapped under another name than it has."""
+    semaphore is mapped under a different name."""
 
     def __init__(self, ancestor: psutil.Process | None = None) -> None:
         super().__init__(name="shared memory", daemon=True)
@@ -35,7 +35,7 @@ class SharedMemory(threading.Thread):
             self.look()
 
     def look(self) -> None:
-        """Remember what is mapped now."""
+        """Record what is mapped now."""
         for process in (self._ancestor, *self._ancestor.children(recursive=True)):
             with contextlib.suppress(OSError):
                 for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
@@ -50,7 +50,7 @@ class SharedMemory(threading.Thread):
             self.join(10)
 
     def left(self) -> list[str]:
-        """Return the names that are still there, after a moment in which they may go."""
+        """Return the names that still exist, after a moment in which they may vanish."""
         deadline = time.monotonic() + ENDING_S
         while True:
             found = []
@@ -64,7 +64,7 @@ class SharedMemory(threading.Thread):
 
 
 def processes_left(folder: Path) -> list[str]:
-    """Return processes that name a run's folder, after a moment in which they may end."""
+    """Return the processes that name a run's folder, after a moment in which they may end."""
     deadline = time.monotonic() + ENDING_S
     while True:
         found = []

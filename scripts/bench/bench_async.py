@@ -1,4 +1,4 @@
-"""The schedules beside each other on an agentic workload with heavy-tailed tool latency, in one run.
+"""Compares the schedules on an agentic workload with heavy-tailed tool latency, in one run.
 
     python scripts/bench/bench_async.py [--repeats 3] [--steps 24] [--seed 0]
         [--only NAME,...] [--no-critic] [--json OUT]
@@ -15,14 +15,14 @@ has
     bound_fraction_unstolen   bound_fraction of seconds less the share of processor time that the host took
     schedules                 rate, success before and after, staleness, busy shares of every schedule
 
-The bound is the rate of the busier of engine and trainer, each with the whole machine to itself, measured in the same
-repeat: the trainer's seconds a group are those it takes right after the partial run to train on the very same batches
-again, without waiting for any (`trainer_alone.py`); the engine's are those of the turns in these batches, at the
-seconds a turn it takes without latency and without a trainer, before and after training. The bound of the cores is the
-processor seconds a group of both, from the same measurements, over the number of cores.
+The bound is the rate of the engine or the trainer, whichever is slower with the whole machine to itself, measured in
+the same repeat. The trainer's seconds per group are those it takes right after the partial run to train on the same
+batches again, without waiting for any (`trainer_alone.py`). The engine's are those of the turns in these batches, at
+the seconds per turn it takes without latency and without a trainer, before and after training. The bound of the cores
+is the processor seconds per group of both, from the same measurements, over the number of cores.
 
-The objective is PPO with a critic, under which the trainer is the busier of the two. With `--no-critic` it is GRPO,
-under which the trainer needs about as much as the engine. `periodic` can only have GRPO, in one minibatch a step.
+The objective is PPO with a critic, for which the trainer is slower than the engine. With `--no-critic` it is GRPO,
+for which both need about the same time. `periodic` supports only GRPO, in one minibatch a step.
 
 The host of a virtual machine may give processor time to others (`stolen.py`), more of it while one core works than
 while both do; `bound_fraction_unstolen` estimates a machine without neighbours.
@@ -58,7 +58,7 @@ from asyncrl.testing.attached_run import AttachedRun, SharedEngine
 from asyncrl.train.supported import check_supported
 
 ROOT = str(Path(__file__).parents[2])
-# The environment lies in this folder: it is imported here and by the processes of the runs.
+# The environment is in this folder: it is imported here and by the processes of the runs.
 sys.path.append(ROOT)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH", "")]))
 RECIPE = "gridworld_grpo"
@@ -74,8 +74,8 @@ SCHEDULES = {
     "partial_all": ["train.schedule=partial", *OVERLAPPED],
     "partial_beginning_anew": ["train.schedule=partial", *OVERLAPPED, AS_NEEDED, "buffer.recycle=false"],
 }
-"""`partial_all` keeps as many groups in flight as the bound admits, the others as many as the trainer needs; the last
-one is partial without recycling: what is unfinished at a commit is thrown away."""
+"""`partial_all` keeps as many groups in flight as the staleness limit admits, the others as many as the trainer
+needs; the last one is partial without recycling: groups that a commit interrupts are started over."""
 COMMON = [
     "env.name=scripts.bench.slow_tools:SlowGridworld",
     "rollout.group_size=8",
@@ -87,7 +87,7 @@ COMMON = [
     "train.warmup_steps=0",
     "eval.tasks=100",
 ]
-"""The proximal policy is the one that stands the most staleness (docs/benchmarks.md)."""
+"""The proximal policy that tolerates the most staleness (docs/benchmarks.md)."""
 CRITIC = ['algo.advantage={name="gae"}', 'algo.normalize={name="tokens"}', "critic.learning_rate=1e-3"]
 ALONE_TASKS = 48
 
@@ -100,14 +100,14 @@ def overrides(args: argparse.Namespace, schedule: str, repeat: int) -> list[str]
 
 
 def base_model() -> str:
-    """The base model of the recipe: latency is no part of what it is trained on."""
+    """The base model of the recipe, which is trained without latency."""
     return str(cached_base_model(load_config(RECIPE)))
 
 
 def train(shared: SharedEngine, config: Config, stolen: StolenTime, alone: bool = False) -> dict[str, Any]:
     """Train once from the base weights; return what the table shows. Times in seconds.
 
-    `alone` trains on the same batches once more, with nothing else running.
+    `alone` trains on the same batches again, with nothing else running.
     """
     check_supported(config)
     shared.reset()
@@ -149,7 +149,7 @@ def turns_per_group(steps: Sequence[dict[str, Any]]) -> float:
 
 
 def trainer_alone(shared: SharedEngine, run: Path, stolen: StolenTime) -> dict[str, float]:
-    """What the trainer needs for a group of the batches of `run` with nothing else running."""
+    """Measure what the trainer needs for a group of the batches of `run` with nothing else running."""
     shared.reset()
     script = str(Path(__file__).with_name("trainer_alone.py"))
     command = [sys.executable, script, str(run), "--model", shared.model, "--engine", shared.child.url]

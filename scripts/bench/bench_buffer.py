@@ -1,9 +1,9 @@
-"""Trajectories through the buffer service over HTTP, beside bare SQLite, in one run.
+"""Throughput of the buffer service over HTTP, compared with bare SQLite, in one run.
 
     python scripts/bench/bench_buffer.py [--seconds 4] [--rounds 1] [--json OUT] [--peer COMMAND]
 
 One client puts and takes trajectories of 1 kB, 32 kB and 1 MB, one at a time and in batches of 32. "put" and "get"
-are timed apart and together; leases and commits, which every real run also pays, are timed as "lease" and
+are timed separately and together; leases and commits, which every real run also pays, are timed as "lease" and
 "commit". Bare SQLite (WAL, synchronous=NORMAL, one transaction a put) writes and reads the same bytes in process,
 without HTTP, checks or bookkeeping.
 
@@ -114,7 +114,7 @@ def make_group(lease: Lease, num_bytes: int) -> Group:
 async def bench_service(
     url: str, num_bytes: int, batch: int, seconds: float, start: int
 ) -> tuple[Timer, int]:
-    """Lease, put, take and commit `batch` groups, over and over. `start` is the version; return it moved on."""
+    """Lease, put, take and commit `batch` groups repeatedly. `start` is the version; return the new one."""
     client, timer, version = BufferClient(url), Timer(), start
     stop = time.perf_counter() + seconds
     try:

@@ -1,11 +1,11 @@
-"""What the gateway costs: latency it adds to a call, and tokens a second of whole agent episodes, in one run.
+"""The cost of the gateway: the latency it adds to a call, and tokens per second of whole agent episodes, in one run.
 
     python scripts/bench/bench_gateway.py [--model DIR] [--repetitions 3] [--json OUT]
 
 `latency`: the same chat request for one token, sent in turn to vLLM's own `/v1/chat/completions` and to the gateway's,
 one at a time; the difference of the medians is what the gateway adds.
 `path`: an agent plays multi-turn episodes through rollout worker, router, gateway and environment; `straight`: such
-episodes, turn after turn with the same observations, all at once, go to the engine's token route with nothing between.
+episodes, turn after turn with the same observations, all at once, go to the engine's token route directly.
 Both start from an empty prefix cache, and each goes first in turn. The ratio is of sampled tokens a second. `long`
 turns have up to 64 tokens, `short` ones up to 4, where the request itself costs more than its tokens.
 Without `--model` a random model of 3 M parameters is made.

@@ -1,4 +1,4 @@
-"""Whether a run that mixes environments of unlike length and speed trains each as often as its weight says.
+"""Checks that a run that mixes environments of unlike length and speed trains each in proportion to its weight.
 
     python scripts/bench/bench_mix.py [--steps 40] [--seed 0] [--json OUT] [key=value ...]
 
@@ -38,7 +38,7 @@ PARTS = (
 
 
 def train(args: argparse.Namespace, folder: Path) -> None:
-    """Train once; the run lies in `folder` afterwards."""
+    """Train once; the run is in `folder` afterwards."""
     own = [f"env.config.parts={PARTS}", f"train.num_steps={args.steps}", f"run.seed={args.seed}"]
     # Made from demonstrations without latency.
     own.append(f"model.path={cached_base_model(load_config(RECIPE))}")

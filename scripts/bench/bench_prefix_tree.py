@@ -1,4 +1,4 @@
-"""Seconds of forward and backward with shared prefixes computed once, compared with every row by itself.
+"""Seconds of forward and backward with shared prefixes computed once, compared with separate rows.
 
     python scripts/bench/bench_prefix_tree.py [--run runs/NAME] [--repeats 3] [--json OUT]
 

@@ -1,9 +1,9 @@
-"""How many short engine requests a second one rollout worker sustains, beside the raw engine, in one run.
+"""Short engine requests per second of one rollout worker, compared with the raw engine, in one run.
 
     python scripts/bench/bench_rollout.py --model DIR [--requests 2000] [--json OUT]
 
 `raw` sends single requests to vLLM's own token route with aiohttp; `worker` sends the same requests through the
-worker's client, which coalesces them. Both are warmed up, then measured in turn, three times.
+worker's client, which batches them. Both are warmed up, then measured in turn, three times.
 """
 
 from __future__ import annotations

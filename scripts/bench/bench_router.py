@@ -1,4 +1,4 @@
-"""What routing by session and prefix is worth: two engines, multi-turn episodes in groups of equal prompts.
+"""The benefit of routing by session and prefix: two engines, multi-turn episodes in groups of equal prompts.
 
     python scripts/bench/bench_router.py [--peer-venv DIR] [--repetitions 3] [--json OUT]
 
@@ -113,7 +113,7 @@ async def play(policy: Generates, args: Any, seed: int, groups: int) -> dict[str
     async def episode(group: int, index: int) -> None:
         ids = np.random.default_rng([seed, group]).integers(5, VOCABULARY, PROMPT).astype(np.int32)
         rng = np.random.default_rng([seed, group, index])
-        # Siblings start a little apart, so that the first has left its prompt in the cache of its engine.
+        # Siblings start a little later, so that the first has left its prompt in the cache of its engine.
         await asyncio.sleep(float(rng.uniform(0, args.spread_s)))
         for turn in range(TURNS):
             name = f"{seed}-{group}-{index}"
@@ -190,7 +190,7 @@ def measure(urls: Sequence[str], args: Any, folder: Path) -> dict[str, Any]:
     )
     rounds: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
     for repetition in range(-1, args.repetitions):
-        # Every policy goes first once: what comes later finds the machine as others left it.
+        # Every policy goes first once, since later ones find the machine as others left it.
         shift = (repetition + 1) % len(kinds)
         for kind in kinds[shift:] + kinds[:shift]:
             for url in urls:

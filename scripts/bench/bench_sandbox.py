@@ -1,4 +1,4 @@
-"""How fast the sandbox backends are, with plain subprocess in the same run.
+"""Speed of the sandbox backends, compared with plain subprocess in the same run.
 
     python scripts/bench/bench_sandbox.py [--json OUT] [--runs 200] [--rounds 5] [--sessions 64]
 

@@ -137,7 +137,7 @@ class WorkerProcesses:
         return subprocess.Popen([sys.executable, str(WORKERS), json.dumps(plan)])
 
     async def disturb(self) -> None:
-        """Kill and start anew, for ever."""
+        """Kill and restart workers forever."""
         while self.options.kill_every > 0:
             await asyncio.sleep(self.options.kill_every)
             number = self.kills % len(self.processes)
@@ -215,7 +215,7 @@ async def watch(service: psutil.Process, workers: WorkerProcesses, rss_mib: list
 
 
 async def load(url: str, pid: int, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Put the load on the service; return what was seen."""
+    """Apply the load to the service; return the measurements."""
     client, service = BufferClient(url), psutil.Process(pid)
     workers = WorkerProcesses(url, folder, options)
     trainer = Trainer(client, options.groups_per_step, options.step_s)

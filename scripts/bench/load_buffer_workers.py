@@ -2,7 +2,7 @@
 
     python scripts/bench/load_buffer_workers.py '{"url": ..., "workers": [names], "out": FILE, ...}'
 
-SIGTERM drains them: groups that run are put, no more are leased. What was measured is in FILE, written anew every few
+SIGTERM drains them: groups that run are put, no more are leased. Measurements are in FILE, rewritten every few
 seconds, so that a killed process leaves its figures behind.
 """
 
@@ -33,7 +33,7 @@ NO_SIGNAL_SHARE = 0.05
 FAILURE_SHARE = 0.02
 """Groups whose episodes all failed by the infrastructure: tried again."""
 HOPELESS_EVERY = 200
-"""One task in so many fails each time, until it is set aside."""
+"""One task in this many fails each time, until it is set aside."""
 VOCABULARY = 150_000
 
 
@@ -58,7 +58,8 @@ class Record:
 
 
 class TimedBuffer(BufferClient):
-    """A client that times what it asks. A lease is asked for at once first, so that waiting for a slot is apart."""
+    """A client that times its calls. A lease is first requested without waiting, so that waiting for a slot is not
+    included."""
 
     def __init__(self, url: str, record: Record) -> None:
         super().__init__(url)
@@ -90,7 +91,7 @@ class TimedBuffer(BufferClient):
 
 
 class SimulatedEpisodes:
-    """Groups of random tokens after a random while. The tokens of one trajectory come from several versions."""
+    """Groups of random tokens after a random time. The tokens of one trajectory come from several versions."""
 
     def __init__(self, buffer: TimedBuffer, episode_s: float, tokens: int, seed: int) -> None:
         self.buffer, self.episode_s, self.tokens = buffer, episode_s, tokens

@@ -60,7 +60,7 @@ SLEEPER_SHARE = 0.02
 
 @dataclass
 class Record:
-    """What the players saw."""
+    """Observations of the players."""
 
     episodes: Counter[str] = field(default_factory=Counter)
     steps: Counter[str] = field(default_factory=Counter)
@@ -97,7 +97,7 @@ class Load:
     record: Record = field(default_factory=Record)
 
     async def play(self, kind: str, number: int) -> None:
-        """Play sessions of one kind until told to stop; one ends when the next has taken its first step."""
+        """Play sessions of one kind until told to stop; each ends when the next has taken its first step."""
         rng = random.Random(f"{kind}-{number}")
         last: EnvSession | None = None
         while not self.stop.is_set():
@@ -198,7 +198,7 @@ def _user_ids(pids: set[int]) -> int:
 
 
 def start_service(folder: Path, options: argparse.Namespace) -> tuple[subprocess.Popen[bytes], str]:
-    """Start the service as a process of its own, with a temporary folder of its own; return it and its URL."""
+    """Start the service as a process with its own temporary folder; return it and its URL."""
     (folder / "tmp").mkdir()
     ready = folder / "ready.json"
     settings = {
@@ -236,7 +236,7 @@ async def load(
         status = await http.get("/v1/status")
         samples.append({"sessions": status["sessions"], **await asyncio.to_thread(footprint.measure)})
     peaks = {name: max(sample[name] for sample in samples) for name in samples[0]}
-    # The first quarter is for getting there.
+    # The first quarter is for ramping up.
     settled = samples[len(samples) // 4 :]
     for name in ("sessions", "user_ids"):
         peaks[f"{name}_at_least"] = min(sample[name] for sample in settled)
@@ -250,7 +250,7 @@ async def load(
 
 
 async def settle(http: HttpClient, footprint: Footprint) -> dict[str, float]:
-    """Wait until no session is held and nothing shrinks any more; return the footprint and the service's counts."""
+    """Wait until no session is held and nothing shrinks anymore; return the footprint and the service's counts."""
     deadline = time.monotonic() + SETTLE_S
     last: dict[str, float] = {}
     while True:

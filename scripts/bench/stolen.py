@@ -1,4 +1,4 @@
-"""How much processor time the machine used, and how much of what was asked for its host gave to others.
+"""How much processor time the machine used, and how much its host gave to others.
 
 A benchmark on a shared host compares runs minutes apart; seconds times `1 - share` are comparable between them.
 """

@@ -1,4 +1,4 @@
-"""The trainer with a machine to itself: it trains on the recorded batches of a finished run once more.
+"""The trainer with the machine to itself: it trains on the recorded batches of a finished run again.
 
     python scripts/bench/trainer_alone.py RUN --model BASE --engine URL --weights FOLDER
 
@@ -29,7 +29,7 @@ from asyncrl.types import Group, Status, Task, Trajectory, Turn
 
 
 class RecordedBatches:
-    """A finished run's trajectories as the trainer's source: step k gets what it got then."""
+    """A finished run's trajectories as the trainer's source: step k gets the same batch as in the run."""
 
     def __init__(self, folder: Path) -> None:
         paths = sorted((folder / "trajectories").glob("step-*.parquet"))

@@ -1,4 +1,4 @@
-"""TransferQueue under the measure of `scripts/bench/bench_buffer.py --peer`; needs a virtual environment of its own.
+"""TransferQueue measured by `scripts/bench/bench_buffer.py --peer`; needs its own virtual environment.
 
     python3 -m venv /tmp/transferqueue && /tmp/transferqueue/bin/pip install TransferQueue==0.1.11
     python scripts/bench/bench_buffer.py --peer "/tmp/transferqueue/bin/python scripts/peers/transferqueue_buffer.py"

@@ -1,9 +1,9 @@
-"""What staleness does to five ways of handling it: the table and plot of docs/benchmarks.md.
+"""The effect of staleness on five methods: a table and plot of docs/benchmarks.md.
 
     python scripts/studies/study_asynchrony.py [--records FILE] [--seeds 1] [--table]
 
-Gridworld with its tiny base model; staleness limits 0, 1, 4 and 16; the same settings for all. A study that was stopped
-goes on with the runs that are missing.
+Gridworld with its tiny base model; staleness limits 0, 1, 4 and 16; the same settings for all. A study that was
+interrupted continues with the missing runs.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def median(runs: list[dict[str, Any]], name: str) -> float:
 
 
 def plot(records: list[dict[str, Any]], path: Path) -> None:
-    """Draw the training reward of seed 0, one panel a method, one line a limit."""
+    """Draw the training reward of seed 0, one panel per method, one line per limit."""
     import matplotlib
 
     matplotlib.use("Agg")

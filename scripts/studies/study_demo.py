@@ -1,9 +1,9 @@
-"""How reliable the demo is: its training many times over, with other seeds, half of them beside a busy process.
+"""The reliability of the demo: its training with many seeds, half of them beside a busy process.
 
     python scripts/studies/study_demo.py --runs 20 --records demo.jsonl [key=value ...]
 
-Each run is the command a user types, `asyncrl train gridworld_grpo`, on a base model that all share. A study that was
-cut goes on with the seeds that have not ended; one whose run failed leaves a record with the error and is run again.
+Each run is the command a user types, `asyncrl train gridworld_grpo`, on a base model that all share. An interrupted
+study continues with the seeds that have not finished; a failed run leaves a record with the error and is repeated.
 `--limit N` ends the study after N further runs.
 """
 
@@ -33,7 +33,7 @@ def start_busy() -> subprocess.Popen[bytes]:
 
 
 def run_once(recipe: str, seed: int, busy: bool, overrides: list[str]) -> dict[str, Any]:
-    """Train with one seed and return its record; a run that fails leaves its last words."""
+    """Train with one seed and return its record; a run that fails leaves the end of its output."""
     start = time.monotonic()
     load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="asyncrl-study-") as folder:

@@ -3,8 +3,8 @@
     python scripts/studies/study_presets.py [--records FILE] [--only NAME,...] [--part NAME,...] [--table]
 
 Parts: `main` (five presets, three seeds, staleness limits 0, 1 and 4), `gridworld` and `calculator` (every preset
-once, limit 1). A study that was stopped goes on with the runs that are missing. Settings are the same for all presets
-apart from what a preset cannot do without; nothing is tuned for a preset.
+once, limit 1). An interrupted study continues with the missing runs. Settings are the same for all presets except for
+what a preset requires; nothing is tuned for a preset.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An engine takes longer to start than a run here takes to train, so the runs of one environment share one. Before each
 run the engine gets the base model's weights back, as version 0. Buffer, environments, worker and trainer are new.
-Every finished run is one line of the records file; a study that is started again goes on where it stopped.
+Every finished run is one line of the records file; a study that is restarted continues where it stopped.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def mean_of(steps: list[dict[str, Any]], name: str) -> float | None:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a study; none when it has not begun."""
+    """Return the records of a study; none before it has begun."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
