@@ -201,7 +201,7 @@ def test_an_interrupted_run_says_so_and_leaves_nothing_running(workplace):
     saved = run / "checkpoints" / f"step-{len(read_metrics(run)):06d}"
     assert "interrupted: saving a last checkpoint" in told
     assert f"the newest checkpoint is {saved}\n" in told
-    assert told.endswith(f"asyncrl: interrupted\nasyncrl: go on with the run: asyncrl train --resume {run}\n")
+    assert told.endswith(f"asyncrl: interrupted\nasyncrl: resume the run: asyncrl train --resume {run}\n")
     assert (saved / "complete.json").exists()
     assert not (run / "trainer.json").exists(), "a run that was interrupted is not finished"
     assert not processes_of(run)

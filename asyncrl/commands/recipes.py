@@ -14,7 +14,7 @@ from asyncrl.errors import ConfigError
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "recipes",
-        help="list recipes, or make a copy of one to change",
+        help="list recipes, or copy one to change it",
         description="List the recipes that a name alone finds: those of recipes/ in the current folder, which go "
         "first, and those that come with asyncrl.",
     )

@@ -10,9 +10,9 @@ from typing import Any
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "replay",
-        help="take the step of groups that made a loss or gradient NaN again",
-        description="Take the step again that a file under runs/NAME/poison/ holds, on this machine and one rank, and "
-        "say which group makes which number NaN or infinite. Exit code 0 when none does, 1 when one does.",
+        help="repeat the step of groups that made a loss or gradient NaN",
+        description="Repeat the step of a file under runs/NAME/poison/ on this machine with one rank, and report which "
+        "group makes which number NaN or infinite. Exit code 0 if none does, 1 otherwise.",
     )
     parser.add_argument("file", type=Path)
     parser.set_defaults(run=run)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("sandbox", help="check what the sandbox keeps in: asyncrl sandbox check")
+    parser = subparsers.add_parser("sandbox", help="check what the sandbox contains: asyncrl sandbox check")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     # This parser has no options, so that --help reaches the check's own parser.
     check = commands.add_parser(

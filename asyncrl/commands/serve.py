@@ -95,7 +95,7 @@ def add(subparsers: Any) -> None:
         help="start one process: buffer, engine, env, gateway, openenv, rollout or trainer",
         description="Start one process. With --folder it reads the configuration of that run, with --recipe that of a "
         "recipe; alone it takes the defaults. Callers must know its token: ASYNCRL_TOKEN, --token-file, that of the "
-        "run in --folder, or else one of your own, which is made and named at the start. "
+        "run in --folder, or else your user's own, whose file is named at the start. "
         "`asyncrl serve ROLE --help` shows the options of a role.",
     )
     roles = parser.add_subparsers(title="roles", metavar="ROLE", dest="role", required=True)
@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
         # The log may be on the same disk.
         with contextlib.suppress(OSError):
             traceback.print_exc()
-            print(f"asyncrl: {problem}; starting again does not help until there is room", file=sys.stderr)
+            print(f"asyncrl: {problem}; a restart does not help until there is room", file=sys.stderr)
         return STOPPED
 
 

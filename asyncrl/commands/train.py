@@ -33,7 +33,7 @@ def add(subparsers: Any) -> None:
         "--resume",
         type=Path,
         metavar="runs/NAME",
-        help="go on with a run that was cut, from its newest checkpoint; settings may change except those of "
+        help="resume an interrupted run from its newest checkpoint; settings may change except those of "
         "run, model, env and algo",
     )
     parser.set_defaults(run=run)
@@ -97,7 +97,7 @@ def _resumable(path: Path) -> Iterator[None]:
         problem = "" if isinstance(error, AsyncRLError) else disk_problem(error)
         raised = StorageError(problem) if problem else error
         if (path / "config.json").is_file():
-            raised.add_note(f"go on with the run: asyncrl train --resume {path}")
+            raised.add_note(f"resume the run: asyncrl train --resume {path}")
         raise raised from error.__cause__
 
 

@@ -67,7 +67,7 @@ def choose_folder(config: Config, recipe: Path) -> Path:
         if (path / "metrics.jsonl").exists():
             raise ConfigError(
                 f"run.name: {str(path)!r} already holds a run; choose another name, "
-                f"or go on with it: asyncrl train --resume {path}"
+                f"or resume it: asyncrl train --resume {path}"
             )
         return path
     stem = recipe.parent.name if recipe.name == "recipe.toml" else recipe.stem

@@ -20,7 +20,7 @@ def test_a_role_that_a_disk_refused_says_so_and_is_not_to_be_started_again(monke
     assert main(["serve", "buffer"]) == STOPPED
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == (
-        "asyncrl: [Errno 28] No space left on device: 'step-000004'; starting again does not help until there is room"
+        "asyncrl: [Errno 28] No space left on device: 'step-000004'; a restart does not help until there is room"
     )
 
 
@@ -36,8 +36,8 @@ def test_any_other_error_of_a_role_is_a_crash(monkeypatch):
 @pytest.mark.parametrize(
     ("error", "notes"),
     [
-        (UnavailableError("trainer died"), ["go on with the run: asyncrl train --resume {run}"]),
-        (KeyboardInterrupt(), ["go on with the run: asyncrl train --resume {run}"]),
+        (UnavailableError("trainer died"), ["resume the run: asyncrl train --resume {run}"]),
+        (KeyboardInterrupt(), ["resume the run: asyncrl train --resume {run}"]),
         (ConfigError("train.x: wrong"), []),
     ],
 )
@@ -60,11 +60,11 @@ def test_a_disk_that_the_launcher_cannot_write_to_ends_the_run_without_a_traceba
     assert main(["train", "x"]) == 1
     assert capsys.readouterr().err.splitlines() == [
         "asyncrl: [Errno 28] No space left on device: 'step-000004'",
-        f"asyncrl: go on with the run: asyncrl train --resume {tmp_path}",
+        f"asyncrl: resume the run: asyncrl train --resume {tmp_path}",
     ]
 
 
 def test_what_stops_a_run_is_said_once(tmp_path):
     with pytest.raises(StopError) as caught, _resumable(tmp_path):
         raise StopError("poison")
-    assert not hasattr(caught.value, "__notes__"), "there is no run to go on with yet"
+    assert not hasattr(caught.value, "__notes__"), "there is no run to resume yet"
