@@ -53,5 +53,5 @@ def test_addresses_are_taken_as_given_or_waited_for_in_a_file(tmp_path):
 
 
 def test_the_wait_for_addresses_ends_by_its_deadline(tmp_path):
-    with pytest.raises(DeadlineError, match=r"nobody wrote addresses into .*engines\.json within 0\.1 s"):
+    with pytest.raises(DeadlineError, match=r"no addresses were written to .*engines\.json within 0\.1 s"):
         wait_for_addresses([f"@{tmp_path}/engines.json"], 0.1)
