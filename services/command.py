@@ -1,7 +1,7 @@
 """What the roles' commands share: `asyncrl serve ROLE` finds one in each role's `command.py`.
 
-Such a module says what the role is (`HELP`) and which options it takes (`OPTIONS`), and starts it (`start`). It imports
-the service only then: the console command is fast, and light processes load no torch.
+Such a module describes the role (`HELP`), names its options (`OPTIONS`) and starts it (`start`). Only `start` imports
+the service, so that the console command is fast and light processes load no torch.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from asyncrl.errors import ConfigError
 from asyncrl.process_hooks import texts, withhold_secrets
 
 STOPPED = 3
-"""Exit code of a process that starting again would not help: it ended on purpose, or a disk takes nothing more."""
+"""Exit code of a process that a restart would not help: it ended on purpose, or a disk is full."""
 MISCONFIGURED = 2
-"""Exit code of a process that refuses its configuration, or could not have its address."""
+"""Exit code of a process that refuses its configuration, or whose address is taken."""
 ADDRESS = ("--host", "--port", "--ready-file", "--token-file")
 CONFIGURED = ("--folder", "--recipe", *ADDRESS)
 SIMULATOR_KEY = "ASYNCRL_SIMULATOR_KEY"
-"""The one secret that an environment of ours asks for by name."""
+"""The one secret that a built-in environment reads."""
 
 
 class Address(NamedTuple):
-    """Where a process serves, whom it tells, and who may call it. `port` 0 takes a free one."""
+    """Where a process serves, where it announces that, and who may call it. `port` 0 takes a free one."""
 
     host: str
     port: int
@@ -50,7 +50,7 @@ class RoleCommand(Protocol):
 
 
 def need(value: Any, option: str, role: str) -> Any:
-    """Return a value that the role cannot do without. Raises `ConfigError`."""
+    """Return a value that the role needs. Raises `ConfigError` without one."""
     if not value:
         raise ConfigError(f"serve {role}: needs {option}")
     return value

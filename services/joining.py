@@ -1,4 +1,4 @@
-"""Joining a running job: what it is, and saying again and again that one takes part."""
+"""Joining a running job: fetching its description, and announcing a member again and again."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def read_policy(text: str) -> tuple[str, str, list[str]]:
 
 
 def fetch_job(buffer: str, token: str, role: str, name: str) -> tuple[Job, Credentials]:
-    """Ask the buffer of a running job what it is, and for credentials to take part as `role`.
+    """Ask the buffer of a running job for its description, and for credentials to join it as `role`.
 
-    token: the bearer token of who has the run's token or its join token. Raises `UnavailableError`, `ConfigError`.
+    token: a bearer token made with the run's token or its join token. Raises `UnavailableError`, `ConfigError`.
     """
 
     async def ask() -> tuple[dict[str, Any], str]:
@@ -71,9 +71,9 @@ def fetch_job(buffer: str, token: str, role: str, name: str) -> tuple[Job, Crede
 
 
 class Membership(threading.Thread):
-    """Tells a job's buffer that a service takes part, from when it announces its address until `leave`.
+    """Keeps a service registered with a job's buffer, from when it announces its address until `leave`.
 
-    policy: which policy an engine serves this job, where it is not its run's own.
+    policy: the policy that an engine serves for this job, if it is not the engine's own.
     """
 
     def __init__(self, buffer: str, token: str, role: str, ready_file: Path, policy: str = "") -> None:
@@ -85,7 +85,7 @@ class Membership(threading.Thread):
         self._end = threading.Event()
 
     def leave(self) -> None:
-        """Say goodbye."""
+        """Deregister."""
         self._end.set()
         self.join(10)
 
@@ -98,14 +98,14 @@ class Membership(threading.Thread):
             if not url and (own := announced_url(self.ready_file)):
                 url = policy_url(own, self.policy)
             if url:
-                await self._say(self._client.join(self.role, url))
+                await self._try(self._client.join(self.role, url))
             await asyncio.to_thread(self._end.wait, BEAT_S if url else READY_EVERY_S)
         if url:
-            await self._say(self._client.leave(url))
+            await self._try(self._client.leave(url))
         await self._client.close()
 
-    async def _say(self, call: Any) -> None:
+    async def _try(self, call: Any) -> None:
         try:
             await call
         except AsyncRLError as error:
-            log.warning("the job's buffer was not told: %s", error)
+            log.warning("the job's buffer was not reached: %s", error)

@@ -176,7 +176,7 @@ class Leases:
         return row[0] if row is not None else ""
 
     def restart(self, now: float) -> None:
-        """Give every lease its full time again: the clock of the last process does not hold here."""
+        """Give every lease its full time again: another process may have had another clock."""
         self.store.execute(
             "UPDATE tasks SET expires = ? WHERE state = 'leased'", (now + self.settings.lease_s,)
         )

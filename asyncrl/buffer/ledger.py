@@ -1,4 +1,4 @@
-"""The task ledger: which tasks there are, who works on them, what became of them. The truth of a run.
+"""The task ledger: which tasks there are, which worker plays them, what became of them. The source of truth of a run.
 
     pending --lease--> leased --put--> ready --take--> taken --commit--> trained
        ^                 |  \\
@@ -95,7 +95,7 @@ class Ledger:
             )
 
     def close_plan(self, abandon: bool = False) -> int:
-        """Say that no more tasks come, so that the last batch may be short.
+        """Declare the plan complete, so that the last batch may be short.
 
         With `abandon` the tasks that still wait are dropped. Return how many.
         """
@@ -127,7 +127,7 @@ class Ledger:
     def lease(self, worker: str, now: float | None = None, request: str = "") -> Lease | None:
         """Admit the next task; None while nothing can be leased, `why_no_lease` says why.
 
-        request: names the call; a repeat by the same worker gets the same lease as long as it lives.
+        request: names the call; a repeat by the same worker gets the same lease while it is valid.
         Raises `QuarantineError` for a quarantined worker.
         """
         with self._store.transaction():
@@ -224,7 +224,7 @@ class Ledger:
 
         Raises `ConflictError` when `step` is not the committed version, `StaleError` rather than returning a
         group past its deadline. Groups that claim tokens of later versions, which cannot exist yet, are planned
-        again and whoever put them is quarantined.
+        again and their worker is quarantined.
         """
         with self._store.transaction():
             self._refuse_forged(step)
@@ -254,7 +254,7 @@ class Ledger:
             return self._steps.commit(version)
 
     def rollback_to(self, version: int) -> int:
-        """Forget everything after `version` was committed; return how many tasks wait again.
+        """Forget everything after `version` was committed; return how many tasks are pending again.
 
         Tasks trained in later steps are planned again. So are leased ones, and groups with tokens of later
         versions: those versions no longer exist. The batch taken at `version` itself stays taken when no
@@ -268,7 +268,7 @@ class Ledger:
         return count(self._store, self.settings)
 
     def _refuse_forged(self, step: int) -> None:
-        """Quarantine who put groups for `step` that are labelled with versions after it, before it is taken."""
+        """Before `step` is taken, quarantine workers whose groups claim tokens of versions after it."""
         if self._store.fact("taken_step") == step:
             return
         forged = "SELECT DISTINCT worker FROM tasks WHERE state = 'ready' AND newest > ?"

@@ -52,8 +52,8 @@ CREATE INDEX IF NOT EXISTS leases_by_request ON tasks (request) WHERE state = 'l
 -- Encoded groups that are ready or taken.
 CREATE TABLE IF NOT EXISTS bodies (seq INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS quarantine (worker TEXT PRIMARY KEY, reason TEXT NOT NULL);
--- Episodes that failed by no fault of the policy, over all attempts, with what the first and the newest
--- one of a class were told.
+-- Episodes that failed by no fault of the policy, over all attempts, with the error of the first and
+-- the newest one of each class.
 CREATE TABLE IF NOT EXISTS failures (
     failure  TEXT PRIMARY KEY,
     episodes INTEGER NOT NULL,

@@ -1,4 +1,4 @@
-"""The ledger's connection: nested transactions, single facts, and SQLite's errors told apart."""
+"""The ledger's connection: nested transactions, single facts, and SQLite's errors classified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conversations of one episode: one for each agent that takes part, each with tokens of its own."""
+"""The conversations of one episode: one for each agent, each with tokens of its own."""
 
 from __future__ import annotations
 

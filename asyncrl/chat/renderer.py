@@ -24,13 +24,13 @@ _MARK = "asyncrlmark"
 """Content of a stand-in assistant turn, found again in the rendered text; lengthened where messages hold it."""
 _THINK, _END_THINK = "<think>", "</think>"
 CACHE_BYTES = 64 * 2**20
-"""What a renderer remembers of its renderings at most, keys included."""
+"""Size of a renderer's cache, keys included."""
 _ENTRY_BYTES = 256
-"""Of an entry beside its ids: the digest, two objects, the places in the mapping."""
+"""Of a cache entry in addition to its ids: the digest, two objects, the slots in the mapping."""
 
 
 class TemplateRefused(InputError):
-    """The chat template does not take these messages; `reason` is what it says."""
+    """The chat template refuses these messages; `reason` is its error."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the chat template refuses the messages: {reason}")
@@ -50,7 +50,7 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one episode, in turns and tokens."""
+    """Limits of one episode, in turns and tokens."""
 
     max_turns: int
     max_tokens_per_turn: int
@@ -68,7 +68,7 @@ class ChatRenderer:
                 self._stops[token_id] = text
         end = self._end_of_turn()
         self.stop_token_ids = (end, *(token_id for token_id in self._stops if token_id != end))
-        """Tokens that end a sampled turn; first the one that the template writes behind a turn."""
+        """Tokens that end a sampled turn; the first is the one that the template writes after a turn."""
         self._cache: OrderedDict[bytes, np.ndarray] = OrderedDict()
         self._cached_bytes = 0
 
@@ -124,7 +124,7 @@ class ChatRenderer:
         is a turn whose freshly rendered prompt does not extend the prompt and answer of the turn before: a client
         that renders every request afresh, as chat servers do, starts another prefix there.
         """
-        # Behind an observation the tokens go on with the generation prompt, and perhaps a turn that was cut.
+        # After an observation come the generation prompt and perhaps a turn that was cut.
         waiting = messages[-1]["role"] != "assistant"
         fresh, kept = self._try_render(messages, tools, generate=waiting), self._text(token_ids)
         if fresh is not None and (
@@ -147,8 +147,8 @@ class ChatRenderer:
     ) -> int | None:
         """Count the forks of a template that only appends, rendering each message once; None for any other.
 
-        Where the messages' own renderings, one after the other, begin the rendering `fresh` of all, each prompt is a
-        beginning of it too, and the next one forks exactly where a turn's rendering does not begin with its tokens.
+        If the concatenated renderings of the single messages are a prefix of the rendering `fresh` of all, every prompt
+        is a prefix of it, too, and a prompt forks exactly where the rendering of a turn does not start with its tokens.
         """
         whole, answered = self._text(self.opening(messages[:num_opening], tools)), num_opening
         differs: list[bool] = []
@@ -238,8 +238,8 @@ class ChatRenderer:
         return np.asarray(self.tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
 
     def _after_assistant(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> str:
-        """The text behind a stand-in turn's stop token. Looked for in the whole rendering, because what a template
-        writes for that turn may depend on whether messages follow it (Qwen3 drops its reasoning then)."""
+        """Return the text after the stop token of a stand-in turn. It is searched in the whole rendering, because a
+        template may write that turn differently when messages follow (Qwen3 drops its reasoning then)."""
         mark, given = _MARK, json.dumps([messages, tools], default=repr)
         while mark in given:
             mark += "x"
@@ -256,7 +256,7 @@ class ChatRenderer:
         return (first, place + len(self._stops[first])) if place >= 0 else None
 
     def _end_of_turn(self) -> int:
-        """Return the stop token that the template writes behind a turn. Raises `ConfigError` when it writes none."""
+        """Return the stop token that the template writes after a turn. Raises `ConfigError` when it writes none."""
         try:
             full = self._render([_USER, {"role": "assistant", "content": _MARK}, _USER], None, generate=True)
         except TemplateRefused as error:

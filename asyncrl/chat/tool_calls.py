@@ -1,8 +1,8 @@
 """Assistant text to `Action`, in the tool-call format of the model family.
 
 On well-formed turns these parsers agree with vLLM's own (`tests/chat/test_tool_calls_vllm.py`). Where vLLM gives up
-on a turn with a malformed call and hands it on as plain text, these never raise either, but keep the calls that are
-well-formed and say what is wrong with the others: a message the environment can show the model.
+on a turn with a malformed call and hands it on as plain text, these parsers keep the well-formed calls and describe
+what is wrong with the others, in a message that the environment can show the model. They never raise either.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def parse_mistral(text: str) -> Action:
 
 
 class _Malformed:
-    """Stands for a call that is no JSON."""
+    """Stands for a call that is not valid JSON."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -140,7 +140,7 @@ def _parse_call(call: Any) -> tuple[str, dict[str, Any]]:
 
 
 def check_portable(value: Any, depth: int) -> None:
-    """Raise `ValueError` for what JSON can say and the way to the environment cannot carry."""
+    """Raise `ValueError` for JSON values that cannot be passed on to the environment."""
     if depth < 0:
         raise ValueError("nested too deeply")
     if isinstance(value, str):

@@ -47,7 +47,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--join": {
         "default": "",
         "metavar": "URL",
-        "help": "take part in a running job, whose buffer is at URL, and take everything else from it; SIGTERM leaves",
+        "help": "join a running job, whose buffer is at URL, and take all settings from it; SIGTERM leaves it",
     },
     "--model": {"help": "model folder or hub name"},
     "--base-version": {
@@ -55,7 +55,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "default": 0,
         "help": "policy version of the model the run starts from (0)",
     },
-    "--weights-dir": {"type": Path, "help": "folder through which new weights travel"},
+    "--weights-dir": {"type": Path, "help": "folder of the published weights"},
     "--buffer": {"default": "", "metavar": "URL", "help": "address of the buffer"},
     "--engines": {"nargs": "*", "default": [], "metavar": "URL", "help": "addresses of engines"},
     "--env": {"nargs": "*", "default": [], "metavar": "URL", "help": "addresses of environment services"},

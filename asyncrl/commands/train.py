@@ -117,5 +117,5 @@ def _chosen(args: argparse.Namespace) -> tuple[Any, Path]:
 
 
 def _interrupt(signum: int, frame: object) -> None:
-    """Treat SIGTERM like Ctrl-C, so that children are stopped in order."""
+    """Treat SIGTERM like Ctrl-C, so that processes are stopped in order."""
     raise KeyboardInterrupt

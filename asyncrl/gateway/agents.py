@@ -1,4 +1,4 @@
-"""Agents of any make: a command or a Python callable that gets a task and an episode's key, and reports a reward."""
+"""Agents: a command or a Python callable that gets a task and an episode's key, and reports a reward."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from asyncrl.import_path import load_object
 log = logging.getLogger("asyncrl.rollout")
 
 CLEANUP_S = 2.0
-"""What a coroutine has to end in once it is cancelled."""
+"""How long a cancelled coroutine is waited for."""
 SHOWN_CHARACTERS = 1500
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "SSL_CERT_FILE")
-"""Environment variables an agent's process inherits; secrets of the worker stay with it."""
+"""Environment variables that an agent's process inherits; it does not see the worker's secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class OpenEpisode:
     key: str
     """Its API key."""
     url: str
-    """Address of the gateway; OpenAI's clients take it with `/v1` behind it, Anthropic's as it is."""
+    """Address of the gateway; OpenAI's clients take it with `/v1` appended, Anthropic's as it is."""
     reward_key: str = ""
-    """Reports rewards over HTTP; for the one who runs the agent, never for what the policy writes or starts."""
+    """Reports rewards over HTTP; for the process that runs the agent, never for programs of the policy."""
 
     def environment(self) -> dict[str, str]:
         """Environment variables by which the SDKs find gateway and key."""
@@ -56,18 +56,18 @@ class Report:
     """What an agent reported at its end."""
 
     reward: float | None = None
-    """None where it said nothing; it may have sent rewards by HTTP."""
+    """None if it reported none; it may have sent rewards over HTTP."""
     success: bool | None = None
     components: dict[str, float] = field(default_factory=dict)
     problem: str = ""
-    """Why it did not end well: its exit code, its last words, its deadline."""
+    """Why it failed: its exit code and last output, or its deadline."""
 
 
 class Agent(Protocol):
     """Runs one episode."""
 
     async def run(self, task: dict[str, Any], episode: OpenEpisode, timeout_s: float) -> Report:
-        """Return within `timeout_s` and a little, whatever the agent does; nothing of it is left running."""
+        """Return shortly after `timeout_s` at the latest, whatever the agent does; nothing of it is left running."""
         ...
 
 
@@ -75,10 +75,10 @@ class CommandAgent:
     """Starts a process for every episode: the task is JSON on its standard input, and the report is the last line
     of its standard output that is a JSON object, `{"reward": 1.0, "success": true, "components": {}}`.
 
-    The episode ends with the command itself: processes it leaves behind are killed, wherever they write to.
+    The episode ends with the command itself: processes that it leaves behind are killed.
 
-    The task has the episode's `reward_key` beside it: what the process starts inherits its environment, and must not
-    be able to reward itself.
+    The episode's `reward_key` is passed with the task and not in the environment, which programs of the policy inherit:
+    these must not be able to reward themselves.
     """
 
     def __init__(
@@ -114,13 +114,13 @@ class CallableAgent:
     """Calls `function(task, episode)`: a coroutine on the worker's event loop, or a function on a thread of its own.
 
     It returns a reward, a map like a command's report, or None. A thread cannot be ended from outside: past its
-    deadline it runs on, but its episode's key is refused, and the worker does not wait for it, not even at its end.
+    deadline it continues, but its episode's key is refused, and the worker does not wait for it, even at its exit.
     """
 
     def __init__(self, function: Callable[[dict[str, Any], OpenEpisode], Any]) -> None:
         self.function = function
         self.overdue = 0
-        """Threads that run on past their deadline."""
+        """Threads that are still running past their deadline."""
 
     async def run(self, task: dict[str, Any], episode: OpenEpisode, timeout_s: float) -> Report:
         if inspect.iscoroutinefunction(self.function):
@@ -142,7 +142,7 @@ class CallableAgent:
                 return work.result()
         finally:
             work.cancel()
-            # It may clean up; one that does not let itself be cancelled is not waited for.
+            # It may clean up, but one that ignores its cancellation is not waited for.
             await asyncio.wait({work}, timeout=CLEANUP_S)
         return _too_slow(timeout_s)
 
@@ -151,16 +151,16 @@ class CallableAgent:
         try:
             thread = SessionThread(f"agent {episode.id}")
         except RuntimeError as error:
-            overdue = f"{self.overdue} earlier ones run on past their deadlines"
+            overdue = f"{self.overdue} earlier ones are still running past their deadlines"
             raise InfrastructureError(f"no thread for the agent: {error}; {overdue}") from error
         work = thread.submit(call)
         thread.stop()
-        # Not cancelled at the deadline: it tells when the thread is free after all.
+        # Not cancelled at the deadline: its result shows when the thread has ended after all.
         await asyncio.wait({work}, timeout=timeout_s)
         if not work.done():
             self.overdue += 1
             work.add_done_callback(self._returned)
-            log.warning("an agent's function runs on past its deadline; %d do so now", self.overdue)
+            log.warning("an agent's function is still running past its deadline; %d are", self.overdue)
             return _too_slow(timeout_s)
         problem = work.exception()
         return parse_report(work.result()) if problem is None else _raised(problem)

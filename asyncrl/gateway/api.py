@@ -1,7 +1,7 @@
 """The routes agents call, straight on ASGI: `/v1/...` with an episode's key instead of the service's token.
 
-A call whose client goes away before its answer is ended and not recorded: nobody acted on it, and the SDKs send
-such calls again by themselves.
+A call whose client disconnects before its answer is cancelled and not recorded: nothing depends on it yet, and the SDKs
+send such calls again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 AGENT_HEADER = b"x-asyncrl-agent"
 """Name of the sub-agent that asks."""
 TTL_HEADER = b"x-asyncrl-ttl-s"
-"""Seconds until the conversation goes on, if the agent knows."""
+"""Seconds until the conversation continues, if the agent knows."""
 REWARD_PATH = "/asyncrl/v1/reward"
 FORMATS: dict[str, Format] = {
     "/v1/chat/completions": ChatFormat(),
@@ -118,7 +118,7 @@ class _Call:
             await self.refuse(404, f"no route {self.path}; there are {', '.join(FORMATS)} and /v1/models")
 
     async def _reward(self) -> None:
-        """Take a reward from the one who runs the agent. The agent itself may be whatever the policy wrote."""
+        """Take a reward from the process that runs the agent. The agent itself may be written by the policy."""
         episode = self.api.episodes.by_reward_key(self._key())
         if episode is not None and self.method == "POST":
             episode.add_reward(await self._body())
@@ -173,7 +173,7 @@ class _Call:
 
     async def _unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
         """Await `work`. Raises `ClientGone`, and ends the work, when the client disconnects first."""
-        # The body was read, so what is left to receive is the end of the connection.
+        # The body has been read, so the next message is the end of the connection.
         gone = asyncio.ensure_future(self.receive())
         running = asyncio.ensure_future(work)
         try:
@@ -234,7 +234,7 @@ class _Call:
 
 
 _STATUSES: list[tuple[type[AsyncRLError], int]] = [
-    # SDKs repeat a call that is answered 409 or 5xx; calling an ended episode again is no use.
+    # SDKs repeat calls that are answered 409 or 5xx, which is useless for an episode that has ended.
     (EpisodeEnded, 403),
     (InputError, 400),
     (InfrastructureError, 502),
@@ -247,7 +247,7 @@ def _status(error: AsyncRLError) -> int:
 
 
 def _models(path: str, max_model_len: int) -> dict[str, Any]:
-    """The list of models, or one of them, for clients of either make: every name is the policy.
+    """The list of models, or one of them, for clients of either API: every name is the policy.
 
     max_model_len: longest context with its answer, in tokens, under the name that vLLM has for it.
     """

@@ -1,6 +1,6 @@
 """Messages from any client in one form, and the keys by which a recorded conversation is found again.
 
-Clients return what they were given with small changes: `null` for empty text, other spacing in JSON arguments,
+Clients return messages with small changes: `null` for empty text, other spacing in JSON arguments,
 text as a list of parts, new fields. The key of an assistant message therefore covers only what the model
 said: its stripped text and its calls. Ids of tool calls are replaced by their position, so that equal
 conversations render to equal tokens; the ids themselves only choose between conversations that read the same.
@@ -60,7 +60,7 @@ def root_key(tools: Sequence[dict[str, Any]]) -> bytes:
 
 
 def extend_key(key: bytes, message: Message) -> bytes:
-    """Key of a conversation that goes on with `message`."""
+    """Key of a conversation continued by `message`."""
     content = message["content"].strip()
     calls = [(c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", ())]
     # The length keeps content apart from calls, whatever it holds.

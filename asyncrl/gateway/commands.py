@@ -1,4 +1,4 @@
-"""One command from its start to its own end: its input written, its outputs kept, nothing of it left running."""
+"""One command from start to end: its input is written, its outputs are kept, nothing of it is left running."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 MAX_OUTPUT_BYTES = 1 << 20
-"""Of standard output and of standard error; what a command writes beyond is dropped, oldest first."""
+"""Of standard output and of standard error; output beyond that is dropped, oldest first."""
 EXIT_POLL_S = 0.1
 DRAIN_S = 2.0
 """How long outputs are read once everything that could write to them has been killed."""
@@ -19,11 +19,11 @@ END_S = 5.0
 MARK = "ASYNCRL_COMMAND"
 """Environment variable that names a command, and so everything it started."""
 SWEEPS = 5
-"""Looks for processes that left the command's session: one may start another while it is looked for."""
+"""Searches for processes that left the command's session: one may start another meanwhile."""
 
 
 class Command:
-    """A started command. Whoever starts it calls `end`, also after `run` was cut off."""
+    """A started command. Its starter must call `end`, even after `run` was cancelled."""
 
     def __init__(self, process: asyncio.subprocess.Process, mark: str) -> None:
         self.out = bytearray()
@@ -66,7 +66,7 @@ class Command:
         return code
 
     async def end(self) -> None:
-        """Kill whatever is left and close the pipes."""
+        """Kill what is left of it and close the pipes."""
         if not self._killed:
             await self._kill()
         for task in self._tasks:
@@ -79,7 +79,7 @@ class Command:
         self._process._transport.close()  # type: ignore[attr-defined]
 
     async def _exited(self, reading: Sequence[asyncio.Task[None]]) -> int:
-        """Wait for the command alone. `Process.wait` also waits for whoever holds its outputs, in Python 3.11."""
+        """Wait for the command alone. In Python 3.11 `Process.wait` also waits for processes that hold its outputs."""
         pause_s = EXIT_POLL_S / 64
         while (code := self._process.returncode) is None:
             if open_ones := [one for one in reading if not one.done()]:

@@ -113,7 +113,7 @@ class CompletionStream:
 
 
 def _wanted(body: dict[str, Any]) -> int | None:
-    """How many alternatives to show beside each token; None for no log-probabilities at all."""
+    """Number of alternatives to show for each token; None for no log-probabilities at all."""
     value = body.get("logprobs")
     if value is None or value is False:
         return None
@@ -157,7 +157,7 @@ def _decoded(done: Done, ids: list[int]) -> str:
 
 
 def _logprobs(done: Done, sampled: Sampled) -> dict[str, Any] | None:
-    """Log-probabilities of the answer, behind those of the prompt where that is echoed; its first token has none."""
+    """Log-probabilities of the answer, after those of an echoed prompt; its first token has none."""
     body, generated = done.request.body, sampled.generated
     wanted = _wanted(body)
     if wanted is None:

@@ -81,7 +81,7 @@ class Format(Protocol):
     """One API format."""
 
     id_prefix: str
-    """What ids of its answers begin with."""
+    """Prefix of the ids of its answers."""
 
     def read(self, body: dict[str, Any], episode: Episode) -> ApiRequest:
         """Check a request. Raises `InputError` naming the field."""

@@ -1,4 +1,4 @@
-"""The episodes of a gateway: opened, found by key or id, forgotten when nobody comes back."""
+"""The episodes of a gateway: opened, found by key or id, dropped when they are idle for too long."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Episodes:
         self._by_key: dict[str, Episode] = {}
         self._by_reward_key: dict[str, Episode] = {}
         self._keys: dict[str, Episode] = {}
-        """What keys without an episode call with, by id."""
+        """The unrecorded episodes of keys without an episode, by id."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -62,7 +62,7 @@ class Episodes:
         return episode
 
     def open_key(self) -> Episode:
-        """Return what calls with a fresh key that no episode records. Raises `UnavailableError` for too many."""
+        """Return an unrecorded episode with a fresh key. Raises `UnavailableError` for too many."""
         if len(self._keys) >= MAX_KEYS:
             raise UnavailableError(
                 f"there are {MAX_KEYS} keys without an episode; delete some", retry_after_s=1.0
@@ -74,7 +74,7 @@ class Episodes:
         return opened
 
     def drop_key(self, key_id: str) -> None:
-        """Let a key without an episode serve no more, and end what it has running. Raises `NoEpisode`."""
+        """Revoke a key without an episode, and cancel its running requests. Raises `NoEpisode`."""
         if key_id not in self._keys:
             raise NoEpisode(f"no key {key_id[:100]!r}")
         dropped = self._keys.pop(key_id)
@@ -88,7 +88,7 @@ class Episodes:
         return self._by_id[episode_id]
 
     def by_key(self, key: str) -> Episode | None:
-        """The episode of a key, or what stands for one where none is recorded.
+        """The episode of a key, recorded or not.
 
         Keys are random, so a dictionary's timing tells nothing about them.
         """
@@ -99,7 +99,7 @@ class Episodes:
         return self._by_reward_key.get(key)
 
     def ended(self, episode: Episode) -> None:
-        """Count a finished episode, once, and stop what it has running."""
+        """Count a finished episode once, and cancel its running requests."""
         if episode.counted:
             return
         episode.counted = True
@@ -116,7 +116,7 @@ class Episodes:
         self.sampler.end(episode)
 
     async def reap(self, every_s: float = 5.0) -> None:
-        """Drop what nobody comes back for, for ever."""
+        """Drop idle episodes until cancelled."""
         while True:
             await asyncio.sleep(every_s)
             self.expire()

@@ -24,7 +24,7 @@ class Pauses:
 
     @property
     def ttl_s(self) -> float:
-        """How long an answered conversation is expected to come back at the latest."""
+        """Time within which an answered conversation is expected to continue."""
         return min(LONGEST_S, MARGIN * self.mean_s)
 
     def began(self, call_id: str) -> None:

@@ -31,7 +31,7 @@ def join(pieces: Sequence[Generated]) -> Generated:
 
 
 def first_stop(text: str, stop: Sequence[str]) -> tuple[int, str]:
-    """Where the earliest stop string begins, and which it is; (-1, "") when none is there."""
+    """Return the position of the earliest stop string, and which it is; (-1, "") if there is none."""
     found = [(text.find(s), s) for s in stop if s and s in text]
     return min(found, default=(-1, ""))
 
@@ -41,7 +41,7 @@ def cut_at_stop(
 ) -> tuple[Generated, str]:
     """Cut a turn after the token that completes a stop string; return it and the string, "" when there is none.
 
-    The string stays in the tokens: the policy did sample it. Later tokens were read by nobody and are dropped.
+    The string stays in the tokens: the policy did sample it. Later tokens are dropped; no client has read them.
     """
     if first_stop(decode(generated.token_ids), stop)[0] < 0:
         return generated, ""
@@ -65,7 +65,7 @@ def cut_at_stop(
 
 
 def settled(text: str, stop: Sequence[str]) -> int:
-    """How many characters of a growing text can be shown: no half character, no beginning of a stop string."""
+    """How many characters of a growing text can be shown: no partial character, no prefix of a stop string."""
     end = len(text.rstrip(_UNFINISHED))
     for s in stop:
         for size in range(min(len(s) - 1, end), 0, -1):

@@ -43,7 +43,7 @@ def render_whole(renderer: ChatRenderer, history: ChatHistory) -> np.ndarray:
 
 
 def continue_text(renderer: ChatRenderer, episode: Episode, prompt: str) -> tuple[Call | None, np.ndarray]:
-    """The same for a plain prompt that may begin with an earlier prompt and its completion."""
+    """The same for a plain prompt, which may start with an earlier prompt and its completion."""
     ends = [
         c
         for c in episode.tree.calls

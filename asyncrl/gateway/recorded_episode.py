@@ -21,7 +21,7 @@ from asyncrl.types import FailureClass, Status, Trajectory
 
 
 class EpisodeEnded(ConflictError):
-    """The episode has been finished; its key serves no more calls."""
+    """The episode has been finished; its key serves no further calls."""
 
 
 class EpisodeSpec(BaseModel):
@@ -62,9 +62,9 @@ class Episode:
 
     id: str
     key: str
-    """What the agent calls with."""
+    """The agent's API key."""
     reward_key: str
-    """What the one who runs the agent reports rewards with."""
+    """With which the process that runs the agent reports rewards."""
     spec: EpisodeSpec
     clock: Callable[[], float] = time.monotonic
     recorded: bool = True
@@ -187,7 +187,7 @@ def finish_body(
     failure: FailureClass | None,
     error: str,
 ) -> dict[str, Any]:
-    """Return the body that `Episode.finish` and the finish route take; without a status they find it themselves."""
+    """Return the body that `Episode.finish` and the finish route take; without a status they determine it."""
     body: dict[str, Any] = {"reward": reward, "components": components or {}, "success": success}
     if status is not None:
         body |= {"status": status.value, "failure": failure.value if failure else None, "error": error}

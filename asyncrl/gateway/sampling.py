@@ -24,13 +24,13 @@ class Engines(Generator, Protocol):
         ...
 
     def hold(self, session: str, num_tokens: int, ttl_s: float) -> None:
-        """Say that a session's context of `num_tokens` is needed again within `ttl_s`; 0 says that it is not."""
+        """Announce that a session's context of `num_tokens` is needed again within `ttl_s`; 0: no longer needed."""
         ...
 
 
 class ContextTooLong(InputError):
-    """The conversation leaves no room for an answer. Each API format has words of its own for it, which clients look
-    for; see `exchange.Format.too_long`.
+    """The conversation leaves no room for an answer. Each API format words this in its own way, which clients match:
+    `exchange.Format.too_long`.
 
     num_tokens: of the conversation. limit: of a conversation with its answer.
     """
@@ -61,7 +61,7 @@ class Sampling:
     id_prefix: str = ""
     """Of the answer's id, as the API format has it."""
     ttl_s: float | None = None
-    """Client's hint for how long it will be before this conversation goes on."""
+    """Client's hint for the time until this conversation continues."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The calls of one episode as a tree: a call that continues a recorded one shares its tokens, exactly.
 
-A node is one sampled turn. Its context is what its parent's turn is followed by; a root's is the whole prompt.
+A node is one sampled turn. Its context is the tokens after its parent's turn; a root's is the whole prompt.
 Sub-agents and new conversations are further roots, parallel branches are siblings.
 """
 
@@ -23,7 +23,7 @@ class Call:
     id: str
     parent: Call | None
     context: np.ndarray
-    """[N] int32, tokens nobody sampled between the parent's turn and this one."""
+    """[N] int32, tokens between the parent's turn and this one; they were not sampled."""
     generated: Generated
     read_digest: bytes
     """Digest of the whole context the engine read, to prove at export that it is the context trained on."""

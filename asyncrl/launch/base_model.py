@@ -15,7 +15,7 @@ from asyncrl.import_path import source_file
 from asyncrl.run.folder import cache_folder
 
 FORMAT = 2
-"""Counted up when the making of the base model changes, so that caches of older code are not used."""
+"""Increased when the recipe for the base model changes, so that caches of older code are not used."""
 
 
 def base_model_key(config: Config) -> str:

@@ -24,7 +24,7 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json")
 
 
 def check_recipe(config: Config) -> None:
-    """Check what the configuration alone tells: objectives, and the settings of the environment by their signatures.
+    """Check the configuration alone: objectives, and the settings of the environment by their signatures.
 
     Raises `ConfigError` naming the key, the value and what is allowed.
     """

@@ -1,4 +1,4 @@
-"""Why a process died, as the end of its log says it."""
+"""Why a process died, read from the end of its log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MEMORY = re.compile(
 
 
 def last_error(log: str) -> str:
-    """Return the last error of a log: the line that ends a traceback, or what asyncrl says before it exits.
+    """Return the last error of a log: the line that ends a traceback, or asyncrl's message before it exits.
 
     The last line where there is neither. An error that only points to another one counts when there is no other.
     """
@@ -42,7 +42,7 @@ def last_error(log: str) -> str:
 
 
 def address_taken(error: str) -> bool:
-    """True for the error of a service whose address somebody else had: that may pass, unlike a wrong setting."""
+    """True for the error of a service whose address was taken: unlike a wrong setting, that may pass."""
     return "cannot listen on" in error or "is in use" in error
 
 

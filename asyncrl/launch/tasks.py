@@ -18,7 +18,7 @@ FEED_FACTOR = 4
 class TaskPlan:
     """Feeds tasks to the buffer ahead of need; endless unless the recipe counts them.
 
-    The buffer knows a task by its id, so a plan that begins again after a crash plans nothing twice.
+    The buffer identifies tasks by id, so a plan that starts over after a crash plans nothing twice.
     """
 
     def __init__(self, tasks: Any, total: int, chunk: int) -> None:

@@ -178,7 +178,7 @@ class TrainRun:
         return stats
 
     def _eval_timeout_s(self) -> float:
-        """How long an evaluation that has begun just before the end may take: to start its engine, and to play."""
+        """How long an evaluation that started just before the end may take: to start its engine, and to play."""
         return self.config.run.start_timeout_s + self.config.rollout.episode_timeout_s
 
     async def _evaluated_before(self) -> EvalResult | None:

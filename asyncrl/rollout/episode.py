@@ -1,6 +1,6 @@
 """One episode: open a session, sample a turn, step, append the observation, until it ends.
 
-A bad rollout is data: whatever goes wrong ends as the status of a `Trajectory`, recorded once. Bugs raise.
+A bad rollout is data: a failure ends as the status of a `Trajectory`, recorded once. Bugs raise.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class ChatPlayer:
         return step
 
     async def _close(self, session: Session) -> None:
-        """Close the session; the episode is already decided, and an unreachable service reaps it itself."""
+        """Close the session. The episode is decided already, and an unreachable service expires the session itself."""
         try:
             await session.close()
         except (EpisodeError, InfrastructureError, DeadlineError):

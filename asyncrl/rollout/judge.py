@@ -1,6 +1,6 @@
-"""Rewards that somebody else gives: what a judge is asked and what its answer does to an episode.
+"""Rewards of a judge: what it is asked, and what its answer does to an episode.
 
-The session is closed and no request waits on the engine while the judge thinks, so judging overlaps with everything
+The session is closed and no request waits on the engine while the judge works, so judging overlaps with everything
 else. A judge that fails says nothing about the policy: the episode fails with a class of its own, never with reward 0.
 """
 
@@ -22,9 +22,9 @@ class JudgeRequest:
 
     task: Task
     messages: tuple[Message, ...]
-    """The whole conversation as the environment and the policy had it."""
+    """The whole conversation between environment and policy."""
     reward: float
-    """What the environment gave."""
+    """The environment's reward."""
 
 
 class Judge(Protocol):
@@ -48,8 +48,8 @@ class Judging:
     ) -> tuple[Trajectory, ...]:
         """Return an episode's trajectories with their judged rewards; the main agent's is the first.
 
-        The judge reads the main agent's conversation, and every agent that has spoken gets the score: they had one
-        task. Without a judgement the whole episode has failed, and the main agent's trajectory says so alone.
+        The judge reads the main agent's conversation. Every agent that has taken a turn gets the score, since they share
+        the task. Without a score the whole episode fails, and only the main agent's trajectory is returned.
         """
         first = played[0]
         try:

@@ -46,7 +46,7 @@ class SlotSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FurtherPolicy:
-    """A policy beside the main one: its agents, where it samples, and where its trajectories go (None: nowhere)."""
+    """A policy besides the main one: its agents, where it samples, and where its trajectories go (None: nowhere)."""
 
     name: str
     agents: frozenset[str]

@@ -5,7 +5,7 @@
        +------put--------+            renewals, by default every third of a lease, keep the slot
 
 A slot waits for the buffer (long poll), never for another slot. A lost lease cancels its group: the buffer
-has given the task to somebody else. The loop ends when the buffer says the plan is done, or on `drain`.
+has given the task to another worker. The loop ends when the buffer says the plan is done, or on `drain`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from asyncrl.types import FailureClass, Group, Lease
 log = logging.getLogger("asyncrl.rollout")
 
 END_TIMEOUT_S = 5.0
-"""How long a buffer that does not answer is waited for with the end of a lease."""
+"""How long the end of a lease waits for a buffer that does not answer."""
 LIMIT_POLL_S = 0.25
-"""How often a slot above the limit looks again."""
+"""How often a slot above the limit checks it again."""
 
 
 class LeaseSource(Protocol):
@@ -109,18 +109,18 @@ class RolloutLoop:
         self.counters = WorkerCounters()
         self.running: dict[str, Lease] = {}
         self.refused = ""
-        """Why a buffer grants this worker no leases any more; it stands still then, until it is told to end."""
+        """Why a buffer refuses this worker further leases; it then idles until it is drained."""
         self._draining = asyncio.Event()
 
     def drain(self) -> None:
-        """Take no more leases; `run` returns when the running groups are put."""
+        """Take no further leases; `run` returns when the running groups are put."""
         self._draining.set()
 
     async def run(self) -> None:
         """Run until drained. An unexpected error in any slot ends all of them: a bug is a crash."""
         lost = await self.buffer.reclaim(self.name)
         if lost:
-            log.warning("an earlier %s died with %d leases; their tasks wait again", self.name, lost)
+            log.warning("an earlier %s died with %d leases; their tasks are pending again", self.name, lost)
         async with asyncio.TaskGroup() as slots:
             for _ in range(self.groups_in_flight):
                 slots.create_task(self._slot())
@@ -138,9 +138,9 @@ class RolloutLoop:
                 self._busy -= 1
 
     async def _lease_and_work(self) -> bool:
-        """Run one group if there is one; False when this worker will get none any more."""
+        """Run one group if there is one; False when this worker will get no further ones."""
         if self.refused:
-            # Ending the process would only have it started again.
+            # The launcher would restart the process if it ended.
             await self._draining.wait()
             return False
         try:
@@ -150,15 +150,15 @@ class RolloutLoop:
             await self._pause(1.0)
             return True
         except ConflictError as error:
-            self._stand_still(error)
+            self._stop_leasing(error)
             return True
         if lease is not None:
             await self._work(lease)
         return True
 
-    def _stand_still(self, error: ConflictError) -> None:
+    def _stop_leasing(self, error: ConflictError) -> None:
         if not self.refused:
-            log.error("no more leases: %s", error)
+            log.error("no further leases: %s", error)
         self.refused = str(error)
 
     async def _work(self, lease: Lease) -> None:
@@ -174,8 +174,8 @@ class RolloutLoop:
             try:
                 group = work.result()
             except QuarantineError as error:
-                # The buffer of a further policy plays no group with this worker.
-                self._stand_still(error)
+                # The buffer of a further policy refuses this worker.
+                self._stop_leasing(error)
                 await self._give_back(lease)
                 return
             self.counters.add(group)
@@ -199,10 +199,10 @@ class RolloutLoop:
                 log.warning("lease %s not renewed: %s", lease.id, error)
 
     async def _put(self, group: Group) -> None:
-        """Hand the group over; repeat through outages, since a put of the same lease counts once.
+        """Put the group. The call is repeated through outages, since a put of the same lease counts once.
 
-        A group that the buffer refuses, as one that is too large, is lost and not the worker: its lease ends at once
-        with the reason, and its task is played again or set aside.
+        A group that the buffer refuses, for example as too large, is lost, but the worker continues: the lease ends at
+        once with the reason, and the task is played again or set aside.
         """
         deadline = time.monotonic() + self.lease_s
         while True:
@@ -210,7 +210,7 @@ class RolloutLoop:
                 await self.buffer.put(group)
                 return
             except ConflictError as error:
-                # The lease is gone, and the task is somebody else's.
+                # The lease is gone, and another worker may have the task.
                 self.counters.leases_lost += 1
                 log.error("group %s refused: %s", group.id, error)
                 return
@@ -230,7 +230,7 @@ class RolloutLoop:
         await self._end_lease(lease.id, self.buffer.release(lease.id))
 
     async def _end_lease(self, lease_id: str, call: Coroutine[Any, Any, Any]) -> None:
-        """Tell the buffer that a lease ends; one that it does not hear of runs out."""
+        """Tell the buffer that a lease ends; if that fails, the lease expires."""
         try:
             async with asyncio.timeout(END_TIMEOUT_S):
                 await call

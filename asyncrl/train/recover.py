@@ -69,7 +69,7 @@ def recover(
             source.pause(True)
             again = source.rollback(version)
             log.warning(
-                "resuming at version %d of %d; %d tasks wait again", version, decided["ledger"], again
+                "resuming at version %d of %d; %d tasks are pending again", version, decided["ledger"], again
             )
         publisher.publish(version, engine)
     if source is not None:

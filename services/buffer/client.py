@@ -21,7 +21,7 @@ MAX_ERROR = 2000
 PIECE_S = 60.0
 """Longest single wait of the synchronous client."""
 MARGIN_S = 30.0
-"""How much longer than a server-side wait the client waits for the answer."""
+"""Added to a wait on the server while the client waits for the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class BufferClient:
     """The ledger's verbs over HTTP, see `buffer.ledger.Ledger`. All may be repeated safely.
 
     token: a bearer token; None for that of this process, see `credentials`.
-    retry_s: how long a buffer that cannot be reached is tried again, as while it restarts.
+    retry_s: how long an unreachable buffer, such as one that restarts, is retried.
     """
 
     def __init__(self, url: str, token: str | None = None, retry_s: float = 120.0) -> None:
         self._http = HttpClient(url, bearer(token, "buffer"), retry_s)
         self.awaited: tuple[str, ...] = ()
-        """Unfinished groups the newest `take` waited for in vain."""
+        """Unfinished groups that the latest `take` waited for."""
 
     async def close(self) -> None:
         await self._http.close()
@@ -57,7 +57,7 @@ class BufferClient:
         return added
 
     async def close_plan(self, abandon: bool = False) -> int:
-        """Say that no more tasks come; with `abandon` drop those that wait, and return how many."""
+        """Declare the plan complete; with `abandon` drop the tasks that wait, and return how many."""
         return (await self._http.post("/v1/plan/close", {"abandon": abandon}))["abandoned"]
 
     async def lease(self, worker: str, wait_s: float) -> Lease | None:
@@ -142,19 +142,19 @@ class BufferClient:
         return (await self._http.post("/v1/readmit", {"worker": worker}))["was"]
 
     async def reclaim(self, worker: str) -> int:
-        """Say that `worker` has just started: whatever it held is lost; return how many leases that were."""
+        """End all leases of a worker that has just started: their groups are lost. Return how many."""
         return (await self._http.post("/v1/reclaim", {"worker": worker}))["lost"]
 
     async def rollback(self, version: int) -> int:
-        """Forget what came after `version`; return how many tasks wait again."""
+        """Forget what came after `version`; return how many tasks are pending again."""
         return (await self._http.post("/v1/rollback", {"version": version}))["pending_again"]
 
     async def describe(self, job: dict[str, Any]) -> None:
-        """Say what the job is, for those who join it: config, model, weights_dir, engines, envs."""
+        """Describe the job to processes that join it: config, model, weights_dir, engines, envs."""
         await self._http.post("/v1/job", job)
 
     async def job(self) -> dict[str, Any]:
-        """Return what `describe` said, with the engines and environments that have joined."""
+        """Return the description of the job, with the engines and environments that have joined."""
         return await self._http.get("/v1/job")
 
     async def enroll(self, role: str, name: str = "") -> str:
@@ -162,11 +162,11 @@ class BufferClient:
         return (await self._http.post("/v1/enroll", {"role": role, "name": name}))["credentials"]
 
     async def join(self, role: str, url: str) -> float:
-        """Take part as "engine" or "env"; return the seconds until that must be repeated."""
+        """Join as "engine" or "env"; return the seconds until this call must be repeated."""
         return (await self._http.post("/v1/join", {"role": role, "url": url}))["expires_in_s"]
 
     async def leave(self, url: str) -> None:
-        """Take part no longer."""
+        """Leave the job."""
         await self._http.post("/v1/leave", {"url": url})
 
     async def status(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def members_of(job: dict[str, Any] | None, role: str, known: Collection[str]) ->
     """Return the addresses of a job's members in `role`, "engine" or "env".
 
     job: the buffer's answer, None when it gave none. `known` members stay members then. They also stay while a buffer
-    that has just started may not have heard from everybody yet; only those that are known to have left are removed.
+    that has just started may not have heard from every member yet; only those that are known to have left are removed.
     """
     if job is None:
         return set(known)

@@ -1,7 +1,7 @@
-"""Who takes part in a job: what the launcher says of it, and members that joined it later.
+"""The members of a job: its description by the launcher, and engines and environments that joined it later.
 
-Nothing here is kept on disk: launcher and members repeat what they say every few seconds, so a buffer that started
-anew knows it again as soon as that matters.
+Nothing here is on disk. Launcher and members repeat their calls every few seconds, so that a buffer that has restarted
+soon knows them again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from asyncrl.services.buffer.messages import Call, documented, read
 from asyncrl.services.http.app import caller_of
 
 MEMBER_S = 30.0
-"""How long a member counts that says nothing."""
+"""A member that does not repeat its call for this long no longer counts."""
 MAX_MEMBERS = 4096
 
 Url = Annotated[str, Field(max_length=512, pattern=r"^https?://")]
@@ -40,7 +40,7 @@ class Describe(Call):
     @field_validator("config")
     @classmethod
     def _answerable(cls, value: dict[str, Any]) -> dict[str, Any]:
-        """Refuse what the answer to those who join could not carry."""
+        """Refuse values that the answer to a joining process could not carry."""
         check_json(value, "config")
         return value
 
@@ -51,7 +51,7 @@ class Join(Call):
 
 
 class Enroll(Call):
-    """`name` is a worker's, as it is to be known in the ledger."""
+    """`name` is the worker's name in the ledger."""
 
     role: Literal["engine", "env", "rollout"]
     name: Annotated[str, Field(max_length=128)] = ""
@@ -62,7 +62,7 @@ class Leave(Call):
 
 
 class Members:
-    """The job and its members, as far as a buffer that began at `start` has heard of them. Monotonic seconds."""
+    """The job and its members, as known to a buffer that started at `start`. Monotonic seconds."""
 
     def __init__(self, start: float) -> None:
         self.described: Describe | None = None
@@ -91,9 +91,9 @@ class Members:
             raise ConflictError(f"{url} was joined by another member")
 
     def job(self, now: float) -> dict[str, Any]:
-        """Return the job with all members that were heard of lately. Raises `UnavailableError` without one.
+        """Return the job with all members that have called lately. Raises `UnavailableError` without a job.
 
-        `settled` is False until every member has had the time to be heard of; `left` are those that said goodbye.
+        `settled` is False until every member has had the time to call; `left` are those that have left.
         """
         if self.described is None:
             raise UnavailableError("no job has been described here (yet)", retry_after_s=2.0)
@@ -115,7 +115,7 @@ def add_member_routes(app: FastAPI, credentials: Credentials) -> None:
 
     @app.post("/v1/job", openapi_extra=documented(Describe))
     async def describe(request: Request) -> dict[str, bool]:
-        """Say what the job is; for the launcher."""
+        """Describe the job; for the launcher."""
         members.described = await read(request, Describe)
         return {"known": True}
 
@@ -126,23 +126,23 @@ def add_member_routes(app: FastAPI, credentials: Credentials) -> None:
 
     @app.post("/v1/enroll", openapi_extra=documented(Enroll))
     async def enroll(request: Request) -> dict[str, str]:
-        """Give whoever wants to join credentials of its own: those of one role and, for a worker, of one name."""
+        """Issue credentials to a process that joins: for one role and, for a worker, one name."""
         body = await read(request, Enroll)
         if body.role != "rollout":
             return {"credentials": credentials.issue(body.role, secrets.token_hex(4)).text}
-        # The end is chosen here, so that nobody gets the name, and with it the leases, of another worker.
+        # The suffix is chosen here, so that no worker gets the name, and with it the leases, of another.
         name = f"{body.name or 'guest'}-{secrets.token_hex(3)}"
         return {"credentials": credentials.issue("worker", name).text}
 
     @app.post("/v1/join", openapi_extra=documented(Join))
     async def join(request: Request) -> dict[str, float]:
-        """Take part; to be repeated well before `expires_in_s`."""
+        """Join; to be repeated well before `expires_in_s`."""
         body = await read(request, Join)
         members.join(body.role, body.url, caller_of(request), time.monotonic())
         return {"expires_in_s": MEMBER_S}
 
     @app.post("/v1/leave", openapi_extra=documented(Leave))
     async def leave(request: Request) -> dict[str, bool]:
-        """Take part no longer."""
+        """Leave."""
         members.leave((await read(request, Leave)).url, caller_of(request))
         return {"left": True}

@@ -132,7 +132,7 @@ async def read(request: Request, kind: type[M]) -> M:
 
 
 def documented(kind: type[Call]) -> dict[str, Any]:
-    """What `openapi_extra` needs to describe the body of a route that reads it itself."""
+    """Return `openapi_extra` for a route that reads its body itself."""
     return {
         "requestBody": {
             "content": {"application/json": {"schema": kind.model_json_schema()}},

@@ -3,7 +3,7 @@
     asyncrl serve buffer --folder runs/NAME
 
 Control messages are JSON or msgpack maps, by their content type; groups are msgpack with raw arrays. `lease` and
-`take` wait on the server, so nobody polls. Puts that arrive together reach the disk in one transaction.
+`take` wait on the server, so clients do not poll. Puts that arrive together reach the disk in one transaction.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MAX_BODY_BYTES = 256 * 2**20
 MAX_GROUPS_PER_PUT = 1024
 REAP_EVERY_S = 1.0
 STALL_S = 5.0
-"""A reaper that comes this much late was stopped with its process: renewals could not arrive either."""
+"""A reaper that is this late was suspended with its process, so that no renewals could arrive either."""
 OWN_STATUSES: dict[type[Exception], int] = {UnknownLeaseError: 404, LeaseGoneError: 410}
 
 _TRAINER = ("take", "peek", "drop", "reject", "commit", "rollback", "staleness_limit", "pause", "quarantine")
@@ -63,13 +63,13 @@ ROLES = {
     "/v1/enroll": {"guest"},
     **dict.fromkeys(("GET /v1/job", "/v1/status", "/metrics"), ALL_ROLES),
 }
-"""Who may call what, beside the launcher, which may call everything."""
+"""Which roles may call what; the launcher may call everything."""
 
 Finished = tuple[Group, bytes]
 
 
 class BufferService:
-    """The ledger, those who wait for it, and the puts of this pass of the event loop."""
+    """The ledger, the requests that wait for it, and the puts of this pass of the event loop."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -86,13 +86,13 @@ class BufferService:
             self.ledger.check_holder(lease, caller.name)
 
     def changed(self) -> None:
-        """Wake those who wait."""
+        """Answer waiting requests that can be answered now."""
         self.leases.pump()
         self.takes.pump()
         self.peeks.pump()
 
     def put(self, finished: Finished) -> asyncio.Future[PutResult]:
-        """Put a group together with the others that are ready when the event loop comes round."""
+        """Put a group in one transaction with all others of this pass of the event loop."""
         loop = asyncio.get_running_loop()
         if not self._puts:
             loop.call_soon(self._flush)
@@ -129,7 +129,7 @@ class BufferService:
             return error
 
     async def reap(self) -> None:
-        """Expire leases for ever."""
+        """Expire leases until cancelled."""
         last = time.monotonic()
         while True:
             await asyncio.sleep(REAP_EVERY_S)
@@ -142,7 +142,7 @@ class BufferService:
 
 
 def create_buffer_app(ledger: Ledger, credentials: Credentials) -> FastAPI:
-    """Return the HTTP app over an open ledger. `credentials` are the run's: those who join get theirs here."""
+    """Return the HTTP app over an open ledger. `credentials` are the run's, from which joining processes get theirs."""
     service = BufferService(ledger)
 
     @asynccontextmanager
@@ -176,7 +176,7 @@ def _add_planning(app: FastAPI, service: BufferService) -> None:
 
     @app.post("/v1/plan/close", openapi_extra=documented(messages.ClosePlan))
     async def close_plan(request: Request) -> dict[str, int]:
-        """Say that no more tasks come."""
+        """Declare the plan complete."""
         body = await read(request, messages.ClosePlan)
         abandoned = ledger.close_plan(body.abandon)
         service.changed()
@@ -415,6 +415,6 @@ def serve_buffer(
     credentials: Credentials | None = None,
     ready_file: str | Path | None = None,
 ) -> None:
-    """Run a buffer until it is told to stop. `base_version` is that of the policy the run starts from."""
+    """Run a buffer until it is stopped. `base_version` is that of the policy the run starts from."""
     app = create_buffer_app(Ledger(ledger, settings, base_version), credentials or own_credentials())
     serve(app, host, port, ready_file)

@@ -1,7 +1,7 @@
-"""Client of one engine: coalesces concurrent turns into few HTTP requests and reads answers as they finish.
+"""Client of one engine: batches concurrent turns into few HTTP requests and reads answers as they finish.
 
-The request path bounds short agent turns, so the requests that become ready in one pass of the event loop
-travel in one body. A dropped connection fails only the requests it carried; each is sent once more.
+The request path limits short agent turns, so requests that become ready in one pass of the event loop are sent in one
+body. A dropped connection fails only the requests it carried; each is sent once more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from asyncrl.services.http.batching import RequestBatcher
 
 MAX_REQUESTS_PER_CALL = 64
 RETRY_PAUSE_S = 0.2
-"""Before the second attempt; each further one waits this much longer."""
+"""Pause before the second attempt; each further one waits this much longer."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class _Pending:
 
 
 def policy_url(engine: str, name: str) -> str:
-    """Return where an engine serves a policy: the run's own (name "") at its address, a further one below it."""
+    """Return the URL at which an engine serves a policy: its address for the run's own (""), below it for others."""
     return f"{engine}/policies/{name}" if name else engine
 
 
@@ -43,8 +43,8 @@ class EngineClient:
     """Implements `generation.Generator` over one engine's `/asyncrl/v1` routes.
 
     url: the engine's, or that of one of the policies it serves, `ENGINE/policies/NAME`. token: a bearer token; None
-    for that of this process, see `tokens`. batch_delay_s: least seconds between two calls; what becomes ready meanwhile
-    is sent together.
+    for that of this process, see `credentials`. batch_delay_s: minimum seconds between two calls; requests that become
+    ready meanwhile are sent together.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class EngineClient:
         return self._busy_s + (time.monotonic() - self._busy_since if self.in_flight else 0.0)
 
     async def close(self) -> None:
-        """Cancel what is running or queued and close connections."""
+        """Cancel running and queued requests and close connections."""
         for pending in await self._turns.close():
             pending.answer.cancel()
         if self._http is not None:
@@ -97,7 +97,7 @@ class EngineClient:
                 self._busy_s += time.monotonic() - self._busy_since
 
     async def _call(self, batch: list[_Pending]) -> None:
-        """Have a batch answered. Cancelled at whatever point, it leaves nobody waiting for an answer."""
+        """Have a batch answered. Wherever it is cancelled, no caller is left waiting."""
         left = {p.request.id: p for p in batch if not p.answer.done()}
         if not left:
             return
@@ -109,19 +109,19 @@ class EngineClient:
             if len(refused) == 1:
                 _fail(refused[0], InputError(f"engine {self.url}: {error}"))
             else:
-                # Refused as a whole, as a body that is too large: smaller ones find whose fault it is.
+                # The whole batch was refused, for example as too large. Smaller ones show which request is at fault.
                 await asyncio.gather(self._call(refused[::2]), self._call(refused[1::2]))
         except asyncio.CancelledError:
             for pending in left.values():
                 pending.answer.cancel()
             raise
         except Exception as error:
-            # A bug is its callers' crash, not their wait until the time is over.
+            # A bug must crash the callers instead of letting them wait for their timeouts.
             for pending in left.values():
                 _fail(pending, error)
 
     async def _exchange(self, left: dict[str, _Pending]) -> str:
-        """Send what is left and deliver the answers; return why some did not come, "" when all did."""
+        """Send the pending requests and deliver the answers; return why some are missing, "" if none is."""
         try:
             body = msgpack.packb({"requests": [_encode(p.request) for p in left.values()]})
             async with self._session().post(f"{self.url}/asyncrl/v1/generate", data=body) as response:
@@ -139,7 +139,7 @@ class EngineClient:
         return ""
 
     async def _retry(self, unanswered: list[_Pending], reason: str) -> None:
-        """Queue them again after a pause, together; those that had all their attempts fail."""
+        """Queue them again together after a pause; fail those that have used all their attempts."""
         again = []
         for pending in unanswered:
             pending.attempts += 1
@@ -205,7 +205,7 @@ def _encode(request: GenerateRequest) -> dict[str, Any]:
 def _deliver(left: dict[str, _Pending], message: dict[str, Any]) -> None:
     pending = left.pop(message["id"])
     if "error" in message:
-        # What one engine refuses another could not serve either.
+        # Other engines would refuse it, too.
         _fail(pending, (InputError if message["refused"] else InfrastructureError)(message["error"]))
     elif not pending.answer.done():
         pending.answer.set_result(decode_generated(message))

@@ -1,7 +1,7 @@
-"""How many groups a worker runs at once: fewer while the engines have no room for their contexts.
+"""How many groups a worker runs at once: fewer while the engines' caches have no room for their contexts.
 
-An engine whose KV cache is full preempts what it runs and computes it again later, so that more concurrency gives fewer
-tokens. The limit falls by a quarter while every engine that serves is full, and rises by one while all have room again
+An engine whose KV cache is full preempts running requests and computes them again later, so that more concurrency
+yields fewer tokens. The limit falls by a quarter while every engine that serves is full, and rises by one while all have room again
 (additive increase, multiplicative decrease).
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from asyncrl.services.engine.placement import ROOMY_KV, EngineLoad, Health
 
 ADJUST_EVERY_S = 2.0
-"""Twice the time between two looks at the engines: a change is seen before the next."""
+"""Twice the probes' interval, so that the effect of a change is seen before the next one."""
 FALL = 0.75
 
 

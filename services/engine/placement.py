@@ -2,8 +2,8 @@
 
 A new conversation hashes to two engines and takes the one with less to do, so that equal prompts meet in one
 prefix cache, load stays even, and an engine that joins or leaves moves only the keys that are its own (rendezvous
-hashing, Thaler and Ravishankar 1998; the power of two choices, Mitzenmacher 2001). A conversation that has begun
-stays where its context is cached, unless that engine cannot take it.
+hashing, Thaler and Ravishankar 1998; the power of two choices, Mitzenmacher 2001). A conversation that has started
+stays where its context is cached, unless that engine cannot serve it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 LONG_PROMPT_TOKENS = 2048
-"""Prompts from this length on go where the least is waiting to be prefilled, whatever they hash to."""
+"""Prompts of at least this length go to the engine with the fewest tokens to prefill, whatever they hash to."""
 PREFILL_TOKENS_PER_REQUEST = 512
-"""So many tokens to prefill count as one more request."""
+"""This many tokens to prefill count as one more request."""
 FULL_KV = 0.95
-"""From this share on an engine preempts what it runs."""
+"""Above this share an engine preempts running requests."""
 ROOMY_KV = 0.8
 BOUND = 1.25
 SLACK_REQUESTS = 4
@@ -26,13 +26,13 @@ SLACK_REQUESTS = 4
 
 
 class Health(StrEnum):
-    """What a router thinks of an engine, best first."""
+    """The health of an engine as its router sees it, best first."""
 
     HEALTHY = "healthy"
     CATCHING_UP = "catching_up"
     """Serves, but older weights than the others."""
     SUSPECT = "suspect"
-    """Failed or does not answer, not yet for long."""
+    """Failed or does not answer, but not for long."""
     DEAD = "dead"
 
 
@@ -46,7 +46,7 @@ class EngineLoad:
     url: str
     health: Health = Health.HEALTHY
     requests: int = 0
-    """Requests it runs or queues, everybody's."""
+    """Requests that it runs or queues, of all its clients."""
     waiting: int = 0
     """Requests it queues."""
     prefill_tokens: int = 0
@@ -54,11 +54,11 @@ class EngineLoad:
     kv_usage: float = 0.0
     """Share of the KV cache in use by running requests, 0 to 1."""
     held: float = 0.0
-    """Share of the KV cache that conversations between two calls want to find again, 0 to 1."""
+    """Share of the KV cache that is reserved for conversations between two calls, 0 to 1."""
 
     @property
     def load(self) -> float:
-        """How much there is to do, in requests; a full cache counts as a queue."""
+        """Its load in requests; a full cache counts as a queue."""
         pressure = max(0.0, self.kv_usage + self.held - ROOMY_KV) / (1.0 - ROOMY_KV)
         work = self.requests + self.waiting + self.prefill_tokens / PREFILL_TOKENS_PER_REQUEST
         return (work + SLACK_REQUESTS * pressure) * (1.0 + pressure)
@@ -100,7 +100,7 @@ def place(key: bytes, num_tokens: int, engines: Sequence[EngineLoad], home: str 
 
 
 def _should_leave(home: EngineLoad, up: Sequence[EngineLoad]) -> bool:
-    """A conversation is computed anew elsewhere only where its own engine would first have to make room."""
+    """A conversation moves, and is computed again, only if its engine would have to evict others to serve it."""
     return home.full and any(not e.waiting and e.kv_usage + e.held < ROOMY_KV for e in up)
 
 

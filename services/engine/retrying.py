@@ -16,7 +16,7 @@ LONGEST_PAUSE_S = 5.0
 
 
 class RetryingGenerator:
-    """Repeats a turn that no engine could sample, for `wait_s` at most: a turn has no effect until it is used."""
+    """Repeats a turn that no engine could sample, for `wait_s` at most. A turn has no effect until it is used."""
 
     def __init__(self, generator: Generator, wait_s: float) -> None:
         self.generator = generator

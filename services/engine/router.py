@@ -1,4 +1,4 @@
-"""One `Generator` over several engines: watches them, sends each request where `placement` says, tries another.
+"""One `Generator` over several engines: probes them, sends each request to the one `placement` chooses, fails over.
 
 A generation is idempotent until its answer is used, so a request that an engine fails is sent to the next one.
 """
@@ -25,9 +25,9 @@ from asyncrl.services.engine.placement import EngineLoad, Health, place
 PROBE_EVERY_S = 1.0
 PROBE_TIMEOUT_S = 3.0
 MAX_SESSIONS = 65_536
-"""Conversations whose engine is remembered; beyond that the oldest are placed afresh."""
+"""Conversations whose engine is remembered; the oldest ones beyond that are placed like new ones."""
 DEFAULT_TTL_S = 120.0
-"""How long a conversation without a hint is expected to come back at the latest."""
+"""A conversation without a hint is expected to continue within this time."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class _Engine:
     max_model_len: int = 0
     """Longest context with its answer, in tokens; 0 while unknown."""
     others: int = 0
-    """Requests it had from other routers at the last probe."""
+    """Requests that it had from other routers at the last probe."""
     held_tokens: int = 0
 
 
@@ -80,16 +80,16 @@ class EngineRouter:
         return [engine.client for engine in self._engines.values()]
 
     def join(self, client: EngineClient) -> None:
-        """Take an engine in; conversations that have begun stay where they are."""
+        """Add an engine; conversations that have started stay where they are."""
         self._engines.setdefault(client.url, _Engine(client, EngineHealth(time.monotonic())))
 
     async def leave(self, url: str) -> None:
-        """Send an engine nothing more; what it runs now is failed over. Raises `InputError` for the last one."""
+        """Remove an engine; its running requests fail over. Raises `InputError` for the last one."""
         if set(self._engines) == {url}:
             raise InputError(f"{url} is the last engine of this router")
         for session in self._sessions.values():
             if session.url == url:
-                # One that joins under this address again is another engine: it has and holds nothing.
+                # An engine that joins under this address again is a new one: its cache is empty.
                 self._release(session)
                 session.cached_tokens = 0
         engine = self._engines.pop(url, None)
@@ -115,7 +115,7 @@ class EngineRouter:
         raise failure or InfrastructureError("every engine has left this router")
 
     async def context_limit(self) -> int:
-        """Return the longest context with its answer that every engine takes, in tokens; 0 while none has said."""
+        """Return the longest context with its answer that every engine accepts, in tokens; 0 while unknown."""
         self._start_probing()
         if not any(engine.max_model_len for engine in self._engines.values()):
             await self.probe()
@@ -123,10 +123,10 @@ class EngineRouter:
         return min(known, default=0)
 
     def hold(self, session: str, num_tokens: int, ttl_s: float) -> None:
-        """Say that a session's context of `num_tokens` is needed again within `ttl_s`; 0 says that it is not.
+        """Announce that a session's context of `num_tokens` is needed again within `ttl_s`; 0: no longer needed.
 
-        Engines cannot be told what to keep, so the router keeps new conversations away from an engine whose cache
-        is spoken for.
+        Engines have no interface for that, so the router sends new conversations elsewhere while the cache of an engine
+        is reserved.
         """
         found = self._sessions.get(session)
         if found is None:
@@ -183,7 +183,7 @@ class EngineRouter:
         await asyncio.gather(*(engine.close() for engine in self.engines))
 
     async def probe(self) -> None:
-        """Ask every engine once how it is."""
+        """Probe every engine once."""
         await asyncio.gather(*(self._probe(engine) for engine in list(self._engines.values())))
 
     async def _send(self, engine: _Engine, request: GenerateRequest) -> Generated:
@@ -212,7 +212,7 @@ class EngineRouter:
         return generated
 
     def _settle(self, request: GenerateRequest, url: str) -> _Session:
-        """Remember where a session is; what it held is being used now."""
+        """Remember the engine of a session; the context that it reserved is in use now."""
         if not request.session:
             return _Session(url, 0, 0.0)
         session = self._sessions.pop(request.session, None)
@@ -233,10 +233,10 @@ class EngineRouter:
         session.held_tokens = 0
 
     def _expire(self, now: float) -> None:
-        """Let go of what nobody came back for, oldest call first; a few at a time keeps this cheap."""
+        """Forget sessions that did not continue in time, oldest call first; a few at a time, to keep this cheap."""
         for name in [n for n, _ in zip(self._sessions, range(8), strict=False)]:
             if self._sessions[name].running:
-                # Behind those that wait for nothing, so that it does not hide them.
+                # It moves behind the others, so that it does not hide them.
                 self._sessions.move_to_end(name)
             elif self._sessions[name].expires < now:
                 self._release(self._sessions.pop(name))
@@ -250,8 +250,8 @@ class EngineRouter:
             engine.health.failed(refused=_refused(error))
             return
         engine.waiting = int(state.get("waiting", 0))
-        everybodys = int(state.get("running", 0)) + engine.waiting
-        engine.others = max(0, everybodys - max(in_flight, engine.client.in_flight))
+        all_requests = int(state.get("running", 0)) + engine.waiting
+        engine.others = max(0, all_requests - max(in_flight, engine.client.in_flight))
         engine.kv_usage = float(state.get("kv_usage", 0.0))
         engine.kv_tokens = int(state.get("kv_tokens", 0))
         engine.max_model_len = int(state.get("max_model_len", 0))
@@ -259,9 +259,9 @@ class EngineRouter:
     def _saw(self, engine: _Engine, version: int) -> None:
         now = time.monotonic()
         engine.health.answered(now, version)
-        # Not the newest ever: a run that resumes takes all engines back to its checkpoint's version.
+        # Not the newest ever seen: a run that resumes takes all engines back to the version of its checkpoint.
         alive = (e.health for e in self._engines.values() if e.health.health(now) is not Health.DEAD)
-        # None is alive where this engine has left, and what it still answered comes after the others died.
+        # No engine may be alive, if this one has left and the others died before its last answer.
         newest = max((health.version for health in alive), default=self.newest)
         if newest != self.newest:
             self.newest, self._newest_since = newest, now
@@ -286,14 +286,14 @@ class EngineRouter:
 
 
 def _key(request: GenerateRequest) -> bytes:
-    """What a new conversation hashes by: its prompt, so that the siblings of a group share their prefix."""
+    """Return the key that places a new conversation: its prompt, so that siblings of a group share their prefix."""
     return hashlib.blake2b(
         np.ascontiguousarray(request.token_ids, dtype="<i4").tobytes(), digest_size=16
     ).digest()
 
 
 def _refused(error: BaseException) -> bool:
-    """Whether nobody listened at the engine's address."""
+    """Whether the connection to the engine was refused."""
     return isinstance(error.__cause__, ConnectionError | OSError) and not isinstance(
         error.__cause__, TimeoutError
     )

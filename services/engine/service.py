@@ -3,7 +3,7 @@
     asyncrl serve engine --model DIR [--port N]
 
 The vLLM server is a child in the same process group and dies with this process. All its routes but `/health` ask for a
-token, its development routes (pause, weight updates) for the trainer's; it listens on loopback only.
+token, and its development routes (pause, weight updates) for the trainer's. It listens on loopback only.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ MIN_BATCHED_TOKENS = 8192
 KV_CACHE_GIB = "1"
 """Memory for the KV cache on a CPU, unless VLLM_CPU_KVCACHE_SPACE says otherwise."""
 ADAPTER_VERSIONS = 2
-"""Versions of each adapter that are decoded at once; requests of a further one wait."""
+"""Versions of each adapter that are decoded at once; requests for another one wait."""
 PORT_WAIT_S = 5.0
 MAX_PARENT_CHARS = 55
 """A socket's path has at most 107 characters, of which vLLM and the folder's name take 50."""
 STOP_GRACE_S = 2.0
-"""vLLM often does not end on SIGTERM, and holds nothing that a kill would lose."""
+"""vLLM often does not end on SIGTERM, and a kill loses nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +65,15 @@ class EngineOptions:
     start_timeout_s: float = 300.0
     extra_args: Sequence[str] = field(default_factory=tuple)
     weights_dir: str = ""
-    """Where a run's weights travel: the engine catches up with the newest before it serves."""
+    """Folder of the run's published weights; the engine loads the newest before it serves."""
     lora: LoraConfig | None = None
-    """Where given, what travels are adapters."""
+    """If given, the published weights are adapters."""
     policies: Mapping[str, LoraConfig] = field(default_factory=dict)
-    """Further policies whose adapters it serves, at `/policies/NAME`; only beside `lora`."""
+    """Further policies whose adapters it serves, at `/policies/NAME`; only with `lora`."""
 
     @property
     def adapters(self) -> list[LoraConfig]:
-        """What each of the policies it serves trains; empty where that is all weights."""
+        """The adapters of the policies it serves; empty where all weights are trained."""
         return [] if self.lora is None else [self.lora, *self.policies.values()]
 
 
@@ -109,7 +109,7 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         slots = ADAPTER_VERSIONS * len(adapters)
         command += ["--enable-lora", "--max-lora-rank", str(max(buffer_rank(lora.rank) for lora in adapters))]
         command += ["--max-loras", str(slots)]
-        # The newest of each policy stays loaded beside those in use, and for a moment the one before it.
+        # The newest version of each policy stays loaded with those in use, and briefly the one before it.
         command += ["--max-cpu-loras", str(slots + 2 * len(adapters))]
         modules = dict.fromkeys(module for lora in adapters for module in lora.target_modules)
         command += ["--lora-target-modules", *modules]
@@ -131,8 +131,8 @@ def build_env(
     sockets: str = "",
     base: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
-    """Return the vLLM server's environment. `sockets` is the folder where its processes meet, their only temporary
-    one. It is given the key to check its callers with, and no run token."""
+    """Return the vLLM server's environment. `sockets` is the folder of its processes' sockets, their only temporary
+    one. The server gets the key with which it checks its callers, and no run token."""
     env = dict(base)
     own = credentials.issue("engine") if credentials.run_token else credentials
     env.update(
@@ -148,11 +148,11 @@ def build_env(
     env.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     env.setdefault("VLLM_CPU_KVCACHE_SPACE", KV_CACHE_GIB)
     if on_cpu():
-        # The model runs eagerly here. What is left to compile, parts of the sampler, costs the first request ten
+        # The model runs eagerly here. Compiling the rest, parts of the sampler, costs the first request ten
         # seconds and each new batch size some more, and is no faster then.
         env.setdefault("TORCHDYNAMO_DISABLE", "1")
     if sockets:
-        # vLLM leaves sockets and the file through which its ranks find each other; what torch compiles is to stay.
+        # vLLM leaves behind sockets and the file by which its ranks find each other. Compiled code of torch is kept.
         env.setdefault("TORCHINDUCTOR_CACHE_DIR", compile_cache())
         env.update(VLLM_RPC_BASE_PATH=sockets, TMPDIR=sockets)
     if options.threads:
@@ -163,12 +163,12 @@ def build_env(
 
 
 def compile_cache() -> str:
-    """Return where torch keeps compiled code when it is not told."""
+    """Return where torch keeps compiled code by default."""
     return str(Path(tempfile.gettempdir()) / f"torchinductor_{os.getuid()}")
 
 
 def free_port() -> int:
-    """Return a port nobody listens on at this moment."""
+    """Return a port that is free at this moment."""
     with socket.socket() as sock:
         sock.bind((LOOPBACK, 0))
         return sock.getsockname()[1]
@@ -179,7 +179,7 @@ def serve_engine(
 ) -> int:
     """Run one engine until it exits or a signal ends it; return its exit code.
 
-    `port` 0 picks a free one and tries again if somebody takes it first. `ready_file` receives
+    `port` 0 picks a free one, and another one if that is taken meanwhile. `ready_file` receives
     `{"url", "pid"}` once the engine answers.
 
     Raises `ConfigError` (model or port), `DeadlineError` (not up in time), `UnavailableError` (it died).
@@ -221,11 +221,11 @@ def _serve(
 
 
 def _scratch_folder(weights_dir: str) -> tempfile.TemporaryDirectory[str]:
-    """Return a folder for what is needed while vLLM runs, as its sockets, which it leaves behind. In a run it lies
-    beside the weights, so that it goes with them when this process is killed."""
-    beside = len(weights_dir) <= MAX_PARENT_CHARS and Path(weights_dir).is_dir()
+    """Return a folder for files that vLLM needs while it runs and leaves behind, such as sockets. In a run it is in the
+    folder of weights, so that it is removed with them when this process is killed."""
+    fits = len(weights_dir) <= MAX_PARENT_CHARS and Path(weights_dir).is_dir()
     return tempfile.TemporaryDirectory(
-        prefix="rpc-", dir=weights_dir if weights_dir and beside else None, ignore_cleanup_errors=True
+        prefix="rpc-", dir=weights_dir if weights_dir and fits else None, ignore_cleanup_errors=True
     )
 
 
@@ -257,7 +257,7 @@ def _check_port(port: int) -> None:
     deadline = time.monotonic() + PORT_WAIT_S
     while _port_taken(port):
         if time.monotonic() < deadline:
-            # The engine this one replaces may still be ending.
+            # The engine that this one replaces may still be shutting down.
             time.sleep(0.2)
             continue
         raise ConfigError(f"port {port} is in use; choose another or 0 for a free one")

@@ -4,13 +4,13 @@
                             | {"op": "step", "session", "step_index", "action", "timeout_s"}
                             | {"op": "renew", "sessions"}
                             | {"op": "close", "session"} | {"op": "abandon", "key"}, ...],
-               "gather_s": least seconds between two pieces of the answer, 0 where it is left out}
+               "gather_s": minimum seconds between two pieces of the answer, 0 by default}
     answer    [number, result] after [number, result] ..., in the order in which they end
 
 A result is a session with its `lease_s`, a step, {"gone": [session, ...]} of those that could not be renewed, or {}; or
-{"error", "message", "status"} and, where it is worth another try, "retry_after_s"; where all places are taken, also
-"stuck_s" since one last came free. What runs in place is answered in one piece; a slow operation holds back nothing but
-itself. An open waits `wait_s` for a place; who asks again with its key has kept its place in the queue.
+{"error", "message", "status"} and, where a retry may help, "retry_after_s"; where all places are taken, also "stuck_s",
+the seconds since one was last freed. Operations that run in this process are answered in one piece; a slow operation
+delays no other. An open waits `wait_s` for a place; a repeated open with the same key keeps its place in the queue.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ log = logging.getLogger("asyncrl.env")
 
 
 class BatchRoute:
-    """Answers batches over a host. An operation goes on when its client goes away; repeating it is safe."""
+    """Answers batches over a host. An operation continues when its client disconnects; repeating it is safe."""
 
     def __init__(self, host: EnvHost, statuses: Mapping[type[Exception], int]) -> None:
         self.host = host
         self.statuses = statuses
         self._running: set[asyncio.Task[None]] = set()
-        # Kept, since each new one reserves a quarter of a megabyte.
+        # Kept, because each new one allocates a quarter of a megabyte.
         self._packer = msgpack.Packer(unicode_errors="surrogatepass")
 
     async def __call__(self, request: Request) -> Response:
@@ -122,7 +122,7 @@ def prepare(host: EnvHost, operation: Any) -> Coroutine[Any, Any, dict[str, Any]
 
 
 def session_to_map(session: HostedSession) -> dict[str, Any]:
-    """What a client is told of a session."""
+    """What a client sees of a session."""
     opened = session.opened
     return {
         "session_id": session.id,
@@ -160,7 +160,7 @@ def _action(raw: Mapping[str, Any]) -> Action:
 
 
 class _Frames:
-    """Answers that are ready, gathered until they are sent."""
+    """Answers that are ready to be sent."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -173,7 +173,7 @@ class _Frames:
         self._filled.set()
 
     async def take(self) -> bytes:
-        """Wait for at least one answer; return all there are."""
+        """Wait for at least one answer; return all that are ready."""
         await self._filled.wait()
         self._filled.clear()
         frames, self._ready = self._ready, []

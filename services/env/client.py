@@ -1,4 +1,4 @@
-"""Clients of environment services. Operations that become ready together travel together."""
+"""Clients of environment services. Operations that become ready together are sent together."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from asyncrl.types import Message, Task
 log = logging.getLogger("asyncrl.rollout")
 
 OPEN_TIMEOUT_S = 90.0
-"""How long one open may take, the wait for a worker included, that for a place not."""
+"""Time limit of one open; it includes the wait for a worker, but not that for a place."""
 PLACE_TIMEOUT_S = 900.0
-"""How long an open waits for a place while none comes free for anybody: longer than any episode should take."""
+"""How long an open waits while no place is freed at all: longer than any episode should take."""
 WAIT_S = 10.0
-"""How long a service is let wait for a place before the next one is asked."""
+"""How long one service may wait for a place before the next one is asked."""
 TELL_EVERY_S = 60.0
 LEAST_S = 0.1
-"""With less time than this left, a service is not asked for a session any more."""
+"""With less time left than this, no further service is asked for a session."""
 CLOSE_TIMEOUT_S = 60.0
 MARGIN_S = 15.0
-"""What a service gets on top of a step's own deadline, which it keeps itself."""
+"""Added to the deadline of a step, which the service enforces itself."""
 
 
 class EnvSession:
-    """One open session on one service. Its lease is renewed until it is closed or nobody refers to it."""
+    """One open session on one service. Its lease is renewed until it is closed or garbage collected."""
 
     def __init__(self, service: EnvServiceClient, opened: dict[str, Any]) -> None:
         self._service = service
@@ -60,7 +60,7 @@ class EnvSession:
         return Step(**await self._service.operate(operation, timeout_s + MARGIN_S))
 
     async def close(self) -> None:
-        """End the session. Raises `InfrastructureError` when the service cannot be reached; it reaps it then."""
+        """End the session. Raises `InfrastructureError` when the service cannot be reached, which then expires it."""
         self._service.leases.drop(self.id)
         await self._service.operate({"op": "close", "session": self.id}, CLOSE_TIMEOUT_S)
 
@@ -68,7 +68,7 @@ class EnvSession:
 class EnvClient:
     """Opens sessions on one or more environment services; a session stays where it was opened.
 
-    Services take turns. One that failed is asked last for a few seconds, so what is tried again goes elsewhere.
+    Services take turns. One that has failed is asked last for a few seconds, so that retries go elsewhere.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class EnvClient:
         self._left: list[EnvServiceClient] = []
         self._next = 0
         self._waiting = 0
-        """Opens that were told that every place is taken."""
-        self._told = -math.inf
+        """Opens that wait because every place is taken."""
+        self._logged = -math.inf
 
     def _service(self, url: str) -> EnvServiceClient:
         return EnvServiceClient(url, self._token, self._retry_s, self._batch_delay_s)
@@ -99,7 +99,7 @@ class EnvClient:
     async def open(self, task: Task, config: dict[str, Any]) -> EnvSession:
         """Open a session; while every place is taken, wait for one.
 
-        The wait is as long as it must be, unless no place comes free for anybody in `place_timeout_s`. Raises
+        The wait has no limit as long as some place is freed every `place_timeout_s`. Raises
         `EnvironmentFailure` (the environment raised or refuses its configuration) and `InfrastructureError` (no
         service could be reached or had room).
         """
@@ -125,7 +125,7 @@ class EnvClient:
                         self._waiting += 1
                     self._check_progress(error, error.stuck_s, now - waiting_since)
                     if now - asked < operation["wait_s"]:
-                        # A service that ends lets nobody wait.
+                        # A service that shuts down does not let its callers wait.
                         await asyncio.sleep(error.retry_after_s * random.uniform(0.5, 1.5))
                     operation["wait_s"] = round(min(WAIT_S, self.place_timeout_s) / len(self._services), 3)
         except asyncio.CancelledError:
@@ -136,21 +136,21 @@ class EnvClient:
             self._waiting -= bool(waiting_since)
 
     def _check_progress(self, error: Full, stuck_s: float, waited_s: float) -> None:
-        """Say now and then who waits for what. Raises `InfrastructureError` when nothing has moved for too long."""
+        """Log the wait now and then. Raises `InfrastructureError` when no place was freed for too long."""
         if min(stuck_s, waited_s) >= self.place_timeout_s:
             raise InfrastructureError(
                 f"no place came free within {self.place_timeout_s:g} s: {error}; raise env.max_sessions or env.limits, "
                 "or look for sessions that do not end"
             )
         now = time.monotonic()
-        if waited_s > TELL_EVERY_S and now - self._told > TELL_EVERY_S:
-            self._told = now
+        if waited_s > TELL_EVERY_S and now - self._logged > TELL_EVERY_S:
+            self._logged = now
             log.warning("%d episodes wait for a place: %s", self._waiting, error)
 
     async def _open(self, operation: dict[str, Any]) -> EnvSession:
-        """Ask every service in turn until one opens the session, or one says that all its places are taken.
+        """Ask every service in turn until one opens the session.
 
-        Raises `Full`, the one of the service where a place came free last, and as `open` does.
+        Raises `Full` if all places are taken, with the answer of the service that freed one last, and as `open` does.
         """
         deadline = time.monotonic() + self.open_timeout_s
         last: Full | None = None
@@ -158,7 +158,7 @@ class EnvClient:
             full: list[Full] = []
             failure = InfrastructureError("no environment service answered in time")
             for service in self._in_turn():
-                # Rounded, so that opens of one moment share a timer.
+                # Rounded, so that opens at the same moment share a timer.
                 left_s = round(deadline - time.monotonic(), 1)
                 if left_s < LEAST_S:
                     break
@@ -176,7 +176,7 @@ class EnvClient:
             # Not all at once: many episodes wait for the few places that come free.
             pause_s = min((e.retry_after_s for e in full), default=0.0) * random.uniform(0.5, 1.5)
             last = full[-1] if full else last
-            # Who was told that all is full has too little time left for another answer, whatever that then is.
+            # It was refused for lack of places, and there is too little time left to ask another service.
             if last is not None and time.monotonic() + max(pause_s, LEAST_S) >= deadline:
                 raise InfrastructureError(f"no room within {self.open_timeout_s:g} s: {last}")
             if not full:
@@ -195,7 +195,7 @@ class EnvClient:
             self._services.append(self._service(url))
 
     def leave(self, url: str) -> None:
-        """Open no more sessions on a service; open ones go on. The last service stays."""
+        """Open no further sessions on a service; open ones continue. The last service stays."""
         if url.rstrip("/") in self._urls and len(self._urls) > 1:
             place = self._urls.index(url.rstrip("/"))
             del self._urls[place]

@@ -1,6 +1,6 @@
-"""One environment service: operations that are ready together in one request, answers as they come.
+"""One environment service: operations that are ready together go in one request, answers are read as they come.
 
-A dropped connection costs nothing: what was not answered is asked again, which the service understands as a
+A dropped connection loses nothing: operations without an answer are sent again, and the service recognizes the
 repetition. Each operation has a deadline of its own.
 """
 
@@ -30,7 +30,7 @@ from asyncrl.services.http.streams import StreamClient
 
 MAX_OPERATIONS = 256
 RETRY_S = 10.0
-"""How long a service that answers nothing is tried again."""
+"""How long a service that does not answer is retried."""
 SUSPECT_S = 5.0
 RETRY_AFTER_S = 1.0
 
@@ -42,7 +42,7 @@ class Full(InfrastructureError):
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.stuck_s = stuck_s
-        """Seconds since a place last came free."""
+        """Seconds since a place was last freed."""
 
 
 @dataclass(slots=True)
@@ -54,10 +54,10 @@ class _Waiting:
 
 
 class EnvServiceClient:
-    """Coalesces operations for one address.
+    """Batches operations for one address.
 
-    batch_delay_s: least seconds between two requests, and between two pieces of an answer; what becomes ready meanwhile
-    travels together. 0 sends together what becomes ready in one pass of the event loop.
+    batch_delay_s: minimum seconds between two requests, and between two pieces of an answer; operations that become
+    ready meanwhile are sent together. 0 batches those that become ready in one pass of the event loop.
     """
 
     def __init__(
@@ -86,14 +86,14 @@ class EnvServiceClient:
         return await waiting.answer
 
     def abandon(self, key: str) -> None:
-        """Have the session of a given-up open closed, without waiting for it."""
+        """Have the session of an abandoned open closed, without waiting for that."""
         waiting = _waiting({"op": "abandon", "key": key}, self.retry_s)
-        # Seen: where it fails, the lease ends the session.
+        # Errors are ignored: the session ends with its lease.
         waiting.answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
         self._renewals.add(waiting)
 
     async def close(self) -> None:
-        """Cancel what is under way and close connections."""
+        """Cancel running operations and close connections."""
         await self.leases.close()
         for operations in (self._operations, self._renewals):
             _fail(await operations.close(), self._closed())
@@ -109,7 +109,7 @@ class EnvServiceClient:
         return (await waiting.answer)["gone"]
 
     async def _call(self, waiting: list[_Waiting]) -> None:
-        """Ask until every operation is answered or nobody waits for it any more."""
+        """Repeat the request until every operation is answered or cancelled."""
         give_up, pause_s = 0.0, FIRST_PAUSE_S
         timers = self._set_timers(waiting)
         try:
@@ -121,7 +121,7 @@ class EnvServiceClient:
                 except UnavailableError as error:
                     now = time.monotonic()
                     self._suspect_until = now + SUSPECT_S
-                    # A connection that worked for a while, or that answered something, starts the count anew.
+                    # A connection that worked for a while, or answered something, resets the count.
                     if not give_up or now - start > LONGEST_PAUSE_S or any(w.answer.done() for w in waiting):
                         give_up, pause_s = now + self.retry_s, FIRST_PAUSE_S
                     if now >= give_up:
@@ -134,7 +134,7 @@ class EnvServiceClient:
             if len(left) == 1:
                 _fail(left, str(error))
             elif left:
-                # Refused as a whole, as a body that is too large: smaller ones find whose fault it is.
+                # The whole batch was refused, for example as too large. Smaller ones show which operation is at fault.
                 await asyncio.gather(self._call(left[::2]), self._call(left[1::2]))
         except AsyncRLError as error:
             _fail(waiting, str(error))
@@ -146,7 +146,7 @@ class EnvServiceClient:
                 timer.cancel()
 
     def _set_timers(self, waiting: list[_Waiting]) -> list[asyncio.TimerHandle]:
-        """Let each operation end by its deadline. One timer for all that have equal time: they are most."""
+        """End each operation at its deadline. One timer serves all with equal time, which most have."""
         groups: dict[float, list[_Waiting]] = {}
         for one in waiting:
             groups.setdefault(one.timeout_s, []).append(one)
@@ -161,7 +161,7 @@ class EnvServiceClient:
                 _fail([one], f"{self.http.url}: {what}")
 
     async def _exchange(self, waiting: list[_Waiting]) -> None:
-        """Send the operations once and hand out what is answered. Raises `UnavailableError` unless all are."""
+        """Send the operations once and deliver the answers. Raises `UnavailableError` unless all are answered."""
         body = {"operations": [w.operation for w in waiting], "gather_s": self._operations.delay_s}
         timeout_s = max(0.1, max(w.deadline for w in waiting) - time.monotonic())
         left = len(waiting)
@@ -198,7 +198,7 @@ def _fail(waiting: list[_Waiting], why: str) -> None:
 
 
 def sorted_failure(name: str, message: str) -> EpisodeError:
-    """Sort an error by the name of its class: the environment's own failures, everything else is infrastructure."""
+    """Classify an error by the name of its class: an environment's own failure, otherwise infrastructure."""
     if name in ("EnvironmentFailure", "InputError", "ConfigError"):
         return EnvironmentFailure(message)
     kind = getattr(errors, name, None)

@@ -1,7 +1,7 @@
-"""Keeps a client's sessions on one environment service alive: all in one call, every third of their lease.
+"""Renews the leases of a client's sessions on one environment service: all in one call, every third of their lease.
 
-A session is renewed as long as somebody holds it, however long the policy generates between two steps. When the whole
-client dies, nothing is renewed any more and the service closes its sessions after the lease.
+A session is renewed as long as it is referenced, however long the policy generates between two steps. When the client
+dies, the service closes its sessions after the lease.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Renew = Callable[[Sequence[str], float], Awaitable[Sequence[str]]]
 
 
 class LeaseKeeper:
-    """Renews the sessions it was given. One that nobody refers to any more is left to its lease."""
+    """Renews the sessions it was given. One that is no longer referenced expires with its lease."""
 
     def __init__(self, renew: Renew, url: str) -> None:
         self.renew = renew
@@ -39,13 +39,13 @@ class LeaseKeeper:
         if self._keeping is not None and not self._keeping.done():
             if lease_s >= self._lease_s:
                 return
-            # Started again with a shorter lease: the old pause could be too long.
+            # Restarted for a shorter lease, for which the old pause could be too long.
             self._keeping.cancel()
         self._lease_s = lease_s
         self._keeping = asyncio.create_task(self._keep())
 
     def drop(self, session_id: str) -> None:
-        """Renew a session no more."""
+        """Stop renewing a session."""
         self._held.pop(session_id, None)
 
     async def close(self) -> None:
@@ -54,7 +54,7 @@ class LeaseKeeper:
             await asyncio.gather(self._keeping, return_exceptions=True)
 
     async def _keep(self) -> None:
-        """Renew until nothing is held."""
+        """Renew until no session is held."""
         every_s, failed = self._lease_s / 3, False
         while True:
             await asyncio.sleep(min(every_s / 4, RETRY_PAUSE_S) if failed else every_s)

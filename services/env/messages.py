@@ -111,7 +111,7 @@ WHY = {
     403: "the token is not for this route, or the request comes from a web page",
     408: "the body came too slowly",
     409: "the step index is neither the next nor the last, or the key made a session of another task",
-    410: "the session has ended or never was",
+    410: "the session has ended or never existed",
     413: "the body is too long, or holds too many values",
     415: "the body is neither JSON nor msgpack by its content type",
     429: "a limit on sessions is reached; try again after Retry-After",

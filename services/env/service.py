@@ -2,8 +2,8 @@
 
     asyncrl serve env [--recipe NAME | --folder RUN] [--port N]
 
-`POST /v1/sessions`, `POST /v1/sessions/ID/step`, `DELETE /v1/sessions/ID` in JSON for anybody; `POST /v1/batch`
-(`env_batch`) takes many of these operations, which is how a rollout worker with hundreds of episodes talks.
+`POST /v1/sessions`, `POST /v1/sessions/ID/step` and `DELETE /v1/sessions/ID` take JSON. `POST /v1/batch` (`batching`)
+takes many of these operations at once; rollout workers with hundreds of episodes use it.
 """
 
 from __future__ import annotations
@@ -104,13 +104,13 @@ def _add_sessions(app: FastAPI, host: EnvHost) -> None:
 
     @app.delete("/v1/sessions/{session_id}", response_model=CloseAnswer, responses=errors())
     async def close(session_id: str) -> Response:
-        """End a session; ending it again is nothing."""
+        """End a session; ending it again has no effect."""
         await host.close(session_id)
         return _json({"closed": True})
 
 
 def _json(body: dict[str, Any], status: int = 200) -> Response:
-    """A JSON answer in ASCII, which carries any text. Raises `EnvironmentFailure` for what is no JSON."""
+    """A JSON answer in ASCII, which carries any text. Raises `EnvironmentFailure` for values that JSON cannot hold."""
     try:
         return Response(json.dumps(body, allow_nan=False), status, media_type="application/json")
     except (TypeError, ValueError, RecursionError) as error:
@@ -132,7 +132,7 @@ def serve_env(
 ) -> None:
     """Run an environment service until it is told to stop.
 
-    envs: the environments it serves, with the configuration of each; without any, our own as they are.
+    envs: the environments it serves, with the configuration of each; none for the built-in ones with defaults.
     max_sessions, limits: sessions at once, in all and by environment. lease_s: how long a session lives without
     a call. processes: worker processes, 0 to run sessions in this one. hang_s: silence after which a worker is
     replaced. start_timeout_s: how long a worker may start without progress.

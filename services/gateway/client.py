@@ -1,4 +1,4 @@
-"""Client of the gateway's episode routes: for those who run agents, not for agents."""
+"""Client of the gateway's episode routes, for the process that runs agents; agents use the other routes."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class GatewayClient:
         await self._http.close()
 
     async def open(self, spec: EpisodeSpec) -> OpenEpisode:
-        """Open an episode. One that is opened but never finished expires by itself, so a repeat does no harm."""
+        """Open an episode. An episode that is never finished expires, so a repeated call does no harm."""
         answer = await self._http.post(PREFIX, spec.model_dump(), self.timeout_s)
         return OpenEpisode(answer["id"], answer["key"], self.url, answer["reward_key"])
 
     async def open_key(self) -> tuple[str, str]:
-        """Make a key whose calls no episode records, for evaluation; return its id and the key."""
+        """Make a key whose calls are not recorded, for evaluation; return its id and the key."""
         answer = await self._http.post("/asyncrl/v1/keys", {}, self.timeout_s, repeat=False)
         return answer["id"], answer["key"]
 
     async def describe(self, episode_id: str) -> dict[str, Any]:
-        """Return how an episode stands: `calls`, `branches`, `running`, `reward`, `limit`, `counters`, ..."""
+        """Return the state of an episode: `calls`, `branches`, `running`, `reward`, `limit`, `counters`, ..."""
         return await self._http.get(f"{PREFIX}/{episode_id}", self.timeout_s)
 
     async def reward(
         self, episode_id: str, reward: float, call_id: str = "", components: dict[str, float] | None = None
     ) -> None:
-        """Add a reward to a call, or without one to the episode. Not repeated when the answer is lost."""
+        """Add a reward to a call, or to the episode if none is given. Not repeated when the answer is lost."""
         body: dict[str, Any] = {"reward": reward, "components": components or {}}
         if call_id:
             body["call_id"] = call_id
@@ -59,7 +59,7 @@ class GatewayClient:
         failure: FailureClass | None = None,
         error: str = "",
     ) -> tuple[Sequence[Trajectory], dict[str, Any]]:
-        """End an episode; return its trajectories and how it stands. A repeated call returns the first answer.
+        """End an episode; return its trajectories and its state. A repeated call returns the first answer.
 
         Without a status it is "finished", or "truncated" where a call was refused for one of its limits.
         """

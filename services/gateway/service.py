@@ -3,14 +3,14 @@
     asyncrl serve gateway --model DIR --engines URL [URL ...]
 
 `POST   /asyncrl/v1/episodes`             open an episode; the answer holds its API key and its reward key
-`GET    /asyncrl/v1/episodes/ID`          how it stands
+`GET    /asyncrl/v1/episodes/ID`          its state
 `POST   /asyncrl/v1/episodes/ID/reward`   reward of a call or of the episode
 `POST   /asyncrl/v1/episodes/ID/finish`   end it; the answer holds its trajectories and counters
 `DELETE /asyncrl/v1/episodes/ID`          forget it
-`POST   /asyncrl/v1/keys`                 make a key whose calls no episode records, for evaluation
+`POST   /asyncrl/v1/keys`                 make a key whose calls are not recorded, for evaluation
 `DELETE /asyncrl/v1/keys/ID`              end it
 
-These take the service's token; `services.gateway_api` has the routes that take an episode's key. Bodies are JSON,
+These take the service's token; `asyncrl.gateway.api` has the routes that take an episode's key. Bodies are JSON,
 or msgpack where the content type says so; the answer is in the same form.
 """
 
@@ -63,7 +63,7 @@ def create_gateway_app(episodes: Episodes, router: EngineRouter, access: Access)
         background={"reaper": episodes.reap},
         lifespan=clients,
     )
-    # Outside the guard, since agents have keys of their own instead of the service's token, but behind `RequestGuard`.
+    # Outside `AccessGuard`, since agents have keys instead of the service's token, but behind `RequestGuard`.
     app.add_middleware(AgentApi, episodes=episodes, max_body_bytes=MAX_BODY_BYTES)
     app.add_middleware(RequestGuard, hosts=app.state.hosts, max_body_bytes=MAX_BODY_BYTES)
     registry = CollectorRegistry()

@@ -56,7 +56,7 @@ STATE_SCHEMA: dict[str, Any] = {
 
 
 class WireError(Exception):
-    """A message that is no message of the protocol. `code` is OpenEnv's."""
+    """A message that violates the protocol. `code` is OpenEnv's."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -155,7 +155,7 @@ def observation_answer(
 
 
 def error_answer(error: Exception) -> dict[str, Any]:
-    """Return the answer that says what went wrong, by OpenEnv's codes."""
+    """Return the error answer, with OpenEnv's code."""
     if isinstance(error, WireError):
         code = error.code
     elif isinstance(error, SessionGone):

@@ -1,4 +1,4 @@
-"""One environment of ours as an OpenEnv server, so that OpenEnv clients can play it.
+"""An environment as an OpenEnv server, so that OpenEnv clients can play it.
 
     asyncrl serve openenv --env NAME [--port N]
 
@@ -163,7 +163,7 @@ class Connection:
 
     async def _step(self, data: dict[str, Any]) -> dict[str, Any]:
         if self.session is None or self.over:
-            raise InputError("the episode is over or was not begun: send reset")
+            raise InputError("the episode is over or has not started: send reset")
         tools = self.session.opened.tools
         action = read_action(data)
         if action is None:

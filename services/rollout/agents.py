@@ -34,7 +34,7 @@ STOP_S = 5.0
 
 
 class Agents:
-    """Serves a worker's agents, and says how to play with them."""
+    """Serves a worker's agents, and makes players that run them."""
 
     def __init__(
         self,

@@ -88,7 +88,7 @@ class JudgeClient:
                 self._asked.pop(key).cancel()
             raise
         except Exception as error:
-            # A bug is its callers' crash, not their wait until the time is over.
+            # A bug must crash the callers instead of letting them wait for their timeouts.
             scores = [error] * len(batch)
         for (key, _), score in zip(batch, scores, strict=True):
             answer = self._asked.pop(key)
@@ -134,7 +134,7 @@ class JudgeClient:
             raise JudgeError(f"{type(error).__name__}: {error}") from error
 
     def _prompt(self, request: JudgeRequest) -> dict[str, Any]:
-        # In one pass: what the policy wrote is not looked through for places to fill in.
+        # In one pass, so that placeholders in the policy's text are not filled in.
         filled = {
             "{conversation}": _transcript(request),
             "{task}": json.dumps(request.task.data, default=str),
@@ -168,7 +168,7 @@ def _read_scores(reply: Any, count: int) -> list[float | JudgeError]:
 
 
 def _read_score(score: Any) -> float | JudgeError:
-    """Return the score of one conversation of a batch; one that is none fails that conversation alone."""
+    """Return the score of one conversation of a batch; an invalid one fails that conversation alone."""
     if not isinstance(score, int | float) or isinstance(score, bool):
         return JudgeError(f"the judge gave {score!r:.100} for this conversation")
     try:
@@ -211,13 +211,13 @@ def _transcript(request: JudgeRequest) -> str:
 
 
 def _digest(request: JudgeRequest, kind: str) -> str:
-    """Return what is equal for equal questions: a judge that is told the environment's reward is asked again."""
-    task, told = request.task, request.reward if kind == "score" else None
-    content = json.dumps([task.env, task.data, task.seed, request.messages, told], default=str)
+    """Return a key that is equal for equal questions. The environment's reward is part of a score judge's question."""
+    task, reward = request.task, request.reward if kind == "score" else None
+    content = json.dumps([task.env, task.data, task.seed, request.messages, reward], default=str)
     return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
 def _retrieve(answer: asyncio.Future[float]) -> None:
-    """Mark a failure as seen, also when every episode that asked was cancelled meanwhile."""
+    """Mark a failure as retrieved, even if every episode that asked was cancelled meanwhile."""
     if not answer.cancelled():
         answer.exception()

@@ -1,9 +1,9 @@
-"""The rollout worker process: runs leased groups, and given tasks on request.
+"""The rollout worker process: plays leased groups, and tasks on request.
 
     asyncrl serve rollout --folder runs/NAME --buffer URL --engines URL --env URL
 
 `POST /v1/rollouts` runs tasks and returns their trajectories; it needs no buffer. `GET /healthz`,
-`GET /v1/status` and `GET /metrics` say how the worker is doing.
+`GET /v1/status` and `GET /metrics` report its state.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_TASKS_PER_CALL = 4096
 MEMBERS_EVERY_S = 3.0
 RESTART_LOOK_S = 0.5
-"""How often a worker looks whether its groups are to be begun anew."""
+"""How often a worker checks whether its groups must start over."""
 JUDGE_KEY = "ASYNCRL_JUDGE_KEY"
 """Environment variable with the bearer key of `judge.url`."""
 _COUNTERS = (
@@ -104,7 +104,7 @@ class RolloutService:
         """Members of each policy's job that are in use, by role."""
         self.router = EngineRouter([self._client(url) for url in engines])
         self.engines = RetryingGenerator(self.router, config.outage_timeout_s)
-        # Whoever holds a place ends by one of these, so that one must come free in both together.
+        # A session that holds a place ends within one of these times, so a place must be freed within their sum.
         place_timeout_s = config.rollout.episode_timeout_s + config.rollout.lease_s + OPEN_TIMEOUT_S
         self.envs = EnvClient(
             list(envs),
@@ -212,7 +212,7 @@ class RolloutService:
         return MultiPolicyRunner(make_runner, self.engines, self._further_policies(), renew_every_s)
 
     async def follow_members(self) -> None:
-        """Use engines and environments that join the job, and let those go that leave it. For ever."""
+        """Use engines and environments that join the job, and no longer those that leave it. Runs until cancelled."""
         assert self.buffer is not None
         while True:
             await self._follow("", self.buffer, self.router)
@@ -222,11 +222,11 @@ class RolloutService:
             await asyncio.sleep(MEMBERS_EVERY_S)
 
     async def _follow(self, name: str, buffer: BufferClient, router: EngineRouter) -> None:
-        """Look once who takes part in a policy's job, "" being the main policy's."""
+        """Update the members of a policy's job once; "" is the main policy."""
         try:
             job = await buffer.job()
         except AsyncRLError:
-            # Away, or a buffer of which no launcher has said (yet) what it is for: nothing is known to have changed.
+            # The buffer is away, or its job has not been described (yet): nothing is known to have changed.
             job = None
         known = self._joined.get(name, {"engine": set(), "env": set()})
         found = {role: members_of(job, role, known[role]) for role in known}
@@ -324,7 +324,7 @@ class _Metrics:
         )
         yield GaugeMetricFamily(
             "asyncrl_rollout_groups_limit",
-            "groups that may run at once, by the room in the engines",
+            "groups that may run at once, by the free cache of the engines",
             value=status.get("groups_limit", 0),
         )
 

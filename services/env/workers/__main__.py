@@ -32,7 +32,7 @@ class WorkerMain:
         self._channel: Channel
 
     async def run(self, sock: socket.socket) -> None:
-        """Serve until told to stop or until the service is gone."""
+        """Serve until asked to stop or until the service is gone."""
         self._channel = await Channel.connect(sock, self._receive, self.stopping.set)
         await self.runtime.start()
         self._channel.send([0, 0])
@@ -66,7 +66,7 @@ class WorkerMain:
         try:
             self._channel.send(answer)
         except InputError as error:
-            # What cannot be packed came from the environment: no JSON, or too long.
+            # A value that cannot be packed came from the environment: it is not JSON, or too long.
             failure = EnvironmentFailure(f"environment: the answer to {operation} cannot be sent: {error}")
             self._channel.send([number, None, error_to_map(failure)])
 

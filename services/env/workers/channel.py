@@ -15,15 +15,15 @@ MAX_MESSAGE_BYTES = 64 * 2**20
 
 
 class Channel(asyncio.Protocol):
-    """One end. What is sent in one pass of the event loop travels in one write.
+    """One end. Messages of one pass of the event loop are sent in one write.
 
-    on_message: told of every message. on_closed: told once when the other end is gone or sends what is no msgpack.
+    on_message: called with every message. on_closed: called once when the other end closes or sends invalid msgpack.
     """
 
     def __init__(self, on_message: Callable[[Any], None], on_closed: Callable[[], None]) -> None:
         self._on_message = on_message
         self._on_closed = on_closed
-        # Kept, since each new one reserves a quarter of a megabyte. Text may hold lone surrogates, as JSON's can.
+        # Kept, because each new one allocates a quarter of a megabyte. Text may hold lone surrogates, as JSON's can.
         self._packer = msgpack.Packer(unicode_errors="surrogatepass")
         self._unpacker = _unpacker()
         self._pending: list[bytes] = []
@@ -50,7 +50,7 @@ class Channel(asyncio.Protocol):
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclasses, so an isinstance check would refuse them.
+        # uvloop's transports are not subclasses, so an isinstance check would refuse them.
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:

@@ -1,7 +1,7 @@
 """Worker processes that run sessions: pinned, watched, replaced.
 
 starting -> ready -> dead      killed or crashed; its sessions are lost, a new one starts after a back-off
-                  -> hung      no sign of life for `hang_s`: killed, then as dead
+                  -> hung      no answer for `hang_s`: killed, then as dead
                   -> retired   a call holds a thread for `hang_s` past its deadline: no new sessions, a new one
                                starts at once, and it is killed with its last session or after `RETIRE_S`
 """
@@ -32,14 +32,14 @@ START_TIMEOUT_S = 300.0
 """See `run.start_timeout_s`."""
 HANG_S = 20.0
 MARGIN_S = 5.0
-"""What a worker gets on top of a call's own deadline, which it keeps itself."""
+"""Added to the deadline of a call, which the worker enforces itself."""
 TICKS = 4
 """Pings in `hang_s`."""
 RETIRE_S = 60.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 30.0
 STEADY_S = 30.0
-"""A worker that lived this long starts the back-off anew."""
+"""A worker that lived this long resets the back-off."""
 STOP_GRACE_S = 4.0
 
 
@@ -74,7 +74,7 @@ class WorkerPool:
         # The workers are descendants of this process: their progress counts as its own.
         start, deadline = time.monotonic(), StartDeadline(os.getpid(), self.start_timeout_s)
         while len(self.ready()) < (1 if self.replaced else self.processes):
-            # Workers that die and are replaced make progress for ever.
+            # Workers that die and are replaced would make progress for ever.
             failing = self.replaced and time.monotonic() - start > self.start_timeout_s
             if failing or deadline.missed():
                 if self.ready():
@@ -99,7 +99,7 @@ class WorkerPool:
         ready = self.ready()
         if not ready:
             raise NoWorkerReady("no environment worker is ready; one is being started", retry_after_s=1.0)
-        # One that is silent may hang: it takes sessions only where there is no other.
+        # A silent one may hang: it gets sessions only if there is no other.
         worker = min(ready, key=lambda w: (w.silent_ticks > 1, len(w.sessions)))
         worker.sessions.add(session_id)
         self._by_session[session_id] = worker
@@ -146,7 +146,7 @@ class WorkerPool:
             self.retired.clear()
 
     async def _keep(self, number: int) -> None:
-        """Keep one place filled for as long as the pool runs."""
+        """Keep one worker running for as long as the pool runs."""
         pause_s = FIRST_PAUSE_S
         while True:
             worker = self.workers[number] = WorkerProcess(number)
@@ -177,7 +177,7 @@ class WorkerPool:
                 return "crash"
             except TimeoutError:
                 pass
-            # Ticks, not seconds: a pause of the whole machine or of this loop is no silence of the worker's.
+            # Ticks, not seconds: a pause of the machine or of this loop does not count as silence of the worker.
             if worker.silent_ticks >= TICKS:
                 return "hang"
             overrun_ticks = overrun_ticks + 1 if worker.overrun else 0
@@ -198,7 +198,7 @@ class WorkerPool:
 
     def _retire(self, worker: WorkerProcess) -> None:
         log.warning(
-            "%s: a call holds it past its deadline; it takes no new sessions, %d go on",
+            "%s: a call holds it past its deadline; it takes no new sessions, %d continue",
             worker.name,
             len(worker.sessions),
         )
@@ -208,7 +208,7 @@ class WorkerPool:
         drain.add_done_callback(self._drains.discard)
 
     async def _drain(self, worker: WorkerProcess) -> None:
-        """Let a retired worker's sessions end, but not for ever."""
+        """Wait for a retired worker's sessions to end, at most `RETIRE_S`."""
         deadline = time.monotonic() + RETIRE_S
         while worker.sessions and time.monotonic() < deadline and not worker.closed.is_set():
             worker.ping()

@@ -1,4 +1,4 @@
-"""One worker process as the service sees it: requests with deadlines, silence noticed, an end that is an end."""
+"""One worker process as the service sees it: requests with deadlines, detection of silence, and a complete end."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from asyncrl.services.env.workers.messages import error_from_map
 from asyncrl.startup import StartDeadline
 
 WITHHELD = frozenset({"ASYNCRL_TOKEN"})
-"""Variables of the service that environments have no business with."""
+"""Environment variables of the service that environments must not see."""
 EXIT_POLL_S = 0.01
 START_POLL_S = 0.2
 
 
 class WorkerProcess:
-    """A started worker. The pool owns it: it watches `closed`, and calls `fail` once it has given it up.
+    """A started worker. The pool owns it: it watches `closed`, and calls `fail` once it gives the worker up.
 
     Spawned in a session of its own, so that whatever it starts dies with it and Ctrl-C reaches the service alone.
     """
@@ -37,11 +37,11 @@ class WorkerProcess:
         self.ready = asyncio.Event()
         self.closed = asyncio.Event()
         self.silent_ticks = 0
-        """Pings since anything was heard."""
+        """Pings since the last message."""
         self.overrun = 0
         """Calls that hold one of its threads past their deadline."""
         self.unanswered = 0
-        """Requests it never answered although it answers pings."""
+        """Requests without an answer although it answers pings."""
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._failure: str = ""
@@ -118,13 +118,13 @@ class WorkerProcess:
             self._waiting.pop(number, None)
 
     def ping(self) -> None:
-        """Ask for a sign of life; `silent_ticks` counts those in vain."""
+        """Send a ping; `silent_ticks` counts those without an answer."""
         self.silent_ticks += 1
         if self._channel is not None:
             self._channel.send([0, "ping", "", None])
 
     def fail(self, why: str) -> None:
-        """Answer everything waiting, and whatever is asked from now on, with `InfrastructureError(why)`."""
+        """Answer pending and later requests with `InfrastructureError(why)`."""
         self._failure = why
         for answer in self._waiting.values():
             if not answer.done():
