@@ -48,8 +48,8 @@ class Judging:
     ) -> tuple[Trajectory, ...]:
         """Return an episode's trajectories with their judged rewards; the main agent's is the first.
 
-        The judge reads the main agent's conversation. Every agent that has taken a turn gets the score, since they share
-        the task. Without a score the whole episode fails, and only the main agent's trajectory is returned.
+        The judge reads the main agent's conversation. Every agent that has taken a turn gets the score, since they
+        share the task. Without a score the episode fails, and only the main agent's trajectory is returned.
         """
         first = played[0]
         try:

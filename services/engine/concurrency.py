@@ -1,8 +1,8 @@
 """How many groups a worker runs at once: fewer while the engines' caches have no room for their contexts.
 
 An engine whose KV cache is full preempts running requests and computes them again later, so that more concurrency
-yields fewer tokens. The limit falls by a quarter while every engine that serves is full, and rises by one while all have room again
-(additive increase, multiplicative decrease).
+yields fewer tokens. The limit falls by a quarter while every engine that serves is full, and rises by one while all
+have room again (additive increase, multiplicative decrease).
 """
 
 from __future__ import annotations
