@@ -87,8 +87,8 @@ def test_a_trainer_publishes_to_members_until_they_are_known_to_have_left(tmp_pa
     seen = []
     try:
         while jobs:
-            publisher._welcome()
-            seen.append(sorted(publisher._guests))
+            publisher._follow_members()
+            seen.append(sorted(publisher._joined))
     finally:
         publisher.close()
     assert seen == [[GUEST], [GUEST], [GUEST], []]
