@@ -22,7 +22,6 @@ from asyncrl.config_changes import of_today, what_became_of
 from asyncrl.config_sections import (
     SCHEDULES,
     BufferConfig,
-    CriticConfig,
     EngineConfig,
     EnvConfig,
     EvalConfig,
@@ -35,8 +34,6 @@ from asyncrl.config_sections import (
     RunConfig,
     Section,
     SftConfig,
-    SftPhaseConfig,
-    StalenessControlConfig,
     TeacherConfig,
     TrainConfig,
     TrustConfig,
@@ -50,7 +47,7 @@ PACKAGED_BASES = PACKAGED_RECIPES / "bases"
 LOCAL_RECIPES = Path("recipes")
 """Below the current folder; goes before those of the package."""
 
-MODEL_KEYS = {(section, "path") for section in ("model", "critic", "reference", "teacher")}
+MODEL_KEYS = {(section, "path") for section in ("model", "reference", "teacher")}
 """Keys that name a folder with a model, or one of a hub."""
 
 FIXED_SECTIONS = ("run", "model", "env", "algo", "lora", "policies")
@@ -74,11 +71,8 @@ class Config(Section):
     train: TrainConfig = TrainConfig()
     lora: LoraConfig = LoraConfig()
     judge: JudgeConfig = JudgeConfig()
-    critic: CriticConfig = CriticConfig()
     reference: ReferenceConfig = ReferenceConfig()
     teacher: TeacherConfig = TeacherConfig()
-    staleness_control: StalenessControlConfig = StalenessControlConfig()
-    sft_phase: SftPhaseConfig = SftPhaseConfig()
     eval: EvalConfig = EvalConfig()
     sft: SftConfig = SftConfig()
     policies: dict[str, PolicyConfig] = Field(default_factory=dict)

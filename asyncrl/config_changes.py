@@ -16,6 +16,12 @@ MOVED = {
     "trust.max_logp_error": "train.max_logp_error",
     "reference.url": "reference.path",
     "teacher.url": "teacher.path",
+    **{f"critic.{key}": f"algo.value.{key}" for key in ("trunk", "learning_rate", "warmup_steps")},
+    **{f"sft_phase.{key}": f"algo.sft_phase.{key}" for key in ("every", "steps", "learning_rate", "keep")},
+    **{
+        f"staleness_control.{key}": f"algo.staleness_control.{key}"
+        for key in ("enabled", "minimum", "low_ess", "high_ess", "patience")
+    },
 }
 """Keys by what they are called now."""
 
@@ -28,6 +34,7 @@ REMOVED: dict[str, tuple[Any, str]] = {
     "train.max_grad_norm": (1.0, "it is always 1"),
     "train.keep_checkpoints": (2, "it is always 2"),
     "lora.max_versions": (2, 'it is 2 unless engine.extra_args has "--max-loras"'),
+    "critic.path": ("", "a critic starts from the policy's model"),
     "trust.max_token_error": (15.0, "it is always 15"),
     "trust.sample_tokens": (2048, "it is always 2048"),
     "judge.scale": (10.0, "it is always 10; judge.weight scales too"),
@@ -51,8 +58,11 @@ def what_became_of(key: str) -> str:
         return f"it is {MOVED[key]} now"
     if key in REMOVED:
         return REMOVED[key][1]
-    inner = {old: new for old, new in MOVED.items() if old.startswith(f"{key}.")}
-    return ", ".join(f"{old} is {new} now" for old, new in inner.items())
+    inner = [(old, new) for old, new in MOVED.items() if old.startswith(f"{key}.")]
+    tables = {new.rpartition(".")[0] for _, new in inner}
+    if len(inner) > 1 and len(tables) == 1:
+        return f"its keys are in {tables.pop()} now"
+    return ", ".join(f"{old} is {new} now" for old, new in inner)
 
 
 def of_today(data: dict[str, Any]) -> dict[str, Any]:
@@ -61,20 +71,31 @@ def of_today(data: dict[str, Any]) -> dict[str, Any]:
     Says which of the run's values no setting can hold any more.
     """
     data = copy.deepcopy(data)
-    sections = (data, *(data.get("policies") or {}).values())
-    for holder in sections:
+    policies = (data.get("policies") or {}).values()
+    for holder in (data, *policies):
         for old, new in MOVED.items():
-            section, key = new.split(".")
             value = _taken(holder, old)
-            # A further policy cannot have its own where the new section is one that policies share.
-            fits = holder is data or section == old.split(".")[0]
-            if fits and value not in (None, "") and holder.get(section, {}).get(key, "") == "":
-                holder.setdefault(section, {})[key] = value
+            *tables, key = new.split(".")
+            if holder is not data and tables[0] not in (old.split(".")[0], "algo"):
+                continue  # policies share that section
+            if value not in (None, ""):
+                if tables[0] == "algo":
+                    # A policy's objective replaces the main one as a whole.
+                    holder["algo"] = copy.deepcopy(holder.get("algo") or data.get("algo") or {})
+                _put(holder, tables, key, value)
         for old, (value, why) in REMOVED.items():
             had = _taken(holder, old)
             if had is not None and value is not None and had != value:
                 log.warning("%s=%r of this run is no setting any more: %s", old, had, why)
     return data
+
+
+def _put(holder: dict[str, Any], tables: list[str], key: str, value: Any) -> None:
+    """Set a key that has no value yet."""
+    for table in tables:
+        holder = holder.setdefault(table, {})
+    if holder.get(key, "") == "":
+        holder[key] = value
 
 
 def _taken(holder: dict[str, Any], dotted: str) -> Any:

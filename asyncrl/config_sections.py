@@ -248,19 +248,6 @@ class JudgeConfig(Section):
     """Factor of the score."""
 
 
-class CriticConfig(Section):
-    """The value function of objectives that need one (`preset = "ppo"`, ...)."""
-
-    trunk: Literal["own", "shared"] = "own"
-    """A model and optimizer of its own, or a head on the policy's trunk."""
-    path: str = ""
-    """Model to start an own trunk from; empty takes the policy's."""
-    learning_rate: float = Field(1e-5, gt=0)
-    """Of an own trunk; a shared one learns at the policy's rate."""
-    warmup_steps: int = Field(0, ge=0)
-    """First steps in which only the critic learns."""
-
-
 class ReferenceConfig(Section):
     """The reference policy of KL terms and preference pairs."""
 
@@ -276,29 +263,6 @@ class TeacherConfig(Section):
 
     path: str = ""
     """As `reference.path`; objectives that distil need one."""
-
-
-class StalenessControlConfig(Section):
-    """Lowers and raises the staleness bound in force by the effective sample size, up to `buffer.max_staleness`."""
-
-    enabled: bool = False
-    minimum: int = Field(0, ge=0)
-    low_ess: float = Field(0.3, ge=0, le=1)
-    high_ess: float = Field(0.7, ge=0, le=1)
-    patience: int = Field(5, ge=1)
-    """Steps in a row below or above before the bound moves by one."""
-
-
-class SftPhaseConfig(Section):
-    """Supervised phases on the run's own successes between reinforcement steps."""
-
-    every: int = Field(0, ge=0)
-    """Steps between phases; 0 for none."""
-    steps: int = Field(4, ge=1)
-    """Optimizer steps of a phase."""
-    learning_rate: float = Field(1e-5, gt=0)
-    keep: int = Field(256, ge=1)
-    """Successful trajectories remembered between phases, one a task."""
 
 
 class EvalConfig(Section):
@@ -352,8 +316,6 @@ class PolicyConfig(Section):
     train: dict[str, Any] = Field(default_factory=dict)
     """See `model`."""
     lora: dict[str, Any] = Field(default_factory=dict)
-    """See `model`."""
-    critic: dict[str, Any] = Field(default_factory=dict)
     """See `model`."""
     reference: dict[str, Any] = Field(default_factory=dict)
     """See `model`."""

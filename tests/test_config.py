@@ -166,7 +166,7 @@ def test_a_recipe_names_files_relative_to_itself_and_the_command_line_to_the_cur
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "recipe" / "recipe.toml").write_text(RECIPE)
     monkeypatch.chdir(tmp_path / "here")
-    config = load_config("../recipe", ["critic.path=gone", "algo.loss=my_loss.py:mine"])
+    config = load_config("../recipe", ["teacher.path=gone", "algo.loss=my_loss.py:mine"])
     beside = str(tmp_path / "recipe")
     assert config.model.path == config.policies["other"].model["path"] == f"{beside}/base"
     assert config.env.name == f"{beside}/my_env.py:Mine"
@@ -178,7 +178,7 @@ def test_a_recipe_names_files_relative_to_itself_and_the_command_line_to_the_cur
     assert config.run.python_path == [f"{beside}/lib", f"{tmp_path}/here"]
     assert config.env.limits == {config.env.name: 4}
     assert config.run.folder == "./runs"
-    assert config.critic.path == "gone"
+    assert config.teacher.path == "gone"
     assert config.algo["loss"] == f"{tmp_path}/here/my_loss.py:mine"
 
 
@@ -269,6 +269,7 @@ def test_a_base_that_is_not_there_lists_those_there_are(tmp_path, name):
     [
         (changed("engine", threads=1), "engine.threads: unknown key; it is run.threads now$"),
         (changed("trust", max_logp_error=0.1), "trust: unknown key; trust.max_logp_error is train.max_logp_error now$"),
+        (changed("critic", trunk="own"), "critic: unknown key; its keys are in algo.value now$"),
         (changed("train", max_grad_norm=1.0), "train.max_grad_norm: unknown key; it is always 1$"),
     ],
 )  # fmt: skip
@@ -289,7 +290,14 @@ def test_the_file_of_an_earlier_run_loads_with_what_it_had_set(tmp_path, caplog)
         "reference": {"path": "", "url": "http://127.0.0.1:9", "offload": False},
         "teacher": {"path": "t", "url": "", "offload": True},
         "sft": {"hidden_size": 64, "num_heads": 2, "vocab_size": 512, "learning_rate": 0.002, "seed": 0},
-        "policies": {"other": {"agents": ["b"], "engine": {"threads": 4}, "reference": {"url": "http://b"}}},
+        "algo": {"preset": "ppo"},
+        "critic": {"trunk": "shared", "path": "", "learning_rate": 1e-4, "warmup_steps": 2},
+        "staleness_control": {"enabled": True, "minimum": 0, "low_ess": 0.2, "high_ess": 0.7, "patience": 5},
+        "sft_phase": {"every": 3, "steps": 4, "learning_rate": 1e-5, "keep": 256},
+        "policies": {
+            "other": {"agents": ["b"], "engine": {"threads": 4}, "reference": {"url": "http://b"}},
+            "third": {"agents": ["c"], "critic": {"trunk": "own"}, "algo": {"preset": "vapo"}},
+        },
     }
     file = tmp_path / "config.json"
     file.write_text(json.dumps(old))
@@ -301,7 +309,11 @@ def test_the_file_of_an_earlier_run_loads_with_what_it_had_set(tmp_path, caplog)
         "t",
         64,
     )
+    settings = resolve_settings(config.algo)
+    assert (settings["value"]["trunk"], settings["value"]["learning_rate"]) == ("shared", 1e-4)
+    assert (settings["staleness_control"]["low_ess"], settings["sft_phase"]["every"]) == (0.2, 3)
     assert config.policy("other").reference.path == "http://b"
+    assert config.policy("third").algo == {"preset": "vapo", "value": {"trunk": "own"}}
     assert [record.message for record in caplog.records] == [
         "train.weight_decay=0.1 of this run is no setting any more: it is always 0"
     ]

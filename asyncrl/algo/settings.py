@@ -9,6 +9,9 @@
     kl: {estimator: k3, coef: 0.001, where: loss}
     entropy_coef: 0.0
     lr_scaling: {power: 0.5, base_ess: 1.0}
+    value: {coef: 0.5, trunk: shared}
+    staleness_control: {enabled: true, low_ess: 0.3}
+    sft_phase: {every: 20}
     denominator: original
 
 A part given with the preset's own name (or with none) overrides single parameters; a part with another name
@@ -38,11 +41,15 @@ DEFAULTS: dict[str, Any] = {
     "kl": {"estimator": "k3", "coef": 0.0, "where": "loss", "target": None, "horizon": 10000},
     "entropy_coef": 0.0,
     "lr_scaling": {"power": 0.0, "base_ess": 1.0},
-    "value": {"coef": 0.5, "clip": 0.2, "huber_delta": None},
+    "value": {
+        "coef": 0.5, "clip": 0.2, "huber_delta": None, "trunk": "own", "learning_rate": 1e-5, "warmup_steps": 0,
+    },
     "shaping": [],
     "filters": [],
     "denominator": "original",
-}
+    "staleness_control": {"enabled": False, "minimum": 0, "low_ess": 0.3, "high_ess": 0.7, "patience": 5},
+    "sft_phase": {"every": 0, "steps": 4, "learning_rate": 1e-5, "keep": 256},
+}  # fmt: skip
 """What a recipe without a preset gets, and every key it may set."""
 
 NAMED = {
@@ -56,9 +63,25 @@ LISTED = {"corrections": "correction", "shaping": "shaping", "filters": "filter"
 MEASURED = ("loss", "correction")
 """Kinds of functions that read `LossInputs.statistics`."""
 CHOICES = {"denominator": ("original", "kept")}
-KL_TYPES = {"coef": "float", "where": "Literal['loss', 'reward']", "target": "float | None", "horizon": "int"}
-LR_TYPES = {"power": "float", "base_ess": "float"}
-VALUE_TYPES = {"coef": "float", "clip": "float | None", "huber_delta": "float | None"}
+TABLES = {
+    "kl": {"coef": "float", "where": "Literal['loss', 'reward']", "target": "float | None", "horizon": "int"},
+    "lr_scaling": {"power": "float", "base_ess": "float"},
+    "value": {
+        "coef": "float", "clip": "float | None", "huber_delta": "float | None",
+        "trunk": "Literal['own', 'shared']", "learning_rate": "float", "warmup_steps": "int",
+    },
+    "staleness_control": {
+        "enabled": "bool", "minimum": "int", "low_ess": "float", "high_ess": "float", "patience": "int",
+    },
+    "sft_phase": {"every": "int", "steps": "int", "learning_rate": "float", "keep": "int"},
+}  # fmt: skip
+"""The types of the keys of each table."""
+LEAST = {
+    "value": {"learning_rate": 0.0, "warmup_steps": 0},
+    "staleness_control": {"minimum": 0, "low_ess": 0.0, "high_ess": 0.0, "patience": 1},
+    "sft_phase": {"every": 0, "steps": 1, "learning_rate": 0.0, "keep": 1},
+}
+"""The least values of those that have one."""
 
 
 def resolve_settings(algo: Any) -> dict[str, Any]:
@@ -151,9 +174,15 @@ def _check(settings: Mapping[str, Any]) -> None:
         for i, part in enumerate(settings[key]):
             _check_part(f"algo.{key}[{i}]", kind, part)
     signature.read("kl", _string("algo.kl.estimator", settings["kl"]["estimator"]))
-    for section, types in (("kl", KL_TYPES), ("value", VALUE_TYPES), ("lr_scaling", LR_TYPES)):
+    for table, types in TABLES.items():
         for name, annotation in types.items():
-            _check_value(f"algo.{section}.{name}", _parse(annotation), settings[section][name])
+            _check_value(f"algo.{table}.{name}", _parse(annotation), settings[table][name])
+    for table, bounds in LEAST.items():
+        for name, least in bounds.items():
+            if settings[table][name] < least:
+                raise ConfigError(
+                    f"algo.{table}.{name}: must be at least {least:g}, got {settings[table][name]!r}"
+                )
     _check_value("algo.entropy_coef", _parse("float"), settings["entropy_coef"])
     for key, allowed in CHOICES.items():
         if settings[key] not in allowed:

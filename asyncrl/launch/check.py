@@ -49,7 +49,7 @@ def check_run(config: Config) -> None:
     for name in config.policies:
         policy = config.policy(name)
         check_model(f"policies.{name}.model.path", policy.model.path, policy)
-    for section in ("critic", "reference", "teacher"):
+    for section in ("reference", "teacher"):
         path = getattr(config, section).path
         if path and not is_url(path):
             check_model(f"{section}.path", path, config, policy=False)

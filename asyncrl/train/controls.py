@@ -149,16 +149,20 @@ class Controls:
 def make_controls(config: Config, objective: Objective) -> Controls:
     """Return the controllers a recipe asks for."""
     kl, scaling = objective.settings["kl"], objective.settings["lr_scaling"]
-    rule = config.staleness_control
+    rule = objective.settings["staleness_control"]
     return Controls(
         kl=KlController(float(kl["coef"]), kl["target"], int(kl["horizon"])),
         staleness=StalenessController(
             StalenessRule(
-                rule.minimum, config.buffer.max_staleness, rule.low_ess, rule.high_ess, rule.patience
+                rule["minimum"],
+                config.buffer.max_staleness,
+                rule["low_ess"],
+                rule["high_ess"],
+                rule["patience"],
             ),
             StalenessState(config.buffer.max_staleness),
         )
-        if rule.enabled
+        if rule["enabled"]
         else None,
         baselines=BaselineTracker(numbered=not config.env.task_file)
         if "baselines" in objective.needs

@@ -8,17 +8,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
-from asyncrl.config import CriticConfig, TrainConfig
+from asyncrl.config import TrainConfig
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.policy import load_critic
+
+
+@dataclass(frozen=True, slots=True)
+class CriticSettings:
+    """The part of `algo.value` that is about the model; the rest is about its loss."""
+
+    trunk: str
+    learning_rate: float
+    """Of an own trunk; a shared one learns at the policy's rate."""
+    warmup_steps: int
+    """First steps in which only the critic learns."""
 
 
 class Critic:
     """Values of the states in which tokens were sampled. `engine` is None when the trunk is shared."""
 
-    def __init__(self, config: CriticConfig, engine: TrainEngine | None) -> None:
+    def __init__(self, config: CriticSettings, engine: TrainEngine | None) -> None:
         self.config = config
         self.engine = engine
 
@@ -38,9 +51,9 @@ class Critic:
         return found["values"], found["end_values"]
 
 
-def make_critic(config: CriticConfig, train: TrainConfig, model: str, dtype: str) -> Critic:
+def make_critic(config: CriticSettings, train: TrainConfig, model: str, dtype: str) -> Critic:
     """Return the critic that `config` describes, its own engine included."""
     if config.trunk == "shared":
         return Critic(config, None)
-    module = load_critic(config.path or model, dtype, train.gradient_checkpointing)
+    module = load_critic(model, dtype, train.gradient_checkpointing)
     return Critic(config, TrainEngine(module, train, dtype))

@@ -6,7 +6,7 @@ from asyncrl.algo.objective import Objective
 from asyncrl.config import Config, is_url
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.auxiliary_weights import AveragedPolicy, BasePolicy, FrozenPolicy, Snapshots
-from asyncrl.train.critic import make_critic
+from asyncrl.train.critic import CriticSettings, make_critic
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.policy import PolicyModel, load_frozen, load_policy
 from asyncrl.train.scoring import EngineScorer
@@ -14,7 +14,7 @@ from asyncrl.train.scoring import EngineScorer
 
 def load_trained(config: Config, objective: Objective, model: str) -> PolicyModel:
     """Load the policy, with a value head when a critic shares its trunk."""
-    shared = objective.needs_values and config.critic.trunk == "shared"
+    shared = objective.needs_values and objective.settings["value"]["trunk"] == "shared"
     return load_policy(
         model, config.model.dtype, config.train.gradient_checkpointing, shared, config.lora, config.run.seed
     )
@@ -40,8 +40,15 @@ def load_auxiliary_models(
         teacher=_teacher(config) if objective.needs_teacher else None,
         average=average,
         snapshots=snapshots,
-        critic=make_critic(config.critic, config.train, model, dtype) if objective.needs_values else None,
+        critic=make_critic(_critic(objective), config.train, model, dtype)
+        if objective.needs_values
+        else None,
     )
+
+
+def _critic(objective: Objective) -> CriticSettings:
+    value = objective.settings["value"]
+    return CriticSettings(value["trunk"], float(value["learning_rate"]), value["warmup_steps"])
 
 
 def _teacher(config: Config) -> FrozenPolicy | EngineScorer:

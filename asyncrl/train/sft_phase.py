@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from asyncrl.config import SftPhaseConfig
 from asyncrl.data.codec import decode_trajectory, encode_trajectory, pack, unpack
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.train.controls import successes
@@ -22,10 +22,23 @@ from asyncrl.train.step_settings import StepSettings
 from asyncrl.types import Trajectory
 
 
+@dataclass(frozen=True, slots=True)
+class SftPhaseSettings:
+    """The table `algo.sft_phase`."""
+
+    every: int = 0
+    """Steps between phases; 0 for none."""
+    steps: int = 4
+    """Optimizer steps of a phase."""
+    learning_rate: float = 1e-5
+    keep: int = 256
+    """Successful trajectories remembered between phases, one a task."""
+
+
 class SftPhase:
     """Remembers successful trajectories and trains on them every `every` steps."""
 
-    def __init__(self, config: SftPhaseConfig) -> None:
+    def __init__(self, config: SftPhaseSettings) -> None:
         self.config = config
         self.kept: dict[str, Trajectory] = {}
         """The shortest success of each task, oldest task first."""

@@ -33,8 +33,8 @@ def check_supported(config: Config) -> dict[str, Any]:
             )
     if is_url(config.reference.path) and config.reference.refresh_every:
         raise ConfigError("reference.refresh_every: a served reference cannot be refreshed; allowed: 0")
-    if config.staleness_control.enabled:
-        _check_staleness_control(config)
+    if settings["staleness_control"]["enabled"]:
+        _check_staleness_control(config, settings["staleness_control"])
     check_schedule(config, settings)
     check_group_tricks(config, words, settings["advantage"]["name"])
     if "score_norms" in words and config.train.zero_stage == 3:
@@ -45,16 +45,15 @@ def check_supported(config: Config) -> dict[str, Any]:
     return settings
 
 
-def _check_staleness_control(config: Config) -> None:
-    rule = config.staleness_control
-    if rule.minimum > config.buffer.max_staleness:
+def _check_staleness_control(config: Config, rule: dict[str, Any]) -> None:
+    if rule["minimum"] > config.buffer.max_staleness:
         raise ConfigError(
-            f"staleness_control.minimum: must be at most buffer.max_staleness={config.buffer.max_staleness}, "
-            f"got {rule.minimum}"
+            f"algo.staleness_control.minimum: must be at most buffer.max_staleness={config.buffer.max_staleness}, "
+            f"got {rule['minimum']}"
         )
-    if rule.low_ess >= rule.high_ess:
+    if rule["low_ess"] >= rule["high_ess"]:
         raise ConfigError(
-            f"staleness_control.low_ess: must be below high_ess={rule.high_ess:g}, got {rule.low_ess:g}"
+            f"algo.staleness_control.low_ess: must be below high_ess={rule['high_ess']:g}, got {rule['low_ess']:g}"
         )
 
 
@@ -76,9 +75,9 @@ def check_group_tricks(config: Config, words: frozenset[str], advantage: str) ->
 def check_schedule(config: Config, settings: dict[str, Any]) -> None:
     """Refuse what a schedule cannot do. Raises `ConfigError`."""
     schedule = config.train.schedule
-    if config.staleness_control.enabled and schedule not in ("asynchronous", "partial"):
+    if settings["staleness_control"]["enabled"] and schedule not in ("asynchronous", "partial"):
         raise ConfigError(
-            f"staleness_control.enabled: must be false under train.schedule={schedule!r}, whose bound is fixed"
+            f"algo.staleness_control.enabled: must be false under train.schedule={schedule!r}, whose bound is fixed"
         )
     if schedule == "asynchronous" and config.engine.weight_transfer != "shared_file":
         raise ConfigError(

@@ -27,7 +27,7 @@ from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.logprob_check import Comparison, compare, comparison_metrics, disagreeing, disagreement
 from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.schedule import gather, settle
-from asyncrl.train.sft_phase import SftPhase
+from asyncrl.train.sft_phase import SftPhase, SftPhaseSettings
 from asyncrl.train.step import StepReport, train_step
 from asyncrl.train.step_batch import StepBatch, build_step_batch
 from asyncrl.train.step_record import RunTotals, StepRecord, StepTimes
@@ -115,7 +115,7 @@ class Trainer:
         self.weights_dir = weights_dir
         """Where the publisher leaves the weights of the previous version, to check what that one sampled."""
         self.controls = make_controls(config, objective)
-        self.sft_phase = SftPhase(config.sft_phase)
+        self.sft_phase = SftPhase(SftPhaseSettings(**objective.settings["sft_phase"]))
         self.totals = RunTotals()
         self.comparisons: list[Comparison] = []
         """How the newest batch's log-probabilities compare with the trainer's."""

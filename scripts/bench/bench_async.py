@@ -88,7 +88,7 @@ COMMON = [
     "eval.tasks=100",
 ]
 """The proximal policy that tolerates the most staleness (docs/benchmarks.md)."""
-CRITIC = ['algo.advantage={name="gae"}', 'algo.normalize={name="tokens"}', "critic.learning_rate=1e-3"]
+CRITIC = ['algo.advantage={name="gae"}', 'algo.normalize={name="tokens"}', "algo.value.learning_rate=1e-3"]
 ALONE_TASKS = 48
 
 

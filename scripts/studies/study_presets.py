@@ -36,7 +36,7 @@ RECIPES = {
 HORIZON = {"gridworld": 64, "calculator": 80}
 PAGE = Path("docs/benchmarks.md")
 MARK = "presets"
-CRITIC = ["critic.learning_rate=1e-3", "critic.warmup_steps=2"]
+CRITIC = ["algo.value.learning_rate=1e-3", "algo.value.warmup_steps=2"]
 
 
 def settings(preset: str, task: str, teacher: str) -> list[str]:

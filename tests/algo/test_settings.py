@@ -110,3 +110,21 @@ def test_the_table_of_presets_is_current():
     from tests.algo.docs_table import preset_table
 
     assert preset_table() in (DOCS / "presets.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("algo", "message"),
+    [
+        ({"value": {"trunk": "both"}}, r"algo.value.trunk: got 'both', allowed: Literal\['own', 'shared'\]"),
+        ({"value": {"learning_rate": -1.0}}, "algo.value.learning_rate: must be at least 0, got -1.0"),
+        (
+            {"staleness_control": {"patience": 0}},
+            "algo.staleness_control.patience: must be at least 1, got 0",
+        ),
+        ({"sft_phase": {"every": 2.5}}, "algo.sft_phase.every: got 2.5, allowed: int"),
+        ({"sft_phase": {"ever": 2}}, "algo.sft_phase.ever: unknown key; did you mean 'every'"),
+    ],
+)
+def test_tables_of_numbers_are_checked(algo, message):
+    with pytest.raises(ConfigError, match=message):
+        check({"preset": "ppo", **algo})

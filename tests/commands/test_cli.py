@@ -40,8 +40,8 @@ def test_config_prints_every_setting_with_overrides_applied(capsys):
     assert code == 0
     assert resolved["train"]["num_steps"] == 7
     assert set(resolved) == {
-        "run", "model", "env", "engine", "rollout", "buffer", "algo", "train", "judge", "critic", "lora",
-        "reference", "teacher", "staleness_control", "sft_phase", "eval", "sft", "policies",
+        "run", "model", "env", "engine", "rollout", "buffer", "algo", "train", "judge", "lora",
+        "reference", "teacher", "eval", "sft", "policies",
     }  # fmt: skip
     assert resolved["algo"]["loss"]["name"] == "ppo_clip"
 

@@ -29,8 +29,8 @@ RUN = [
     for block in BLOCKS
     if (block.language != "text" or block.said("save as")) and not block.note.startswith("not run")
 ]
-SECTIONS = ("run", "model", "env", "engine", "rollout", "buffer", "train", "lora", "judge", "critic",
-            "reference", "teacher", "staleness_control", "sft_phase", "eval", "sft")  # fmt: skip
+SECTIONS = ("run", "model", "env", "engine", "rollout", "buffer", "train", "lora", "judge",
+            "reference", "teacher", "eval", "sft")  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,9 @@ from asyncrl.train.step_batch import build_step_batch
 from tests.train.factories import batch_of_groups
 from tests.train.one_step import Learner
 
-SECTIONS: dict[str, dict[str, Any]] = {
-    "ppo": {"critic": {"trunk": "own", "learning_rate": 1e-3, "warmup_steps": 1}},
-    "ppo_turn": {"critic": {"trunk": "shared"}},
+CHANGES: dict[str, dict[str, Any]] = {
+    "ppo": {"value": {"trunk": "own", "learning_rate": 1e-3, "warmup_steps": 1}},
+    "ppo_turn": {"value": {"trunk": "shared"}},
     "online_dpo": {},
     "ppo_ewma": {},
     "vcpo": {},
@@ -29,7 +29,7 @@ COMPARED = ("loss/total", "grad_norm", "learning_rate", "value/error", "ess/sequ
 
 
 def run(model: str, preset: str) -> tuple[list[dict[str, float]], int]:
-    learner = Learner(model, {"preset": preset}, zero_stage=1, **SECTIONS[preset])
+    learner = Learner(model, {"preset": preset, **CHANGES[preset]}, zero_stage=1)
     reports = []
     for step in range(2):
         batch = build_step_batch(batch_of_groups(), step, step)
@@ -41,7 +41,7 @@ def run(model: str, preset: str) -> tuple[list[dict[str, float]], int]:
 def main(model: str, out: str) -> None:
     found = {}
     rank = 0
-    for preset in SECTIONS:
+    for preset in CHANGES:
         found[preset], rank = run(model, preset)
     if rank == 0:
         Path(out).write_text(json.dumps(found))

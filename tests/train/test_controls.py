@@ -41,20 +41,19 @@ def test_an_adaptive_kl_coefficient_grows_above_the_target_and_shrinks_below():
     assert kl.coef == pytest.approx(0.1 * 1.02 * (1 - 0.05 * 0.1))
 
 
-STALENESS = {
-    "buffer": {"max_staleness": 4},
-    "staleness_control": {"enabled": True, "minimum": 1, "low_ess": 0.4, "high_ess": 0.8, "patience": 2},
-}
+STALENESS = {"enabled": True, "minimum": 1, "low_ess": 0.4, "high_ess": 0.8, "patience": 2}
+STEERED = {"preset": "grpo", "staleness_control": STALENESS}
+AT_MOST_4 = {"buffer": {"max_staleness": 4}}
 
 
 def test_the_staleness_limit_falls_with_a_poor_sample_and_never_below_the_minimum():
-    control = controls({"preset": "grpo"}, **STALENESS).staleness
+    control = controls(STEERED, **AT_MOST_4).staleness
     changes = [control.update({"ess/token": 0.1}) for _ in range(8)]
     assert changes == [None, 3, None, 2, None, 1, None, None]
 
 
 def test_the_staleness_limit_rises_again_with_a_good_sample_up_to_the_recipes():
-    control = controls({"preset": "grpo"}, **STALENESS).staleness
+    control = controls(STEERED, **AT_MOST_4).staleness
     for _ in range(4):
         control.update({"ess/token": 0.1})
     changes = [control.update({"ess/token": 0.95}) for _ in range(6)]
@@ -62,7 +61,7 @@ def test_the_staleness_limit_rises_again_with_a_good_sample_up_to_the_recipes():
 
 
 def test_a_middling_sample_starts_the_count_again():
-    control = controls({"preset": "grpo"}, **STALENESS).staleness
+    control = controls(STEERED, **AT_MOST_4).staleness
     assert [control.update({"ess/token": e}) for e in (0.1, 0.5, 0.1)] == [None, None, None]
 
 

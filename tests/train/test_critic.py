@@ -11,8 +11,8 @@ TRUNKS = ["own", "shared"]
 
 
 def learner(model, trunk, **critic):
-    section = {"trunk": trunk, "learning_rate": 1e-2, **critic}
-    return Learner(model, {"preset": "ppo"}, critic=section)
+    value = {"trunk": trunk, "learning_rate": 1e-2, **critic}
+    return Learner(model, {"preset": "ppo", "value": value})
 
 
 def certain_batch():
@@ -70,8 +70,7 @@ def test_an_own_critic_leaves_the_policys_gradient_to_the_policy(tiny_model):
     for trunk in TRUNKS:
         found = Learner(
             tiny_model,
-            {"preset": "ppo", "loss": {"name": "ppo_clip"}, "value": {"coef": 10.0}},
-            critic={"trunk": trunk},
+            {"preset": "ppo", "loss": {"name": "ppo_clip"}, "value": {"coef": 10.0, "trunk": trunk}},
         )
         found.step(certain_batch())
         norms[trunk] = float(found.engine.gradients[0].norm())
@@ -85,6 +84,6 @@ def test_published_weights_leave_the_value_head_out(tiny_model):
 
 
 def test_turn_level_gae_reads_values_where_turns_begin(tiny_model):
-    report = Learner(tiny_model, {"preset": "ppo_turn"}, critic={"learning_rate": 1e-2}).step()
+    report = Learner(tiny_model, {"preset": "ppo_turn", "value": {"learning_rate": 1e-2}}).step()
     assert report.metrics["value/error"] > 0
     assert report.metrics["grad_norm"] > 0

@@ -96,7 +96,7 @@ def test_a_refreshed_reference_and_averaged_or_past_policies_start_as_the_policy
 
 
 def test_a_value_head_on_the_trunk_is_trained_with_the_adapter(tiny_model):
-    learner = adapted(tiny_model, algo={"preset": "ppo"}, critic={"trunk": "shared"})
+    learner = adapted(tiny_model, algo={"preset": "ppo", "value": {"trunk": "shared"}})
     before = learner.engine.engine.module.value_head.weight.detach().clone()
     adapter = snapshot(learner.engine)
     learner.step()

@@ -12,7 +12,7 @@ from asyncrl.algo.presets import PRESETS
 from asyncrl.train.step_batch import build_step_batch
 from tests.train.factories import batch_of_groups
 from tests.train.one_step import Learner, near_policy, snapshot
-from tests.train.one_step_presets import SECTIONS, run
+from tests.train.one_step_presets import CHANGES, run
 
 SAME_AS_TEACHER = {"opd", "opd_full"}
 """The teacher is the policy itself here, so on-policy distillation has nothing to change."""
@@ -41,7 +41,7 @@ CUT_MATTERS = [
     {"preset": "grpo", "corrections": ["tests.algo.own_parts:second_moment"]},
     {"preset": "ppo_ewma", "proximal": "tests.algo.own_parts:averaged"},
     {"preset": "online_dpo"},
-    {"preset": "ppo", "critic": {"trunk": "shared"}},
+    {"preset": "ppo", "value": {"trunk": "shared"}},
     {"preset": "grpo", "denominator": "kept", "corrections": [{"name": "icepop", "low": 0.98, "high": 1.02}]},
     {"preset": "optimal_token_baseline"},
     {"preset": "ppo_ewma"},
@@ -53,11 +53,9 @@ CUT_MATTERS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", CUT_MATTERS, ids=lambda algo: algo["preset"])
 def test_the_cut_into_micro_batches_does_not_change_the_gradient(tiny_model, algo):
-    sections = {"critic": algo["critic"]} if "critic" in algo else {}
-    algo = {key: value for key, value in algo.items() if key != "critic"}
     gradients = []
     for budget in (10**6, 100, 60):
-        learner = Learner(tiny_model, algo, **sections)
+        learner = Learner(tiny_model, algo)
         batch = build_step_batch(near_policy(learner.engine, batch_of_groups()), 0, 0)
         learner.step(batch, micro_batch_tokens=budget)
         gradients.append(learner.engine.gradients[0])
@@ -78,7 +76,7 @@ def two_ranks(tiny_model, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", SECTIONS)
+@pytest.mark.parametrize("preset", CHANGES)
 def test_two_ranks_train_any_objective_as_one_does(tiny_model, two_ranks, preset):
     alone, _ = run(tiny_model, preset)
     assert set(two_ranks[preset][0]) == set(alone[0])

@@ -6,13 +6,13 @@ import pytest
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
-from asyncrl.config import SftPhaseConfig, parse_config
+from asyncrl.config import parse_config
 from asyncrl.errors import InputError
 from asyncrl.run.checkpoints import checkpoint_path, complete_checkpoints, state_folder
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.recover import recover
-from asyncrl.train.sft_phase import SftPhase
+from asyncrl.train.sft_phase import SftPhase, SftPhaseSettings
 from asyncrl.train.trainer import Trainer
 from asyncrl.types import Task
 from asyncrl.weights.publish import PublishReport
@@ -211,13 +211,13 @@ def test_checkpoints_of_another_ledger_are_refused(tiny_model, tmp_path):
 
 
 def test_remembered_successes_survive_a_restart():
-    phase, again = SftPhase(SftPhaseConfig(every=4)), SftPhase(SftPhaseConfig(every=4))
+    phase, again = SftPhase(SftPhaseSettings(every=4)), SftPhase(SftPhaseSettings(every=4))
     phase._remember([trajectory("a", 0, reward=1.0), trajectory("b", 1, turns=3, reward=1.0)])
     again.load_state_dict(phase.state_dict())
     assert list(again.kept) == ["a", "b"]
     for name, kept in phase.kept.items():
         assert (again.kept[name].token_ids == kept.token_ids).all()
         assert again.kept[name].turns == kept.turns
-    empty = SftPhase(SftPhaseConfig())
-    empty.load_state_dict(SftPhase(SftPhaseConfig()).state_dict())
+    empty = SftPhase(SftPhaseSettings())
+    empty.load_state_dict(SftPhase(SftPhaseSettings()).state_dict())
     assert empty.kept == {}

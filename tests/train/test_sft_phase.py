@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from asyncrl.config import SftPhaseConfig
-from asyncrl.train.sft_phase import SftPhase, imitate
+from asyncrl.train.sft_phase import SftPhase, SftPhaseSettings, imitate
 from asyncrl.train.step_batch import build_step_batch, pad_rows
 from asyncrl.train.step_settings import StepSettings
 from tests.train.factories import group, trajectory
@@ -21,7 +20,7 @@ def batch():
 
 
 def phase(**values):
-    return SftPhase(SftPhaseConfig(**{"every": 2, "steps": 2, "learning_rate": 1e-3, **values}))
+    return SftPhase(SftPhaseSettings(**{"every": 2, "steps": 2, "learning_rate": 1e-3, **values}))
 
 
 def likelihood(engine, trajectories):

@@ -37,13 +37,13 @@ def recipe(algo, **sections):
             "reference.refresh_every: a served reference cannot be refreshed",
         ),
         (
-            {"preset": "grpo"},
-            {"staleness_control": {"enabled": True, "minimum": 3}},
+            {"preset": "grpo", "staleness_control": {"enabled": True, "minimum": 3}},
+            {},
             "staleness_control.minimum: must be at most buffer.max_staleness=1, got 3",
         ),
         (
-            {"preset": "grpo"},
-            {"staleness_control": {"enabled": True, "low_ess": 0.8}},
+            {"preset": "grpo", "staleness_control": {"enabled": True, "low_ess": 0.8}},
+            {},
             "staleness_control.low_ess: must be below high_ess=0.7, got 0.8",
         ),
         (
@@ -52,8 +52,8 @@ def recipe(algo, **sections):
             "needs train.zero_stage below 3",
         ),
         (
-            {"preset": "grpo"},
-            {"train": {"schedule": "one_step_off"}, "staleness_control": {"enabled": True}},
+            {"preset": "grpo", "staleness_control": {"enabled": True}},
+            {"train": {"schedule": "one_step_off"}},
             "staleness_control.enabled: must be false under train.schedule='one_step_off'",
         ),
         (
