@@ -127,4 +127,4 @@ def test_the_table_of_presets_is_current():
 )
 def test_tables_of_numbers_are_checked(algo, message):
     with pytest.raises(ConfigError, match=message):
-        check({"preset": "ppo", **algo})
+        resolve_settings({"preset": "ppo", **algo})
