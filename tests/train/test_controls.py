@@ -148,13 +148,13 @@ def test_success_is_the_verdict_and_without_one_the_full_reward():
 
 
 def test_all_controllers_resume_from_a_saved_state():
-    algo = {"preset": "spo", "kl": {"coef": 0.1, "target": 0.02}}
-    before = controls(algo, **STALENESS)
+    algo = {"preset": "spo", "kl": {"coef": 0.1, "target": 0.02}, "staleness_control": STALENESS}
+    before = controls(algo, **AT_MOST_4)
     before.kl.update({"reference_kl": 1.0}, 5000)
     before.staleness.update({"ess/token": 0.1})
     batch = build_step_batch(batch_of_groups(), 0, 0)
     before.baselines.update(batch, torch.zeros(pad_rows(batch, range(12)).mask.shape[0]))
-    after = controls(algo, **STALENESS)
+    after = controls(algo, **AT_MOST_4)
     after.load_state_dict(before.state_dict())
     assert after.kl.coef == before.kl.coef != 0.1
     assert after.staleness.update({"ess/token": 0.1}) == 3
