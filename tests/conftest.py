@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
+import tempfile
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -14,6 +16,7 @@ from hypothesis import settings
 
 from tests.credentials import TOKEN
 from tests.distribution import LongestFirst, longest_first
+from tests.shared import SHARED
 
 assert TOKEN  # All services and clients of the tests find it in the environment.
 
@@ -24,6 +27,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("same")
+
+
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        # What this process and those that share the tests with it make once for all.
+        os.environ[SHARED] = tempfile.mkdtemp(prefix="asyncrl-tests-")
+
+
+def pytest_unconfigure(config):
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(SHARED), ignore_errors=True)
 
 
 def pytest_sessionstart():

@@ -1,19 +1,17 @@
 """A small run of the main job in processes of its own, and what it leaves, for tests that disturb it."""
 
-import atexit
 import json
 import os
-import shutil
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import psutil
 
 from asyncrl.run.metrics import read_metrics
+from tests.shared import shared_folder
 
 RECIPE = """
 [run]
@@ -45,9 +43,8 @@ steps = 40
 """
 STEPS = 8
 STARTED: list[subprocess.Popen] = []
-CACHE = tempfile.mkdtemp(prefix="asyncrl-tests-")
-"""Base models of the whole session: each is trained once, whichever test needs it first."""
-atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
+CACHE = str(shared_folder() / "cache")
+"""Base models of the whole session, for all its processes: each is trained once, whichever test needs it first."""
 
 
 def environment():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import subprocess
@@ -47,12 +48,21 @@ def _folder(config: Config) -> Path:
 def cached_base_model(config: Config) -> Path:
     """Return the folder of the recipe's base model, training it first when it is not there.
 
-    The training runs in a process of its own, so the launcher never loads torch. Raises `UnavailableError`.
+    The training runs in a process of its own, so the launcher never loads torch. A second run that needs the same model
+    meanwhile waits for it. Raises `UnavailableError`.
     """
     folder = _folder(config)
     if base_model_is_cached(config):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not base_model_is_cached(config):
+            _train(config, folder)
+    return folder
+
+
+def _train(config: Config, folder: Path) -> None:
     print(f"training the tiny base model once, into {folder}", file=sys.stderr, flush=True)
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(config.model_dump_json())
@@ -63,4 +73,3 @@ def cached_base_model(config: Config) -> Path:
         raise UnavailableError(
             f"the base model could not be trained (asyncrl sft ended with exit code {code})"
         )
-    return folder

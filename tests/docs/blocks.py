@@ -6,6 +6,7 @@ something to look at. A comment in the page's source, right above the block, cha
     <!-- docs: not run: REASON -->     why a reader's machine can do it and a test cannot
     <!-- docs: save as FILE -->        the block is a file of the reader's own
     <!-- docs: with WORDS -->          words added to each command, which keep the test short
+    <!-- docs: with BEGINNING: WORDS; ... -->     words added to the commands that begin so
     <!-- docs: servers -->             each command serves until it is stopped
 """
 
@@ -37,6 +38,14 @@ class Block:
     def said(self, key: str) -> str:
         """Return what the comment says after `key`, or ""."""
         return self.note.removeprefix(key).strip(" :") if self.note.startswith(key) else ""
+
+    def added(self, command: str) -> str:
+        """Return the words that the comment adds to a command."""
+        for part in self.said("with").split(";"):
+            beginning, separator, words = part.rpartition(": ")
+            if not separator or command.startswith(f"asyncrl {beginning.strip()}"):
+                return " ".join(words.split())
+        return ""
 
     @property
     def name(self) -> str:

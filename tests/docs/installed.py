@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.docs.blocks import ROOT
+from tests.shared import made_once
 
 COMMAND_TIMEOUT_S = 900.0
 
@@ -44,7 +45,12 @@ class Installed:
         )  # fmt: skip
 
 
-def install(folder: Path) -> Installed:
+def install() -> Installed:
+    """Return the session's environment; the process that asks first makes it."""
+    return Installed(made_once("installed", _install) / "venv" / "bin")
+
+
+def _install(folder: Path) -> None:
     """Build the wheel and install it into a new environment that borrows this interpreter's other packages."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
     wheel = [
@@ -66,7 +72,6 @@ def install(folder: Path) -> Installed:
     (built,) = folder.glob("*.whl")
     into = [*pip, "--python", str(home / "bin" / "python"), "install", "--no-deps", "--no-index", str(built)]
     subprocess.run(into, check=True, capture_output=True)
-    return Installed(home / "bin")
 
 
 def _export(folder: Path) -> Path:

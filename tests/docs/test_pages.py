@@ -21,6 +21,7 @@ import pytest
 
 from tests.docs.blocks import LANGUAGES, ROOT, Block, blocks, pages, spans
 from tests.docs.installed import Installed, install
+from tests.shared import made_once
 
 START_S = 180.0
 BLOCKS = [block for page in pages() for block in blocks(page)]
@@ -34,8 +35,8 @@ SECTIONS = ("run", "model", "env", "engine", "rollout", "buffer", "train", "lora
 
 
 @pytest.fixture(scope="session")
-def installed(tmp_path_factory) -> Installed:
-    return install(tmp_path_factory.mktemp("installed"))
+def installed() -> Installed:
+    return install()
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,13 @@ def servers():
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    return {page: tmp_path_factory.mktemp(re.sub(r"\W", "-", page)) for page in pages()}
+    """Each page's folder. A base model that pages share is trained once, but for the README's reader."""
+    found = {page: tmp_path_factory.mktemp(re.sub(r"\W", "-", page)) for page in pages()}
+    cache = made_once("readers-cache", lambda folder: None)
+    for page, folder in found.items():
+        if page != "README.md":
+            (folder / ".cache").symlink_to(cache)
+    return found
 
 
 def test_the_package_under_test_is_the_installed_one(installed, tmp_path):
@@ -108,7 +115,7 @@ def test_every_block_runs_as_printed(block: Block, installed, folders, servers):
         for command in commands(block):
             run(
                 installed,
-                ["bash", "-euo", "pipefail", "-c", f"{command} {block.said('with')}".strip()],
+                ["bash", "-euo", "pipefail", "-c", f"{command} {block.added(command)}".strip()],
                 folder,
             )
 

@@ -1,0 +1,49 @@
+"""A recipe's base model is trained once, also for runs that start together."""
+
+import sys
+import threading
+
+import pytest
+
+from asyncrl.config import parse_config
+from asyncrl.errors import UnavailableError
+from asyncrl.launch import base_model
+
+CONFIG = parse_config({"model": {"path": "sft"}, "env": {"name": "gridworld"}})
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ASYNCRL_CACHE", str(tmp_path))
+
+
+def test_runs_that_start_together_train_it_once_and_all_have_it(monkeypatch):
+    trained, found = [], []
+
+    def train(config, folder):
+        trained.append(folder)
+        waiting.wait(30)
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+
+    waiting = threading.Event()
+    monkeypatch.setattr(base_model, "_train", train)
+    runs = [
+        threading.Thread(target=lambda: found.append(base_model.cached_base_model(CONFIG))) for _ in range(3)
+    ]
+    for run in runs:
+        run.start()
+    waiting.set()
+    for run in runs:
+        run.join(30)
+    assert len(trained) == 1
+    assert found == trained * 3
+    assert base_model.base_model_is_cached(CONFIG)
+
+
+def test_a_training_that_fails_is_an_error_of_the_run_and_is_tried_again(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "false")
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match="asyncrl sft ended with exit code 1"):
+            base_model.cached_base_model(CONFIG)
+    assert not base_model.base_model_is_cached(CONFIG)
