@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from asyncrl.services.http.app import serve
+from tests.waiting import wait_for_url
 
-START_S = 30.0
+END_S = 60.0
 
 
 class AppThread:
@@ -25,15 +23,5 @@ class AppThread:
 
     def close(self) -> None:
         self.app.state.request_exit()
-        self.thread.join(START_S)
+        self.thread.join(END_S)
         assert not self.thread.is_alive()
-
-
-def wait_for_url(ready: Path, alive: Callable[[], bool]) -> str:
-    """Return the address that a service writes to `ready`."""
-    deadline = time.monotonic() + START_S
-    while not ready.exists():
-        assert time.monotonic() < deadline, "the service did not start in time"
-        assert alive(), "the service ended"
-        time.sleep(0.01)
-    return json.loads(ready.read_text())["url"]

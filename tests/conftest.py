@@ -95,6 +95,16 @@ def renderer(tiny_model):
 
 
 @pytest.fixture(scope="session")
+def two_ranks(tmp_path_factory):
+    """Two ranks under torchrun; see `tests.ranks`."""
+    from tests.ranks import TwoRanks
+
+    ranks = TwoRanks(tmp_path_factory.mktemp("two-ranks"))
+    yield ranks
+    ranks.close()
+
+
+@pytest.fixture(scope="session")
 def engine_weights(tmp_path_factory):
     """The folder from which the session's engine takes weights."""
     return tmp_path_factory.mktemp("engine-weights")
@@ -103,26 +113,10 @@ def engine_weights(tmp_path_factory):
 @pytest.fixture(scope="session")
 def engine_url(tiny_model, engine_weights, tmp_path_factory):
     """The address of a real vLLM server that serves `tiny_model` as version 0."""
-    from asyncrl.config import parse_config
-    from asyncrl.launch.process_group import ProcessGroup
+    from tests.engines import serving
 
-    folder = tmp_path_factory.mktemp("engine")
-    engine = {"max_model_len": CONTEXT, "max_num_seqs": 64}
-    data = {
-        "model": {"path": tiny_model},
-        "env": {"name": "gridworld"},
-        "run": {"threads": 1},
-        "engine": engine,
-    }
-    config = parse_config(data)
-    (folder / "config.json").write_text(config.model_dump_json())
-    process_group = ProcessGroup(folder)
-    try:
-        argv = ["--folder", str(folder), "--model", tiny_model, "--weights-dir", str(engine_weights)]
-        child = process_group.start("engine", ["serve", "engine", *argv])
-        yield process_group.wait_ready(child, 180)
-    finally:
-        process_group.stop()
+    with serving(tmp_path_factory.mktemp("engine"), tiny_model, engine_weights) as engine:
+        yield engine.url
 
 
 @pytest.fixture

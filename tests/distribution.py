@@ -17,6 +17,16 @@ TOGETHER = {
     "tests/services/rollout/test_agent_worker.py": "the session's engine",
     "tests/services/rollout/test_rollout_service.py": "the session's engine",
     "tests/train/test_scoring.py": "the session's engine",
+    **dict.fromkeys(
+        (
+            "tests/algo/test_aggregate.py",
+            "tests/train/test_lora.py",
+            "tests/train/test_presets.py",
+            "tests/train/test_checkpointer.py",
+            "tests/train/test_step.py",
+        ),
+        "two ranks",
+    ),
 }
 """Files that share a lot by its name."""
 SECONDS = {
@@ -36,14 +46,11 @@ SECONDS = {
     "tests/docs/docs/environments.md": 60,
     "tests/services/engine/test_engine_end.py": 50,
     "tests/launch/test_periodic_evaluation.py": 50,
-    "tests/train/test_lora.py": 40,
-    "tests/train/test_resume.py": 40,
     "tests/services/engine/test_engine_lora.py": 35,
     "tests/services/engine/test_engine_catch_up.py": 25,
+    "two ranks": 100,
     "tests/services/env/test_load_env.py": 30,
     "tests/services/buffer/test_load_buffer.py": 25,
-    "tests/train/test_presets.py": 30,
-    "tests/train/test_step.py": 30,
     "tests/sandbox/": 20,
     "tests/envs/": 15,
     "tests/docs/": 30,

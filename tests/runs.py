@@ -5,13 +5,13 @@ import os
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 
 from asyncrl.run.metrics import read_metrics
 from tests.shared import shared_folder
+from tests.waiting import running, wait_for_url, wait_until
 
 RECIPE = """
 [run]
@@ -91,20 +91,14 @@ def start(workplace, name, *more):
 
 
 def wait_for_step(run, step, process):
-    deadline = time.monotonic() + 300
-    while len(read_metrics(run)) < step:
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.1)
+    wait_until(lambda: len(read_metrics(run)) >= step, running(process))
 
 
 def kill_launcher(run, process):
     """Kill a run's launcher and see all its processes end with it."""
     process.kill()
     process.wait(30)
-    deadline = time.monotonic() + 30
-    while processes_of(run) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not processes_of(run)
+    wait_until(lambda: not processes_of(run), limit_s=60)
 
 
 def resume(workplace, run, *changes):
@@ -144,8 +138,4 @@ def guest(workplace, run, role, *options):
     argv = ["serve", role, "--join", buffer, "--ready-file", str(ready), *options]
     process = subprocess.Popen([sys.executable, "-m", "asyncrl", *argv], env=environment())
     STARTED.append(process)
-    deadline = time.monotonic() + 300
-    while not ready.exists():
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.1)
-    return process, json.loads(ready.read_text())["url"]
+    return process, wait_for_url(ready, running(process))

@@ -10,6 +10,7 @@ from tests.runs import environment
 from tests.scripts import SCRIPTS
 
 pytestmark = pytest.mark.slow
+UNDISTURBED_CI_HIGH = 0.0714
 
 
 @pytest.mark.timeout(1800)
@@ -18,7 +19,7 @@ def test_ten_kills_at_random_lose_nothing(workplace):
     done = subprocess.run(
         [
             *(sys.executable, str(SCRIPTS / "chaos.py"), "--kills", "10", "--seed", "0", "--json", str(report)),
-            *("--recipe", str(workplace / "recipe.toml"), "eval.tasks=50", "env.processes=2"),
+            *("--no-baseline", "--recipe", str(workplace / "recipe.toml"), "eval.tasks=50", "env.processes=2"),
         ],
         env=environment(), capture_output=True, text=True, timeout=1700, check=False,
     )  # fmt: skip
@@ -26,3 +27,6 @@ def test_ten_kills_at_random_lose_nothing(workplace):
     found = json.loads(report.read_text())
     assert found["kills"] == 10
     assert all(found["checks"].values())
+    # Success is within noise of the undisturbed run of this recipe and seed, which solves none of its 50 tasks.
+    assert found["eval_after"]["tasks"] == 50
+    assert found["eval_after"]["ci_low"] <= UNDISTURBED_CI_HIGH

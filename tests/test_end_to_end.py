@@ -6,12 +6,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from asyncrl.run.metrics import read_metrics
-from tests.runs import RECIPE, environment, processes_of, weight_folders
+from tests.runs import RECIPE, environment, processes_of, wait_for_step, weight_folders
 
 pytestmark = pytest.mark.slow
 SUMMARY_KEYS = {
@@ -191,10 +190,7 @@ def test_an_interrupted_run_says_so_and_leaves_nothing_running(workplace):
         command(workplace, "run.name=cut", "train.num_steps=500", "eval.tasks=0"),
         env=environment(), stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    deadline = time.monotonic() + 200
-    while not read_metrics(run) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert read_metrics(run), "the run did not reach its first step"
+    wait_for_step(run, 1, process)
     process.send_signal(signal.SIGINT)
     assert process.wait(120) == 130
     told = process.stderr.read()

@@ -3,7 +3,6 @@
 import json
 import signal
 import sqlite3
-import time
 import urllib.request
 
 import msgpack
@@ -12,6 +11,7 @@ import pytest
 from asyncrl.run.metrics import read_metrics
 from tests.credentials import AUTHORIZED
 from tests.runs import guest, start, wait_for_step
+from tests.waiting import running, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -37,10 +37,7 @@ def test_engines_environments_and_workers_join_a_running_job_and_leave_it(workpl
             version > 0 and ask(env_url, "/v1/status")["opened"] and ask(worker_url, "/v1/status")["groups"]
         )
 
-    deadline = time.monotonic() + 200
-    while not served():
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.2)
+    wait_until(served, running(process))
     for one in (worker, env, engine):
         one.terminate()
         assert one.wait(60) == 0

@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import time
 
 import pytest
 
@@ -20,6 +19,7 @@ from tests.runs import (
     start,
     wait_for_step,
 )
+from tests.waiting import running, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -46,10 +46,7 @@ def test_a_run_survives_the_death_of_every_role(workplace):
         wait_for_step(run, len(read_metrics(run)) + 2, process)
         (victim,) = playing(run, role)
         victim.kill()
-        deadline = time.monotonic() + 120
-        while playing(run, role) in ([], [victim]):
-            assert time.monotonic() < deadline and process.poll() is None
-            time.sleep(0.1)
+        wait_until(lambda: playing(run, role) not in ([], [victim]), running(process))  # noqa: B023
     assert process.wait(400) == 0, (workplace / f"{run.name}.err").read_text()
     check_trained_once(run, steps=30)
     died = [json.loads(line) for line in (run / "restarts.jsonl").read_text().splitlines()]
@@ -102,10 +99,7 @@ def test_a_run_that_cannot_go_on_is_refused_by_name(workplace, words, message):
 def test_a_second_launcher_is_kept_out_of_a_run(workplace):
     run = workplace / "runs" / "locked"
     process = start(workplace, run.name)
-    deadline = time.monotonic() + 120
-    while not (run / "config.json").exists():
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.1)
+    wait_until((run / "config.json").exists, running(process))
     second = subprocess.run(
         command(workplace, "--resume", str(run)), capture_output=True, text=True, timeout=120, check=False
     )

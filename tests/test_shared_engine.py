@@ -2,7 +2,6 @@
 
 import json
 import signal
-import time
 import urllib.request
 
 import msgpack
@@ -12,6 +11,7 @@ from asyncrl.run.metrics import read_metrics
 from asyncrl.services.engine.client import policy_url
 from tests.credentials import AUTHORIZED
 from tests.runs import RECIPE, guest, processes_of, start, wait_for_step
+from tests.waiting import running, wait_until
 
 pytestmark = pytest.mark.slow
 POLICIES = """
@@ -41,18 +41,12 @@ def steps_of(run):
     return [len(read_metrics(place)) for place in (run, run / "policies" / "helpers")]
 
 
-def wait_until(true, process, limit_s=200):
-    deadline = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.1)
-
-
 def wait_for_further_steps(run, count, process):
     """Wait until each policy has trained `count` more."""
     before = steps_of(run)
     wait_until(
-        lambda: all(now - then >= count for now, then in zip(steps_of(run), before, strict=True)), process
+        lambda: all(now - then >= count for now, then in zip(steps_of(run), before, strict=True)),
+        running(process),
     )
 
 
@@ -63,11 +57,11 @@ def test_an_engine_that_joins_serves_every_policy_while_the_runs_own_is_down(wor
     )
     wait_for_step(run, 1, process)
     engine, url = guest(workplace, run, "engine")
-    wait_until(lambda: version_of(url, "") > 0 and version_of(url, "helpers") > 0, process)
+    wait_until(lambda: version_of(url, "") > 0 and version_of(url, "helpers") > 0, running(process))
 
     own = run / "endpoints" / "engine-0.json"
     next(p for p in processes_of(run) if p.cmdline()[4:5] == ["engine"]).kill()
-    wait_until(lambda: not own.exists(), process)
+    wait_until(lambda: not own.exists(), running(process))
     # What lies in the buffers is enough for two steps each.
     wait_for_further_steps(run, 4, process)
     assert not own.exists()

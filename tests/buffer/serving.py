@@ -12,8 +12,9 @@ from typing import Any
 
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.services.buffer.service import create_buffer_app
-from tests.app_thread import START_S, AppThread, wait_for_url
+from tests.app_thread import END_S, AppThread
 from tests.credentials import RUN
+from tests.waiting import wait_for_url
 
 
 class ThreadService(AppThread):
@@ -47,11 +48,11 @@ class ProcessService:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(START_S)
+        self.process.wait(END_S)
 
     def terminate(self) -> int:
         os.kill(self.process.pid, signal.SIGTERM)
-        return self.process.wait(START_S)
+        return self.process.wait(END_S)
 
     def close(self) -> None:
         if self.process.poll() is None:

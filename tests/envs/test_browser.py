@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import psutil
 import pytest
@@ -21,6 +20,7 @@ from asyncrl.envs.browser.pages import answer
 from asyncrl.envs.browser.shop import Order, make_shop
 from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.types import Task
+from tests.waiting import wait_until
 
 try:
     chromium.find_chromium()
@@ -309,13 +309,6 @@ def browsers(root):
         except psutil.NoSuchProcess:
             continue
     return found
-
-
-def wait_until(condition, seconds=20.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @real

@@ -4,7 +4,6 @@ import asyncio
 import json
 import socket
 import threading
-import time
 
 import pytest
 import uvicorn
@@ -18,6 +17,7 @@ from asyncrl.envs.simulated.model import KEY_VARIABLE, read_recording, request_k
 from asyncrl.envs.simulated.stand_in import complete
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
 from asyncrl.types import Task
+from tests.waiting import wait_until
 
 
 class Endpoint:
@@ -46,10 +46,7 @@ class Endpoint:
         self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listener]}, daemon=True)
         self.thread.start()
-        end = time.monotonic() + 20
-        while not self.server.started:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_until(lambda: self.server.started, self.thread.is_alive)
 
     def stop(self):
         self.server.should_exit = True

@@ -2,7 +2,6 @@
 
 import signal
 import sys
-import time
 
 import pytest
 
@@ -11,6 +10,7 @@ from asyncrl.endpoint import stop_file
 from asyncrl.launch.process_group import spawn
 from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
+from tests.waiting import wait_until
 
 OBEDIENT = """
 import pathlib, time
@@ -46,9 +46,7 @@ def interrupted(tmp_path):
         child.popen.wait(60)
         child.popen = spawn([sys.executable, "-c", program.format(paths=paths)], child.log, {})
         run.roles.trainer = child
-        while not ready.exists():
-            assert child.alive()
-            time.sleep(0.01)
+        wait_until(ready.exists, child.alive)
         return run
 
     yield make

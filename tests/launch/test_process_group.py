@@ -4,7 +4,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from asyncrl.errors import DeadlineError, UnavailableError
 from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.process_hooks import AUTOGROUP
+from tests.waiting import wait_until
 
 START_S = 60.0
 
@@ -118,7 +118,4 @@ def test_children_die_with_a_launcher_that_is_killed(process_group):
     )
     assert done.returncode == -signal.SIGKILL
     pid = int(done.stdout)
-    deadline = time.monotonic() + 20
-    while not gone(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert gone(pid)
+    wait_until(lambda: gone(pid), limit_s=60)

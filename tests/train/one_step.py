@@ -1,4 +1,4 @@
-"""Training steps on fixed groups, in process or under torchrun: `-m tests.train.one_step MODEL OUT STAGE...`.
+"""Training steps on fixed groups, in process or on two ranks (`tests.ranks`).
 
 A stage is 1, 2 or 3, or as in `1-streamed` for steps whose groups arrive one by one. `trainer-SCHEDULE` runs the
 trainer's loop.
@@ -7,7 +7,6 @@ trainer's loop.
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -199,7 +198,3 @@ def main(model: str, out: str, *zero_stages: str) -> None:
         save_policy(engine, Path(out) / f"checkpoint-{name}", model)
         if engine.rank == 0:
             (Path(out) / f"{name}.json").write_text(json.dumps(reports))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

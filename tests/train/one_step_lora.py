@@ -1,8 +1,7 @@
-"""Two steps of an adapter under torchrun: `-m tests.train.one_step_lora MODEL OUT STAGE...`."""
+"""Two steps of an adapter, in process or on two ranks (`tests.ranks`)."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,3 @@ def main(model: str, out: str, *zero_stages: str) -> None:
         tensors = snapshot(engine)
         if engine.rank == 0:
             save_file(tensors, str(Path(out) / f"{stage}.safetensors"))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,13 +1,11 @@
-"""Two steps of several objectives under torchrun: `-m tests.train.one_step_presets MODEL OUT.json`."""
+"""Two steps of several objectives, in process or on two ranks (`tests.ranks`)."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-from asyncrl.train.deepspeed_engine import leave_distributed
 from asyncrl.train.step_batch import build_step_batch
 from tests.train.factories import batch_of_groups
 from tests.train.one_step import Learner
@@ -45,8 +43,3 @@ def main(model: str, out: str) -> None:
         found[preset], rank = run(model, preset)
     if rank == 0:
         Path(out).write_text(json.dumps(found))
-    leave_distributed()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

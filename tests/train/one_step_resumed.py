@@ -1,8 +1,7 @@
-"""One step from a checkpoint, under torchrun: `-m tests.train.one_step_resumed MODEL FOLDER STAGE`."""
+"""One step from a checkpoint on two ranks (`tests.ranks`)."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import torch
@@ -20,7 +19,3 @@ def main(model: str, folder: str, stage: str) -> None:
     weights = snapshot(engine)
     if engine.rank == 0:
         torch.save(weights, Path(folder) / "weights.pt")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -2,8 +2,6 @@
 
 import json
 import random
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -67,17 +65,13 @@ def test_a_state_of_another_model_is_refused_by_parameter(tiny_model, reference)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", [0, 2, 3])
-def test_a_run_on_one_rank_resumes_on_two(tiny_model, tmp_path, stage):
+def test_a_run_on_one_rank_resumes_on_two(tiny_model, two_ranks, tmp_path, stage):
     engine = trained(tiny_model, stage=1)
     saver = Checkpointer(tmp_path, engine, tiny_model)
     saver.save(2, {})
     saver.wait()
     step_once(engine)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    subprocess.run(
-        [*torchrun, "-m", "tests.train.one_step_resumed", tiny_model, str(tmp_path), str(stage)],
-        check=True, timeout=200,
-    )  # fmt: skip
+    two_ranks.call("tests.train.one_step_resumed", tiny_model, str(tmp_path), str(stage))
     assert worst(torch.load(tmp_path / "weights.pt", weights_only=True), snapshot(engine)) < 1e-6
 
 

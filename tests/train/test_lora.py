@@ -1,7 +1,5 @@
 """An adapter: what is trained, what the reference is, what is saved, on any ranks and ZeRO stage."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -180,13 +178,10 @@ def test_a_resumed_run_keeps_its_adapter():
 
 
 @pytest.fixture(scope="module")
-def pair(tiny_model, tmp_path_factory):
+def pair(tiny_model, two_ranks, tmp_path_factory):
     """The adapters that two ranks trained, by ZeRO stage."""
     out = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "tests.train.one_step_lora", tiny_model, str(out), "0", "1", "3"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    two_ranks.call("tests.train.one_step_lora", tiny_model, str(out), "0", "1", "3")
     return out
 
 

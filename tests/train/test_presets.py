@@ -1,9 +1,6 @@
 """Every preset takes a real optimizer step with whatever models it needs, whatever the cut into micro-batches."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -64,22 +61,18 @@ def test_the_cut_into_micro_batches_does_not_change_the_gradient(tiny_model, alg
 
 
 @pytest.fixture(scope="module")
-def two_ranks(tiny_model, tmp_path_factory):
+def reported(tiny_model, two_ranks, tmp_path_factory):
     """What two ranks reported of two steps of each objective."""
     out = tmp_path_factory.mktemp("ranks") / "reports.json"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "tests.train.one_step_presets", tiny_model, str(out)]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    two_ranks.call("tests.train.one_step_presets", tiny_model, str(out))
     return json.loads(out.read_text())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", CHANGES)
-def test_two_ranks_train_any_objective_as_one_does(tiny_model, two_ranks, preset):
+def test_two_ranks_train_any_objective_as_one_does(tiny_model, reported, preset):
     alone, _ = run(tiny_model, preset)
-    assert set(two_ranks[preset][0]) == set(alone[0])
-    for one, other in zip(alone, two_ranks[preset], strict=True):
+    assert set(reported[preset][0]) == set(alone[0])
+    for one, other in zip(alone, reported[preset], strict=True):
         for name, value in one.items():
             assert other[name] == pytest.approx(value, rel=2e-3, abs=1e-5), name

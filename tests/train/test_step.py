@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +16,6 @@ from asyncrl.train.step_batch import build_step_batch, pad_rows
 from tests.train.factories import batch_of_groups, group
 from tests.train.one_step import make_engine, snapshot, step_once
 from tests.train.scripted_run import Scripted, groups_at, make_trainer
-
-ROOT = Path(__file__).parents[2]
 
 
 def on_policy_batch(engine):
@@ -127,14 +123,16 @@ SCHEDULES = ["partial", "periodic"]
 
 
 @pytest.fixture(scope="module")
-def pair(tiny_model, tmp_path_factory):
+def pair(tiny_model, two_ranks, tmp_path_factory):
     """What two ranks reported and saved after two steps, by ZeRO stage."""
     out = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "tests.train.one_step", tiny_model, str(out), *RANKED]
-    command += [f"trainer-{schedule}" for schedule in SCHEDULES]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    two_ranks.call(
+        "tests.train.one_step",
+        tiny_model,
+        str(out),
+        *RANKED,
+        *(f"trainer-{schedule}" for schedule in SCHEDULES),
+    )
     return out
 
 

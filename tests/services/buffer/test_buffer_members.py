@@ -1,8 +1,6 @@
 """Who takes part in a job: described by the launcher, joined by others, forgotten when silent."""
 
 import asyncio
-import threading
-import time
 
 import pytest
 
@@ -15,6 +13,7 @@ from asyncrl.services.buffer.members import MEMBER_S, Describe, Members
 from asyncrl.services.joining import Membership, fetch_job
 from tests.buffer.serving import ThreadService
 from tests.credentials import RUN, TOKEN
+from tests.waiting import wait_until
 
 JOB = {
     "config": parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}}).model_dump(mode="json"),
@@ -122,10 +121,7 @@ def test_a_membership_begins_with_the_address_and_ends_with_a_goodbye(service, t
     def joined():
         return ask(service, lambda c: c.job())["joined"]["env"]
 
-    deadline = time.monotonic() + 20
-    while not joined() and time.monotonic() < deadline:
-        threading.Event().wait(0.05)
-    assert joined() == [f"http://127.0.0.1:9{path}"]
+    assert wait_until(joined, limit_s=60) == [f"http://127.0.0.1:9{path}"]
     member.leave()
     assert joined() == []
 

@@ -5,43 +5,31 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from asyncrl.config import parse_config
 from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.generation import GenerateRequest
-from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.weights.files import write_weights
 from asyncrl.weights.position import write_committed
+from tests.engines import kill_and_see_all_end, serving
 from tests.services.engine.test_engine import TOLERANCE, load, token_logp, with_client
 
 pytestmark = pytest.mark.slow
-START_S = 300.0
 
 
 @pytest.fixture(scope="module")
-def late(tiny_model, tmp_path_factory):
-    """`(address, model of version 5, folder of weights)` of an engine that starts when version 5 is committed."""
+def late_engine(tiny_model, tmp_path_factory):
+    """`(engine, model of version 5, folder of weights)`; the engine starts when version 5 is committed."""
     folder = tmp_path_factory.mktemp("late")
-    engine = {"max_model_len": 256, "max_num_seqs": 16}
-    data = {
-        "model": {"path": tiny_model},
-        "env": {"name": "gridworld"},
-        "run": {"threads": 1},
-        "engine": engine,
-    }
-    config = parse_config(data)
-    (folder / "config.json").write_text(config.model_dump_json())
     model = load(tiny_model, 0.05, seed=5)
     write_committed(folder, write_weights(folder, 5, model.named_parameters(), epoch=2))
-    process_group = ProcessGroup(folder)
-    try:
-        argv = ["--folder", str(folder), "--model", tiny_model, "--weights-dir", str(folder)]
-        yield (
-            process_group.wait_ready(process_group.start("engine", ["serve", "engine", *argv]), START_S),
-            model,
-            folder,
-        )
-    finally:
-        process_group.stop()
+    with serving(folder, tiny_model, folder) as engine:
+        yield engine, model, folder
+
+
+@pytest.fixture
+def late(late_engine):
+    """`late_engine` with the engine's address."""
+    engine, model, folder = late_engine
+    return engine.url, model, folder
 
 
 def test_its_first_answer_comes_from_the_committed_weights(late, tiny_model):
@@ -81,3 +69,8 @@ def test_a_commit_is_taken_once_and_never_from_a_trainer_that_is_gone(late, tiny
     assert first["pause_s"] > 0
     assert again["pause_s"] == 0
     assert versions == [6, 4]
+
+
+def test_an_engine_that_is_killed_takes_all_its_processes_along(late_engine):
+    """Last in this file, whose other tests need the engine."""
+    kill_and_see_all_end(late_engine[0], "serve engine")

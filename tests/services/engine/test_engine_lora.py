@@ -14,7 +14,6 @@ import torch
 from asyncrl.config import parse_config
 from asyncrl.errors import InputError
 from asyncrl.generation import GenerateRequest
-from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.services.engine.client import EngineClient, _encode, decode_generated
 from asyncrl.train.lora import published
 from asyncrl.train.policy import load_policy
@@ -22,16 +21,24 @@ from asyncrl.weights.files import write_weights
 from asyncrl.weights.folders import policy_weights
 from asyncrl.weights.position import write_committed
 from tests.credentials import PACKED
+from tests.engines import kill_and_see_all_end, serving
 from tests.services.engine.test_engine import with_client
 
 pytestmark = pytest.mark.slow
-START_S = 500.0
 FIRST = 1
 """The version that is committed before the engine starts; version 0 is the base model."""
 TOLERANCE = 5e-5
 """These large random adapters leave the trainer's own float32 log-probabilities up to 1e-5 from its float64 ones (1e-6
 without an adapter), and the engine rounds in another order; another version's differ by more than `DIFFERENT`."""
 DIFFERENT = 0.01
+
+
+SECTIONS = {
+    "lora": {"rank": 4, "alpha": 8},
+    "policies": {
+        "helpers": {"agents": ["helper"], "lora": {"rank": 2, "target_modules": ["q_proj", "o_proj"]}}
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +49,7 @@ def config(tiny_model):
             "env": {"name": "gridworld"},
             "engine": {"max_model_len": 256, "max_num_seqs": 64},
             "run": {"threads": 1},
-            "lora": {"rank": 4, "alpha": 8},
-            "policies": {
-                "helpers": {"agents": ["helper"], "lora": {"rank": 2, "target_modules": ["q_proj", "o_proj"]}}
-            },
+            **SECTIONS,
         }
     )
 
@@ -76,27 +80,25 @@ def versions(model, lora, numbers, seed=0):
 
 
 @pytest.fixture(scope="module")
-def serving(config, policies, helpers, tiny_model, tmp_path_factory):
-    """`(address, folder of weights)` of an engine that starts when version 1 of both policies is committed."""
+def started(policies, helpers, tiny_model, tmp_path_factory):
+    """`(engine, folder of weights)`; the engine starts when version 1 of both policies is committed."""
     folder, weights = tmp_path_factory.mktemp("run"), tmp_path_factory.mktemp("weights")
-    (folder / "config.json").write_text(config.model_dump_json())
     for place, policy in ((weights, policies[FIRST]), (of_helpers(weights), helpers[FIRST])):
         place.mkdir(exist_ok=True)
         write_committed(place, write_weights(place, FIRST, published(policy.model), epoch=1))
-    process_group = ProcessGroup(folder)
-    try:
-        argv = ["--folder", str(folder), "--model", tiny_model, "--weights-dir", str(weights)]
-        yield (
-            process_group.wait_ready(process_group.start("engine", ["serve", "engine", *argv]), START_S),
-            weights,
-        )
-    finally:
-        process_group.stop()
+    with serving(folder, tiny_model, weights, **SECTIONS) as child:
+        yield child, weights
 
 
 @pytest.fixture(scope="module")
-def publish(serving, policies):
-    _, weights = serving
+def engine(started):
+    """Address and folder of weights."""
+    return started[0].url, started[1]
+
+
+@pytest.fixture(scope="module")
+def publish(engine, policies):
+    _, weights = engine
 
     async def commit(client, version):
         file = write_weights(weights, version, published(policies[version].model), epoch=1)
@@ -143,14 +145,14 @@ async def tagged(url, request, version):
         return msgpack.unpackb(await response.content.readexactly(size))
 
 
-def test_an_engine_that_starts_late_has_the_committed_adapter_before_its_first_answer(serving, policies):
+def test_an_engine_that_starts_late_has_the_committed_adapter_before_its_first_answer(engine, policies):
     prompt = prompts(1)[0]
     request = GenerateRequest("first", prompt, 12, seed=0, min_version=FIRST)
-    check(policies, prompt, with_client(serving[0], lambda client: client.generate(request)), FIRST)
+    check(policies, prompt, with_client(engine[0], lambda client: client.generate(request)), FIRST)
 
 
-def test_requests_of_four_versions_in_flight_at_once_keep_their_own(serving, policies, publish):
-    url, _ = serving
+def test_requests_of_four_versions_in_flight_at_once_keep_their_own(engine, policies, publish):
+    url, _ = engine
     given = prompts(6, seed=1)
 
     async def scenario(client):
@@ -177,8 +179,8 @@ def test_requests_of_four_versions_in_flight_at_once_keep_their_own(serving, pol
             check(policies, prompt, generated, version)
 
 
-def test_a_commit_unloads_what_no_request_uses_and_a_tag_names_what_is_held(serving, policies, publish):
-    url, weights = serving
+def test_a_commit_unloads_what_no_request_uses_and_a_tag_names_what_is_held(engine, policies, publish):
+    url, weights = engine
     prompt = prompts(1, seed=2)[0]
 
     async def scenario(client):
@@ -197,9 +199,9 @@ def test_a_commit_unloads_what_no_request_uses_and_a_tag_names_what_is_held(serv
 
 
 def test_a_further_policys_requests_are_served_by_its_own_adapters_at_its_own_version(
-    serving, policies, helpers, publish
+    engine, policies, helpers, publish
 ):
-    url, weights = serving
+    url, weights = engine
     given = prompts(4, seed=4)
 
     async def scenario(client):
@@ -232,14 +234,14 @@ def test_a_further_policys_requests_are_served_by_its_own_adapters_at_its_own_ve
             check(whose, prompt, generated, number)
 
 
-def test_a_policy_that_an_engine_does_not_serve_is_refused_by_name(serving):
-    client = f"{serving[0]}/policies/keepers"
+def test_a_policy_that_an_engine_does_not_serve_is_refused_by_name(engine):
+    client = f"{engine[0]}/policies/keepers"
     with pytest.raises(InputError, match=r"policy 'keepers': this engine serves \['', 'helpers'\]"):
         with_client(client, lambda client: client.state())
 
 
-def test_an_adapter_that_does_not_fit_is_refused_and_the_one_before_is_served_on(serving, policies):
-    url, weights = serving
+def test_an_adapter_that_does_not_fit_is_refused_and_the_one_before_is_served_on(engine, policies):
+    url, weights = engine
     prompt = prompts(1, seed=3)[0]
     wrong = [(name.replace("q_proj", "wq"), tensor) for name, tensor in published(policies[1].model)]
     file = write_weights(weights, 5, wrong, epoch=1)
@@ -252,3 +254,8 @@ def test_an_adapter_that_does_not_fit_is_refused_and_the_one_before_is_served_on
     generated, state = with_client(url, scenario)
     check(policies, prompt, generated, 4)
     assert state["version"] == 4
+
+
+def test_an_engine_whose_server_is_killed_ends_with_all_its_processes(started):
+    """Last in this file, whose other tests need the engine."""
+    kill_and_see_all_end(started[0], "api_server")

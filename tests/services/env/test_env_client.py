@@ -21,6 +21,7 @@ from asyncrl.services.env.workers.pool import WorkerPool
 from asyncrl.types import Task
 from tests.app_thread import AppThread
 from tests.credentials import RUN, TOKEN
+from tests.waiting import wait_until
 
 
 class Served(AppThread):
@@ -377,13 +378,6 @@ def test_sessions_outlive_a_service_that_does_not_answer_for_a_while(serving):
 
     asyncio.run(scenario())
     assert service.host.counts.reaped == 0
-
-
-def wait_until(condition, timeout_s=30.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "what the test waits for does not happen"
-        time.sleep(0.02)
 
 
 def test_operations_that_are_due_before_the_next_request_may_be_made_are_sent_together(serving):

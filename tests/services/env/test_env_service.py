@@ -17,6 +17,7 @@ import pytest
 
 from asyncrl.config import load_config
 from tests.credentials import AUTHORIZED, PACKED, TOKEN
+from tests.waiting import running, wait_for_url
 
 TESTS = Path(__file__).parents[2]
 GRID = {"env": "gridworld", "seed": 3}
@@ -35,16 +36,7 @@ def start(folder, **options):
     code = f"from asyncrl.services.env.service import serve_env; serve_env(ready_file={str(ready)!r}, **{options!r})"
     env = os.environ | {"PYTHONPATH": str(TESTS / "env")}
     process = subprocess.Popen([sys.executable, "-c", code], env=env)
-    return process, wait_ready(process, ready)
-
-
-def wait_ready(process, ready):
-    deadline = time.monotonic() + 90
-    while not ready.exists():
-        assert process.poll() is None, "the service died while starting"
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return json.loads(ready.read_text())["url"]
+    return process, wait_for_url(ready, running(process))
 
 
 def end(process):
@@ -299,7 +291,7 @@ def test_the_command_takes_its_settings_from_a_recipe(tmp_path):
     argv = ["serve", "env", "--recipe", str(recipe), "--ready-file", str(ready)]
     process = subprocess.Popen([sys.executable, "-m", "asyncrl", *argv])
     try:
-        url = wait_ready(process, ready)
+        url = wait_for_url(ready, running(process))
         status, session, _ = open_session(url)
         assert (status, session["lease_s"]) == (201, 33.0)
         assert open_session(url)[0] == 429
@@ -321,7 +313,7 @@ def test_a_run_finds_the_environment_of_the_folder_it_was_started_in_from_any_ot
     argv = ["serve", "env", "--folder", str(tmp_path), "--ready-file", str(ready)]
     process = subprocess.Popen([sys.executable, "-m", "asyncrl", *argv], cwd="/")
     try:
-        url = wait_ready(process, ready)
+        url = wait_for_url(ready, running(process))
         task = {"id": "a", "env": "my_served_env:Mine", "seed": 0}
         status, session, _ = ask("POST", f"{url}/v1/sessions", {"task": task, "config": {}})
         assert status == 201, session

@@ -25,6 +25,7 @@ from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.gateway.client import GatewayClient
 from asyncrl.types import Status
 from tests.credentials import AUTHORIZED
+from tests.waiting import START_S
 
 pytestmark = pytest.mark.slow
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
@@ -79,7 +80,7 @@ def gateway(taught, tiny_model, engine_url, publish_weights, tmp_path_factory):
     try:
         argv = ["serve", "gateway", "--folder", str(folder), "--model", tiny_model, "--engines", engine_url]
         yield SimpleNamespace(
-            url=process_group.wait_ready(process_group.start("gateway", argv), 60), version=version
+            url=process_group.wait_ready(process_group.start("gateway", argv), START_S), version=version
         )
     finally:
         process_group.stop()

@@ -20,6 +20,7 @@ from asyncrl.errors import ConfigError, ConflictError, InputError, StaleError, U
 from asyncrl.services.http.app import create_app, serve
 from tests.app_thread import AppThread
 from tests.credentials import AUTHORIZED, JSON, RUN, TOKEN
+from tests.waiting import running, wait_until
 
 
 class Teapot(ConflictError):
@@ -230,10 +231,7 @@ def test_sigterm_ends_waiting_requests_and_the_exit_code_is_0(tmp_path):
     ready = tmp_path / "ready.json"
     process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script), str(ready)])
     try:
-        deadline = time.monotonic() + 30
-        while not ready.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(ready.exists, running(process))
         announced = json.loads(ready.read_text())
         assert announced["pid"] == process.pid
         connection = http.client.HTTPConnection(urlsplit(announced["url"]).netloc, timeout=20)

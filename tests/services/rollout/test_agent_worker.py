@@ -18,6 +18,7 @@ from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.services.rollout.agents import Agents
 from asyncrl.types import FailureClass, Status, Task
 from tests.credentials import AUTHORIZED, PACKED
+from tests.waiting import START_S
 
 pytestmark = pytest.mark.slow
 AGENT = os.path.join(os.path.dirname(__file__), "..", "..", "..", "recipes", "agent_grpo", "agent.py")
@@ -61,7 +62,7 @@ def start_worker(model, tiny_model, engine_url, tmp_path):
         child = process_group.start(
             "rollout", [*argv, "--env", "http://127.0.0.1:9", "--engines", engine_url]
         )
-        return process_group.wait_ready(child, 60), config
+        return process_group.wait_ready(child, START_S), config
 
     yield start
     process_group.stop()

@@ -12,6 +12,7 @@ from asyncrl.launch.evaluate import evaluate
 from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.types import Status, Task
 from tests.credentials import PACKED
+from tests.waiting import START_S
 
 pytestmark = pytest.mark.slow
 TASKS = [Task(f"heldout-{seed}", "gridworld", seed, "heldout") for seed in (1, 3, 5)]
@@ -41,7 +42,7 @@ def worker(config, engine_url, tiny_model, tmp_path_factory):
         )
         argv = ["serve", "rollout", "--folder", str(folder), "--model", tiny_model]
         child = process_group.start("rollout", [*argv, "--env", env, "--engines", engine_url])
-        yield process_group.wait_ready(child, 60)
+        yield process_group.wait_ready(child, START_S)
     finally:
         process_group.stop()
 
