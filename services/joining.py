@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ class Membership(threading.Thread):
             await self._try(self._client.leave(url))
         await self._client.close()
 
-    async def _try(self, call: Any) -> None:
+    async def _try(self, call: Coroutine[Any, Any, object]) -> None:
         try:
             await call
         except AsyncRLError as error:

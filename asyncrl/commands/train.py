@@ -8,9 +8,13 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncrl.errors import AsyncRLError, ConfigError, InputError, StorageError
+
+if TYPE_CHECKING:
+    # Imported when it is used, so that `--help` is fast.
+    from asyncrl.config import Config
 
 
 def add(subparsers: Any) -> None:
@@ -101,7 +105,7 @@ def _resumable(path: Path) -> Iterator[None]:
         raise raised from error.__cause__
 
 
-def _chosen(args: argparse.Namespace) -> tuple[Any, Path]:
+def _chosen(args: argparse.Namespace) -> tuple[Config, Path]:
     """Return the configuration and folder of a new or resumed run."""
     from asyncrl.config import find_recipe, load_config
     from asyncrl.run.folder import choose_folder, open_run

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.errors import InputError
 from asyncrl.gateway.chat_history import ChatHistory
 from asyncrl.gateway.recorded_episode import Episode
@@ -53,7 +54,7 @@ class Done:
     request: ApiRequest
     prepared: Prepared
     answers: list[Sampled]
-    renderer: Any
+    renderer: ChatRenderer
 
     @property
     def prompt_tokens(self) -> int:

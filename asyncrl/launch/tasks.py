@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
 
 from asyncrl.config import Config
 from asyncrl.env.registry import load_env
@@ -21,7 +21,7 @@ class TaskPlan:
     The buffer identifies tasks by id, so a plan that starts over after a crash plans nothing twice.
     """
 
-    def __init__(self, tasks: Any, total: int, chunk: int) -> None:
+    def __init__(self, tasks: Iterator[Task], total: int, chunk: int) -> None:
         self._tasks = tasks
         self._left = total
         self._endless = total == 0
@@ -48,7 +48,7 @@ class TaskPlan:
 
 def plan_tasks(config: Config) -> TaskPlan:
     """Return the run's tasks, from the task file or the environment. Raises `ConfigError`, `InputError`."""
-    tasks: Any
+    tasks: Iterator[Task]
     if config.env.task_file:
         tasks = iter(read_task_file(config.env.task_file, config.env.name))
     else:
@@ -56,7 +56,7 @@ def plan_tasks(config: Config) -> TaskPlan:
     return TaskPlan(tasks, config.env.num_tasks, FEED_FACTOR * config.buffer.groups_per_step)
 
 
-def _numbered(tasks: Any) -> Any:
+def _numbered(tasks: Iterable[Task]) -> Iterator[Task]:
     """Yield tasks whose ids sort in their own order."""
     for number, task in enumerate(tasks):
         yield Task(

@@ -39,7 +39,7 @@ def vocab_size(model: str) -> int:
 
 
 def remember_model(run: Path, model: str) -> None:
-    """Record the state of the model's files, unless an earlier life of the run has."""
+    """Record the state of the model's files, unless an earlier launch of the run has."""
     record = run / RECORD
     if not record.exists():
         write_json(record, fingerprint(model))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from asyncrl.buffer.ledger import (
     LeaseGoneError,
@@ -368,7 +368,7 @@ class _Metrics:
     def __init__(self, service: BufferService) -> None:
         self.service = service
 
-    def collect(self) -> Any:
+    def collect(self) -> Iterator[Metric]:
         stats = self.service.ledger.stats() | {"waiting_for_lease": len(self.service.leases)}
         for name, value in stats.items():
             if isinstance(value, int | float):

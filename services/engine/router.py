@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -275,7 +275,7 @@ class EngineRouter:
             await self.probe()
             await asyncio.sleep(PROBE_EVERY_S)
 
-    def _later(self, call: Any) -> None:
+    def _later(self, call: Coroutine[Any, Any, object]) -> None:
         async def quietly() -> None:
             with contextlib.suppress(AsyncRLError):
                 await call

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 from weakref import WeakValueDictionary
 
 from asyncrl.errors import AsyncRLError
@@ -29,7 +28,7 @@ class LeaseKeeper:
     def __init__(self, renew: Renew, url: str) -> None:
         self.renew = renew
         self.url = url
-        self._held: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        self._held: WeakValueDictionary[str, object] = WeakValueDictionary()
         self._lease_s = 0.0
         self._keeping: asyncio.Task[None] | None = None
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
 from fastapi import FastAPI, Response
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from asyncrl.env.host import EnvHost
 from asyncrl.env.registry import ENVS, load_env
@@ -67,7 +68,7 @@ class Metrics:
     def __init__(self, host: EnvHost) -> None:
         self.host = host
 
-    def collect(self) -> Any:
+    def collect(self) -> Iterator[Metric]:
         """Yield metric families, as `prometheus_client` asks a collector to."""
         host = self.host
         yield GaugeMetricFamily("asyncrl_env_sessions", "live sessions", value=len(host.sessions))
@@ -100,7 +101,13 @@ def _totals(host: EnvHost) -> dict[str, int]:
     return {name: getattr(host.counts, name) for name in names}
 
 
-def _labelled(family: Any, name: str, doc: str, label: str, values: Counter[str]) -> Any:
+def _labelled(
+    family: type[CounterMetricFamily] | type[GaugeMetricFamily],
+    name: str,
+    doc: str,
+    label: str,
+    values: Counter[str],
+) -> Metric:
     metric = family(f"asyncrl_env_{name}", doc, labels=[label])
     for key, value in values.items():
         metric.add_metric([str(key)], value)

@@ -17,7 +17,7 @@ or msgpack where the content type says so; the answer is in the same form.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from asyncrl.chat.renderer import load_renderer
 from asyncrl.chat.tool_calls import load_parser
@@ -132,7 +132,7 @@ class _Metrics:
     def __init__(self, episodes: Episodes) -> None:
         self.episodes = episodes
 
-    def collect(self) -> Any:
+    def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("asyncrl_gateway_open_episodes", "episodes open", value=len(self.episodes))
         names = ("opened", "ended", "expired", "calls", "sampled_tokens", "context_tokens", "cached_tokens")
         checks = ("rendered_turns", "retokenized_tokens", "undelivered_calls", "infrastructure_errors")

@@ -13,7 +13,7 @@ import dataclasses
 import os
 import socket
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from asyncrl.algo.settings import needed, resolve_settings
 from asyncrl.chat.renderer import Limits, load_renderer
@@ -309,7 +309,7 @@ class _Metrics:
     def __init__(self, service: RolloutService) -> None:
         self.service = service
 
-    def collect(self) -> Any:
+    def collect(self) -> Iterator[Metric]:
         status = self.service.status()
         for name in _COUNTERS:
             yield CounterMetricFamily(
