@@ -338,6 +338,51 @@ def test_failed_episodes_are_single_trajectories_of_their_class(make_gateway):
     assert admit(group, 3, False, 256).outcome == "retry"
 
 
+def test_an_episode_that_infrastructure_fails_is_played_again_with_a_key_of_its_own(
+    make_gateway, monkeypatch
+):
+    monkeypatch.setattr("asyncrl.rollout.player.RETRY_PAUSE_S", 0.0)
+    keys = []
+
+    async def scenario():
+        gateway = make_gateway(lambda prompt: "yes")
+
+        async def agent(task, episode):
+            keys.append((task["episode_index"], episode.key))
+            first = task["episode_index"] == 1 and sum(index == 1 for index, _ in keys) == 1
+            gateway.engine.failure = InfrastructureError("gone") if first else None
+            await chat(gateway, episode).completions.create(model="m", prompt="a", max_tokens=3)
+            return 1.0
+
+        return await play(gateway, agent, max_running=1)
+
+    group = asyncio.run(scenario())
+    assert [t.failure for t in group.trajectories] == [None] * 3
+    assert [t.info.get("attempts") for t in group.trajectories] == [None, 2, None]
+    assert sorted(index for index, _ in keys) == [0, 1, 1, 2]
+    assert len({key for _, key in keys}) == 4
+
+
+def test_an_agents_time_starts_when_it_may_run_and_not_while_it_waits(make_gateway, monkeypatch):
+    monkeypatch.setattr("asyncrl.gateway.agent_player.GRACE_S", 0.0)
+
+    async def scenario():
+        gateway = make_gateway(lambda prompt: "yes")
+
+        async def agent(task, episode):
+            await asyncio.sleep(0.7)
+            return 1.0
+
+        host = LocalHost(gateway.episodes, "http://gateway")
+        player = AgentPlayer(host, CallableAgent(agent), AgentSettings(max_running=1))
+        # One after the other they take longer than the limit of one.
+        return await EpisodeGroupRunner(player).run_group(replace(LEASE, group_size=5), "w", 3.0)
+
+    group = asyncio.run(scenario())
+    assert [(t.failure, t.reward) for t in group.trajectories] == [(None, 1.0)] * 5
+    assert not any("attempts" in t.info for t in group.trajectories)
+
+
 def test_the_ledger_takes_a_group_with_branches_and_refuses_one_that_lacks_an_episode(make_gateway):
     ledger = Ledger(":memory:", LedgerSettings(1, 1, 2, drop_no_signal=False))
     ledger.add_tasks([Task("t", "agent")])
