@@ -80,8 +80,8 @@ class Config(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _bound_of_schedule(cls, data: Any) -> Any:
-        """Fill in the staleness bound that `train.schedule` implies where the recipe gives none."""
+    def _limit_of_schedule(cls, data: Any) -> Any:
+        """Fill in the staleness limit that `train.schedule` implies where the recipe gives none."""
         if not isinstance(data, dict) or not isinstance(data.get("train", {}), dict):
             return data
         implied = SCHEDULES.get(str(data.get("train", {}).get("schedule", "")))
@@ -111,7 +111,7 @@ class Config(Section):
         if self.buffer.token_budget and self.slots == most + self.buffer.groups_per_step:
             raise ValueError(
                 f"buffer.over_provision must be below max_staleness * groups_per_step = {most} for a token_budget: "
-                "with as many groups in flight as the bound admits every step must be a full one, got "
+                "with as many groups in flight as the limit admits every step must be a full one, got "
                 f"{self.buffer.over_provision}"
             )
         if self.judge.url and self.env.name == "agent":
@@ -209,8 +209,8 @@ class Config(Section):
     def slots(self) -> int:
         """Groups admitted and not yet trained at any time, see `asyncrl.buffer.staleness.capacity`."""
         groups, beyond = self.buffer.groups_per_step, self.buffer.over_provision
-        bound = self.buffer.max_staleness * groups
-        return groups + (min(bound, beyond) if isinstance(beyond, int) else bound)
+        most = self.buffer.max_staleness * groups
+        return groups + (min(most, beyond) if isinstance(beyond, int) else most)
 
     @property
     def groups_in_flight(self) -> int:

@@ -14,7 +14,7 @@ SCHEDULES: dict[str, int | None] = {
     "asynchronous": None,
     "partial": None,
 }
-"""How generation and training overlap (docs/schedules.md), with the staleness bound where the name implies it."""
+"""How generation and training overlap (docs/schedules.md), with the staleness limit where the name implies it."""
 
 HEAD_SIZE = 32
 """Of the tiny base model's attention: vLLM's attention on a CPU takes multiples of it."""
@@ -112,7 +112,7 @@ class RolloutConfig(Section):
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature of the episodes that are trained on."""
     groups_in_flight: int = Field(0, ge=0)
-    """Groups that one worker plays at once; 0 takes its share of what the staleness bound admits."""
+    """Groups that one worker plays at once; 0 takes its share of what the staleness limit admits."""
     episode_timeout_s: float = Field(600.0, gt=0)
     """Seconds that an episode may take before it counts as timed out."""
     lease_s: float = Field(120.0, gt=0)
@@ -139,7 +139,7 @@ class BufferConfig(Section):
     wait_timeout_s: float = Field(600.0, gt=0)
     """Seconds that the trainer waits for a batch before it ends the run. Raise it for long episodes."""
     over_provision: int | Literal["auto"] | None = None
-    """Groups in flight beyond one step's. The staleness bound limits them; left out, there are as many as it allows.
+    """Groups in flight beyond one step's. The staleness limit limits them; left out, there are as many as it allows.
     "auto" follows whether the trainer waits for groups, or groups for the trainer."""
     recycle: bool = True
     """Let unfinished groups go on after a step. False starts them again, which favours short ones: for comparison."""

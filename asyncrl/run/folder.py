@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,9 +42,6 @@ class RunFolder:
             write_json(self.path / name, value, indent=2)
         except OSError as error:
             raise ConfigError(f"{self.path / name}: cannot be written: {error.strerror}") from error
-
-    def read_json(self, name: str) -> dict:
-        return json.loads((self.path / name).read_text())
 
 
 def private_folder(path: Path) -> None:

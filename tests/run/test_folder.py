@@ -51,8 +51,4 @@ def test_a_full_disk_is_named_and_the_old_file_stays(tmp_path):
     (tmp_path / f"summary.json.partial-{os.getpid()}").symlink_to("/dev/full")
     with pytest.raises(ConfigError, match=r"summary\.json: cannot be written: No space left on device"):
         folder.write_json("summary.json", {"steps": 2})
-    assert (
-        json.loads((tmp_path / "summary.json").read_text())
-        == folder.read_json("summary.json")
-        == {"steps": 1}
-    )
+    assert json.loads((tmp_path / "summary.json").read_text()) == {"steps": 1}

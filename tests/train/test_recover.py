@@ -177,7 +177,7 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(tiny_model, t
 
 
 class Controlled:
-    """A trainer whose controller has a staleness bound in force once its state is loaded."""
+    """A trainer whose controller has a staleness limit in force once its state is loaded."""
 
     def __init__(self, engine, bound):
         self.engine, self.bound = engine, bound
