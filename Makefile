@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# One more than the cores of a small machine: many tests wait for processes that start or for a deadline.
+TEST_PROCESSES ?= 3
 # The folders and files of tests that start no engine and train nothing, for the everyday loop.
 QUICK := tests/algo tests/buffer tests/chat tests/commands tests/conformance tests/data tests/evaluation tests/run \
 	tests/rollout tests/testing tests/weights $(wildcard tests/test_*.py tests/env/test_*.py tests/launch/test_*.py)
@@ -14,10 +16,10 @@ demo: $(STAMP)
 	$(BIN)/asyncrl train gridworld_grpo
 
 test: $(STAMP) check
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES)
 
 quick: $(STAMP) check
-	$(BIN)/python -m pytest -n 2 -m "not slow" $(QUICK)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m "not slow" $(QUICK)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -13,9 +13,14 @@ OPTIONS = (*CONFIGURED, "--join", "--model", "--engines", "--env", "--buffer", "
 
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
+    from asyncrl.chat.renderer import import_tokenizers_only
     from asyncrl.services.joining import read_policy
+    from asyncrl.services.rollout.agents import AGENT
     from asyncrl.services.rollout.service import PolicyAddresses, serve_rollout
 
+    if config.env.name != AGENT:
+        # An agent's code runs in this process, and may load a model of its own.
+        import_tokenizers_only()
     policies = {}
     for policy in args.policy:
         name, buffer, engines = read_policy(policy)

@@ -3,6 +3,8 @@
 import copy
 import json
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -237,3 +239,23 @@ def test_what_a_renderer_remembers_is_bounded_in_bytes(renderer, monkeypatch):
         assert small._cached_bytes == sum(i.nbytes + rendering._ENTRY_BYTES for i in small._cache.values())
         assert 0 < small._cached_bytes <= rendering.CACHE_BYTES
         assert small.opening([ASKED]) is first, "what is used stays"
+
+
+def test_a_tokenizer_is_loaded_without_torch_which_can_be_imported_afterwards(tiny_model, renderer):
+    program = """
+import json, sys
+from asyncrl.chat.renderer import import_tokenizers_only, load_renderer
+import_tokenizers_only()
+renderer = load_renderer(sys.argv[1])
+assert "torch" not in sys.modules
+ids = renderer.opening(json.loads(sys.argv[2]), None)
+import torch
+print(json.dumps([torch.tensor(ids).tolist(), list(renderer.stop_token_ids)]))
+"""
+    command = [sys.executable, "-c", program, tiny_model, json.dumps(OPENING)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [
+        renderer.opening(OPENING, None).tolist(),
+        list(renderer.stop_token_ids),
+    ]
+    assert done.stderr == ""
