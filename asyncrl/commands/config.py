@@ -1,4 +1,4 @@
-"""`asyncrl config RECIPE [key=value ...]`"""
+"""`asyncrl config RECIPE [key=value ...]`, and the page of all settings"""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ import argparse
 import json
 from typing import Any
 
+from asyncrl.errors import ConfigError
+
 
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "config", help="print a recipe's resolved configuration, after checking it"
     )
     parser.add_argument(
-        "recipe", help="a TOML file, a folder with recipe.toml, or a name that `asyncrl recipes` lists"
+        "recipe",
+        nargs="?",
+        default="",
+        help="a TOML file, a folder with recipe.toml, or a name that `asyncrl recipes` lists",
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print docs/configuration.md: what every key means"
+    )
     parser.set_defaults(run=run)
 
 
@@ -23,6 +31,13 @@ def run(args: argparse.Namespace) -> int:
     from asyncrl.config import load_config
     from asyncrl.launch.check import check_recipe
 
+    if args.markdown:
+        from asyncrl.commands.config_page import markdown
+
+        print(markdown(), end="")
+        return 0
+    if not args.recipe:
+        raise ConfigError("config: give a recipe, or --markdown for what every key means")
     config = load_config(args.recipe, args.overrides)
     check_recipe(config)
     resolved = config.model_dump(mode="json")

@@ -1,0 +1,52 @@
+"""docs/configuration.md is what the settings say about themselves."""
+
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from asyncrl.algo.settings import DEFAULTS, TABLES
+from asyncrl.cli import main
+from asyncrl.commands.config_page import ALGO, markdown
+from asyncrl.config import Config
+from asyncrl.config_sections import PolicyConfig
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
+def sections():
+    yield "policies.NAME", PolicyConfig
+    for name, field in Config.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield name, field.annotation
+
+
+def objective():
+    for key, default in DEFAULTS.items():
+        yield from (f"{key}.{inner}" for inner in default) if key in TABLES else [key]
+
+
+def test_the_page_is_the_generated_one(capsys):
+    assert main(["config", "--markdown"]) == 0
+    made = capsys.readouterr().out
+    assert made == PAGE.read_text(), "asyncrl config --markdown > docs/configuration.md"
+
+
+def test_every_key_has_a_meaning_a_default_and_what_is_allowed():
+    rows = dict(
+        line.strip("| ").split(" | ", 1) for line in markdown().splitlines() if line.startswith("| `")
+    )
+    keys = {f"`{name}.{key}`" for name, section in sections() for key in section.model_fields}
+    keys |= {f"`algo.{key}`" for key in objective()}
+    assert set(rows) == keys | {"`algo.preset`"}
+    for key, row in rows.items():
+        default, allowed, meaning = row.replace("\\|", "/").split(" | ")
+        assert default and allowed and meaning.endswith(".") and len(meaning) > 10, key
+
+
+def test_the_objective_has_a_meaning_for_each_of_its_keys_and_no_other():
+    assert set(ALGO) == set(objective())
+
+
+def test_without_a_recipe_the_command_says_what_to_give(capsys):
+    assert main(["config"]) == 2
+    assert "give a recipe, or --markdown" in capsys.readouterr().err
