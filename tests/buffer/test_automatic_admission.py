@@ -25,7 +25,7 @@ def saturated_at(groups):
     return lambda in_flight: 100.0 / min(in_flight, groups)
 
 
-def test_it_begins_with_three_more_batches_where_the_staleness_limit_admits_them():
+def test_it_starts_with_three_more_batches_where_the_staleness_limit_admits_them():
     assert [AutomaticAdmission(most, PER_STEP).initial() for most in (0, 8, 16, 64)] == [0, 8, 16, 24]
     assert FIRST_BATCHES == 3
 

@@ -58,7 +58,7 @@ def test_why_no_lease_tells_the_cases_apart():
     assert (book.why_no_lease(), book.finished) == ("finished", True)
 
 
-def test_an_abandoned_plan_drops_what_waits_and_keeps_what_has_begun():
+def test_an_abandoned_plan_drops_waiting_tasks_and_keeps_started_ones():
     book = ledger(count=5)
     begun = lease(book)
     assert book.close_plan(abandon=True) == 4
@@ -116,7 +116,7 @@ def test_a_lost_lease_returns_its_task_with_a_new_admission_version():
         book.put(group(lost))
 
 
-def test_a_renewed_lease_lives_on():
+def test_a_renewed_lease_does_not_expire():
     book = ledger()
     one = lease(book, now=0.0)
     assert book.renew(one.id, now=9.0) == 10.0
@@ -293,7 +293,7 @@ def test_a_step_keeps_its_batch_until_it_is_committed():
         book.take(0)
 
 
-def test_lengths_are_told_of_what_was_offered_and_of_what_was_trained():
+def test_mean_lengths_are_given_for_offered_and_for_trained_groups():
     book = ledger(count=20)
     assert book.stats()["offered_tokens_mean"] is None
     for versions in ((0,), (0, 0, 0)):

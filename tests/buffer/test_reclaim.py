@@ -10,7 +10,7 @@ def state_of(made, task):
     return made._store.row("SELECT state FROM tasks WHERE id = ?", task)[0]
 
 
-def test_a_worker_that_starts_anew_has_lost_what_it_held_and_nobody_else_has():
+def test_a_worker_that_restarts_loses_its_own_leases_only():
     made = ledger()
     mine, other = lease(made, "a"), lease(made, "b")
     finished = lease(made, "a")

@@ -73,7 +73,7 @@ def test_a_token_budget_takes_the_fewest_groups_that_reach_it_and_keep_every_dea
     assert len(chosen) == fewest
 
 
-def test_a_token_budget_ends_a_step_early_and_waits_for_nobody():
+def test_a_token_budget_ends_a_step_early_without_waiting():
     groups = [Admitted("a", 5, 0, True, 60), Admitted("b", 5, 1, True, 50), Admitted("c", 5, 2, False)]
     assert choose(groups, 3, 3, token_budget=100).groups == ("a", "b")
     assert choose(groups, 3, 3, token_budget=111).awaited == ("c",)

@@ -102,7 +102,7 @@ def test_two_calls_in_one_turn_end_the_episode_as_the_agents_failure_where_the_t
     assert t.turns[-1].end == t.num_tokens
 
 
-def test_one_call_a_turn_goes_on_under_the_same_template(llama):
+def test_one_call_a_turn_continues_under_the_same_template(llama):
     t = play(llama, parse_llama, "Tools", CALL, "done")
     assert (t.status, t.success, t.reward) == (Status.FINISHED, True, 1.25)
     assert "<|start_header_id|>ipython" in llama.tokenizer.decode(t.token_ids.tolist())

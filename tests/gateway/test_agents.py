@@ -156,7 +156,7 @@ def test_as_many_functions_run_at_once_as_are_asked_for():
     assert asyncio.run(scenario()) == [Report(1.0)] * 48
 
 
-def test_functions_that_hang_fail_their_episodes_and_hold_up_nobody():
+def test_functions_that_hang_fail_their_own_episodes_only():
     go_on = threading.Event()
 
     def function(task, episode):

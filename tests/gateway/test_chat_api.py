@@ -244,7 +244,7 @@ def test_a_stop_string_ends_the_text_before_it_and_the_tokens_after_it(make_gate
     assert sampled_of(trajectories[0]) == [stopped, stopped]
 
 
-def test_a_turn_cut_by_its_limit_is_ended_for_it_when_the_conversation_goes_on(make_gateway):
+def test_a_turn_cut_by_its_limit_is_ended_when_the_conversation_continues(make_gateway):
     async def scenario():
         gateway = make_gateway(lambda prompt: "abcdefgh")
         episode = await gateway.open()

@@ -132,7 +132,7 @@ def test_hints_tell_the_router_how_long_a_context_is_needed(make_gateway):
     assert [t.info.get("agent") for t in trajectories] == ["searcher", None]
 
 
-def test_what_nobody_comes_back_for_expires(renderer):
+def test_idle_episodes_expire(renderer):
     now = [0.0]
     engines = type("Engines", (), {"hold": lambda *_: None})()
     sampler = Sampler(engines, renderer, parse_hermes, 256)

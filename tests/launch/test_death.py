@@ -29,7 +29,7 @@ def test_the_line_that_ends_a_traceback_is_the_error():
     assert last_error("noise\n" + log_of("print(1); {}['a']") + "leaving\n") == "KeyError: 'a'"
 
 
-def test_a_group_of_errors_is_told_by_what_it_holds():
+def test_a_group_of_errors_is_reported_by_its_members():
     code = "raise ExceptionGroup('unhandled errors', [OSError(28, 'No space left on device')])"
     assert last_error(log_of(code)) == "OSError: [Errno 28] No space left on device"
 
@@ -40,12 +40,12 @@ def test_what_asyncrl_says_before_it_exits_is_the_error():
     )
 
 
-def test_an_engine_is_told_by_the_root_cause_and_not_by_what_points_to_it():
+def test_an_engines_death_is_explained_by_the_root_cause_and_not_by_errors_that_point_to_it():
     assert last_error(VLLM) == "ValueError: No available memory for the cache blocks."
 
 
 @pytest.mark.parametrize(("log", "expected"), [("", ""), ("one\n\n two \n\n", "two")])
-def test_a_log_without_an_error_is_told_by_its_last_line(log, expected):
+def test_a_log_without_an_error_is_explained_by_its_last_line(log, expected):
     assert last_error(log) == expected
 
 

@@ -47,7 +47,7 @@ def put(ledger, **how):
     return ledger.put(made).outcome
 
 
-def test_the_first_failure_is_told_with_its_traceback_and_once():
+def test_the_first_failure_is_reported_once_with_its_traceback():
     ledger = book()
     report = fresh(ledger)
     assert put(ledger) == "retried"
@@ -60,7 +60,7 @@ def test_the_first_failure_is_told_with_its_traceback_and_once():
     assert report.new_messages(ledger.stats()) == []
 
 
-def test_the_share_of_failed_episodes_is_told_again_when_their_number_has_doubled():
+def test_the_share_of_failed_episodes_is_reported_again_when_their_number_has_doubled():
     ledger = book()
     report = fresh(ledger)
     put(ledger, episodes=1, failure=FailureClass.JUDGE, error="no score")

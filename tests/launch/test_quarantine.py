@@ -6,7 +6,7 @@ WHY = "log-probabilities differ by 0.3 nats"
 IDLE = {"in_flight": 0, "waiting_for_lease": 0, "plan_closed": False, "pending": 8}
 
 
-def test_a_quarantine_is_told_once_and_the_last_one_is_told_as_such():
+def test_a_quarantine_is_reported_once_and_that_of_the_last_worker_as_such():
     report = QuarantineReport(["rollout-0", "rollout-1"])
     assert report.new_messages({}) == []
     first = {"rollout-1": WHY}

@@ -57,7 +57,7 @@ def test_a_counted_plan_closes_after_its_last_task():
     assert buffer.closed
 
 
-def test_a_plan_that_begins_again_adds_only_what_the_buffer_lacks():
+def test_a_plan_that_starts_over_adds_only_tasks_that_the_buffer_lacks():
     buffer = Buffer()
     feed(plan_tasks(config(num_tasks=20)), buffer)
     feed(plan_tasks(config(num_tasks=20)), buffer, take=8)

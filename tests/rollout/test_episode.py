@@ -103,7 +103,7 @@ def test_an_episode_beyond_the_context_is_truncated_and_never_longer(renderer):
 
 
 @pytest.mark.parametrize("max_turns", [0, 2])
-def test_an_observation_beyond_the_limit_that_nobody_read_is_left_out(renderer, max_turns):
+def test_an_unread_observation_beyond_the_limit_is_left_out(renderer, max_turns):
     """Otherwise the trajectory, and with it its whole group, would be too long to train."""
     whole = play(make_player(renderer, Scripted(renderer), max_turns=3))
     limit = whole.turns[1].end + 1

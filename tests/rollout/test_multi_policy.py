@@ -132,7 +132,7 @@ def bodies(service):
     return asyncio.run(take())
 
 
-def test_a_worker_that_a_policys_buffer_refuses_stands_still_and_gives_its_lease_back(
+def test_a_worker_that_a_policys_buffer_refuses_stops_leasing_and_gives_its_lease_back(
     renderer, helpers, tmp_path
 ):
     helpers.ledger.quarantine("w", "made up")

@@ -222,8 +222,8 @@ def test_a_lost_lease_cancels_its_group_and_the_task_is_run_again(renderer):
     assert (counters.groups, counters.leases_lost) == (1, 1)
 
 
-@pytest.mark.parametrize(("recycle", "begun"), [(True, [0]), (False, [0, 1])])
-def test_a_group_that_a_commit_finds_unfinished_goes_on_or_is_begun_anew(renderer, recycle, begun):
+@pytest.mark.parametrize(("recycle", "admitted_at"), [(True, [0]), (False, [0, 1])])
+def test_a_group_that_is_unfinished_at_a_commit_continues_or_starts_over(renderer, recycle, admitted_at):
     async def scenario():
         ledger, engine, _, loop = setup(renderer, tasks=2, slots=1, recycle=recycle)
         loop.renew_every_s = 0.02
@@ -244,7 +244,7 @@ def test_a_group_that_a_commit_finds_unfinished_goes_on_or_is_begun_anew(rendere
         await finish(loop, running)
         return versions, loop.counters.leases_lost, ledger.stats()["restarted"]
 
-    assert asyncio.run(scenario()) == (begun, len(begun) - 1, len(begun) - 1)
+    assert asyncio.run(scenario()) == (admitted_at, len(admitted_at) - 1, len(admitted_at) - 1)
 
 
 def test_a_lease_is_renewed_as_long_as_its_group_runs(renderer):
@@ -278,7 +278,7 @@ def test_outages_of_the_buffer_are_ridden_out_and_a_put_counts_once(renderer):
     assert (counters.groups, counters.leases_lost) == (1, 0)
 
 
-def test_a_group_the_buffer_refuses_frees_its_slot_at_once_and_the_worker_goes_on(renderer):
+def test_a_group_that_the_buffer_refuses_frees_its_slot_at_once_and_the_worker_continues(renderer):
     async def scenario():
         # Of two slots one would be held for a minute by the refused group.
         ledger, _, buffer, loop = setup(renderer, tasks=2, slots=1, lease_s=60.0)

@@ -157,7 +157,7 @@ class WorkerPool:
                 continue
             if time.monotonic() - worker.started > STEADY_S:
                 pause_s = FIRST_PAUSE_S
-            await self._bury(worker, reason, f"; replacing it in {pause_s:g} s")
+            await self._dispose(worker, reason, f"; replacing it in {pause_s:g} s")
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
@@ -184,7 +184,7 @@ class WorkerPool:
             if overrun_ticks > TICKS or (worker.unanswered and not worker.silent_ticks):
                 return "overrun"
 
-    async def _bury(self, worker: WorkerProcess, reason: str, then: str) -> None:
+    async def _dispose(self, worker: WorkerProcess, reason: str, then: str) -> None:
         """Kill what is left of a worker and give up its sessions."""
         code = await worker.end()
         how = f"did not answer for {self.hang_s:g} s and was killed" if reason == "hang" else _ended(code)
@@ -215,7 +215,7 @@ class WorkerPool:
             await asyncio.sleep(self.hang_s / TICKS)
             if worker.silent_ticks >= TICKS:
                 break
-        await self._bury(worker, "overrun", "")
+        await self._dispose(worker, "overrun", "")
         self.retired.discard(worker)
 
     def _forget(self, session_id: str) -> None:

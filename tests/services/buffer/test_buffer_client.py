@@ -84,7 +84,7 @@ def test_errors_come_back_as_their_classes(service):
     with_client(service, act)
 
 
-def test_a_full_disk_of_the_buffer_is_told_from_an_outage(service):
+def test_a_full_disk_of_the_buffer_is_distinguished_from_an_outage(service):
     async def act(client):
         await client.add_tasks(tasks(2))
         one = await client.lease("w", 0)

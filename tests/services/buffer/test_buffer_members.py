@@ -111,7 +111,7 @@ def test_a_buffer_that_has_just_started_says_that_it_may_not_know_everybody():
 
 
 @pytest.mark.parametrize(("policy", "path"), [("", ""), ("helpers", "/policies/helpers")])
-def test_a_membership_begins_with_the_address_and_ends_with_a_goodbye(service, tmp_path, policy, path):
+def test_a_member_joins_once_it_has_an_address_and_leaves_at_its_end(service, tmp_path, policy, path):
     ask(service, lambda c: c.describe(JOB))
     ready = tmp_path / "address.json"
     member = Membership(service.url, RUN.issue("env", "a").bearer("buffer"), "env", ready, policy)

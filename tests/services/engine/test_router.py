@@ -338,7 +338,7 @@ def test_a_conversation_whose_call_takes_longer_than_its_time_to_live_is_remembe
     assert asyncio.run(scenario()) == (1, 1, ["long", "next"])
 
 
-def test_a_call_that_goes_on_hides_no_conversation_that_nobody_came_back_for(monkeypatch):
+def test_a_running_call_hides_no_conversation_that_did_not_continue(monkeypatch):
     async def scenario():
         async with cluster(1) as (router, engines, _):
             (engine,) = engines.values()

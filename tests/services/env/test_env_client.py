@@ -138,7 +138,7 @@ def test_a_wait_in_which_no_place_comes_free_ends_with_the_reason(serving):
     assert "raise env.max_sessions or env.limits" in message
 
 
-def test_a_wait_goes_on_while_places_come_free_for_others(serving):
+def test_a_wait_continues_while_places_are_freed_for_others(serving):
     service = serving(max_sessions=1)
 
     async def scenario():
@@ -160,7 +160,7 @@ def test_a_wait_goes_on_while_places_come_free_for_others(serving):
     assert asyncio.run(scenario()) == [[n <= turn for n in range(4)] for turn in range(4)]
 
 
-def test_waiting_for_a_worker_up_to_the_last_moment_is_told_as_such(serving, monkeypatch):
+def test_waiting_for_a_worker_up_to_the_last_moment_is_reported_as_such(serving, monkeypatch):
     service = serving(runtime=WorkerPool(0))
     monkeypatch.setattr(random, "uniform", lambda low, high: 1.0)
 
@@ -200,7 +200,7 @@ def test_an_open_that_is_given_up_leaves_no_session(serving):
     assert service.host.counts.reaped == 0
 
 
-def test_a_service_that_ends_lets_nobody_wait_for_a_place(tmp_path):
+def test_a_service_that_shuts_down_lets_no_client_wait_for_a_place(tmp_path):
     service = Served(tmp_path, max_sessions=1)
 
     async def scenario():
@@ -476,7 +476,7 @@ def test_a_wrong_token_is_said_to_be_one(serving):
     asyncio.run(scenario())
 
 
-def test_a_silent_service_holds_nobody_longer_than_the_deadline():
+def test_a_silent_service_delays_no_caller_beyond_the_deadline():
     async def scenario():
         async def never(reader, writer):
             await reader.read()

@@ -188,7 +188,7 @@ def test_metrics_count_sessions_steps_and_failures_by_class(service):
         assert after[f"asyncrl_env_{name}"] - before.get(f"asyncrl_env_{name}", 0) == 1, name
 
 
-def test_a_batch_answers_what_is_ready_while_a_slow_step_goes_on(service, tmp_path):
+def test_a_batch_answers_ready_operations_while_a_slow_step_runs(service, tmp_path):
     slow = open_troubled(service, "OnThread")[1]["session_id"]
     fast = open_session(service)[1]["session_id"]
     operations = [

@@ -180,7 +180,7 @@ def test_a_policy_that_writes_a_place_of_the_prompt_is_not_shown_the_task():
     assert body["messages"][0]["content"] == '[assistant] see {task}{conversation}|{"n": 3}'
 
 
-def test_a_judge_that_is_told_the_environments_reward_is_asked_again_for_another():
+def test_a_judge_that_sees_the_environments_reward_is_asked_again_for_another_one():
     endpoint = Endpoint(
         lambda body: (200, json.dumps({"scores": [item["reward"] for item in body["items"]]}))
     )
