@@ -10,21 +10,26 @@ TEST_PROCESSES ?= 3
 QUICK := tests/algo tests/buffer tests/chat tests/commands tests/conformance tests/data tests/evaluation tests/run \
 	tests/rollout tests/testing tests/weights $(wildcard tests/test_*.py tests/env/test_*.py tests/launch/test_*.py)
 
-.PHONY: demo test quick check install clean
+.PHONY: demo test quick check lint install clean
 
 demo: $(STAMP)
 	$(BIN)/asyncrl train gridworld_grpo
 
-test: $(STAMP) check
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES)
+# The types are checked beside the tests; what mypy says stands at the end.
+test: $(STAMP) lint
+	@mkdir -p .mypy_cache; $(BIN)/mypy >.mypy_cache/report 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES); tests=$$?; \
+	wait $$types; types=$$?; cat .mypy_cache/report; exit $$((tests | types))
 
 quick: $(STAMP) check
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m "not slow" $(QUICK)
 
-check: $(STAMP)
+check: lint
+	$(BIN)/mypy
+
+lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 
 install: $(STAMP)
 
