@@ -71,7 +71,7 @@ def test_a_hanging_command_is_ended_with_all_it_started(tmp_path):
     )
     start = time.monotonic()
     assert run_command(code, timeout_s=1.0).problem == "the agent did not end within 1 s"
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 55
     time.sleep(2.5)
     assert not mark.exists()
 

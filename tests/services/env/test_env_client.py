@@ -323,12 +323,12 @@ class Counting(EnvServiceClient):
 @pytest.mark.parametrize("processes", [0, 1], ids=["here", "in a worker"])
 def test_sessions_outlive_a_policy_that_generates_longer_than_their_lease(serving, processes, monkeypatch):
     monkeypatch.setattr("asyncrl.services.env.client.EnvServiceClient", Counting)
-    service = serving(lease_s=0.9, runtime=WorkerPool(processes) if processes else None)
+    service = serving(lease_s=2.0, runtime=WorkerPool(processes) if processes else None)
 
     async def scenario():
         async with client_of(service.url) as client:
             sessions = await asyncio.gather(*(client.open(grid(seed), {}) for seed in range(5)))
-            await asyncio.sleep(3.0)
+            await asyncio.sleep(6.7)
             steps = await asyncio.gather(*(s.step(0, Action("north"), 60) for s in sessions))
             (counting,) = client._services
             return len(steps), [o for o in counting.operations if o["op"] == "renew"]
