@@ -75,6 +75,7 @@ def test_versions_that_are_not_due_or_done_start_nothing(tiny_model, tmp_path):
     assert resumed.process_group.processes == []
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_fails_is_recorded_and_ends_nothing(tiny_model, tmp_path):
     evals = setup(tmp_path, tiny_model, 2)
     (checkpoint_path(tmp_path / "checkpoints", 2) / "config.json").write_text("{}")
