@@ -139,7 +139,7 @@ class BufferConfig(Section):
     wait_timeout_s: float = Field(600.0, gt=0)
     """Seconds that the trainer waits for a batch before it ends the run. Raise it for long episodes."""
     over_provision: int | Literal["auto"] | None = None
-    """Groups in flight beyond one step's. The staleness limit limits them; left out, there are as many as it allows.
+    """Groups in flight beyond one step's. The staleness limit caps them; left out, there are as many as it allows.
     "auto" follows whether the trainer waits for groups, or groups for the trainer."""
     recycle: bool = True
     """Let unfinished groups go on after a step. False starts them again, which favours short ones: for comparison."""
