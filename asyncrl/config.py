@@ -9,9 +9,9 @@ from __future__ import annotations
 import difflib
 import json
 import os
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import Field, ValidationError, model_validator
 
 from asyncrl.config_changes import of_today, what_became_of
+from asyncrl.config_checks import policy_problems, section_problems
 from asyncrl.config_sections import (
     SCHEDULES,
     BufferConfig,
@@ -52,9 +53,6 @@ MODEL_KEYS = {(section, "path") for section in ("model", "reference", "teacher")
 
 FIXED_SECTIONS = ("run", "model", "env", "algo", "lora", "policies")
 """What makes a run the run it is; the rest may change when it is resumed."""
-
-POLICY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-"""It is part of folders, files of the run and addresses of engines."""
 
 
 class Config(Section):
@@ -92,72 +90,9 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> Config:
-        implied = SCHEDULES[self.train.schedule]
-        if implied is not None and self.buffer.max_staleness != implied:
-            raise ValueError(
-                f"buffer.max_staleness must be {implied} under train.schedule={self.train.schedule!r} (it may be "
-                f"left out), got {self.buffer.max_staleness}"
-            )
-        for name, given in (
-            ("token_budget", self.buffer.token_budget > 0),
-            ("recycle", not self.buffer.recycle),
-        ):
-            if given and self.train.schedule not in ("asynchronous", "partial"):
-                raise ValueError(
-                    f"buffer.{name} must be left out under train.schedule={self.train.schedule!r}, which trains "
-                    "whole batches of one version"
-                )
-        most = self.buffer.max_staleness * self.buffer.groups_per_step
-        if self.buffer.token_budget and self.slots == most + self.buffer.groups_per_step:
-            raise ValueError(
-                f"buffer.over_provision must be below max_staleness * groups_per_step = {most} for a token_budget: "
-                "with as many groups in flight as the limit admits every step must be a full one, got "
-                f"{self.buffer.over_provision}"
-            )
-        if self.judge.url and self.env.name == "agent":
-            raise ValueError(
-                "judge.url must be left out for env.name='agent', whose agent reports its own reward, got "
-                f"{self.judge.url!r}"
-            )
-        if self.lora.rank and self.engine.weight_transfer != "shared_file":
-            raise ValueError(
-                "engine.weight_transfer must be 'shared_file' where lora.rank is above 0, got "
-                f"{self.engine.weight_transfer!r}"
-            )
-        if self.eval.every and not self.eval.tasks:
-            raise ValueError(f"eval.tasks must be above 0 for eval.every={self.eval.every}")
-        if self.env.num_tasks and self.env.num_tasks < self.buffer.groups_per_step:
-            raise ValueError(
-                f"env.num_tasks must be 0 or at least buffer.groups_per_step={self.buffer.groups_per_step}, "
-                f"got {self.env.num_tasks}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _policies_fit(self) -> Config:
-        if not self.policies:
-            return self
-        for key, wrong, why in (
-            ("env.name", self.env.name == "agent", "an agent behind the gateway is played by one policy"),
-            ("rollout.branches", self.rollout.branches > 0, "branches follow one policy"),
-            ("rollout.hinted", self.rollout.hinted > 0, "hints are for one policy"),
-            ("eval.every", self.eval.every > 0, "an evaluation in flight loads one policy"),
-        ):
-            if wrong:
-                raise ValueError(f"{key} must be left out where there are policies: {why}")
-        players: dict[str, str] = {}
-        for name, policy in self.policies.items():
-            if not POLICY_NAME.fullmatch(name):
-                raise ValueError(
-                    f"policies.{name}: a policy's name must be of letters, digits, '-' and '_' and begin with a "
-                    f"letter or digit, got {name!r}"
-                )
-            for agent in policy.agents:
-                if agent in players:
-                    raise ValueError(
-                        f"policies.{name}.agents: {agent!r} is played by policies.{players[agent]} already"
-                    )
-                players[agent] = name
+        if problem := next(chain(section_problems(self), policy_problems(self)), ""):
+            raise ValueError(problem)
+        for name in self.policies:
             try:
                 self.policy(name)
             except ConfigError as error:
@@ -223,11 +158,6 @@ class Config(Section):
         return self.buffer.max_staleness == 0
 
 
-def is_url(path: str) -> bool:
-    """True for the address of a server where a model is named."""
-    return path.startswith(("http://", "https://"))
-
-
 def load_config(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a recipe, apply `section.key=value` overrides, and have its import paths found.
 
@@ -245,7 +175,7 @@ def load_config(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
             data, from_base = _on_base(data, path)
     for override in overrides:
         if override.startswith("base="):
-            raise ConfigError(f"override {override!r}: only a recipe's file can name its base")
+            raise ConfigError(f"override {override!r}: a base can be named only in a recipe's file")
         from_base.pop(apply_override(data, override)[:2], None)
     run = data.get("run", {})
     if not ran and isinstance(run, dict) and isinstance(run.get("python_path", []), list):

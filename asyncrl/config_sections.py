@@ -20,6 +20,11 @@ HEAD_SIZE = 32
 """Of the tiny base model's attention: vLLM's attention on a CPU takes multiples of it."""
 
 
+def is_url(path: str) -> bool:
+    """True for the address of a server, where a model may be named too."""
+    return path.startswith(("http://", "https://"))
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
@@ -246,6 +251,13 @@ class JudgeConfig(Section):
     """Whether the score is the reward, or is added to the environment's."""
     weight: float = 1.0
     """Factor of the score."""
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if value and not is_url(value):
+            raise ValueError("must begin with http:// or https://")
+        return value
 
 
 class ReferenceConfig(Section):

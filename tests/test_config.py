@@ -246,7 +246,7 @@ def test_files_that_a_base_names_are_in_its_own_folder(tmp_path):
         ("[train]\nnum_steps = 7\n", "", ["train.num_steps=0"], "train.num_steps: .* got 0$"),
         ('base = "x"\n', "", [], "shared.toml: base: a base has no base of its own, got 'x'"),
         ("[train\n", "", [], "shared.toml: not valid TOML"),
-        ("", "", ["base=other"], "override 'base=other': only a recipe's file can name its base"),
+        ("", "", ["base=other"], "override 'base=other': a base can be named only in a recipe's file"),
     ],
 )
 def test_problems_of_a_base_name_its_file_and_others_do_not(tmp_path, base, recipe, overrides, message):

@@ -8,7 +8,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from asyncrl.config import Config, is_url
+from asyncrl.config import Config
+from asyncrl.config_checks import check_objective
+from asyncrl.config_sections import is_url
 from asyncrl.env.config_check import check_environment, check_settings, first_task
 from asyncrl.env.protocol import Env
 from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
@@ -16,7 +18,6 @@ from asyncrl.env.tasks import read_task_file
 from asyncrl.errors import ConfigError
 from asyncrl.gateway.agents import load_agent
 from asyncrl.launch.base_model import base_model_is_cached
-from asyncrl.train.supported import check_supported
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 HUB_TIMEOUT_S = 10.0
@@ -29,13 +30,11 @@ def check_recipe(config: Config) -> None:
     Raises `ConfigError` naming the key, the value and what is allowed.
     """
     for one in (config, *(config.policy(name) for name in config.policies)):
-        check_supported(one)
+        check_objective(one)
     check_settings(config.env.name, config.env.config)
     for name in config.env.limits:
         if name not in ENVS and ":" not in name:
             load_env(name, "env.limits")
-    if config.judge.url and not is_url(config.judge.url):
-        raise ConfigError(f"judge.url: must begin with http:// or https://, got {config.judge.url!r}")
 
 
 def check_run(config: Config) -> None:

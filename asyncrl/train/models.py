@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from asyncrl.algo.objective import Objective
-from asyncrl.config import Config, is_url
+from asyncrl.config import Config
+from asyncrl.config_sections import is_url
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.auxiliary_weights import AveragedPolicy, BasePolicy, FrozenPolicy, Snapshots
 from asyncrl.train.critic import CriticSettings, make_critic

@@ -47,6 +47,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from stolen import StolenTime
 
 from asyncrl.config import Config, load_config
+from asyncrl.config_checks import check_objective
 from asyncrl.credentials import authorization, bearer
 from asyncrl.env.registry import load_env
 from asyncrl.launch.base_model import cached_base_model
@@ -55,7 +56,6 @@ from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics import read_metrics
 from asyncrl.testing.attached_run import AttachedRun, SharedEngine
-from asyncrl.train.supported import check_supported
 
 ROOT = str(Path(__file__).parents[2])
 # The environment is in this folder: it is imported here and by the processes of the runs.
@@ -109,7 +109,7 @@ def train(shared: SharedEngine, config: Config, stolen: StolenTime, alone: bool 
 
     `alone` trains on the same batches again, with nothing else running.
     """
-    check_supported(config)
+    check_objective(config)
     shared.reset()
     with (
         tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as folder,

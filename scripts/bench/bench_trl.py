@@ -23,10 +23,10 @@ from typing import Any
 from bench_async import MEDIAN_S, SIGMA, base_model, say, spread
 
 from asyncrl.config import load_config
+from asyncrl.config_checks import check_objective
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics import read_metrics
 from asyncrl.testing.attached_run import AttachedRun, SharedEngine
-from asyncrl.train.supported import check_supported
 
 RECIPE = "gridworld_grpo"
 TASKS, GROUP_SIZE, LEARNING_RATE, THRESHOLD, MAX_STEPS = 16, 16, 3e-4, 0.95, 24
@@ -58,7 +58,7 @@ def overrides(seed: int, slow: bool) -> list[str]:
 def ours(shared: SharedEngine, seed: int, slow: bool) -> list[list[float]]:
     """Train for all steps; return [seconds since training began, mean reward] of each."""
     config = load_config(RECIPE, overrides(seed, slow))
-    check_supported(config)
+    check_objective(config)
     shared.reset()
     with (
         tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as folder,

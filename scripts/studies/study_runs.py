@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.config import load_config
+from asyncrl.config_checks import check_objective
 from asyncrl.errors import AsyncRLError
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics import read_metrics
 from asyncrl.testing.attached_run import AttachedRun, SharedEngine
-from asyncrl.train.supported import check_supported
 
 LAST_STEPS = 5
 """Steps at the end of a run over which its training reward is averaged."""
@@ -59,7 +59,7 @@ class Study:
             path = Path(folder) / "run"
             try:
                 config = load_config(recipe, [*overrides, f"run.folder={json.dumps(folder)}"])
-                check_supported(config)
+                check_objective(config)
                 shared.reset()
                 with RunFolder(path) as run_folder:
                     summary = AttachedRun(config, run_folder, shared).run()

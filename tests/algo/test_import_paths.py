@@ -10,8 +10,8 @@ from asyncrl.algo.objective import build_objective
 from asyncrl.algo.registry import KINDS
 from asyncrl.algo.settings import resolve_settings
 from asyncrl.config import parse_config
+from asyncrl.config_checks import check_objective
 from asyncrl.errors import ConfigError
-from asyncrl.train.supported import check_supported
 from tests.algo.factories import advantage_batch, loss_fields
 
 KEYS = {"correction": "corrections", "shaping": "shaping", "filter": "filters"}
@@ -111,14 +111,14 @@ def test_a_need_holds_only_under_its_condition():
 def test_the_periodic_schedule_refuses_what_reads_the_whole_batch_by_any_name(algo, named):
     recipe = {"model": {"path": "m"}, "env": {"name": "gridworld"}, "train": {"schedule": "periodic"}}
     with pytest.raises(ConfigError, match="'periodic' trains on groups as they arrive") as caught:
-        check_supported(parse_config(recipe | {"algo": algo}))
+        check_objective(parse_config(recipe | {"algo": algo}))
     assert named in str(caught.value)
 
 
 def test_the_periodic_schedule_takes_a_group_local_advantage_by_import_path():
     recipe = {"model": {"path": "m"}, "env": {"name": "gridworld"}, "train": {"schedule": "periodic"}}
     algo = {"advantage": KINDS["advantage"]["rloo"], "normalize": KINDS["normalize"]["none"]}
-    assert check_supported(parse_config(recipe | {"algo": algo}))["advantage"] == {"name": "rloo"}
+    assert check_objective(parse_config(recipe | {"algo": algo}))["advantage"] == {"name": "rloo"}
 
 
 @pytest.mark.parametrize(

@@ -200,10 +200,13 @@ def test_a_policy_has_engines_of_its_own_unless_it_trains_adapters_of_the_same_b
         ),
         (
             {"policies": {"a": {"agents": ["x"]}, "b": {"agents": ["x"]}}},
-            "'x' is played by policies.a already",
+            "'x' is already played by policies.a",
         ),
         *(
-            ({"policies": {name: {"agents": ["x"]}}}, f"policies.{name}: a policy's name must be of letters")
+            (
+                {"policies": {name: {"agents": ["x"]}}},
+                f"policies.{name}: a policy's name must consist of letters",
+            )
             for name in ("a/b", "a=b", "..", "", "a b", "-a")
         ),
         ({"rollout": {"branches": 1}}, "rollout.branches must be left out where there are policies"),

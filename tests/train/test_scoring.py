@@ -9,12 +9,12 @@ import torch
 from transformers import AutoTokenizer
 
 from asyncrl.config import parse_config
+from asyncrl.config_checks import check_objective
 from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.train.policy import load_frozen
 from asyncrl.train.scoring import KEY, EngineScorer, read_prompt_logprobs
 from asyncrl.train.step_batch import build_step_batch, pad_rows
-from asyncrl.train.supported import check_supported
 from asyncrl.train.tiny_model import build_model, save
 from asyncrl.weights.files import write_weights
 from tests.credentials import TOKEN
@@ -115,4 +115,4 @@ def test_a_served_model_needs_temperature_one():
         }
     )
     with pytest.raises(ConfigError, match=r"reference\.path: a served model scores at temperature 1"):
-        check_supported(config)
+        check_objective(config)

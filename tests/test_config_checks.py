@@ -7,8 +7,8 @@ import pytest
 
 from asyncrl.algo.presets import PRESETS
 from asyncrl.config import parse_config
+from asyncrl.config_checks import check_objective
 from asyncrl.errors import ConfigError
-from asyncrl.train.supported import check_supported
 
 TEACHER = {"path": "teacher"}
 
@@ -24,7 +24,7 @@ def recipe(algo, **sections):
         (
             {"preset": "opd_full"},
             {"teacher": {"path": "http://t"}},
-            "whole distribution, which no server gives",
+            "whole distribution, which no server returns",
         ),
         (
             {"preset": "opd"},
@@ -80,17 +80,17 @@ def recipe(algo, **sections):
 )
 def test_what_a_recipe_lacks_is_named(algo, sections, message):
     with pytest.raises(ConfigError, match=message):
-        check_supported(recipe(algo, **sections))
+        check_objective(recipe(algo, **sections))
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_every_preset_is_accepted(preset):
-    settings = check_supported(recipe({"preset": preset}, teacher=TEACHER))
+    settings = check_objective(recipe({"preset": preset}, teacher=TEACHER))
     assert settings["loss"]["name"]
 
 
 def test_the_check_loads_no_torch():
-    code = "import sys, asyncrl.train.supported; sys.exit('torch' in sys.modules)"
+    code = "import sys, asyncrl.config_checks; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -109,9 +109,9 @@ def test_the_check_loads_no_torch():
 )
 def test_the_periodic_schedule_refuses_what_reads_the_whole_batch(algo, train, named):
     with pytest.raises(ConfigError, match="'periodic' trains on groups as they arrive") as caught:
-        check_supported(recipe(algo, train={"schedule": "periodic", **train}))
+        check_objective(recipe(algo, train={"schedule": "periodic", **train}))
     assert named in str(caught.value)
 
 
 def test_the_periodic_schedule_takes_group_relative_objectives():
-    assert check_supported(recipe({"preset": "decoupled_ppo"}, train={"schedule": "periodic"}))
+    assert check_objective(recipe({"preset": "decoupled_ppo"}, train={"schedule": "periodic"}))

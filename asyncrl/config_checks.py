@@ -1,0 +1,242 @@
+"""Every check across the sections of a configuration, made before anything starts. Imports no torch.
+
+Sections check their own keys. `section_problems` and `policy_problems` run whenever a configuration is read,
+`check_objective` once its import paths can be resolved.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from asyncrl.algo import signature
+from asyncrl.algo.settings import needed, part_needs, resolve_settings
+from asyncrl.config_sections import (
+    SCHEDULES,
+    BufferConfig,
+    EngineConfig,
+    EnvConfig,
+    EvalConfig,
+    JudgeConfig,
+    LoraConfig,
+    PolicyConfig,
+    ReferenceConfig,
+    RolloutConfig,
+    TeacherConfig,
+    TrainConfig,
+    is_url,
+)
+from asyncrl.errors import ConfigError
+
+POLICY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+"""It is part of folders, files of the run and addresses of engines."""
+
+
+class Recipe(Protocol):
+    """The parts of a `Config` that the checks read."""
+
+    @property
+    def env(self) -> EnvConfig: ...
+    @property
+    def engine(self) -> EngineConfig: ...
+    @property
+    def rollout(self) -> RolloutConfig: ...
+    @property
+    def buffer(self) -> BufferConfig: ...
+    @property
+    def algo(self) -> dict[str, Any]: ...
+    @property
+    def train(self) -> TrainConfig: ...
+    @property
+    def lora(self) -> LoraConfig: ...
+    @property
+    def judge(self) -> JudgeConfig: ...
+    @property
+    def reference(self) -> ReferenceConfig: ...
+    @property
+    def teacher(self) -> TeacherConfig: ...
+    @property
+    def eval(self) -> EvalConfig: ...
+    @property
+    def policies(self) -> Mapping[str, PolicyConfig]: ...
+    @property
+    def slots(self) -> int: ...
+
+
+def section_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield the conflicts between keys of different sections."""
+    implied = SCHEDULES[recipe.train.schedule]
+    if implied is not None and recipe.buffer.max_staleness != implied:
+        yield (
+            f"buffer.max_staleness must be {implied} under train.schedule={recipe.train.schedule!r} (it may be "
+            f"left out), got {recipe.buffer.max_staleness}"
+        )
+    for name, given in (
+        ("token_budget", recipe.buffer.token_budget > 0),
+        ("recycle", not recipe.buffer.recycle),
+    ):
+        if given and recipe.train.schedule not in ("asynchronous", "partial"):
+            yield (
+                f"buffer.{name} must be left out under train.schedule={recipe.train.schedule!r}, which trains "
+                "whole batches of one version"
+            )
+    most = recipe.buffer.max_staleness * recipe.buffer.groups_per_step
+    if recipe.buffer.token_budget and recipe.slots == most + recipe.buffer.groups_per_step:
+        yield (
+            f"buffer.over_provision must be below max_staleness * groups_per_step = {most} for a token_budget: "
+            "with that many groups in flight the staleness limit leaves no step without all of its groups, got "
+            f"{recipe.buffer.over_provision}"
+        )
+    if recipe.judge.url and recipe.env.name == "agent":
+        yield (
+            "judge.url must be left out for env.name='agent', whose agent reports its own reward, got "
+            f"{recipe.judge.url!r}"
+        )
+    if recipe.lora.rank and recipe.engine.weight_transfer != "shared_file":
+        yield (
+            "engine.weight_transfer must be 'shared_file' where lora.rank is above 0, got "
+            f"{recipe.engine.weight_transfer!r}"
+        )
+    if recipe.eval.every and not recipe.eval.tasks:
+        yield (f"eval.tasks must be above 0 for eval.every={recipe.eval.every}")
+    if recipe.env.num_tasks and recipe.env.num_tasks < recipe.buffer.groups_per_step:
+        yield (
+            f"env.num_tasks must be 0 or at least buffer.groups_per_step={recipe.buffer.groups_per_step}, "
+            f"got {recipe.env.num_tasks}"
+        )
+
+
+def policy_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield the conflicts of further policies with each other and with the rest of the recipe."""
+    if not recipe.policies:
+        return
+    for key, wrong, why in (
+        ("env.name", recipe.env.name == "agent", "an agent behind the gateway is played by one policy"),
+        ("rollout.branches", recipe.rollout.branches > 0, "branches follow one policy"),
+        ("rollout.hinted", recipe.rollout.hinted > 0, "hints are for one policy"),
+        ("eval.every", recipe.eval.every > 0, "an evaluation during training loads one policy"),
+    ):
+        if wrong:
+            yield (f"{key} must be left out where there are policies: {why}")
+    players: dict[str, str] = {}
+    for name, policy in recipe.policies.items():
+        if not POLICY_NAME.fullmatch(name):
+            yield (
+                f"policies.{name}: a policy's name must consist of letters, digits, '-' and '_' and begin with a "
+                f"letter or digit, got {name!r}"
+            )
+        for agent in policy.agents:
+            if agent in players:
+                yield (f"policies.{name}.agents: {agent!r} is already played by policies.{players[agent]}")
+            players[agent] = name
+
+
+def check_objective(recipe: Recipe) -> dict[str, Any]:
+    """Return the resolved `algo` section of a `Config`.
+
+    Raises `ConfigError` for mistakes in it, and for what it needs and the rest of the recipe does not provide.
+    """
+    settings = resolve_settings(recipe.algo)
+    words = needed(settings)
+    if words & {"teacher", "teacher_logits"} and not recipe.teacher.path:
+        raise ConfigError(
+            "teacher.path: this objective needs a teacher; give a model, or the address of a vLLM server with one"
+        )
+    if "teacher_logits" in words and is_url(recipe.teacher.path):
+        raise ConfigError(
+            "teacher.path: this objective reads the teacher's whole distribution, which no server returns; give a model"
+        )
+    for name in ("reference", "teacher"):
+        if is_url(getattr(recipe, name).path) and recipe.rollout.temperature != 1.0:
+            raise ConfigError(
+                f"{name}.path: a served model scores at temperature 1; rollout.temperature must be 1, got "
+                f"{recipe.rollout.temperature:g}"
+            )
+    if is_url(recipe.reference.path) and recipe.reference.refresh_every:
+        raise ConfigError("reference.refresh_every: a served reference cannot be refreshed; allowed: 0")
+    if settings["staleness_control"]["enabled"]:
+        _check_staleness_control(recipe, settings["staleness_control"])
+    _check_schedule(recipe, settings)
+    _check_branches_and_hints(recipe, words, settings["advantage"]["name"])
+    if "score_norms" in words and recipe.train.zero_stage == 3:
+        raise ConfigError(
+            f"train.zero_stage: algo.advantage={settings['advantage']} reads the norm of each trajectory's gradient, "
+            "which needs train.zero_stage below 3, got 3"
+        )
+    return settings
+
+
+def _check_staleness_control(recipe: Recipe, rule: dict[str, Any]) -> None:
+    if rule["minimum"] > recipe.buffer.max_staleness:
+        raise ConfigError(
+            f"algo.staleness_control.minimum: must be at most buffer.max_staleness={recipe.buffer.max_staleness}, "
+            f"got {rule['minimum']}"
+        )
+    if rule["low_ess"] >= rule["high_ess"]:
+        raise ConfigError(
+            f"algo.staleness_control.low_ess: must be below high_ess={rule['high_ess']:g}, got {rule['low_ess']:g}"
+        )
+
+
+def _check_branches_and_hints(recipe: Recipe, words: frozenset[str], advantage: str) -> None:
+    """Refuse branches and hints that a group cannot hold. Raises `ConfigError`."""
+    rollout = recipe.rollout
+    for name in ("branches", "hinted"):
+        count = getattr(rollout, name)
+        if count >= rollout.group_size and count:
+            raise ConfigError(
+                f"rollout.{name}: must be below rollout.group_size={rollout.group_size}, got {count}"
+            )
+        if count and recipe.env.name == "agent":
+            raise ConfigError(f"rollout.{name}: must be 0 with env.name='agent', which plays its own turns")
+    if "branches" in words and not rollout.branches:
+        raise ConfigError(f"rollout.branches: must be above 0 for algo.advantage.name={advantage!r}, got 0")
+
+
+def _check_schedule(recipe: Recipe, settings: dict[str, Any]) -> None:
+    """Refuse what a schedule cannot do. Raises `ConfigError`."""
+    schedule = recipe.train.schedule
+    if settings["staleness_control"]["enabled"] and schedule not in ("asynchronous", "partial"):
+        raise ConfigError(
+            f"algo.staleness_control.enabled: must be false under train.schedule={schedule!r}, whose staleness limit is fixed"
+        )
+    if schedule == "asynchronous" and recipe.engine.weight_transfer != "shared_file":
+        raise ConfigError(
+            "engine.weight_transfer: must be 'shared_file' under train.schedule='asynchronous', got "
+            f"{recipe.engine.weight_transfer!r}"
+        )
+    if schedule != "periodic":
+        return
+    whole = {
+        f"train.num_minibatches={recipe.train.num_minibatches}": recipe.train.num_minibatches > 1,
+        **_beyond_group(settings, "advantage"),
+        **_beyond_group(settings, "normalize"),
+        f"algo.loss.name={settings['loss']['name']!r}": _measures_batch("loss", settings["loss"]),
+        "algo.denominator='kept'": settings["denominator"] == "kept",
+        "algo.lr_scaling": bool(settings["lr_scaling"]["power"]),
+        "algo.kl.where='reward'": settings["kl"]["where"] == "reward",
+        "a critic": "values" in needed(settings),
+        **{
+            f"algo.corrections: {part['name']!r}": _measures_batch("correction", part)
+            for part in settings["corrections"]
+        },
+    }
+    wrong = [name for name, reads in whole.items() if reads]
+    if wrong:
+        raise ConfigError(
+            f"train.schedule: 'periodic' trains on groups as they arrive, which {wrong[0]} does not allow since it "
+            "reads the whole batch; allowed: synchronous, one_step_off, asynchronous, partial"
+        )
+
+
+def _beyond_group(settings: dict[str, Any], kind: str) -> dict[str, bool]:
+    """Return the key for which an advantage or a normalisation reads beyond a row's own group, and whether it does."""
+    part = settings[kind]
+    found = signature.read(kind, part["name"])
+    key = found.beyond_group(part) if found is not None else "name"
+    return {f"algo.{kind}.{key}={part.get(key)!r}": key is not None}
+
+
+def _measures_batch(kind: str, part: dict[str, Any]) -> bool:
+    return bool(part_needs(kind, part) & {"step_statistics", "ratio_statistics"})
