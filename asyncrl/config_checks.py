@@ -199,7 +199,7 @@ def _check_schedule(recipe: Recipe, settings: dict[str, Any]) -> None:
     schedule = recipe.train.schedule
     if settings["staleness_control"]["enabled"] and schedule not in ("asynchronous", "partial"):
         raise ConfigError(
-            f"algo.staleness_control.enabled: must be false under train.schedule={schedule!r}, whose staleness limit is fixed"
+            f"algo.staleness_control.enabled: must be false under train.schedule={schedule!r}, whose limit is fixed"
         )
     if schedule == "asynchronous" and recipe.engine.weight_transfer != "shared_file":
         raise ConfigError(
