@@ -68,7 +68,7 @@ def what_became_of(key: str) -> str:
 def of_today(data: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration of an earlier version's run with the keys of this one.
 
-    Says which of the run's values no setting can hold any more.
+    Says which of the run's values no setting can hold anymore.
     """
     data = copy.deepcopy(data)
     policies = (data.get("policies") or {}).values()
@@ -86,7 +86,7 @@ def of_today(data: dict[str, Any]) -> dict[str, Any]:
         for old, (value, why) in REMOVED.items():
             had = _taken(holder, old)
             if had is not None and value is not None and had != value:
-                log.warning("%s=%r of this run is no setting any more: %s", old, had, why)
+                log.warning("%s=%r of this run is not a setting anymore: %s", old, had, why)
     return data
 
 

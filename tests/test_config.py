@@ -315,7 +315,7 @@ def test_the_file_of_an_earlier_run_loads_with_what_it_had_set(tmp_path, caplog)
     assert config.policy("other").reference.path == "http://b"
     assert config.policy("third").algo == {"preset": "vapo", "value": {"trunk": "own"}}
     assert [record.message for record in caplog.records] == [
-        "train.weight_decay=0.1 of this run is no setting any more: it is always 0"
+        "train.weight_decay=0.1 of this run is not a setting anymore: it is always 0"
     ]
     today = tmp_path / "today.json"
     today.write_text(config.model_dump_json())

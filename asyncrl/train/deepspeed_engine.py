@@ -24,7 +24,7 @@ from asyncrl.train.prefix_tree import uses_prefix_trees
 
 logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 # DeepSpeed would compile its shared-memory all-reduce for CPUs behind a lock file, which a killed process leaves
-# behind: every trainer after it would wait for ever. Gloo does the same work.
+# behind: every trainer after it would wait forever. Gloo does the same work.
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 MAX_GRAD_NORM = 1.0

@@ -72,7 +72,7 @@ class Metrics:
         """Yield metric families, as `prometheus_client` asks a collector to."""
         host = self.host
         yield GaugeMetricFamily("asyncrl_env_sessions", "live sessions", value=len(host.sessions))
-        # Built-in names only: other names in tasks are free text, and Prometheus keeps each label value for ever.
+        # Built-in names only: other names in tasks are free text, and Prometheus keeps each label value forever.
         held = Counter[str]()
         for name, number in host.held.items():
             held[name if name in ENVS else "other"] += number

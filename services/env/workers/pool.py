@@ -74,7 +74,7 @@ class WorkerPool:
         # The workers are descendants of this process: their progress counts as its own.
         start, deadline = time.monotonic(), StartDeadline(os.getpid(), self.start_timeout_s)
         while len(self.ready()) < (1 if self.replaced else self.processes):
-            # Workers that die and are replaced would make progress for ever.
+            # Workers that die and are replaced would make progress forever.
             failing = self.replaced and time.monotonic() - start > self.start_timeout_s
             if failing or deadline.missed():
                 if self.ready():
