@@ -37,7 +37,6 @@ from asyncrl.config_sections import (
     SftConfig,
     TeacherConfig,
     TrainConfig,
-    TrustConfig,
 )
 from asyncrl.errors import ConfigError
 from asyncrl.import_path import absolute, search_in
@@ -122,12 +121,6 @@ class Config(Section):
     def co_served_policies(self) -> dict[str, LoraConfig]:
         """What the further policies train that the main policy's engines serve, too."""
         return {name: self.policy(name).lora for name in self.policies if self.shares_engines(name)}
-
-    @property
-    def trust(self) -> TrustConfig:
-        """What the check of workers' log-probabilities allows; nothing is compared where its key is 0."""
-        error = self.train.max_logp_error
-        return TrustConfig(error) if error else TrustConfig(0.0, 0.0)
 
     @property
     def outage_timeout_s(self) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -197,18 +196,6 @@ class TrainConfig(Section):
     @classmethod
     def _pair(cls, value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
-
-
-@dataclass(frozen=True, slots=True)
-class TrustConfig:
-    """How much a worker's log-probabilities may differ from the trainer's, in nats; 0 for either compares none."""
-
-    max_logp_error: float = 0.25
-    """Mean absolute difference of a group's compared tokens."""
-    max_token_error: float = 15.0
-    """The largest difference of any one token."""
-    sample_tokens: int = 2048
-    """Tokens compared in each step."""
 
 
 class LoraConfig(Section):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.algo.settings import resolve_settings
-from asyncrl.config import PACKAGED_RECIPES, TrustConfig, known_recipes, load_config, parse_config
+from asyncrl.config import PACKAGED_RECIPES, known_recipes, load_config, parse_config
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError
 
@@ -325,6 +325,3 @@ def test_the_file_of_an_earlier_run_loads_with_what_it_had_set(tmp_path, caplog)
 def test_what_follows_from_other_settings():
     data = {**MINIMAL, "run": {"start_timeout_s": 100.0, "silence_timeout_s": 20.0}}
     assert parse_config(data).outage_timeout_s == 120.0
-    assert parse_config(MINIMAL).trust == TrustConfig(0.25, 15.0, 2048)
-    off = parse_config(changed("train", max_logp_error=0)).trust
-    assert (off.max_logp_error, off.max_token_error) == (0.0, 0.0)

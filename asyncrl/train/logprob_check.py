@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.config import TrustConfig
 from asyncrl.train.auxiliary_models import whole_batch
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.earlier_policy import load_earlier_policy, readable
@@ -27,6 +26,23 @@ from asyncrl.train.step_settings import StepSettings
 
 MIN_TOKENS = 16
 """A mean over fewer tokens proves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """By how much a worker's log-probabilities may differ from the trainer's, in nats; 0 checks for neither."""
+
+    max_logp_error: float = 0.25
+    """Mean absolute difference of a group's compared tokens, see `train.max_logp_error`."""
+    max_token_error: float = 15.0
+    """The largest difference of any one token."""
+    sample_tokens: int = 2048
+    """Tokens compared in each step."""
+
+    @classmethod
+    def of(cls, max_logp_error: float) -> Tolerance:
+        """Return the tolerance of a run; at 0 nothing is compared."""
+        return cls(max_logp_error) if max_logp_error else cls(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +62,7 @@ class Comparison:
 def compare(
     engine: TrainEngine,
     batch: StepBatch,
-    trust: TrustConfig,
+    tolerance: Tolerance,
     settings: StepSettings,
     weights_dir: Path | None = None,
 ) -> list[Comparison]:
@@ -55,12 +71,12 @@ def compare(
     weights_dir: where the weights of earlier versions may be found; None compares the tokens of the step's own version
     alone.
     """
-    if not (trust.max_logp_error or trust.max_token_error) or not trust.sample_tokens:
+    if not (tolerance.max_logp_error or tolerance.max_token_error) or not tolerance.sample_tokens:
         return []
     step = batch.step
     there = {int(v) for t in batch.trajectories for v in set(t.versions[t.loss_mask].tolist())}
     earlier = readable(engine, weights_dir, there - {step})
-    rows = _sample(batch, [step, *earlier], trust.sample_tokens)
+    rows = _sample(batch, [step, *earlier], tolerance.sample_tokens)
     if not rows:
         return []
     errors = torch.full((len(batch.trajectories), max(batch.lengths)), torch.nan)
@@ -134,25 +150,28 @@ def _versions(batch: StepBatch, rows: list[int], width: int) -> Tensor:
     return versions
 
 
-def disagreeing(found: Sequence[Comparison], trust: TrustConfig) -> list[Comparison]:
+def disagreeing(found: Sequence[Comparison], tolerance: Tolerance) -> list[Comparison]:
     """Return the groups whose numbers cannot be those of the policy; NaN counts as a disagreement."""
 
     def wrong(c: Comparison) -> bool:
         on_average = (
-            trust.max_logp_error and c.num_tokens >= MIN_TOKENS and not c.error <= trust.max_logp_error
+            tolerance.max_logp_error
+            and c.num_tokens >= MIN_TOKENS
+            and not c.error <= tolerance.max_logp_error
         )
-        return bool(on_average or (trust.max_token_error and not c.worst <= trust.max_token_error))
+        return bool(on_average or (tolerance.max_token_error and not c.worst <= tolerance.max_token_error))
 
     return [c for c in found if wrong(c)]
 
 
-def disagreement(wrong: Sequence[Comparison], step: int, trust: TrustConfig) -> str:
+def disagreement(wrong: Sequence[Comparison], step: int, tolerance: Tolerance) -> str:
     """Say why groups are rejected."""
     worst = max(wrong, key=lambda one: one.worst)
     return (
         f"log-probabilities of {len(wrong)} groups differ from the trainer's: those of group {worst.group} by "
         f"{worst.error:.3g} nats on average and {worst.worst:.3g} at most (step {step}, {worst.num_tokens} tokens); "
-        f"allowed are train.max_logp_error={trust.max_logp_error:g} on average, {trust.max_token_error:g} at one token"
+        f"allowed are train.max_logp_error={tolerance.max_logp_error:g} on average and "
+        f"{tolerance.max_token_error:g} at one token"
     )
 
 

@@ -24,7 +24,14 @@ from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.controls import make_controls, scheduled_rate
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.logprob_check import Comparison, compare, comparison_metrics, disagreeing, disagreement
+from asyncrl.train.logprob_check import (
+    Comparison,
+    Tolerance,
+    compare,
+    comparison_metrics,
+    disagreeing,
+    disagreement,
+)
 from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.schedule import gather, settle
 from asyncrl.train.sft_phase import SftPhase, SftPhaseSettings
@@ -250,12 +257,12 @@ class Trainer:
 
         If the buffer crashes and forgets that, the batch comes again and fails the same check.
         """
-        trust = self.config.trust
-        self.comparisons = compare(self.engine, batch, trust, self.settings, self.weights_dir)
-        wrong = disagreeing(self.comparisons, trust)
+        tolerance = Tolerance.of(self.config.train.max_logp_error)
+        self.comparisons = compare(self.engine, batch, tolerance, self.settings, self.weights_dir)
+        wrong = disagreeing(self.comparisons, tolerance)
         if not wrong:
             return True
-        reason = disagreement(wrong, batch.step, trust)
+        reason = disagreement(wrong, batch.step, tolerance)
         if self.source is not None:
             workers = self.source.reject(batch.step, [one.group for one in wrong], reason)
             log.error("quarantined %s: %s", ", ".join(workers), reason)

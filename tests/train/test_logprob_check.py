@@ -8,11 +8,11 @@ import torch
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
-from asyncrl.config import TrustConfig, parse_config
+from asyncrl.config import parse_config
 from asyncrl.data.codec import decode_group
 from asyncrl.errors import ConflictError
 from asyncrl.train.auxiliary_models import AuxiliaryModels
-from asyncrl.train.logprob_check import compare, disagreeing
+from asyncrl.train.logprob_check import Tolerance, compare, disagreeing
 from asyncrl.train.step_batch import build_step_batch
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.train.trainer import Trainer
@@ -35,12 +35,12 @@ def four(version=3):
     return [group(f"t{i}", [0.0, 1.0, 0.0, 1.0], version) for i in range(4)]
 
 
-def comparisons(engine, groups, folder=None, **trust):
-    return compare(engine, build_step_batch(groups, 3, 1), TrustConfig(**trust), SETTINGS, folder)
+def comparisons(engine, groups, folder=None, **tolerance):
+    return compare(engine, build_step_batch(groups, 3, 1), Tolerance(**tolerance), SETTINGS, folder)
 
 
-def found(engine, groups, **trust):
-    return disagreeing(comparisons(engine, groups, **trust), TrustConfig(**trust))
+def found(engine, groups, **tolerance):
+    return disagreeing(comparisons(engine, groups, **tolerance), Tolerance(**tolerance))
 
 
 def test_numbers_of_the_policy_itself_agree_to_rounding(engine):
@@ -114,7 +114,7 @@ def test_tokens_of_an_older_version_are_compared_under_its_weights(moved):
     under_new = near_policy(engine, four(version=2), noise=0.0)
     assert min(c.error for c in comparisons(engine, under_new, folder)) > 1e-3
     forged = [made_up(earlier[0]), *earlier[1:]]
-    wrong = disagreeing(comparisons(engine, forged, folder), TrustConfig())
+    wrong = disagreeing(comparisons(engine, forged, folder), Tolerance())
     assert [c.group for c in wrong] == ["g-t0"]
 
 
@@ -213,3 +213,9 @@ def test_a_liar_is_quarantined_under_its_own_name_and_its_task_is_given_to_anoth
     stats = world.ledger.stats()
     assert stats["quarantined"] == ["liar"]
     assert (stats["trained"], stats["failed"], stats["version"]) == (6, 0, 3)
+
+
+def test_a_run_that_allows_no_error_compares_nothing():
+    assert Tolerance.of(0.5) == Tolerance(0.5, 15.0, 2048)
+    off = Tolerance.of(0.0)
+    assert (off.max_logp_error, off.max_token_error) == (0.0, 0.0)
