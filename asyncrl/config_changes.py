@@ -87,6 +87,9 @@ def of_today(data: dict[str, Any]) -> dict[str, Any]:
             had = _taken(holder, old)
             if had is not None and value is not None and had != value:
                 log.warning("%s=%r of this run is not a setting anymore: %s", old, had, why)
+        for section in {key.split(".")[0] for key in (*MOVED, *REMOVED)}:
+            if holder.get(section) == {}:
+                del holder[section]
     return data
 
 
@@ -99,12 +102,9 @@ def _put(holder: dict[str, Any], tables: list[str], key: str, value: Any) -> Non
 
 
 def _taken(holder: dict[str, Any], dotted: str) -> Any:
-    """Take a key out of its section, and an emptied section out of its holder; None where there is none."""
+    """Take a key out of its section; None where there is none."""
     section, key = dotted.split(".")
     keys = holder.get(section)
     if not isinstance(keys, dict) or key not in keys:
         return None
-    value = keys.pop(key)
-    if not keys:
-        del holder[section]
-    return value
+    return keys.pop(key)

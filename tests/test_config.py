@@ -295,7 +295,12 @@ def test_the_file_of_an_earlier_run_loads_with_what_it_had_set(tmp_path, caplog)
         "staleness_control": {"enabled": True, "minimum": 0, "low_ess": 0.2, "high_ess": 0.7, "patience": 5},
         "sft_phase": {"every": 3, "steps": 4, "learning_rate": 1e-5, "keep": 256},
         "policies": {
-            "other": {"agents": ["b"], "engine": {"threads": 4}, "reference": {"url": "http://b"}},
+            "other": {
+                "agents": ["b"],
+                "engine": {"threads": 4},
+                "reference": {"url": "http://b"},
+                "critic": {},
+            },
             "third": {"agents": ["c"], "critic": {"trunk": "own"}, "algo": {"preset": "vapo"}},
         },
     }
