@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -44,6 +45,8 @@ def collecting_no_garbage() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+        # What is frozen would not be taken apart at the end, and libraries would call it leaked.
+        atexit.register(gc.unfreeze)
 
 
 def withhold_secrets(named: Collection[str]) -> None:

@@ -36,6 +36,8 @@ def pytest_configure(config):
 
 
 def pytest_unconfigure(config):
+    # Else libraries would call what is frozen leaked, after the summary.
+    gc.unfreeze()
     if not hasattr(config, "workerinput"):
         shutil.rmtree(os.environ.pop(SHARED), ignore_errors=True)
 
