@@ -51,7 +51,7 @@ class Disturbed(TrainRun):
     async def _kill(self):
         while not read_metrics(self.roles.policies["helpers"].folder):
             await asyncio.sleep(0.05)
-        self.victim().process.kill()
+        self.victim().popen.kill()
 
     def victim(self):
         return self.roles.policies["helpers"].trainer
