@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,13 @@ from asyncrl.services.http.app import serve
 from tests.waiting import wait_for_url
 
 END_S = 60.0
+
+
+def free_port() -> int:
+    """Return a port on which nobody listens at this moment."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
 
 
 class AppThread:

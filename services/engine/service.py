@@ -8,6 +8,7 @@ token, and its development routes (pause, weight updates) for the trainer's. It 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -19,7 +20,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -33,7 +34,6 @@ from asyncrl.startup import StartDeadline
 from asyncrl.weights.adapter import buffer_rank
 
 LOOPBACK = "127.0.0.1"
-MAX_PORT_TRIES = 3
 MIN_BATCHED_TOKENS = 8192
 KV_CACHE_GIB = "1"
 """Memory for the KV cache on a CPU, unless VLLM_CPU_KVCACHE_SPACE says otherwise."""
@@ -167,19 +167,12 @@ def compile_cache() -> str:
     return str(Path(tempfile.gettempdir()) / f"torchinductor_{os.getuid()}")
 
 
-def free_port() -> int:
-    """Return a port that is free at this moment."""
-    with socket.socket() as sock:
-        sock.bind((LOOPBACK, 0))
-        return sock.getsockname()[1]
-
-
 def serve_engine(
     options: EngineOptions, credentials: Credentials, port: int = 0, ready_file: str | Path | None = None
 ) -> int:
     """Run one engine until it exits or a signal ends it; return its exit code.
 
-    `port` 0 picks a free one, and another one if that is taken meanwhile. `ready_file` receives
+    `port` 0 picks a free one. `ready_file` receives
     `{"url", "pid"}` once the engine answers.
 
     Raises `ConfigError` (model or port), `DeadlineError` (not up in time), `UnavailableError` (it died).
@@ -193,10 +186,7 @@ def serve_engine(
 def _serve(
     options: EngineOptions, credentials: Credentials, port: int, ready_file: str | Path | None, sockets: str
 ) -> int:
-    tries = 1 if port else MAX_PORT_TRIES
-    for attempt in range(tries):
-        chosen = port or free_port()
-        _check_port(chosen)
+    with reserved_port(port) as chosen:
         child = subprocess.Popen(
             build_command(options, chosen),
             env=build_env(options, credentials, sockets),
@@ -205,19 +195,29 @@ def _serve(
         stop_with(child)
         try:
             _wait_until_healthy(child, chosen, options.start_timeout_s)
-        except UnavailableError:
-            if attempt + 1 < tries and _port_taken(chosen):
-                continue
-            raise
         except DeadlineError:
             child.kill()
             raise
-        url = f"http://{LOOPBACK}:{chosen}"
-        print(f"engine: serving {options.model} (version {options.base_version}) at {url}", flush=True)
-        if ready_file:
-            announce(Path(ready_file), url, child.pid)
-        return child.wait()
-    raise UnavailableError(f"engine: no free port in {tries} tries")
+    url = f"http://{LOOPBACK}:{chosen}"
+    print(f"engine: serving {options.model} (version {options.base_version}) at {url}", flush=True)
+    if ready_file:
+        announce(Path(ready_file), url, child.pid)
+    return child.wait()
+
+
+@contextlib.contextmanager
+def reserved_port(port: int) -> Iterator[int]:
+    """Keep a port for vLLM, which listens only after it has loaded the model; 0 takes a free one.
+
+    A socket that is bound but does not listen keeps the port from everybody except those who ask for it by number
+    with SO_REUSEADDR, as vLLM does.
+    """
+    if port:
+        _check_port(port)
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((LOOPBACK, port))
+        yield sock.getsockname()[1]
 
 
 def _scratch_folder(weights_dir: str) -> tempfile.TemporaryDirectory[str]:

@@ -161,7 +161,7 @@ def test_an_offloaded_reference_gives_the_same_numbers(tiny_model):
     reports = []
     for offload in (False, True):
         learner = Learner(tiny_model, algo)
-        learner.anchors.reference.offload = offload
+        learner.auxiliary.reference.offload = offload
         learner.step()
         reports.append(learner.step().metrics)
     assert reports[0]["reference_kl"] == pytest.approx(reports[1]["reference_kl"], rel=1e-6)
@@ -171,4 +171,4 @@ def test_an_offloaded_reference_gives_the_same_numbers(tiny_model):
 @pytest.mark.parametrize(("zero_stage", "offload"), [(1, False), (3, True)])
 def test_a_reference_is_offloaded_where_no_rank_has_room_for_the_policy(tiny_model, zero_stage, offload):
     learner = Learner(tiny_model, {"preset": "grpo", "kl": {"coef": 0.1}}, zero_stage=zero_stage)
-    assert learner.anchors.reference.offload == offload
+    assert learner.auxiliary.reference.offload == offload

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import socket
 import subprocess
 import sys
 
@@ -15,8 +16,9 @@ from asyncrl.credentials import authorization
 from asyncrl.errors import ConfigError, InfrastructureError, InputError
 from asyncrl.generation import GenerateRequest
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.services.engine.service import EngineOptions, free_port, serve_engine
+from asyncrl.services.engine.service import EngineOptions, reserved_port, serve_engine
 from asyncrl.weights.files import write_weights
+from tests.app_thread import free_port
 from tests.credentials import PACKED, RUN
 
 pytestmark = pytest.mark.slow
@@ -338,6 +340,15 @@ def test_a_missing_model_folder_is_refused_by_name(tmp_path):
         serve_engine(EngineOptions(model=str(tmp_path / "missing")), RUN)
 
 
+def test_a_port_is_kept_for_the_engine_until_it_listens_and_taken_by_nobody_else():
+    with reserved_port(0) as port, socket.socket() as other, socket.socket() as engine:
+        with pytest.raises(OSError, match="Address already in use"):
+            other.bind(("127.0.0.1", port))
+        engine.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        engine.bind(("127.0.0.1", port))
+        engine.listen()
+
+
 def test_a_port_in_use_is_refused_by_number_with_exit_code_2(engine_url, tiny_model):
     port = engine_url.rsplit(":", 1)[1]
     command = [sys.executable, "-m", "asyncrl", "serve", "engine", "--model", tiny_model, "--port", port]
@@ -355,4 +366,4 @@ def test_a_request_too_large_to_be_sent_fails_alone(engine_url):
     first, refused, last = with_client(engine_url, scenario)
     assert isinstance(refused, InputError)
     assert "must have at most" in str(refused)
-    assert [len(answer.token_ids) for answer in (first, last)] == [4, 4]
+    assert all(1 <= len(answer.token_ids) <= 4 for answer in (first, last))

@@ -11,13 +11,8 @@ from asyncrl.errors import InfrastructureError, InputError, UnavailableError
 from asyncrl.generation import Generated, GenerateRequest
 from asyncrl.services.engine.retrying import RetryingGenerator
 from asyncrl.services.http.client import HttpClient
+from tests.app_thread import free_port
 from tests.buffer.serving import ThreadService
-
-
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 def test_a_call_waits_for_a_service_that_is_not_there_yet(tmp_path):

@@ -13,9 +13,9 @@ from fastapi import FastAPI, Request, Response
 from asyncrl.config import JudgeConfig
 from asyncrl.errors import JudgeError
 from asyncrl.rollout.judge import JudgeRequest
-from asyncrl.services.engine.service import free_port
 from asyncrl.services.rollout.judge_client import JudgeClient
 from asyncrl.types import Task
+from tests.app_thread import free_port
 
 
 class Endpoint:
