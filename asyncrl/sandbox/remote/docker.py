@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import secrets
+import socket
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -32,13 +33,16 @@ class DockerAttachment(Attachment):
         self, api: DockerApi, exec_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._api, self._exec_id, self._reader, self._writer = api, exec_id, reader, writer
+        # Where a write fails, as when the program has ended without reading its input, asyncio drops what the same
+        # connection has yet to read: the program's output.
+        self._input: socket.socket = writer.get_extra_info("socket").dup()
+        self._input.setblocking(False)
 
     async def send(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
+        await asyncio.get_running_loop().sock_sendall(self._input, data)
 
     async def send_end(self) -> None:
-        self._writer.write_eof()
+        self._input.shutdown(socket.SHUT_WR)
 
     async def pump(self, take: Take) -> int:
         await read_frames(self._reader, take)
@@ -50,6 +54,7 @@ class DockerAttachment(Attachment):
         raise InfrastructureError("container engine: the program's output ended but the program did not")
 
     async def close(self) -> None:
+        self._input.close()
         self._writer.close()
 
 

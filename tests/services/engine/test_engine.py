@@ -5,6 +5,7 @@ import dataclasses
 import socket
 import subprocess
 import sys
+import time
 
 import aiohttp
 import numpy as np
@@ -129,11 +130,15 @@ def test_sequences_that_cross_an_update_in_flight_match_the_model_of_each_span(e
     prompts = contexts(24, 40, old.config.vocab_size, seed=1)
 
     async def scenario(client):
-        tasks = [
-            asyncio.create_task(client.generate(GenerateRequest(f"cross-{i}", p, 200)))
-            for i, p in enumerate(prompts)
-        ]
-        await asyncio.sleep(0.3)
+        def begin(name, max_tokens):
+            requests = [GenerateRequest(f"{name}-{i}", p, max_tokens) for i, p in enumerate(prompts)]
+            return [asyncio.create_task(client.generate(request)) for request in requests]
+
+        # As long as a tenth of the turns takes on this machine now.
+        started = time.monotonic()
+        await asyncio.gather(*begin("tenth", 20))
+        tasks = begin("cross", 200)
+        await asyncio.sleep(time.monotonic() - started)
         await commit(client, file)
         return await asyncio.gather(*tasks)
 
