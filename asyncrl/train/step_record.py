@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -30,23 +30,20 @@ class StepTimes:
     def wall_s(self) -> float:
         return self.wait_s + self.train_s + self.publish_s
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.wait_s += time.perf_counter() - start
+    def waiting(self) -> AbstractContextManager[None]:
+        return self._adding_to("wait_s")
+
+    def training(self) -> AbstractContextManager[None]:
+        return self._adding_to("train_s")
+
+    def publishing(self) -> AbstractContextManager[None]:
+        return self._adding_to("publish_s")
 
     @contextmanager
-    def training(self) -> Iterator[None]:
+    def _adding_to(self, name: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
-        self.train_s += time.perf_counter() - start
-
-    @contextmanager
-    def publishing(self) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.publish_s += time.perf_counter() - start
+        setattr(self, name, getattr(self, name) + time.perf_counter() - start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import tempfile
@@ -27,6 +26,7 @@ from typing import Any
 
 import aiohttp
 import numpy as np
+from report import write_report
 
 from asyncrl.config import Config, parse_config
 from asyncrl.credentials import authorization, bearer, share_one_token
@@ -275,9 +275,7 @@ def main() -> int:
     share_one_token()
     with tempfile.TemporaryDirectory() as folder:
         result = run(args, Path(folder))
-    print(json.dumps(result, indent=2))
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=2) + "\n")
+    write_report(result, args.json)
     return 0
 
 

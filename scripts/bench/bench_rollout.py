@@ -18,6 +18,7 @@ from pathlib import Path
 
 import aiohttp
 import numpy as np
+from report import write_report
 
 from asyncrl.config import parse_config
 from asyncrl.credentials import authorization, bearer, share_one_token
@@ -131,9 +132,7 @@ def main() -> int:
         },
         "worker_over_raw": {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)},
     }
-    print(json.dumps(result, indent=2))
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=2) + "\n")
+    write_report(result, args.json)
     return 0
 
 

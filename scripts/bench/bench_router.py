@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
 import os
 import statistics
 import subprocess
@@ -28,6 +27,7 @@ from typing import Any, Protocol
 
 import aiohttp
 import numpy as np
+from report import write_report
 
 from asyncrl.config import parse_config
 from asyncrl.credentials import authorization, bearer, share_one_token
@@ -272,9 +272,7 @@ def main() -> int:
             result = {**measure(urls, args, folder), "cpus": os.cpu_count()}
         finally:
             process_group.stop()
-    print(json.dumps(result, indent=2))
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=2) + "\n")
+    write_report(result, args.json)
     return 0
 
 

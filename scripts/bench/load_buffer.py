@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from report import write_report
 
 from asyncrl.config import parse_config
 from asyncrl.credentials import share_one_token
@@ -353,10 +354,7 @@ def main() -> int:
     options = parser.parse_args()
     share_one_token()
     report = run(options)
-    text = json.dumps(report, indent=2)
-    print(text)
-    if options.json:
-        options.json.write_text(text + "\n")
+    write_report(report, options.json)
     return 1 if report["problems"] else 0
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from report import write_report
 
 from asyncrl.credentials import bearer, share_one_token
 from asyncrl.env.hosting.runtime import HELPERS
@@ -344,10 +345,7 @@ def main() -> int:
     options = parser.parse_args()
     share_one_token()
     report = run(options)
-    text = json.dumps(report, indent=2)
-    print(text)
-    if options.json:
-        options.json.write_text(text + "\n")
+    write_report(report, options.json)
     return 1 if report["problems"] else 0
 
 

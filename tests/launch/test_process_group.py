@@ -11,19 +11,10 @@ import psutil
 import pytest
 
 from asyncrl.errors import DeadlineError, UnavailableError
-from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.process_hooks import AUTOGROUP
 from tests.waiting import wait_until
 
 START_S = 60.0
-
-
-@pytest.fixture
-def process_group(tmp_path):
-    (tmp_path / "config.json").write_text('{"model": {"path": "m"}, "env": {"name": "gridworld"}}')
-    made = ProcessGroup(tmp_path)
-    yield made
-    made.stop()
 
 
 def start_buffer(process_group, *options):

@@ -12,18 +12,10 @@ import pytest
 
 from asyncrl.errors import StorageError, UnavailableError
 from asyncrl.launch.health_probes import HeartbeatProbe, HttpProbe
-from asyncrl.launch.process_group import ProcessGroup, spawn
+from asyncrl.launch.process_group import spawn
 from asyncrl.launch.supervise import MAX_DEATHS, Supervisor
 
 START_S = 60.0
-
-
-@pytest.fixture
-def process_group(tmp_path):
-    (tmp_path / "config.json").write_text('{"model": {"path": "m"}, "env": {"name": "gridworld"}}')
-    made = ProcessGroup(tmp_path)
-    yield made
-    made.stop()
 
 
 def supervised_buffer(process_group, tmp_path, silence_s=30.0):

@@ -11,7 +11,8 @@ from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.sandbox.protocol import Probe
 from tests.sandbox import sandbox_engine
 
-LOCAL = ["subprocess", "bubblewrap", "zygote", "nsjail", "landlock", "gvisor", "docker"]
+WALLED = ["bubblewrap", "zygote", "nsjail", "landlock"]
+LOCAL = ["subprocess", *WALLED, "gvisor", "docker"]
 
 
 def run_async(body: Callable[[], Awaitable[Any]], timeout_s: float = 300) -> Any:
@@ -41,13 +42,24 @@ def use_engine(engine: sandbox_engine.Engine, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("ASYNCRL_SANDBOX_IMAGE", sandbox_engine.IMAGE)
 
 
+def working(backend: str) -> str:
+    """Return a backend that works on this machine; skip the test with the reason for another."""
+    found: Probe = run_async(lambda: backends.probe(backend))
+    if not found.works:
+        pytest.skip(f"{backend}: {found.reason}")
+    return backend
+
+
+@pytest.fixture(params=WALLED)
+def walled(request: pytest.FixtureRequest) -> str:
+    """Each local backend that holds a program in with more than a process of its own."""
+    return working(request.param)
+
+
 @pytest.fixture(params=LOCAL)
 def backend(request: pytest.FixtureRequest) -> str:
     """Every backend of this machine, for the contract all of them keep."""
     name: str = request.param
     if name == "docker":
         request.getfixturevalue("use_engine")
-    found: Probe = run_async(lambda: backends.probe(name))
-    if not found.works:
-        pytest.skip(f"{name}: {found.reason}")
-    return name
+    return working(name)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from asyncrl.sandbox.backends import open_sandbox, probe
+from asyncrl.sandbox.backends import open_sandbox
 from asyncrl.sandbox.jail.judging import Places, decide
 from asyncrl.sandbox.protocol import Limits, SandboxSpec
 from tests.sandbox.conftest import run_async
@@ -35,14 +35,6 @@ WAYS = [
     "make -s",
 ]
 RUNS = "import subprocess; subprocess.run(['bash', 'tamper.sh'])"
-
-
-@pytest.fixture(params=["bubblewrap", "zygote", "nsjail", "landlock"])
-def walled(request):
-    found = run_async(lambda: probe(request.param))
-    if not found.works:
-        pytest.skip(f"{request.param}: {found.reason}")
-    return request.param
 
 
 def judged(backend, files, tests, *names, timeout_s=20.0):

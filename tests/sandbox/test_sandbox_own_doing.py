@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from asyncrl.sandbox.backends import open_sandbox, probe
+from asyncrl.sandbox.backends import open_sandbox
 from asyncrl.sandbox.protocol import Limits, SandboxSpec
 from tests.sandbox.conftest import run_async
 
@@ -52,14 +52,6 @@ except OSError:
     print("full", flush=True)
 time.sleep(2)
 """
-
-
-@pytest.fixture(params=["bubblewrap", "zygote", "nsjail", "landlock"])
-def walled(request):
-    found = run_async(lambda: probe(request.param))
-    if not found.works:
-        pytest.skip(f"{request.param}: {found.reason}")
-    return request.param
 
 
 def in_one_session(backend, *programs):
