@@ -28,13 +28,22 @@ def fingerprint(model: str) -> dict[str, list[int]]:
 
 def vocab_size(model: str) -> int:
     """Return the number of token ids of a model on this machine, 0 if unknown."""
+    return _size(model, "vocab_size")
+
+
+def context_length(model: str) -> int:
+    """Return the tokens that a model on this machine can read at once, 0 if unknown."""
+    return _size(model, "max_position_embeddings")
+
+
+def _size(model: str, name: str) -> int:
     path: Path | str | None = Path(model) / "config.json"
     if not Path(model).is_dir():
         path = try_to_load_from_cache(model, "config.json")
     if not isinstance(path, str | Path) or not Path(path).is_file():
         return 0
     config = json.loads(Path(path).read_text())
-    found = config.get("vocab_size", config.get("text_config", {}).get("vocab_size", 0))
+    found = config.get(name, config.get("text_config", {}).get(name, 0))
     return found if isinstance(found, int) else 0
 
 

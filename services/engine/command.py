@@ -14,15 +14,19 @@ OPTIONS = (*CONFIGURED, "--join", "--model", "--base-version", "--weights-dir")
 
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
+    from asyncrl.run.model_folder import context_length
     from asyncrl.services.engine.service import EngineOptions, serve_engine
 
     if address.host != "127.0.0.1":
         raise ConfigError("serve engine: listens on 127.0.0.1 only; its update routes must not be reachable")
-    engine = config.engine
+    engine, model = config.engine, need(args.model, "--model", "engine")
+    configured = args.folder or args.recipe or args.join
+    # The default is no one's choice: a model with a shorter context is served with its own.
+    longest = engine.max_model_len if configured else context_length(model) or engine.max_model_len
     options = EngineOptions(
-        model=need(args.model, "--model", "engine"),
+        model=model,
         dtype=config.model.dtype,
-        max_model_len=engine.max_model_len,
+        max_model_len=min(engine.max_model_len, longest),
         max_num_seqs=engine.max_num_seqs,
         gpu_memory_utilization=engine.gpu_memory_utilization,
         tensor_parallel=engine.tensor_parallel,

@@ -68,3 +68,14 @@ def test_what_stops_a_run_is_said_once(tmp_path):
     with pytest.raises(StopError) as caught, _resumable(tmp_path):
         raise StopError("poison")
     assert not hasattr(caught.value, "__notes__"), "there is no run to resume yet"
+
+
+@pytest.mark.parametrize(("configured", "tokens"), [([], 128), (["--recipe", "gridworld_grpo"], 256)])
+def test_an_engine_alone_serves_a_model_with_the_models_own_context(
+    monkeypatch, tmp_path, configured, tokens
+):
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 128}')
+    served = []
+    monkeypatch.setattr("asyncrl.services.engine.service.serve_engine", lambda *a: served.append(a[0]) or 0)
+    assert main(["serve", "engine", "--model", str(tmp_path), *configured]) == 0
+    assert served[0].max_model_len == tokens
