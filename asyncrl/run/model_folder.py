@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 
 from asyncrl.errors import ConfigError
 from asyncrl.jsonfile import write_json
@@ -37,14 +38,20 @@ def context_length(model: str) -> int:
 
 
 def _size(model: str, name: str) -> int:
-    path: Path | str | None = Path(model) / "config.json"
-    if not Path(model).is_dir():
-        path = try_to_load_from_cache(model, "config.json")
+    path = Path(model) / "config.json" if Path(model).is_dir() else _downloaded(model, "config.json")
     if not isinstance(path, str | Path) or not Path(path).is_file():
         return 0
     config = json.loads(Path(path).read_text())
     found = config.get(name, config.get("text_config", {}).get(name, 0))
     return found if isinstance(found, int) else 0
+
+
+def _downloaded(model: str, name: str) -> object:
+    """Return the path of a hub model's file on this machine; anything else where there is none."""
+    try:
+        return try_to_load_from_cache(model, name)
+    except HFValidationError:
+        return None  # neither a folder nor a hub name: whoever loads it says so
 
 
 def remember_model(run: Path, model: str) -> None:

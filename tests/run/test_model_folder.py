@@ -3,7 +3,7 @@
 import pytest
 
 from asyncrl.errors import ConfigError
-from asyncrl.run.model_folder import check_model, fingerprint, remember_model
+from asyncrl.run.model_folder import check_model, context_length, fingerprint, remember_model
 
 
 @pytest.fixture
@@ -47,3 +47,8 @@ def test_a_hub_name_has_no_files_to_compare(tmp_path):
     assert fingerprint("org/name") == {}
     remember_model(tmp_path, "org/name")
     check_model(tmp_path, "org/name")
+
+
+@pytest.mark.parametrize("model", ["./nowhere", "/nowhere/else", "a/b/c", "maker/not-downloaded"])
+def test_a_model_that_is_not_here_has_no_known_context(model):
+    assert context_length(model) == 0
