@@ -55,8 +55,12 @@ class ModelConfig(Section):
     """A Hugging Face folder, a hub name, or "sft" for a tiny base model that is trained on scripted episodes."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the weights in trainer and engines; bfloat16 on GPUs."""
-    tool_format: Literal["hermes", "llama", "mistral"] = "hermes"
-    """How the model writes tool calls; hermes is that of Qwen models."""
+    tool_format: str = Field("hermes", min_length=1)
+    """How the model writes tool calls: hermes (Qwen), llama, mistral, harmony (gpt-oss), or the name of one of vLLM's
+    tool-call parsers, such as qwen3_coder, glm45, deepseek_v31, kimi_k2 (docs/tool-formats.md)."""
+    reasoning_format: str = ""
+    """How the model writes its reasoning: think (`<think>...</think>`), or the name of one of vLLM's reasoning parsers.
+    What they find is split from the text that environments get; empty leaves it there."""
 
 
 class EnvConfig(Section):

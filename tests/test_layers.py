@@ -128,7 +128,7 @@ def test_within_a_role_messages_are_below_clients_and_these_below_the_service():
     ("package", "allowed"),
     [
         ("deepspeed", {"asyncrl/train/deepspeed_engine.py", "asyncrl/train/full_state.py"}),
-        ("vllm", {"asyncrl/weights/vllm_*.py"}),
+        ("vllm", {"asyncrl/weights/vllm_*.py", "asyncrl/chat/vllm_parsers.py"}),
         ("pickle", set()),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncrl.chat.renderer import ChatRenderer
+from asyncrl.chat.renderer import ChatRenderer, called_names
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.env.protocol import MAIN_AGENT, Action, Step, tool_call_id
 from asyncrl.errors import AgentError, EnvironmentFailure, EpisodeError, InputError
@@ -28,6 +28,8 @@ class Conversation:
         self.messages = builder.conversation = list(messages)
         self._expected: list[str] = []
         """Ids of the calls that the last turn made, malformed ones included."""
+        self._names: dict[str, str] = {}
+        """Names of the functions that it called, by the id of the call."""
         try:
             builder.add_context(renderer.opening(messages, tools))
         except InputError as error:
@@ -41,7 +43,7 @@ class Conversation:
         """
         messages = _with_ids(messages, self._expected)
         try:
-            ids = self.renderer.observation(messages, self.tools)
+            ids = self.renderer.observation(messages, self.tools, self._names)
         except InputError as error:
             raise self._failure(messages, error) from error
         self.builder.add_context(ids, observation_id)
@@ -59,6 +61,7 @@ class Conversation:
         self.builder.turn_messages.append((len(self.messages), text if action.parse_errors else ""))
         self.messages.append(_assistant_message(action))
         self._expected = action.answer_ids()
+        self._names = called_names(self.messages[-1])
 
     def _failure(self, messages: list[Message], error: InputError) -> EpisodeError:
         """Return whose failure it is that the template refuses `messages`.
@@ -68,7 +71,8 @@ class Conversation:
         answers = [m for m in messages if m["role"] == "tool"]
         if 1 < len(answers) <= len(self._expected):
             try:
-                self.renderer.observation([m for m in messages if m not in answers[1:]], self.tools)
+                one = [m for m in messages if m not in answers[1:]]
+                self.renderer.observation(one, self.tools, self._names)
             except InputError:
                 return _environment(self.builder, error)
             return AgentError(f"a turn of {len(answers)} calls: {error}")
@@ -173,6 +177,8 @@ def _with_ids(messages: list[Message], expected: list[str]) -> list[Message]:
 
 def _assistant_message(action: Action) -> Message:
     message: Message = {"role": "assistant", "content": action.content}
+    if action.reasoning:
+        message["reasoning_content"] = action.reasoning
     if action.tool_calls:
         message["tool_calls"] = [
             {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}

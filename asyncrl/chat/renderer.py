@@ -6,12 +6,13 @@ rendered as what the template adds *after* an assistant turn, and only those ids
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import sys
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,6 +26,8 @@ _USER = {"role": "user", "content": "?"}
 _MARK = "asyncrlmark"
 """Content of a stand-in assistant turn, found again in the rendered text; lengthened where messages hold it."""
 _THINK, _END_THINK = "<think>", "</think>"
+_WRITTEN_IN_HISTORY = {"<|return|>": "<|end|>"}
+"""What a template writes for a stop token once more follows the turn: gpt-oss's."""
 CACHE_BYTES = 64 * 2**20
 """Size of a renderer's cache, keys included."""
 _ENTRY_BYTES = 256
@@ -68,6 +71,11 @@ class ChatRenderer:
         for token_id in more_stop_ids:
             if token_id not in self._stops and (text := self._token(token_id)):
                 self._stops[token_id] = text
+        self._ends = {text: token_id for token_id, text in self._stops.items()}
+        """Texts that end a turn in a rendering, with the token that a policy samples there."""
+        for token_id, text in self._stops.items():
+            if text in _WRITTEN_IN_HISTORY:
+                self._ends[_WRITTEN_IN_HISTORY[text]] = token_id
         end = self._end_of_turn()
         self.stop_token_ids = (end, *(token_id for token_id in self._stops if token_id != end))
         """Tokens that end a sampled turn; the first is the one that the template writes after a turn."""
@@ -85,15 +93,21 @@ class ChatRenderer:
             self._remember(key, cached)
         return cached
 
-    def observation(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> np.ndarray:
+    def observation(
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]] | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> np.ndarray:
         """Return the ids that follow a sampled turn when `messages` answer it. [L] int32.
 
-        They start after the stop token, so what the template writes between it and the next message
-        (often a newline) is included. Raises `TemplateRefused`.
+        names: of the functions that the turn called, by the id of the call; some templates (gpt-oss's) write them
+        before the answers. The ids start after the stop token, so what the template writes between it and the next
+        message (often a newline) is included. Raises `TemplateRefused`.
         """
-        key = _digest("observation", messages, tools)
+        key = _digest("observation", [*messages, dict(names or {})], tools)
         if (cached := self._recall(key)) is None:
-            cached = self._encode(self._after_assistant(messages, tools))
+            cached = self._encode(self._after_assistant(messages, tools, names or {}))
             self._remember(key, cached)
         return cached
 
@@ -104,6 +118,11 @@ class ChatRenderer:
         and `ConfigError` where the template writes a turn in another way than it asks for one.
         """
         return self._encode(self._assistant_text(message, tools))
+
+    def opens_reasoning(self) -> bool:
+        """Return whether the generation prompt opens `<think>`, so that a turn starts inside its reasoning."""
+        _, opened, behind = self._render([_USER], None, generate=True).rpartition(_THINK)
+        return bool(opened) and _END_THINK not in behind
 
     def text(self, token_ids: np.ndarray) -> str:
         """Decode a sampled turn, without its stop token."""
@@ -129,15 +148,19 @@ class ChatRenderer:
         # After an observation come the generation prompt and perhaps a turn that was cut.
         waiting = messages[-1]["role"] != "assistant"
         fresh, kept = self._try_render(messages, tools, generate=waiting), self._text(token_ids)
-        if fresh is not None and (
-            kept.startswith(fresh) if waiting else kept.rstrip("\n") == fresh.rstrip("\n")
-        ):
+        if fresh is not None and (kept.startswith(fresh) if waiting else self._same_end(kept, fresh)):
             return True, 0
         sampled = [self._text(turn) for turn in turns]
         forks = self._forks_in_pieces(fresh or "", messages, num_opening, sampled, tools)
         if forks is None:
             forks = self._forks_in_prompts(messages, num_opening, sampled, tools)
         return False, forks
+
+    def _same_end(self, kept: str, fresh: str) -> bool:
+        """Whether two conversations that end with a turn agree. Some templates (GLM's) write the token that ends a turn
+        as the beginning of the next message, so that it is missing from a rendering that ends there."""
+        kept, fresh = kept.rstrip("\n"), fresh.rstrip("\n")
+        return kept == fresh or (kept.startswith(fresh) and kept[len(fresh) :].strip() in self._ends)
 
     def _forks_in_pieces(
         self,
@@ -158,7 +181,8 @@ class ChatRenderer:
             if messages[i]["role"] != "assistant":
                 continue
             if i > answered:
-                whole += self._text(self.observation(messages[answered:i], tools))
+                names = called_names(messages[answered - 1])
+                whole += self._text(self.observation(messages[answered:i], tools, names))
             try:
                 turn = self._assistant_text(messages[i], tools)
             except (ConfigError, TemplateRefused):
@@ -200,24 +224,45 @@ class ChatRenderer:
             self._cached_bytes -= oldest.nbytes + _ENTRY_BYTES
 
     def _render(self, messages: list[Message], tools: list[dict[str, Any]] | None, generate: bool) -> str:
+        options = {"tools": tools or None, "add_generation_prompt": generate, "tokenize": False}
         try:
-            return self.tokenizer.apply_chat_template(
-                messages, tools=tools or None, add_generation_prompt=generate, tokenize=False
-            )
+            return self.tokenizer.apply_chat_template(messages, **options)
         except Exception as error:
             # Templates raise on purpose, and like any program where a field is missing or of another type.
-            raise TemplateRefused(str(error) or type(error).__name__) from error
+            reason = error
+        if (written := _with_written_arguments(messages)) != messages:
+            # DeepSeek's templates take the arguments of calls as JSON text, all others as an object.
+            with contextlib.suppress(Exception):
+                return self.tokenizer.apply_chat_template(written, **options)
+        raise TemplateRefused(str(reason) or type(reason).__name__) from reason
 
     def _assistant_text(self, message: Message, tools: list[dict[str, Any]] | None) -> str:
         before = self._render([_USER], tools, generate=True)
         full = self._render([_USER, message], tools, generate=False)
-        end = max((full.rfind(stop) + len(stop) for stop in self._stops.values() if stop in full), default=0)
-        if full.startswith(before) and end:
-            return full[len(before) : end]
         bare, opened, behind = before.rpartition(_THINK)
-        if opened and _END_THINK not in behind and full.startswith(bare) and end:
-            return _end_reasoning(full[len(bare) : end], message)
+        if full.startswith(before):
+            return self._up_to_end(full, len(before), message, tools)
+        if opened and _END_THINK not in behind and full.startswith(bare):
+            return _end_reasoning(self._up_to_end(full, len(bare), message, tools), message)
         raise ConfigError("the chat template writes more before an assistant turn than the generation prompt")
+
+    def _up_to_end(self, full: str, start: int, message: Message, tools: list[dict[str, Any]] | None) -> str:
+        """Return the turn that begins at `start` of a rendering `full` that it ends, with its stop token.
+
+        Some templates write the beginning of the next message there; then one is rendered after it.
+        """
+        end = max(full.rfind(stop) + len(stop) if stop in full else 0 for stop in self._ends)
+        if end > start:
+            return full[start:end]
+        answers: list[Message] = [
+            {"role": "tool", "tool_call_id": call.get("id") or tool_call_id(number), "content": "?"}
+            for number, call in enumerate(message.get("tool_calls") or ())
+        ]
+        longer, mark = self._answered(answers or [_USER], tools, called_names(message))
+        found = self._first_stop(longer, longer.rfind(mark))
+        if mark not in longer or found is None:
+            raise ConfigError("the chat template ends no assistant turn with a stop token")
+        return full[start:] + self._stops[found[0]]
 
     def _try_render(
         self, messages: list[Message], tools: list[dict[str, Any]] | None, generate: bool
@@ -239,23 +284,31 @@ class ChatRenderer:
             raise InputError(message) from None
         return np.asarray(self.tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
 
-    def _after_assistant(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> str:
+    def _after_assistant(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None, names: Mapping[str, str]
+    ) -> str:
         """Return the text after the stop token of a stand-in turn. It is searched in the whole rendering, because a
         template may write that turn differently when messages follow (Qwen3 drops its reasoning then)."""
-        mark, given = _MARK, json.dumps([messages, tools], default=repr)
-        while mark in given:
-            mark += "x"
-        full = self._render([_USER, _stand_in(messages, mark), *messages], tools, generate=True)
+        full, mark = self._answered(messages, tools, names)
         found = self._first_stop(full, full.rfind(mark))
         if mark not in full or found is None:
             raise TemplateRefused("it does not end a turn that these messages answer with a stop token")
         return full[found[1] :]
 
+    def _answered(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None, names: Mapping[str, str]
+    ) -> tuple[str, str]:
+        """Return a rendering in which `messages` answer a stand-in turn, and a text that this turn ends with."""
+        mark, given = _MARK, json.dumps([messages, tools], default=repr)
+        while mark in given:
+            mark += "x"
+        return self._render([_USER, _stand_in(messages, mark, names), *messages], tools, generate=True), mark
+
     def _first_stop(self, text: str, start: int) -> tuple[int, int] | None:
         """Return which stop token comes first in `text` from `start`, and where it ends; None when none does."""
-        places = [(text.find(stop, start), i) for i, stop in self._stops.items()]
-        place, first = min(((place, i) for place, i in places if place >= 0), default=(-1, -1))
-        return (first, place + len(self._stops[first])) if place >= 0 else None
+        places = [(text.find(stop, start), stop) for stop in self._ends]
+        place, first = min(((place, stop) for place, stop in places if place >= 0), default=(-1, ""))
+        return (self._ends[first], place + len(first)) if place >= 0 else None
 
     def _end_of_turn(self) -> int:
         """Return the stop token that the template writes after a turn. Raises `ConfigError` when it writes none."""
@@ -275,7 +328,35 @@ class ChatRenderer:
         return self.tokenizer.decode([token_id], skip_special_tokens=False)
 
 
-def _stand_in(messages: list[Message], mark: str) -> Message:
+def called_names(message: Message) -> dict[str, str]:
+    """Return the names of the functions that a message calls, by the id of the call."""
+    return {
+        str(call.get("id", "")): str(call["function"]["name"]) for call in message.get("tool_calls") or ()
+    }
+
+
+def _with_written_arguments(messages: list[Message]) -> list[Message]:
+    """Return the messages with the arguments of their calls as JSON text."""
+    found = []
+    for message in messages:
+        if message.get("tool_calls"):
+            calls = [
+                {
+                    **call,
+                    "function": {**call["function"], "arguments": _written(call["function"]["arguments"])},
+                }
+                for call in message["tool_calls"]
+            ]
+            message = {**message, "tool_calls": calls}
+        found.append(message)
+    return found
+
+
+def _written(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def _stand_in(messages: list[Message], mark: str, names: Mapping[str, str]) -> Message:
     """An assistant turn that `messages` may follow: where they answer tool calls, it made those calls."""
     answered = [m for m in messages if m["role"] == "tool"]
     if not answered:
@@ -284,7 +365,10 @@ def _stand_in(messages: list[Message], mark: str) -> Message:
         {
             "type": "function",
             "id": m.get("tool_call_id") or tool_call_id(number),
-            "function": {"name": m.get("name") or "f", "arguments": {"x": mark}},
+            "function": {
+                "name": names.get(m.get("tool_call_id") or "") or m.get("name") or "f",
+                "arguments": {"x": mark},
+            },
         }
         for number, m in enumerate(answered)
     ]
@@ -298,6 +382,8 @@ def _end_reasoning(turn: str, message: Message) -> str:
     reasoning = str(message.get("reasoning_content") or "")
     if not reasoning and _END_THINK in (said := str(message.get("content") or "")):
         reasoning = said.partition(_END_THINK)[0].removeprefix(_THINK)
+    if turn.startswith(_END_THINK):
+        return f"{reasoning.strip()}{turn}"
     return f"{reasoning.strip()}\n{_END_THINK}\n\n{turn}"
 
 

@@ -2,19 +2,20 @@
 
 On well-formed turns these parsers agree with vLLM's own (`tests/chat/test_tool_calls_vllm.py`). Where vLLM gives up
 on a turn with a malformed call and hands it on as plain text, these parsers keep the well-formed calls and describe
-what is wrong with the others, in a message that the environment can show the model. They never raise either.
+what is wrong with the others, in a message that the environment can show the model. They never raise either. JSON has
+types of its own, so none of them reads the schemas in `tools`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asyncrl.env.protocol import Action, ToolCall, tool_call_id
-from asyncrl.errors import ConfigError
 
+Tools = Sequence[Mapping[str, Any]]
 MAX_DEPTH = 32
 """Nesting of a call's arguments."""
 _HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
@@ -23,7 +24,7 @@ _TOOL_CALLS = "[TOOL_CALLS]"
 _ARGS = "[ARGS]"
 
 
-def parse_hermes(text: str) -> Action:
+def parse_hermes(text: str, tools: Tools = ()) -> Action:
     """Hermes and Qwen: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number of them.
 
     The content is what stands before the first call.
@@ -31,10 +32,10 @@ def parse_hermes(text: str) -> Action:
     content, marker, _ = text.partition("<tool_call>")
     if not marker:
         return Action(text.strip())
-    return _collect(content, [_decoded(match.group(1)) for match in _HERMES.finditer(text)])
+    return collect(content, [decode_json(match.group(1)) for match in _HERMES.finditer(text)])
 
 
-def parse_llama(text: str) -> Action:
+def parse_llama(text: str, tools: Tools = ()) -> Action:
     """Llama 3: JSON objects `{"name": ..., "parameters": {...}}`, with `;` between them; other text is dropped.
 
     A turn that neither starts with an object nor with `<|python_tag|>` and holds no call is an answer.
@@ -47,16 +48,16 @@ def parse_llama(text: str) -> Action:
             value, end = _DECODER.raw_decode(stripped, position)
             found.append(value)
         except (ValueError, RecursionError) as error:
-            found.append(_Malformed(_reason(error)))
+            found.append(Malformed(_reason(error)))
             break
         position = stripped.find("{", end)
     meant = _PYTHON_TAG in text or stripped.startswith("{")
     if not meant and not any(isinstance(value, dict) and "name" in value for value in found):
         return Action(text.strip())
-    return _collect("", found or [_Malformed(f"{_PYTHON_TAG} must be followed by a JSON object")])
+    return collect("", found or [Malformed(f"{_PYTHON_TAG} must be followed by a JSON object")])
 
 
-def parse_mistral(text: str) -> Action:
+def parse_mistral(text: str, tools: Tools = ()) -> Action:
     """Mistral: `[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]`, and `[TOOL_CALLS]name[ARGS]{...}` repeated.
 
     The second form, with or without `[ARGS]`, is that of tokenizers from version 11 on.
@@ -68,23 +69,21 @@ def parse_mistral(text: str) -> Action:
     for body in bodies:
         stripped = body.strip()
         if stripped.startswith(("[", "{")) and not stripped.startswith(_ARGS):
-            value = _decoded(stripped)
+            value = decode_json(stripped)
             values += value if isinstance(value, list) else [value]
             continue
         name, brace, arguments = stripped.partition("{")
         if not brace:
-            values.append(
-                _Malformed(f"{_TOOL_CALLS} must be followed by a JSON list or a name and an object")
-            )
+            values.append(Malformed(f"{_TOOL_CALLS} must be followed by a JSON list or a name and an object"))
             continue
         values.append(
-            {"name": name.strip().removesuffix(_ARGS).strip(), "arguments": _decoded(brace + arguments)}
+            {"name": name.strip().removesuffix(_ARGS).strip(), "arguments": decode_json(brace + arguments)}
         )
-    return _collect(content, values)
+    return collect(content, values)
 
 
-class _Malformed:
-    """Stands for a call that is not valid JSON."""
+class Malformed:
+    """Stands for a call that cannot be read."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -97,39 +96,45 @@ def _no_constant(name: str) -> Any:
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
-def _decoded(body: str) -> Any:
+def decode_json(body: str) -> Any:
+    """Return the value of a JSON text, or `Malformed` saying what is wrong with it."""
     try:
         return _DECODER.decode(body.strip())
     except (ValueError, RecursionError) as error:
-        return _Malformed(_reason(error))
+        return Malformed(_reason(error))
 
 
 def _reason(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def _collect(content: str, values: list[Any]) -> Action:
+def collect(content: str, values: Sequence[Any], ids: Sequence[str] = ()) -> Action:
+    """Return the action of decoded calls, each `{"name", "arguments"}` or `Malformed`.
+
+    ids: those that the model gave the first calls itself; "" or none for one that is numbered.
+    """
     calls: list[ToolCall] = []
     errors: list[str] = []
     for number, value in enumerate(values):
         try:
             name, arguments = _parse_call(value)
-            calls.append(ToolCall(tool_call_id(number), name, arguments))
+            given = ids[number] if number < len(ids) else ""
+            calls.append(ToolCall(given or tool_call_id(number), name, arguments))
         except ValueError as error:
             errors.append(f"malformed tool call: {error}")
     return Action(content.strip(), tuple(calls), tuple(errors))
 
 
 def _parse_call(call: Any) -> tuple[str, dict[str, Any]]:
-    if isinstance(call, _Malformed):
+    if isinstance(call, Malformed):
         raise ValueError(call.reason)
     if not isinstance(call, dict):
         raise ValueError("must be a JSON object")
     name = call.get("name")
     arguments = call.get("arguments", call.get("parameters", {}))
     if isinstance(arguments, str):
-        arguments = _decoded(arguments)
-    if isinstance(arguments, _Malformed):
+        arguments = decode_json(arguments)
+    if isinstance(arguments, Malformed):
         raise ValueError(arguments.reason)
     if not isinstance(name, str) or not name:
         raise ValueError('needs a "name"')
@@ -155,17 +160,3 @@ def check_portable(value: Any, depth: int) -> None:
     elif isinstance(value, list):
         for item in value:
             check_portable(item, depth - 1)
-
-
-PARSERS: dict[str, Callable[[str], Action]] = {
-    "hermes": parse_hermes,
-    "llama": parse_llama,
-    "mistral": parse_mistral,
-}
-
-
-def load_parser(name: str) -> Callable[[str], Action]:
-    """Return the parser of a model family. Raises `ConfigError`."""
-    if name not in PARSERS:
-        raise ConfigError(f"model.tool_format: unknown format {name!r}; allowed: {', '.join(PARSERS)}")
-    return PARSERS[name]

@@ -28,6 +28,7 @@ MESSAGE = pa.struct(
         ("tool_calls", pa.list_(pa.struct([(n, pa.string()) for n in ("id", "name", "arguments")]))),
         ("tool_call_id", pa.string()),
         ("name", pa.string()),
+        ("reasoning_content", pa.string()),
         ("turn", pa.int32()),
         ("reward", pa.float32()),
     ]

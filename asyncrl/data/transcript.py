@@ -1,8 +1,9 @@
 """The transcript of an episode: its messages as text that is stored with its tokens, for people to read.
 
 JSON: a list of messages, each `{"role", "content"}` and, where present, `tool_calls` (`{"id", "name", "arguments"}`,
-the arguments as JSON text), `tool_call_id`, `name` and `turn`, the index of the trajectory's turn that the message
-is. Only tokens are trained on; nothing is read back from this text, so no process between worker and file parses it.
+the arguments as JSON text), `tool_call_id`, `name`, `reasoning_content` and `turn`, the index of the trajectory's turn
+that the message is. Only tokens are trained on; nothing is read back from this text, so no process between worker and
+file parses it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from asyncrl.types import Message
 
 MAX_CHARACTERS = 2**24
 """Of one transcript."""
-_TEXTS = ("tool_call_id", "name")
+_TEXTS = ("tool_call_id", "name", "reasoning_content")
 
 
 def encode_transcript(messages: Sequence[Message], turns: Mapping[int, int]) -> str:

@@ -39,6 +39,8 @@ class Action:
     tool_calls: tuple[ToolCall, ...] = ()
     parse_errors: tuple[str, ...] = ()
     """One message per malformed tool call, fit to show the model."""
+    reasoning: str = ""
+    """What the model thought before it, where `model.reasoning_format` splits it off; environments are not sent it."""
 
     def answer_ids(self) -> list[str]:
         """Return the `tool_call_id`s of the answers to the turn: those of its calls, then of its malformed ones."""

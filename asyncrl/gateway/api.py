@@ -157,7 +157,7 @@ class _Call:
 
         async def sample() -> list[Sampled]:
             running = asyncio.ensure_future(
-                sampler.sample(prepared, grown.put_nowait if request.live else None)
+                sampler.sample(prepared, grown.put_nowait if request.live and sampler.split is None else None)
             )
             running.add_done_callback(lambda _: grown.put_nowait(""))
             try:

@@ -132,6 +132,8 @@ class ChatStream:
         events: list[Event] = []
         for index, sampled in enumerate(done.answers):
             rest = sampled.content[self.shown :]
+            if reasoning := sampled.message.get("reasoning_content"):
+                events.append(self._chunk(index, {"reasoning_content": reasoning}))
             if rest:
                 events.append(self._chunk(index, {"content": rest}))
             calls = _wire_calls(sampled)
@@ -176,6 +178,8 @@ def _message(sampled: Sampled) -> dict[str, Any]:
     calls = _wire_calls(sampled)
     content = sampled.content or (None if calls else "")
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if reasoning := sampled.message.get("reasoning_content"):
+        message["reasoning_content"] = reasoning
     return {**message, "tool_calls": calls} if calls else message
 
 

@@ -1,8 +1,8 @@
 """Messages from any client in one form, and the keys by which a recorded conversation is found again.
 
 Clients return messages with small changes: `null` for empty text, other spacing in JSON arguments,
-text as a list of parts, new fields. The key of an assistant message therefore covers only what the model
-said: its stripped text and its calls. Ids of tool calls are replaced by their position, so that equal
+text as a list of parts, new fields, no reasoning. The key of an assistant message therefore covers only what
+the model said: its stripped text and its calls. Ids of tool calls are replaced by their position, so that equal
 conversations render to equal tokens; the ids themselves only choose between conversations that read the same.
 """
 
@@ -89,6 +89,8 @@ def read_chat_history(raw_messages: Any, raw_tools: Any) -> ChatHistory:
         role = "system" if raw["role"] == "developer" else raw["role"]
         message: Message = {"role": role, "content": text_of(raw.get("content"), f"{where}.content")}
         ids: list[str] = []
+        if role == "assistant" and isinstance(raw.get("reasoning_content"), str):
+            message["reasoning_content"] = raw["reasoning_content"]
         if role == "assistant" and raw.get("tool_calls"):
             message["tool_calls"] = _tool_calls(raw["tool_calls"], f"{where}.tool_calls", ids, positions)
         if role == "tool":

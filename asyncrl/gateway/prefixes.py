@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from asyncrl.chat.renderer import ChatRenderer, TemplateRefused
+from asyncrl.chat.renderer import ChatRenderer, TemplateRefused, called_names
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.gateway.chat_history import ChatHistory, extend_key
 from asyncrl.gateway.recorded_episode import Episode
@@ -77,7 +77,8 @@ def _longest(episode: Episode, history: ChatHistory) -> tuple[Call | None, int]:
 def _rest(renderer: ChatRenderer, parent: Call, history: ChatHistory, after: int) -> np.ndarray | None:
     """Tokens after the parent's turn; None where the template writes a turn differently once more follows."""
     try:
-        rest = _render(lambda: renderer.observation(history.messages[after:], history.tools))
+        names = called_names(history.messages[after - 1])
+        rest = _render(lambda: renderer.observation(history.messages[after:], history.tools, names))
     except ConfigError:
         return None
     sampled = parent.generated.token_ids

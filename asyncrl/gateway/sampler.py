@@ -11,7 +11,8 @@ from collections.abc import Callable
 import numpy as np
 
 from asyncrl.chat.renderer import ChatRenderer
-from asyncrl.env.protocol import Action, ToolCall
+from asyncrl.chat.tool_formats import SplitReasoning, TurnParser
+from asyncrl.env.protocol import ToolCall
 from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.gateway.chat_history import ChatHistory, extend_key, tool_call
 from asyncrl.gateway.pauses import Pauses
@@ -31,12 +32,21 @@ class Sampler:
     """Shared by all episodes of a gateway."""
 
     def __init__(
-        self, engines: Engines, renderer: ChatRenderer, parse: Callable[[str], Action], max_tokens: int = 0
+        self,
+        engines: Engines,
+        renderer: ChatRenderer,
+        parse: TurnParser,
+        max_tokens: int = 0,
+        split: SplitReasoning | None = None,
     ) -> None:
-        """max_tokens: limit on a conversation with its answer; 0 for that of the engines alone."""
+        """max_tokens: limit on a conversation with its answer; 0 for that of the engines alone.
+
+        split: takes the reasoning from turns that may call nothing; None leaves it in their text.
+        """
         self.engines = engines
         self.renderer = renderer
         self.parse = parse
+        self.split = split
         self.max_tokens = max_tokens
         self.pauses = Pauses()
 
@@ -232,15 +242,19 @@ class Sampler:
         """Turn sampled tokens into what clients see."""
         text = self.renderer.text(generated.token_ids)
         text = text[: text.index(stop_string)] if stop_string else text
-        content = text
-        calls: tuple[ToolCall, ...] = ()
         history = prepared.history
+        reasoning, content = "", text
+        if self.split is not None and history is not None:
+            reasoning, content = (part.strip() for part in self.split(text))
+        calls: tuple[ToolCall, ...] = ()
         if history is not None and history.tools and prepared.sampling.parse_tools:
-            action = self.parse(text)
+            action = self.parse(text, history.tools)
             if action.tool_calls:
                 content, calls = action.content, action.tool_calls
             prepared.episode.counters["malformed_tool_calls"] += len(action.parse_errors)
         message: Message = {"role": "assistant", "content": content}
+        if reasoning:
+            message["reasoning_content"] = reasoning
         if calls:
             message["tool_calls"] = [tool_call(i, c.name, c.arguments) for i, c in enumerate(calls)]
         ids = tuple(f"call_{uuid.uuid4().hex[:24]}" for _ in calls)
@@ -268,7 +282,7 @@ class Sampler:
         messages = [sampled.message]
         if sampled.stop_string and not sampled.tool_calls:
             # Some frameworks put the stop string back before they return the message.
-            messages.append({"role": "assistant", "content": sampled.text + sampled.stop_string})
+            messages.append({"role": "assistant", "content": sampled.content + sampled.stop_string})
         prepared.episode.sampled_keys.update(extend_key(b"", message) for message in messages)
         key = prepared.history.key()
         return [extend_key(key, message) for message in messages]

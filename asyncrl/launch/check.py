@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from asyncrl.chat.tool_formats import check_formats, needs_vllm
+from asyncrl.chat.vllm_parsers import check_tokenizer
 from asyncrl.config import Config
 from asyncrl.config_checks import check_objective
 from asyncrl.config_sections import is_url
@@ -31,6 +33,7 @@ def check_recipe(config: Config) -> None:
     """
     for one in (config, *(config.policy(name) for name in config.policies)):
         check_objective(one)
+    check_formats(config.model.tool_format, config.model.reasoning_format)
     check_settings(config.env.name, config.env.config)
     for name in config.env.limits:
         if name not in ENVS and ":" not in name:
@@ -45,6 +48,7 @@ def check_run(config: Config) -> None:
     check_recipe(config)
     check_tasks(config)
     check_model("model.path", config.model.path, config)
+    check_turn_format(config)
     for name in config.policies:
         policy = config.policy(name)
         check_model(f"policies.{name}.model.path", policy.model.path, policy)
@@ -78,6 +82,7 @@ def check_evaluation(config: Config) -> None:
     check_settings(env.name, env.config)
     task = first_task(env.name, env.config, "heldout")
     check_model("checkpoint", config.model.path, config)
+    check_turn_format(config)
     if env.name in ELSEWHERE:
         check_agent(env.config)
     else:
@@ -110,6 +115,16 @@ def check_model(key: str, path: str, config: Config, policy: bool = True) -> Non
             f"engine.max_model_len: must be at most {context}, the context of {path!r}, got "
             f"{config.engine.max_model_len}"
         )
+
+
+def check_turn_format(config: Config) -> None:
+    """Check that the tokenizer has the tokens that parsers of vLLM need; in a process of its own, which takes seconds.
+
+    Raises `ConfigError`.
+    """
+    model = config.model
+    if model.path != "sft" and needs_vllm(model.tool_format, model.reasoning_format):
+        check_tokenizer(model.path, model.tool_format, model.reasoning_format)
 
 
 def _check_expert(key: str, config: Config) -> None:

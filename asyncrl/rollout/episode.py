@@ -6,12 +6,12 @@ A bad rollout is data: a failure ends as the status of a `Trajectory`, recorded 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from asyncrl.chat.conversation import Conversation, Conversations
 from asyncrl.chat.renderer import ChatRenderer, Limits, sampling_seed
+from asyncrl.chat.tool_formats import TurnParser
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AgentError, DeadlineError, EpisodeError, InfrastructureError, InputError
@@ -61,7 +61,7 @@ class ChatPlayer:
         generator: Generator,
         envs: EnvOpener,
         renderer: ChatRenderer,
-        parse: Callable[[str], Action],
+        parse: TurnParser,
         settings: EpisodeSettings,
         judging: Judging | None = None,
     ) -> None:
@@ -174,7 +174,7 @@ class ChatPlayer:
     async def _step(self, conversations: Conversations, session: Session, turn: int) -> Step:
         builder = conversations.current.builder
         text = self.renderer.text(builder.last_turn())
-        action = self.parse(text)
+        action = self.parse(text, conversations.current.tools)
         conversations.current.append_action(action, text)
         start = time.monotonic()
         step = await session.step(turn, action, self.settings.step_timeout_s)

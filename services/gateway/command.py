@@ -14,9 +14,11 @@ OPTIONS = (*CONFIGURED, "--model", "--engines")
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
     from asyncrl.chat.renderer import import_tokenizers_only
+    from asyncrl.chat.tool_formats import needs_vllm
     from asyncrl.services.gateway.service import serve_gateway
 
-    import_tokenizers_only()
+    if not needs_vllm(config.model.tool_format, config.model.reasoning_format):
+        import_tokenizers_only()
     model = need(args.model, "--model", "gateway")
     serve_gateway(config, model, need(args.engines, "--engines", "gateway"), **address._asdict())
     return 0

@@ -28,7 +28,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from asyncrl.chat.renderer import load_renderer
-from asyncrl.chat.tool_calls import load_parser
+from asyncrl.chat.tool_formats import load_format
 from asyncrl.config import Config
 from asyncrl.credentials import Access, Credentials, own_credentials
 from asyncrl.data.codec import pack, trajectory_to_map, unpack
@@ -183,6 +183,8 @@ def serve_gateway(
     """Run a gateway until it is told to stop."""
     credentials = credentials or own_credentials()
     router = EngineRouter([EngineClient(url, credentials.bearer("engine")) for url in engines])
-    sampler = Sampler(router, load_renderer(model), load_parser(config.model.tool_format))
+    renderer = load_renderer(model)
+    parse, split = load_format(config.model.tool_format, config.model.reasoning_format, renderer)
+    sampler = Sampler(router, renderer, parse, split=split)
     app = create_gateway_app(Episodes(sampler), router, credentials.access("gateway"))
     serve(app, host=host, port=port, ready_file=ready_file)

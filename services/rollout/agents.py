@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
@@ -13,9 +13,9 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from asyncrl.chat.renderer import ChatRenderer
+from asyncrl.chat.tool_formats import TurnFormat
 from asyncrl.config import Config
 from asyncrl.env.config_check import check_settings
-from asyncrl.env.protocol import Action
 from asyncrl.gateway.agent_player import MAX_RUNNING, AgentPlayer, AgentSettings, EpisodeHost, LocalHost
 from asyncrl.gateway.agents import load_agent
 from asyncrl.gateway.api import AgentApi
@@ -42,14 +42,14 @@ class Agents:
         router: EngineRouter,
         generator: Generator,
         renderer: ChatRenderer,
-        parse: Callable[[str], Action],
+        turns: TurnFormat,
         token: str = "",
     ) -> None:
         check_settings(AGENT, config.env.config)
         self.config = config
         self.agent = load_agent(config.env.config)
         engines = _Engines(router, generator)
-        self.episodes = Episodes(Sampler(engines, renderer, parse, config.max_tokens))
+        self.episodes = Episodes(Sampler(engines, renderer, turns.parse, config.max_tokens, turns.split))
         self.server: _Server | None = None
         self.running: list[asyncio.Task[None]] = []
         self.local = LocalHost(self.episodes, "")

@@ -14,11 +14,12 @@ OPTIONS = (*CONFIGURED, "--join", "--model", "--engines", "--env", "--buffer", "
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
     from asyncrl.chat.renderer import import_tokenizers_only
+    from asyncrl.chat.tool_formats import needs_vllm
     from asyncrl.services.joining import read_policy
     from asyncrl.services.rollout.agents import AGENT
     from asyncrl.services.rollout.service import PolicyAddresses, serve_rollout
 
-    if config.env.name != AGENT:
+    if config.env.name != AGENT and not needs_vllm(config.model.tool_format, config.model.reasoning_format):
         # An agent's code runs in this process, and may load a model of its own.
         import_tokenizers_only()
     policies = {}

@@ -25,7 +25,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from asyncrl.algo.settings import needed, resolve_settings
 from asyncrl.chat.renderer import Limits, load_renderer
-from asyncrl.chat.tool_calls import load_parser
+from asyncrl.chat.tool_formats import load_format
 from asyncrl.config import Config
 from asyncrl.credentials import Access, Credentials, own_credentials
 from asyncrl.data.codec import encode_group, pack, task_from_map, unpack
@@ -113,7 +113,7 @@ class RolloutService:
             batch_delay_s=config.rollout.batch_delay_s,
         )
         self.renderer = load_renderer(model)
-        self.parse = load_parser(config.model.tool_format)
+        self.format = load_format(config.model.tool_format, config.model.reasoning_format, self.renderer)
         self.buffer = BufferClient(buffer, credentials.bearer("buffer")) if buffer else None
         self.policies = self._policies(policies or {})
         self.judge = JudgeClient(config.judge, os.environ.get(JUDGE_KEY, "")) if config.judge.url else None
@@ -121,7 +121,7 @@ class RolloutService:
         self.agents: Agents | None = None
         if config.env.name == AGENT:
             self.agents = Agents(
-                config, self.router, self.engines, self.renderer, self.parse, credentials.bearer("gateway")
+                config, self.router, self.engines, self.renderer, self.format, credentials.bearer("gateway")
             )
         self.loop: RolloutLoop | None = None
         if self.buffer is not None:
@@ -184,7 +184,7 @@ class RolloutService:
             env_config=self.config.env.config,
             check_history=True,
         )
-        return ChatPlayer(generator, self.envs, self.renderer, self.parse, settings, self.judging)
+        return ChatPlayer(generator, self.envs, self.renderer, self.format.parse, settings, self.judging)
 
     def _training_runner(self, seed: int | None) -> GroupRunner:
         """Return the runner of leased groups, with the recipe's branches, hints, greedy baseline and policies."""

@@ -2,7 +2,9 @@
 
 import pytest
 
-from asyncrl.chat.tool_calls import load_parser, parse_hermes, parse_llama, parse_mistral
+from asyncrl.chat.harmony import parse_harmony
+from asyncrl.chat.tool_calls import parse_hermes, parse_llama, parse_mistral
+from asyncrl.chat.tool_formats import check_formats
 from asyncrl.errors import ConfigError
 
 
@@ -30,7 +32,7 @@ def test_one_malformed_call_does_not_lose_its_neighbour():
 
 
 def test_plain_text_is_an_answer_in_every_format():
-    for parse in (parse_hermes, parse_llama, parse_mistral):
+    for parse in (parse_hermes, parse_llama, parse_mistral, parse_harmony):
         assert parse(" 42 ").content == "42"
         assert parse("42").tool_calls == ()
 
@@ -47,8 +49,14 @@ def test_llama_and_mistral_calls_are_parsed():
 
 
 def test_an_unknown_family_is_refused_with_those_there_are():
-    with pytest.raises(ConfigError, match="allowed: hermes, llama, mistral"):
-        load_parser("gpt")
+    with pytest.raises(ConfigError, match=r"allowed: hermes, llama, mistral, harmony, and vLLM's .*glm45"):
+        check_formats("gpt", "")
+    with pytest.raises(
+        ConfigError, match=r"model\.reasoning_format: unknown format 'x'; allowed: think, and vLLM's"
+    ):
+        check_formats("hermes", "x")
+    with pytest.raises(ConfigError, match=r"must be left out for model\.tool_format='harmony'"):
+        check_formats("harmony", "think")
 
 
 def test_mistrals_newer_form_names_the_tool_before_its_arguments():
@@ -89,3 +97,19 @@ def test_call_ids_have_the_form_that_mistral_templates_demand():
     ids = [c.id for c in parse_hermes('<tool_call>{"name": "f"}</tool_call>' * 12).tool_calls]
     assert len(set(ids)) == 12
     assert all(len(one) == 9 and one.isalnum() for one in ids)
+
+
+def test_a_damaged_turn_of_gpt_oss_never_raises_and_makes_no_call_it_does_not_hold():
+    whole = (
+        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary to=functions.f "
+        '<|constrain|>json<|message|>{"x": 1}<|call|>'
+    )
+    for at in range(len(whole)):
+        for text in (whole[:at], whole[:at] + whole[at + 1 :], whole[:at] + "\x00" + whole[at + 1 :]):
+            for call in parse_harmony(text).tool_calls:
+                assert isinstance(call.arguments, dict)
+    action = parse_harmony(whole)
+    assert [(c.name, c.arguments) for c in action.tool_calls] == [("f", {"x": 1})]
+    assert (action.content, action.reasoning) == ("", "hm")
+    before_channel = '<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{"x": 1}<|call|>'
+    assert parse_harmony(before_channel).tool_calls[0].arguments == {"x": 1}

@@ -6,9 +6,10 @@ import string
 
 import pytest
 
-from asyncrl.chat.tool_calls import PARSERS
+from asyncrl.chat.tool_calls import parse_hermes, parse_llama, parse_mistral
 
 CASES = 400
+PARSERS = {"hermes": parse_hermes, "llama": parse_llama, "mistral": parse_mistral}
 VLLM_NAMES = {"hermes": "hermes", "llama": "llama3_json", "mistral": "mistral"}
 
 

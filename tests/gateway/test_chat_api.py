@@ -6,6 +6,7 @@ import numpy as np
 import openai
 import pytest
 
+from asyncrl.chat.tool_formats import load_format
 from asyncrl.data.transcript import read_transcript
 from asyncrl.errors import InfrastructureError
 from asyncrl.types import FailureClass, Status
@@ -392,3 +393,42 @@ def test_an_engine_failure_is_answered_502_and_leaves_no_turn(make_gateway):
     (trajectory,), summary = asyncio.run(scenario())
     assert (trajectory.status, trajectory.failure) == (Status.FAILED, FailureClass.INFRASTRUCTURE)
     assert (summary["calls"], summary["counters"]["infrastructure_errors"]) == (0, 1)
+
+
+def test_reasoning_is_a_field_of_its_own_and_may_be_left_out_of_the_next_request(make_gateway):
+    def thinks(prompt):
+        return f"<think>\nhm\n</think>\n\n{calls_then_answers(prompt)}"
+
+    async def scenario(returned):
+        gateway = make_gateway(thinks)
+        sampler = gateway.episodes.sampler
+        sampler.parse, sampler.split = load_format("hermes", "think", gateway.renderer)
+        episode = await gateway.open()
+        client = gateway.openai(episode)
+        first = await ask(client, [USER], tools=TOOLS)
+        message = first.choices[0].message
+        assert (message.content, message.reasoning_content) == ("well", "hm")
+        result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "3"}
+        history = [USER, {k: v for k, v in said(first).items() if k in returned}, result]
+        stream = await ask(client, history, tools=TOOLS, stream=True)
+        deltas = [chunk.choices[0].delta.model_dump(exclude_none=True) async for chunk in stream]
+        assert "".join(d.get("content", "") for d in deltas) == "three"
+        assert "".join(d.get("reasoning_content", "") for d in deltas) == "hm"
+        # Without tools nothing is a call, and the reasoning is split off all the same.
+        plain = await ask(client, [{"role": "user", "content": "again"}])
+        assert (plain.choices[0].message.content, plain.choices[0].message.reasoning_content) == (
+            f"well {CALL}",
+            "hm",
+        )
+        return gateway, (await gateway.finish(episode, reward=1.0))[0]
+
+    for returned in (
+        ("role", "content", "tool_calls"),
+        ("role", "content", "tool_calls", "reasoning_content"),
+    ):
+        gateway, trajectories = asyncio.run(scenario(returned))
+        before, after = (request.token_ids.tolist() for request in gateway.engine.requests[:2])
+        assert after[: len(before)] == before
+        sampled = gateway.engine.tokens(f"<think>\nhm\n</think>\n\nwell {CALL}").tolist()
+        assert after[len(before) :][: len(sampled)] == sampled
+        assert sampled_of(trajectories[0])[0] == sampled

@@ -177,3 +177,17 @@ def test_the_check_loads_no_torch():
 def test_recipes_with_a_sandbox_or_a_library_resolve_without_it(monkeypatch, capsys):
     for path in sorted((Path(__file__).parents[2] / "recipes").glob("*/recipe.toml")):
         assert main(["config", str(path)]) == 0, path
+
+
+@pytest.mark.slow
+def test_a_format_that_the_models_tokenizer_cannot_write_is_refused_before_anything_starts(folder, renderer):
+    model = folder / "model"
+    renderer.tokenizer.save_pretrained(model)
+    (model / "config.json").write_text(json.dumps({"max_position_embeddings": 512, "model_type": "qwen3"}))
+    path = f"model.path={json.dumps(str(model))}"
+    config = load_config("gridworld_grpo", [path, 'model.tool_format="deepseek_v31"'])
+    with pytest.raises(ConfigError, match="'deepseek_v31' does not suit the model's tokenizer: DeepSeek"):
+        check_run(config)
+    check_run(load_config("gridworld_grpo", [path, 'model.tool_format="glm45"']))
+    with pytest.raises(ConfigError, match=r"model\.tool_format: unknown format 'glm'; allowed: hermes"):
+        check_run(load_config("gridworld_grpo", [path, 'model.tool_format="glm"']))
