@@ -12,10 +12,9 @@ enough to be read without it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-from asyncrl.chat.tool_calls import Malformed, collect, decode_json
+from asyncrl.chat.tool_calls import Malformed, Tools, collect, decode_json
 from asyncrl.env.protocol import Action
 
 _MESSAGE = "<|message|>"
@@ -24,7 +23,7 @@ _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 
 
-def parse_harmony(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Action:
+def parse_harmony(text: str, tools: Tools = ()) -> Action:
     """Read a turn of gpt-oss. A header names the recipient before or after the channel, as these models do."""
     reasoning: list[str] = []
     content: list[str] = []

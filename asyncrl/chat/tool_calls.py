@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from asyncrl.env.protocol import Action, ToolCall, tool_call_id
 
@@ -22,6 +22,12 @@ _HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _PYTHON_TAG = "<|python_tag|>"
 _TOOL_CALLS = "[TOOL_CALLS]"
 _ARGS = "[ARGS]"
+
+
+class TurnParser(Protocol):
+    """Reads a sampled turn, without its stop token. Never raises."""
+
+    def __call__(self, text: str, tools: Tools = (), /) -> Action: ...
 
 
 def parse_hermes(text: str, tools: Tools = ()) -> Action:

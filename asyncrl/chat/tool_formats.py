@@ -6,26 +6,19 @@ process that uses one imports vLLM.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from asyncrl.chat.harmony import parse_harmony, split_harmony
 from asyncrl.chat.renderer import ChatRenderer
-from asyncrl.chat.tool_calls import parse_hermes, parse_llama, parse_mistral
+from asyncrl.chat.tool_calls import Tools, TurnParser, parse_hermes, parse_llama, parse_mistral
 from asyncrl.chat.vllm_parsers import known_names, load_vllm_reasoning_parser, load_vllm_tool_parser
 from asyncrl.env.protocol import Action
 from asyncrl.errors import ConfigError
 
-Tools = Sequence[Mapping[str, Any]]
 SplitReasoning = Callable[[str], tuple[str, str]]
 """Text of a turn to (reasoning, the rest)."""
-
-
-class TurnParser(Protocol):
-    """Reads a sampled turn, without its stop token. Never raises."""
-
-    def __call__(self, text: str, tools: Tools = (), /) -> Action: ...
 
 
 TOOL_FORMATS: dict[str, TurnParser] = {

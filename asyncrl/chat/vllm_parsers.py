@@ -15,11 +15,11 @@ import logging
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from asyncrl.chat.tool_calls import Malformed, collect, decode_json
+from asyncrl.chat.tool_calls import Malformed, Tools, TurnParser, collect, decode_json
 from asyncrl.env.protocol import Action
 from asyncrl.errors import ConfigError
 
@@ -76,7 +76,7 @@ def known_names(key: str) -> tuple[str, ...]:
     return ()
 
 
-def load_vllm_tool_parser(name: str, tokenizer: Any) -> Callable[[str, Sequence[Mapping[str, Any]]], Action]:
+def load_vllm_tool_parser(name: str, tokenizer: Any) -> TurnParser:
     """Return a parser of tool calls. Raises `ConfigError` where the tokenizer lacks tokens it needs."""
     return _ToolParser(name, tokenizer)
 
@@ -104,7 +104,7 @@ def check_tokenizer(model: str, tool_format: str, reasoning_format: str) -> None
 
 
 class _ToolParser:
-    """Implements `tool_formats.TurnParser`."""
+    """Implements `tool_calls.TurnParser`."""
 
     def __init__(self, name: str, tokenizer: Any) -> None:
         from vllm.tokenizers.hf import get_cached_tokenizer
@@ -112,11 +112,11 @@ class _ToolParser:
         self.name = name
         # vLLM's parsers look tokens up in the vocabulary, which a plain tokenizer builds anew each time.
         self._tokenizer = get_cached_tokenizer(tokenizer)
-        self._class = _get_parser("tool_format", name, self._tokenizer, {"tool_parser_name": name})
+        self._class = _get_parser("tool_format", name, self._tokenizer)
         self._opening, self._closing = (re.compile(p) for p in MARKS.get(name, (r"(?!)", r"(?!)")))
         self._requests: dict[str, Any] = {}
 
-    def __call__(self, text: str, tools: Sequence[Mapping[str, Any]] = (), /) -> Action:
+    def __call__(self, text: str, tools: Tools = (), /) -> Action:
         """Read a turn; without tools it is plain text."""
         if not tools:
             return Action(text.strip())
@@ -157,7 +157,7 @@ class _ToolParser:
             text = text[: opened.pop().start()]
         return text, whole, wrong
 
-    def _request(self, tools: Sequence[Mapping[str, Any]]) -> Any:
+    def _request(self, tools: Tools) -> Any:
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
         key = json.dumps(tools, sort_keys=True, default=repr)
@@ -176,7 +176,7 @@ class _ReasoningParser:
         from vllm.tokenizers.hf import get_cached_tokenizer
 
         self._tokenizer = get_cached_tokenizer(tokenizer)
-        self._class = _get_parser("reasoning_format", name, self._tokenizer, {"reasoning_parser_name": name})
+        self._class = _get_parser("reasoning_format", name, self._tokenizer)
         self._request = ChatCompletionRequest(messages=_ASKED)
 
     def __call__(self, text: str) -> tuple[str, str]:
@@ -191,14 +191,19 @@ class _ReasoningParser:
 _ASKED: Any = [{"role": "user", "content": "?"}]
 
 
-def _get_parser(key: str, name: str, tokenizer: Any, chosen: dict[str, str]) -> Any:
+def _get_parser(key: str, name: str, tokenizer: Any) -> Any:
     """Return vLLM's parser class, tried on the tokenizer. Raises `ConfigError` saying what the tokenizer lacks."""
     from vllm.parser.parser_manager import ParserManager
 
     # What they find wrong in a model's turn is described in its action; a log line each would fill the disk.
     logging.getLogger("vllm").setLevel(logging.CRITICAL)
     try:
-        return ParserManager.get_parser(**chosen, enable_auto_tools=True, tokenizer=tokenizer)
+        return ParserManager.get_parser(
+            tool_parser_name=name if key == "tool_format" else None,
+            reasoning_parser_name=name if key == "reasoning_format" else None,
+            enable_auto_tools=True,
+            tokenizer=tokenizer,
+        )
     except Exception as error:
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
         raise ConfigError(f"model.{key}: {name!r} does not suit the model's tokenizer: {reason}") from error

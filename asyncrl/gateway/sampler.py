@@ -11,7 +11,8 @@ from collections.abc import Callable
 import numpy as np
 
 from asyncrl.chat.renderer import ChatRenderer
-from asyncrl.chat.tool_formats import SplitReasoning, TurnParser
+from asyncrl.chat.tool_calls import TurnParser
+from asyncrl.chat.tool_formats import SplitReasoning
 from asyncrl.env.protocol import ToolCall
 from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.gateway.chat_history import ChatHistory, extend_key, tool_call

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from asyncrl.chat.conversation import Conversation, Conversations
 from asyncrl.chat.renderer import ChatRenderer, Limits, sampling_seed
-from asyncrl.chat.tool_formats import TurnParser
+from asyncrl.chat.tool_calls import TurnParser
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AgentError, DeadlineError, EpisodeError, InfrastructureError, InputError
