@@ -19,7 +19,19 @@ from asyncrl import __version__
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.import_path import search_in
 
-COMMANDS = ("train", "recipes", "serve", "eval", "sft", "config", "doctor", "env", "sandbox", "replay")
+COMMANDS = (
+    "train",
+    "monitor",
+    "recipes",
+    "serve",
+    "eval",
+    "sft",
+    "config",
+    "doctor",
+    "env",
+    "sandbox",
+    "replay",
+)
 """Modules of `asyncrl.commands`, in the order `--help` shows them."""
 
 READER_GONE = 141
@@ -32,6 +44,7 @@ examples:
   asyncrl train my.toml train.num_steps=50 run.seed=1
   asyncrl config gridworld_grpo                      print every setting, defaults included
   asyncrl eval runs/NAME/checkpoints/step-000010 --env gridworld --tasks 200 --samples 4
+  asyncrl monitor runs                               see runs in a browser
   asyncrl doctor                                     say what this machine can run
 """
 

@@ -34,7 +34,7 @@ LEAST_CHARS = 16
 """A shorter run token could be guessed."""
 _PREFIX = "asyncrl-1."
 _CALLS: dict[str, tuple[str, ...]] = {
-    "run": ("buffer", "engine", "env", "gateway", "openenv", "rollout"),
+    "run": ("buffer", "engine", "env", "gateway", "monitor", "openenv", "rollout"),
     "trainer": ("buffer", "engine"),
     "worker": ("buffer", "engine", "env", "gateway"),
     "gateway": ("engine",),

@@ -30,7 +30,7 @@ LAYERS = [
     {"data", "run", "sandbox", "weights"},
     {"buffer", "env"},
     {"chat", "evaluation"},
-    {"rollout", "train"},
+    {"monitor", "rollout", "train"},
     {"gateway"},
     {"services"},
     {"launch"},

@@ -26,6 +26,7 @@ from typing import Any
 from asyncrl.config import Config
 from asyncrl.credentials import authorization
 from asyncrl.errors import DeadlineError, StopError
+from asyncrl.launch.activity import ActivityLog
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.failures import USABLE, FailureReport
@@ -218,10 +219,12 @@ class TrainRun:
         failures = FailureReport(self.config.buffer.groups_per_step)
         checkpoint_error = ""
         quarantines = QuarantineReport([worker.name for worker in self.roles.workers])
+        activity = self._activity_log()
         while not done:
             done = self.roles.supervisor.done(self.roles.trainer)
             if done or time.monotonic() - checked > STATUS_EVERY_S:
                 stats = await client.status()
+                await activity.record(stats)
                 self._report_failures(stats, failures)
                 if not done:
                     await self._report_quarantines(stats, quarantines)
@@ -244,6 +247,13 @@ class TrainRun:
             await asyncio.sleep(TICK_S)
         await self._save_totals()
         self.totals.training_ended()
+
+    def _activity_log(self) -> ActivityLog:
+        roles = self.roles
+        engines = [engine for policy in (roles, *roles.policies.values()) for engine in policy.engines]
+        return ActivityLog(
+            self.folder.path, roles.process_group.processes, engines, roles.credentials.bearer("engine")
+        )
 
     def _report_checkpoint_error(self, record: dict[str, Any], reported: str) -> str:
         """Report once that checkpoints cannot be written; return the error that was reported."""

@@ -78,6 +78,7 @@ def create_app(
     statuses: Mapping[type[Exception], int] | None = None,
     background: Mapping[str, Background] | None = None,
     lifespan: Lifespan | None = None,
+    open_paths: Collection[str] = OPEN_PATHS,
 ) -> FastAPI:
     """A FastAPI app with the shared plumbing and `GET /healthz`.
 
@@ -87,6 +88,7 @@ def create_app(
     statuses: statuses of the service's own errors, beside `STATUSES`; the nearest base class counts.
     background: named coroutines that run as long as the service does; if one ends, the process exits with 1.
     lifespan: context that the service enters at its start and leaves at its end, around the background tasks.
+    open_paths: answered without a token.
 
     `app.state.stopping` is an `asyncio.Event` set when shutdown begins: routes that wait must watch it.
     """
@@ -106,7 +108,12 @@ def create_app(
     app.add_exception_handler(Exception, _unexpected_error)
     app.state.hot_routes = {}
     app.add_middleware(
-        AccessGuard, access=access, roles=roles or {}, hot_routes=app.state.hot_routes, statuses=table
+        AccessGuard,
+        access=access,
+        roles=roles or {},
+        hot_routes=app.state.hot_routes,
+        statuses=table,
+        open_paths=frozenset(open_paths),
     )
     app.add_middleware(RequestGuard, hosts=app.state.hosts, max_body_bytes=max_body_bytes)
 
@@ -204,8 +211,10 @@ class AccessGuard:
         roles: Mapping[str, Collection[str]],
         hot_routes: Mapping[str, HotHandler],
         statuses: Mapping[type[Exception], int],
+        open_paths: frozenset[str],
     ) -> None:
         self.app = app
+        self.open_paths = open_paths
         self.access = access
         self.roles = roles
         self.hot_routes = hot_routes
@@ -215,7 +224,7 @@ class AccessGuard:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        refusal = None if scope["path"] in OPEN_PATHS else self._refusal(scope)
+        refusal = None if scope["path"] in self.open_paths else self._refusal(scope)
         if refusal is not None:
             answer = _close(receive, send) if scope["type"] == "websocket" else refusal(scope, receive, send)
             await answer

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -34,12 +35,13 @@ def serve(
     ready_file: str | Path | None = None,
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
+    serving: Callable[[str], None] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain for `DRAIN_S` and return.
 
     port: 0 takes a free one. ready_file: gets `{"url", "pid"}` in one atomic write once requests are served, and is
-    removed at the end. Raises `ConfigError` for an address that cannot be used, and the error that ended a background
-    task of the app.
+    removed at the end. serving: called with the address once requests are served. Raises `ConfigError` for an address
+    that cannot be used, and the error that ended a background task of the app.
     """
     if (tls_cert is None) != (tls_key is None):
         raise ConfigError("tls_cert and tls_key must be given together")
@@ -61,7 +63,7 @@ def serve(
         ssl_certfile=tls_cert,
         ssl_keyfile=tls_key,
     )
-    server = _Server(config, url, Path(ready_file) if ready_file else None)
+    server = _Server(config, url, Path(ready_file) if ready_file else None, serving)
     app.state.request_exit = server.stop
     if threading.current_thread() is threading.main_thread():
         # uvicorn raises the signal again after draining, although a drained service has ended normally.
@@ -81,9 +83,12 @@ def serve(
 class _Server(uvicorn.Server):
     """Announces the address once it serves, and notifies waiting routes when shutdown begins."""
 
-    def __init__(self, config: uvicorn.Config, url: str, ready_file: Path | None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, url: str, ready_file: Path | None, serving: Callable[[str], None] | None
+    ) -> None:
         super().__init__(config)
         self.url = url
+        self.serving = serving
         self.ready_file = ready_file
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -93,6 +98,8 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started and self.ready_file is not None:
             announce(self.ready_file, self.url, os.getpid())
+        if self.started and self.serving is not None:
+            self.serving(self.url)
 
     def stop(self) -> None:
         self.should_exit = True

@@ -1,0 +1,68 @@
+"""`asyncrl monitor [RUN|FOLDER]`"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "monitor",
+        help="see runs in a browser: curves, timeline, trajectories",
+        description="Serve web pages that show runs while they train and afterwards. Open the printed link; it holds "
+        "the token without which nothing is shown.",
+    )
+    parser.add_argument(
+        "place", nargs="?", type=Path, default=Path("runs"), help="a run, or a folder of runs (runs)"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8090, help="port to listen on; 0 takes a free one (8090)")
+    parser.add_argument("--ready-file", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--export", type=Path, metavar="FILE", help="write one HTML file that shows them, and end"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.export:
+        return _export(args.place, args.export)
+    from asyncrl.credentials import read_credentials
+    from asyncrl.services.http.app import serve
+    from asyncrl.services.monitor.service import monitor_app
+
+    token = secrets.token_urlsafe(24)
+    app = monitor_app(args.place, read_credentials(token).access("monitor"))
+
+    def say(url: str) -> None:
+        print(f"{args.place}: open {url}/#token={token}\nCtrl-C ends it", file=sys.stderr, flush=True)
+
+    serve(app, args.host, args.port, args.ready_file, serving=say)
+    return 0
+
+
+def _export(place: Path, file: Path) -> int:
+    from asyncrl.errors import ConfigError
+    from asyncrl.monitor.episodes import EpisodeTable
+    from asyncrl.monitor.export import exported_page
+    from asyncrl.monitor.runs import find_runs
+    from asyncrl.monitor.steps import StepColumns
+    from asyncrl.monitor.tokens import TokenTexts
+
+    runs = {
+        name: (folder, StepColumns(folder), EpisodeTable(folder), TokenTexts(folder))
+        for name, folder in find_runs(place).items()
+    }
+    try:
+        file.write_text(exported_page(runs), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--export {file}: cannot be written: {error.strerror}") from error
+    print(
+        f"{file}: {len(runs)} run{'s' if len(runs) != 1 else ''}, {file.stat().st_size / 2**20:.1f} MiB",
+        file=sys.stderr,
+    )
+    return 0

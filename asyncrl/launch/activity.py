@@ -1,0 +1,110 @@
+"""What a run's processes did, every two seconds: `activity.jsonl`, which `asyncrl monitor` draws as a timeline.
+
+A line holds `time` (seconds since 1970), `engines` (by name: requests that are decoded and that wait, the share of the
+KV cache in use, whether it is paused), `buffer` (groups by state), `processes` (processor time by name, in cores), and
+of the machine `cpu` and `memory`, as shares.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+
+from asyncrl.credentials import authorization
+from asyncrl.data.codec import unpack
+from asyncrl.launch.process_group import ManagedProcess
+
+log = logging.getLogger("asyncrl.launch")
+
+EVERY_S = 2.0
+ANSWER_S = 1.0
+"""How long an engine has to answer; one that swaps its weights may take longer, and is left out of that line."""
+FILE = "activity.jsonl"
+_ENGINE = ("running", "waiting", "kv_usage", "paused", "version")
+_BUFFER = ("version", "pending", "in_flight", "ready", "taken", "trained", "dropped", "failed", "slots")
+
+
+class ActivityLog:
+    """Appends to a run's `activity.jsonl`. No run depends on it: a disk that refuses a line ends only this log."""
+
+    def __init__(
+        self, folder: Path, processes: Sequence[ManagedProcess], engines: Sequence[ManagedProcess], token: str
+    ) -> None:
+        self._file = folder / FILE
+        self._processes, self._engines = processes, engines
+        self._headers = authorization(token)
+        self._last_s = float("-inf")
+        self._used: dict[int, float] = {}
+        self._used_at = time.monotonic()
+        self._ended = False
+        psutil.cpu_percent()
+
+    async def record(self, stats: Mapping[str, Any]) -> None:
+        """Append a line when one is due. stats: the buffer's latest counts."""
+        if self._ended or time.monotonic() - self._last_s < EVERY_S:
+            return
+        self._last_s = time.monotonic()
+        line = {
+            "time": round(time.time(), 3),
+            "engines": await self._engine_states(),
+            "buffer": {name: stats[name] for name in _BUFFER},
+            "processes": self._cores(),
+            "cpu": round(psutil.cpu_percent() / 100, 3),
+            "memory": round(psutil.virtual_memory().percent / 100, 3),
+        }
+        try:
+            with open(self._file, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            self._ended = True
+            log.warning("%s: %s; the run's activity is no longer recorded", self._file, error.strerror)
+
+    async def _engine_states(self) -> dict[str, dict[str, Any]]:
+        timeout = aiohttp.ClientTimeout(total=ANSWER_S)
+        async with aiohttp.ClientSession(headers=self._headers, timeout=timeout) as http:
+            states = await asyncio.gather(*(_state(http, engine.url) for engine in self._engines))
+        return {
+            engine.name: state
+            for engine, state in zip(self._engines, states, strict=True)
+            if state is not None
+        }
+
+    def _cores(self) -> dict[str, float]:
+        """Return the cores that each process and its descendants have used since the last call."""
+        # Each process of a run leads a session of its own.
+        names = {process.popen.pid: process.name for process in self._processes}
+        used = dict.fromkeys(names, 0.0)
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if (leader := os.getsid(process.pid)) in used:
+                    times = process.cpu_times()
+                    used[leader] += times.user + times.system
+        now = time.monotonic()
+        passed_s = max(1e-3, now - self._used_at)
+        # Less than before: a child has ended, and took its time with it.
+        cores = {
+            names[pid]: round(max(0.0, used[pid] - self._used[pid]) / passed_s, 3)
+            for pid in used
+            if pid in self._used
+        }
+        self._used, self._used_at = used, now
+        return cores
+
+
+async def _state(http: aiohttp.ClientSession, url: str) -> dict[str, Any] | None:
+    with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+        async with http.get(f"{url}/asyncrl/v1/state") as answer:
+            if answer.status == 200:
+                state = unpack(await answer.read())
+                return {name: state[name] for name in _ENGINE if name in state}
+    return None

@@ -1,0 +1,53 @@
+"""When the trainer worked, waited and published, and when processes were down: spans of time. Pure.
+
+A step's record holds the time at which it was written and the seconds of its three parts, which came one after the
+other: waiting for groups, training, publishing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+PARTS = ("wait", "train", "publish")
+
+
+def trainer_spans(steps: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return `{"what", "start", "end", "step"}` of every part of every step, in seconds since 1970."""
+    spans = []
+    for step in steps:
+        end = step["time"]
+        for part in reversed(PARTS):
+            start = end - (step.get(f"time/{part}_s") or 0.0)
+            spans.append({"what": part, "start": start, "end": end, "step": step["step"]})
+            end = start
+    return sorted(spans, key=lambda span: span["start"])
+
+
+def down_spans(restarts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return `{"process", "start", "end", "why"}` of every death, from the supervisor's records of restarts."""
+    return [
+        {
+            "process": event["name"],
+            "start": event["time"] - event.get("down_s", 0.0),
+            "end": event["time"],
+            "why": event.get("reason") or event.get("why", ""),
+        }
+        for event in restarts
+    ]
+
+
+def idle_cause(engine: Mapping[str, Any], buffer: Mapping[str, Any]) -> str:
+    """Return why an engine has nothing to decode, from one sample of the run's activity; "" if it has.
+
+    engine: its `running`, `waiting` and `paused`. buffer: counts of groups by state, and `slots`.
+    """
+    if engine.get("running", 0) or engine.get("waiting", 0):
+        return ""
+    if engine.get("paused"):
+        return "weights are swapped"
+    if buffer.get("in_flight", 0):
+        return "episodes wait for their environments"
+    if sum(buffer.get(state, 0) for state in ("ready", "taken")) >= buffer.get("slots", 1):
+        return "the staleness limit admits no group"
+    return "no worker asks" if buffer.get("pending", 0) else "no tasks"

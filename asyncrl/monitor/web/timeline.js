@@ -1,0 +1,96 @@
+"use strict";
+// What each process did when: lanes on one axis of time.
+
+const SPAN_COLOURS = { train: "--busy", wait: "--wait", publish: "--publish", busy: "--busy", idle: "--wait", down: "--bad" };
+
+function lane(canvas, spans, start, end) {
+  const width = canvas.clientWidth * devicePixelRatio || 1;
+  const height = canvas.clientHeight * devicePixelRatio || 1;
+  canvas.width = width;
+  canvas.height = height;
+  const drawing = canvas.getContext("2d");
+  const style = getComputedStyle(document.documentElement);
+  for (const span of spans) {
+    const left = ((span.start - start) / (end - start)) * width;
+    const right = ((span.end - start) / (end - start)) * width;
+    if (right < 0 || left > width) continue;
+    drawing.fillStyle = style.getPropertyValue(SPAN_COLOURS[span.what]);
+    drawing.fillRect(left, 2, Math.max(1, right - left), height - 4);
+  }
+}
+
+function engineSpans(samples) {
+  const engines = new Map();
+  samples.forEach((sample, i) => {
+    const end = i + 1 < samples.length ? samples[i + 1].time : sample.time + 1;
+    for (const [name, state] of Object.entries(sample.engines || {})) {
+      const cause = sample.idle[name];
+      if (!engines.has(name)) engines.set(name, []);
+      engines.get(name).push({ what: cause ? "idle" : "busy", cause, start: sample.time, end: Math.min(end, sample.time + 10), running: state.running });
+    }
+  });
+  return engines;
+}
+
+function share(spans) {
+  const causes = new Map();
+  let total = 0;
+  for (const span of spans) {
+    const seconds = span.end - span.start;
+    total += seconds;
+    causes.set(span.cause || "decoding", (causes.get(span.cause || "decoding") || 0) + seconds);
+  }
+  return [...causes].sort((a, b) => b[1] - a[1]).map(([cause, seconds]) => `${cause} ${Math.round((100 * seconds) / total)} %`).join(", ");
+}
+
+async function timelinePage(root, name) {
+  const lanes = element("div", { class: "lanes" });
+  const summary = element("div");
+  const minutes = element("select", { onchange: () => refresh() },
+    [["1", "last minute"], ["5", "last 5 minutes"], ["30", "last 30 minutes"], ["0", "all"]].map(([value, label]) => element("option", { value, selected: value === "5" }, label)));
+  const key = [["--busy", "training, decoding"], ["--wait", "waiting"], ["--publish", "publishing weights"], ["--bad", "down"]];
+  const load = new LineChart("Load of the machine", "share of all cores, and of its memory");
+  const processes = new LineChart("Processor time by process", "cores");
+  const engines = new LineChart("Requests in the engines");
+  const groups = new LineChart("Groups");
+  root.replaceChildren(element("h1", {}, `${name}: timeline`), element("form", {}, element("label", {}, "shown", minutes)),
+    element("ul", { class: "key" }, key.map(([colour, label]) => {
+      const mark = element("i");
+      mark.style.background = `var(${colour})`;
+      return element("li", {}, mark, label);
+    })), lanes, summary, element("h2", {}, "Activity"), element("div", { class: "charts" }, engines.figure, groups.figure, load.figure, processes.figure));
+  const refresh = async () => {
+    const found = await source.timeline(name);
+    const ends = [...found.trainer.map((span) => span.end), ...found.activity.map((sample) => sample.time)];
+    if (!ends.length) {
+      lanes.replaceChildren(element("p", {}, "No step and no activity has been recorded yet."));
+      return found.state === "running";
+    }
+    const end = Math.max(...ends);
+    const first = Math.min(...found.trainer.map((span) => span.start), ...found.activity.map((sample) => sample.time));
+    const start = minutes.value === "0" ? first : Math.max(first, end - 60 * Number(minutes.value));
+    const shown = found.activity.filter((sample) => sample.time >= start);
+    const rows = [["trainer", found.trainer], ...engineSpans(shown)];
+    for (const span of found.down) {
+      const row = rows.find(([process]) => process === span.process) || (rows.push([span.process, []]), rows[rows.length - 1]);
+      row[1] = [...row[1], { ...span, what: "down" }];
+    }
+    lanes.replaceChildren();
+    for (const [process, spans] of rows) {
+      const inside = spans.filter((span) => span.end >= start);
+      const canvas = element("canvas", { class: "lane", role: "img", "aria-label": `${process}: ${inside.length} spans` });
+      lanes.append(element("span", { title: process }, process), canvas);
+      lane(canvas, inside, start, end);
+    }
+    lanes.append(element("span"), element("span", {}, `${clock(start)} to ${clock(end)}`));
+    summary.replaceChildren(...[...engineSpans(shown)].map(([engine, spans]) => element("p", {}, `${engine}: ${share(spans)}`)));
+    const x = shown.map((sample) => Math.round(sample.time - start));
+    engines.show(Object.keys(shown[0]?.engines || {}).map((engine) => ({ label: `${engine}, decoding`, x, y: shown.map((s) => s.engines?.[engine]?.running ?? null) })));
+    groups.show([["in_flight", "being played"], ["ready", "ready"], ["slots", "admitted at most"]].map(([state, label]) => ({ label, x, y: shown.map((s) => s.buffer?.[state] ?? null) })));
+    load.show([["cpu", "processors"], ["memory", "memory"]].map(([what, label]) => ({ label, x, y: shown.map((s) => s[what] ?? null) })));
+    const names = [...new Set(shown.flatMap((sample) => Object.keys(sample.processes || {})))];
+    processes.show(names.map((process) => ({ label: process, x, y: shown.map((s) => s.processes?.[process] ?? null) })));
+    return found.state === "running";
+  };
+  return refresh;
+}

@@ -1,0 +1,24 @@
+"""An exported file needs nothing but a browser."""
+
+import json
+import re
+
+from asyncrl.monitor.episodes import EpisodeTable
+from asyncrl.monitor.export import exported_page
+from asyncrl.monitor.steps import StepColumns
+from asyncrl.monitor.tokens import TokenTexts
+from tests.monitor.folders import make_run
+
+
+def test_a_file_holds_its_scripts_and_its_data_and_asks_for_nothing(tmp_path):
+    folder = make_run(tmp_path / "run", steps=3, groups=2)
+    page = exported_page({"run": (folder, StepColumns(folder), EpisodeTable(folder), TokenTexts(folder))})
+    assert re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=", page) == []
+    text = re.search(r"window\.ASYNCRL_EXPORT = (.*);</script>", page)
+    assert text is not None
+    data = json.loads(text[1].replace("<\\/", "</"))
+    run = data["run"]["run"]
+    assert run["steps"]["reward/mean"] == [0.1, 0.2, 0.3]
+    assert len(run["episodes"]) == len(run["episode"]) == 24
+    assert run["episode"]["1/g-t1-0/0"]["messages"][-1]["content"] == "Done </script> & gone"
+    assert run["description"]["config"]["env"]["name"] == "gridworld"

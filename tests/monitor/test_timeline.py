@@ -1,0 +1,46 @@
+"""Spans of time, worked out by hand."""
+
+import pytest
+
+from asyncrl.monitor.timeline import down_spans, idle_cause, trainer_spans
+
+
+def test_a_step_is_waiting_then_training_then_publishing_up_to_its_record():
+    steps = [{"step": 4, "time": 100.0, "time/wait_s": 6.0, "time/train_s": 3.0, "time/publish_s": 1.0}]
+    assert trainer_spans(steps) == [
+        {"what": "wait", "start": 90.0, "end": 96.0, "step": 4},
+        {"what": "train", "start": 96.0, "end": 99.0, "step": 4},
+        {"what": "publish", "start": 99.0, "end": 100.0, "step": 4},
+    ]
+
+
+def test_a_part_without_a_time_is_empty():
+    spans = trainer_spans([{"step": 1, "time": 10.0, "time/wait_s": 2.0, "time/train_s": None}])
+    assert [(span["start"], span["end"]) for span in spans] == [(8.0, 10.0), (10.0, 10.0), (10.0, 10.0)]
+
+
+def test_a_process_was_down_until_it_served_again():
+    restarts = [
+        {"time": 50.0, "name": "engine-0", "why": "was killed by signal 9", "down_s": 12.5},
+        {"time": 60.0, "name": "env", "why": "ended with exit code 1", "reason": "no space", "down_s": 1.0},
+    ]
+    assert down_spans(restarts) == [
+        {"process": "engine-0", "start": 37.5, "end": 50.0, "why": "was killed by signal 9"},
+        {"process": "env", "start": 59.0, "end": 60.0, "why": "no space"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("engine", "buffer", "cause"),
+    [
+        ({"running": 3}, {"slots": 4}, ""),
+        ({"waiting": 1}, {"slots": 4}, ""),
+        ({"paused": True}, {"slots": 4}, "weights are swapped"),
+        ({}, {"slots": 4, "in_flight": 2, "ready": 2}, "episodes wait for their environments"),
+        ({}, {"slots": 4, "ready": 3, "taken": 1}, "the staleness limit admits no group"),
+        ({}, {"slots": 4, "ready": 1, "pending": 5}, "no worker asks"),
+        ({}, {"slots": 4, "ready": 1}, "no tasks"),
+    ],
+)
+def test_an_idle_engine_has_a_cause(engine, buffer, cause):
+    assert idle_cause(engine, buffer) == cause
