@@ -1,7 +1,8 @@
 """Trajectories as Parquet, one file a step, readable with `datasets.load_dataset("parquet", ...)`.
 
 Column `messages` is the conversation in readable form, with the reward of each turn; null where it was not kept.
-Column `info` is `Trajectory.info` as JSON.
+Column `info` is `Trajectory.info` as JSON. Columns `advantages` and `policy_logprobs` (under the policy at the start of
+the step) are what the step computed; null where it did not, as for failed episodes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import json
 import os
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,8 @@ MESSAGE = pa.struct(
         ("reward", pa.float32()),
     ]
 )
+TOKEN_VALUES = ("advantages", "policy_logprobs")
+"""Columns of numbers that a step computes for each token."""
 SCHEMA = pa.schema(
     [
         ("step", pa.int32()),
@@ -56,6 +60,7 @@ SCHEMA = pa.schema(
         ("loss_mask", pa.list_(pa.bool_())),
         ("behavior_logprobs", pa.list_(pa.float32())),
         ("versions", pa.list_(pa.int32())),
+        *((name, pa.list_(pa.float32())) for name in TOKEN_VALUES),
         ("wall_s", pa.float32()),
         ("info", pa.string()),
     ]
@@ -69,6 +74,15 @@ _ARRAYS = {
 _STOP = None
 
 
+@dataclass(frozen=True, slots=True)
+class TokenValues:
+    """What a step computed for the tokens of its rows."""
+
+    rows: Sequence[Trajectory]
+    columns: Mapping[str, np.ndarray]
+    """[B,T] float32 each, by a name of `TOKEN_VALUES`; the tokens of row i are the first of its T places."""
+
+
 class TrajectoryTable:
     """Writes `step-NNNNNN.parquet` files into a folder."""
 
@@ -76,7 +90,7 @@ class TrajectoryTable:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def write(self, step: int, groups: Sequence[Group]) -> Path:
+    def write(self, step: int, groups: Sequence[Group], values: TokenValues | None = None) -> Path:
         """Write the step's trajectories; a repeated step replaces its file. Raises `OSError`."""
         pairs = [(group, t) for group in groups for t in group.trajectories]
         rows = [_row(step, group, t) for group, t in pairs]
@@ -84,6 +98,8 @@ class TrajectoryTable:
         for field in SCHEMA:
             if field.name in _ARRAYS:
                 columns.append(_lists([getattr(t, field.name) for _, t in pairs], _ARRAYS[field.name]))
+            elif field.name in TOKEN_VALUES:
+                columns.append(_lists(_token_values([t for _, t in pairs], values, field.name), np.float32))
             else:
                 columns.append(pa.array([row[field.name] for row in rows], field.type))
         path = self.folder / f"step-{step:06d}.parquet"
@@ -105,15 +121,17 @@ class TrajectoryWriter:
 
     def __init__(self, folder: Path, ahead: int = 2) -> None:
         self.table = TrajectoryTable(folder)
-        self._waiting: queue.Queue[tuple[int, Sequence[Group]] | None] = queue.Queue(ahead)
+        self._waiting: queue.Queue[tuple[int, Sequence[Group], TokenValues | None] | None] = queue.Queue(
+            ahead
+        )
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="trajectories", daemon=True)
         self._thread.start()
 
-    def put(self, step: int, groups: Sequence[Group]) -> None:
+    def put(self, step: int, groups: Sequence[Group], values: TokenValues | None = None) -> None:
         """Queue a step's trajectories for writing. Raises the error of an earlier write."""
         self._check()
-        self._waiting.put((step, groups))
+        self._waiting.put((step, groups, values))
 
     def flush(self) -> None:
         """Wait until everything put is on disk. Raises the error of a failed write."""
@@ -145,12 +163,24 @@ class TrajectoryWriter:
                 self._waiting.task_done()
 
 
-def _lists(arrays: Sequence[np.ndarray], dtype: Any) -> pa.ListArray:
+def _token_values(
+    trajectories: Sequence[Trajectory], values: TokenValues | None, name: str
+) -> list[np.ndarray | None]:
+    """Return the column's numbers of each trajectory, None for those that the step has not computed."""
+    if values is None or name not in values.columns:
+        return [None] * len(trajectories)
+    column, places = values.columns[name], {id(t): row for row, t in enumerate(values.rows)}
+    return [column[places[id(t)], : t.num_tokens] if id(t) in places else None for t in trajectories]
+
+
+def _lists(arrays: Sequence[np.ndarray | None], dtype: Any) -> pa.ListArray:
     """One list per row, built from whole arrays: a Python object for each token would take a second."""
+    found = [np.empty(0, dtype) if array is None else array for array in arrays]
     offsets = np.zeros(len(arrays) + 1, np.int32)
-    np.cumsum([len(array) for array in arrays], out=offsets[1:])
-    values = np.concatenate([np.empty(0, dtype), *arrays]).astype(dtype, copy=False)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
+    np.cumsum([len(array) for array in found], out=offsets[1:])
+    values = np.concatenate([np.empty(0, dtype), *found]).astype(dtype, copy=False)
+    missing = pa.array([array is None for array in arrays], pa.bool_())
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), mask=missing)
 
 
 def _row(step: int, group: Group, t: Trajectory) -> dict[str, Any]:

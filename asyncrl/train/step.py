@@ -37,6 +37,8 @@ class StepReport:
     """Why no optimizer step was taken, empty when one was."""
     poisoned: dict[int, str] = field(default_factory=dict)
     """Groups left out because they make the loss or gradient NaN or infinite: index in the batch to reason."""
+    token_values: dict[str, Tensor] = field(default_factory=dict)
+    """[B,T] float32, by column of the trajectories' table; empty where the step was streamed group by group."""
 
 
 OnPoison = Callable[[dict[int, str]], None]
@@ -118,7 +120,10 @@ def train_step(
     metrics["grad_norm"] = max(norms)
     metrics["learning_rate"] = rate
     num_tokens = sum(batch.trajectories[row].num_sampled for row in kept)
-    return StepReport(metrics, num_tokens, len(kept), poisoned=poisoned)
+    values = {"advantages": estimate.advantages}
+    if tensors.policy_logp is not None:
+        values["policy_logprobs"] = tensors.policy_logp
+    return StepReport(metrics, num_tokens, len(kept), poisoned=poisoned, token_values=values)
 
 
 def _measure(

@@ -19,6 +19,7 @@ import torch
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
 from asyncrl.data.codec import decode_group
+from asyncrl.data.table import TokenValues
 from asyncrl.errors import DeadlineError, StopError
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpointer import Checkpointer
@@ -101,7 +102,7 @@ class Trainer:
         poison: PoisonFolder | None = None,
         asked_to_stop: Callable[[], bool] = lambda: False,
         weights_dir: Path | None = None,
-        on_commit: Callable[[int, Sequence[Group]], None] = lambda *_: None,
+        on_commit: Callable[[int, Sequence[Group], TokenValues], None] = lambda *_: None,
     ) -> None:
         self.config = config
         self.asked_to_stop = asked_to_stop
@@ -116,7 +117,8 @@ class Trainer:
         self.publisher = publisher
         self.on_step = on_step
         self.on_commit = on_commit
-        """Called on rank 0 with the groups of each step after its commit and before its checkpoint."""
+        """Called on rank 0 with the groups of each step, and what it computed for their tokens, after its commit and
+        before its checkpoint."""
         self.checkpointer = checkpointer
         self.poison = poison
         self.weights_dir = weights_dir
@@ -155,7 +157,7 @@ class Trainer:
             report = self._train(batch, streamed)
         self._settle(times)
         with times.publishing():
-            published = self._publish(version, batch)
+            published = self._publish(version, batch, report)
             self._steer(report)
         step = StepRecord(batch, report, published, times)
         self.totals.add(step)
@@ -220,12 +222,13 @@ class Trainer:
         report.metrics |= self.auxiliary.after_step(self.engine, batch.step + 1, report.metrics)
         return report
 
-    def _publish(self, version: int, batch: StepBatch) -> PublishReport:
+    def _publish(self, version: int, batch: StepBatch, report: StepReport) -> PublishReport:
         """Bring the version to the engines, then tell the buffer."""
         published = self.publisher.publish(version, self.engine)
         if self.source is not None:
             self.source.commit(version)
-            self.on_commit(version, batch.groups)
+            columns = {name: value.float().cpu().numpy() for name, value in report.token_values.items()}
+            self.on_commit(version, batch.groups, TokenValues(batch.trajectories, columns))
         return published
 
     def _metrics(self, step: StepRecord, buffer_stats: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import Config, load_config
 from asyncrl.credentials import Credentials
-from asyncrl.data.table import TrajectoryWriter
+from asyncrl.data.table import TokenValues, TrajectoryWriter
 from asyncrl.endpoint import stop_file, wait_for_addresses
 from asyncrl.errors import AsyncRLError
 from asyncrl.services.buffer.client import BufferClientSync, members_of
@@ -142,8 +142,8 @@ class Recorder:
         self.metrics = MetricsLog(folder)
         self.trajectories = TrajectoryWriter(folder / "trajectories")
 
-    def on_commit(self, version: int, groups: Sequence[Group]) -> None:
-        self.trajectories.put(version, groups)
+    def on_commit(self, version: int, groups: Sequence[Group], values: TokenValues) -> None:
+        self.trajectories.put(version, groups, values)
 
     def on_step(self, version: int, metrics: dict[str, Any]) -> None:
         self.metrics.write(version, metrics)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from asyncrl.data.table import TrajectoryTable, TrajectoryWriter
+from asyncrl.data.table import TokenValues, TrajectoryTable, TrajectoryWriter
 from asyncrl.data.transcript import encode_transcript
 from asyncrl.types import FailureClass, Status
 from tests.train.factories import group, trajectory
@@ -36,6 +36,18 @@ def test_every_field_of_a_trajectory_comes_back(tmp_path):
     assert list(zip(one["turn_start"], one["turn_end"], one["turn_reward"], strict=True)) == [
         (turn.start, turn.end, turn.reward) for turn in first.turns
     ]
+
+
+def test_what_a_step_computed_for_its_tokens_stands_beside_them_and_is_null_for_the_others(tmp_path):
+    one = group("t", [0.0, 1.0, 1.0])
+    rows = (one.trajectories[2], one.trajectories[0])
+    longest = max(t.num_tokens for t in rows)
+    advantages = np.arange(2 * longest, dtype=np.float32).reshape(2, longest)
+    path = TrajectoryTable(tmp_path).write(1, [one], TokenValues(rows, {"advantages": advantages}))
+    found = [row["advantages"] for row in pq.read_table(path).to_pylist()]
+    lengths = [t.num_tokens for t in one.trajectories]
+    assert found == [advantages[1, : lengths[0]].tolist(), None, advantages[0, : lengths[2]].tolist()]
+    assert pq.read_table(path)["policy_logprobs"].to_pylist() == [None] * 3
 
 
 def test_a_repeated_step_replaces_its_file(tmp_path):
@@ -129,7 +141,7 @@ def test_a_writer_has_written_all_steps_when_it_is_flushed_and_when_it_is_closed
 
 def test_a_writer_lets_no_more_than_a_few_steps_wait(tmp_path, monkeypatch):
     gate = threading.Event()
-    monkeypatch.setattr(TrajectoryTable, "write", lambda self, step, groups: gate.wait(30))
+    monkeypatch.setattr(TrajectoryTable, "write", lambda self, *step: gate.wait(30))
     writer = TrajectoryWriter(tmp_path, ahead=2)
     for step in range(3):
         writer.put(step, [])

@@ -7,13 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import load_config
-from asyncrl.data.table import TrajectoryTable
+from asyncrl.data.table import TokenValues, TrajectoryTable
 from asyncrl.data.transcript import encode_transcript
 from asyncrl.run.checkpoints import MARKER
 from asyncrl.types import Group, Task, Trajectory
@@ -35,9 +36,8 @@ def make_run(folder: Path, steps: int = 3, groups: int = 2, overrides: tuple[str
     table = TrajectoryTable(folder / "trajectories")
     for step in range(1, steps + 1):
         add_step(folder, step)
-        table.write(
-            step, [talking(group(f"t{step}-{g}", [0.0, 1.0, 0.5, 1.0], step - 1)) for g in range(groups)]
-        )
+        written = [talking(group(f"t{step}-{g}", [0.0, 1.0, 0.5, 1.0], step - 1)) for g in range(groups)]
+        table.write(step, written, token_values(written))
     log = folder / "logs" / "engine-0.log"
     log.parent.mkdir()
     log.write_text("the engine serves\n")
@@ -50,6 +50,17 @@ def make_run(folder: Path, steps: int = 3, groups: int = 2, overrides: tuple[str
     (checkpoint / MARKER).touch()
     write_ledger(folder)
     return folder
+
+
+def token_values(groups: list[Group]) -> TokenValues:
+    """Return advantages of 2 and log-probabilities of -5 for all tokens of these groups."""
+    rows = [t for one in groups for t in one.trajectories]
+    shape = (len(rows), max((t.num_tokens for t in rows), default=0))
+    columns = {
+        "advantages": np.full(shape, 2.0, np.float32),
+        "policy_logprobs": np.full(shape, -5.0, np.float32),
+    }
+    return TokenValues(rows, columns)
 
 
 def add_step(folder: Path, step: int, **metrics: Any) -> None:

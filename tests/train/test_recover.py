@@ -78,7 +78,7 @@ class Run:
         self.model, self.folder, self.world, self.every = model, folder, world, every
         self.seen, self.tasks = {}, {}
 
-    def _record_tasks(self, version, groups):
+    def _record_tasks(self, version, groups, values):
         self.tasks[version] = [g.task.id for g in groups]
 
     def _record(self, version, metrics):

@@ -86,7 +86,7 @@ def test_a_steps_trajectories_are_handed_over_after_its_commit_and_before_its_ch
     script = Scripted([groups_at(0)])
     trainer = make_trainer(engine, script, 1)
     trainer.checkpointer = Saving()
-    trainer.on_commit = lambda version, groups: script.calls.append(("rows", version, len(groups)))
+    trainer.on_commit = lambda version, groups, values: script.calls.append(("rows", version, len(groups)))
     trainer.run()
     assert script.calls[-3:] == [("commit", 1), ("rows", 1, 2), ("save", 1)]
 

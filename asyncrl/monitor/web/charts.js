@@ -7,8 +7,9 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 
 class LineChart {
   // lines: [{label, x, y, low, high, points}]; low and high make a band, points draws no line.
-  constructor(title, note = "") {
+  constructor(title, note = "", across = "step") {
     this.title = title;
+    this.across = across;
     this.plot = element("div");
     this.figure = element("figure", { role: "group", "aria-label": title },
       element("figcaption", {}, title, note ? element("small", {}, ` ${note}`) : null), this.plot);
@@ -44,7 +45,7 @@ class LineChart {
   options(lines) {
     const ink = dark.matches ? "#a4adb8" : "#57606a";
     const grid = { stroke: dark.matches ? "#2d333b" : "#e3e8ed", width: 1 };
-    const series = [{ label: "step" }];
+    const series = [{ label: this.across }];
     const bands = [];
     const bars = [];
     lines.forEach((line, place) => {
@@ -64,7 +65,7 @@ class LineChart {
     const range = (_, low, high) => low === high ? [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2] : uPlot.rangeNum(low, high, 0.1, true);
     return { width: 400, height: 220, series, bands, scales: { x: { time: false }, y: { range } },
       hooks: { draw: [(chart) => bars.forEach((bar) => drawBars(chart, bar))] },
-      cursor: { sync: { key: "steps" } },
+      cursor: { sync: { key: this.across } },
       axes: [{ ...axis, size: 34 }, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => shortNumber(tick)) }] };
   }
 }

@@ -16,8 +16,9 @@ function element(tag, attributes = {}, ...children) {
 function number(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (Number.isInteger(value)) return value.toLocaleString("en");
-  const size = Math.abs(value);
-  return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : value.toFixed(size >= 100 ? 1 : digits);
+  const size = Math.abs(value) < 1e-12 ? 0 : Math.abs(value);
+  if (size === 0) return "0";
+  return size < 1e-3 || size >= 1e6 ? value.toExponential(2) : value.toFixed(size >= 100 ? 1 : digits);
 }
 
 function interval(result) {

@@ -63,10 +63,10 @@ function colourings(episode) {
     ["version", sampled(episode.versions), null, "that sampled the token"],
   ];
   if (episode.advantages) found.push(["advantage", sampled(episode.advantages), [-2, 2], ""]);
-  if (episode.proximal_logprobs) {
-    found.push(["ratio", sampled(episode.proximal_logprobs.map((logp, i) => Math.exp(logp - episode.behavior_logprobs[i]))), [0.5, 1.5], "of proximal to behavior policy"]);
+  if (episode.policy_logprobs) {
+    const ratios = episode.policy_logprobs.map((logp, i) => Math.exp(logp - episode.behavior_logprobs[i]));
+    found.push(["ratio", sampled(ratios), [0.5, 1.5], "of the policy at the start of the step to the behavior policy"]);
   }
-  if (episode.entropies) found.push(["entropy", sampled(episode.entropies), [0, 3], "of the policy, in nats"]);
   return found;
 }
 

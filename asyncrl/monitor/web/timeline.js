@@ -49,10 +49,10 @@ async function timelinePage(root, name) {
   const minutes = element("select", { onchange: () => refresh() },
     [["1", "last minute"], ["5", "last 5 minutes"], ["30", "last 30 minutes"], ["0", "all"]].map(([value, label]) => element("option", { value, selected: value === "5" }, label)));
   const key = [["--busy", "training, decoding"], ["--wait", "waiting"], ["--publish", "publishing weights"], ["--bad", "down"]];
-  const load = new LineChart("Load of the machine", "share of all cores, and of its memory");
-  const processes = new LineChart("Processor time by process", "cores");
-  const engines = new LineChart("Requests in the engines");
-  const groups = new LineChart("Groups");
+  const load = new LineChart("Load of the machine", "share of all cores, and of its memory", "second");
+  const processes = new LineChart("Processor time by process", "cores", "second");
+  const engines = new LineChart("Requests in the engines", "", "second");
+  const groups = new LineChart("Groups", "", "second");
   root.replaceChildren(element("h1", {}, `${name}: timeline`), element("form", {}, element("label", {}, "shown", minutes)),
     element("ul", { class: "key" }, key.map(([colour, label]) => {
       const mark = element("i");
