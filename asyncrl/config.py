@@ -18,6 +18,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
+from asyncrl import gpus
 from asyncrl.config_changes import of_today, what_became_of
 from asyncrl.config_checks import policy_problems, section_problems
 from asyncrl.config_sections import (
@@ -29,6 +30,7 @@ from asyncrl.config_sections import (
     JudgeConfig,
     LoraConfig,
     ModelConfig,
+    PlacementConfig,
     PolicyConfig,
     ReferenceConfig,
     RolloutConfig,
@@ -61,6 +63,7 @@ class Config(Section):
     model: ModelConfig
     env: EnvConfig
     engine: EngineConfig = EngineConfig()
+    placement: PlacementConfig = PlacementConfig()
     rollout: RolloutConfig = RolloutConfig()
     buffer: BufferConfig = BufferConfig()
     algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "decoupled_ppo"})
@@ -86,6 +89,15 @@ class Config(Section):
         if implied is None or not isinstance(buffer, dict) or "max_staleness" in buffer:
             return data
         return data | {"buffer": buffer | {"max_staleness": implied}}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _type_of_machine(cls, data: Any) -> Any:
+        """Fill in the type of the weights that suits this machine where the recipe leaves it open."""
+        model = data.get("model") if isinstance(data, dict) else None
+        if not isinstance(model, dict) or model.get("dtype", "auto") != "auto":
+            return data
+        return data | {"model": model | {"dtype": "bfloat16" if gpus.found_gpus() else "float32"}}
 
     @model_validator(mode="after")
     def _fits(self) -> Config:

@@ -20,6 +20,7 @@ from asyncrl.config_sections import (
     EvalConfig,
     JudgeConfig,
     LoraConfig,
+    PlacementConfig,
     PolicyConfig,
     ReferenceConfig,
     RolloutConfig,
@@ -40,6 +41,8 @@ class Recipe(Protocol):
     def env(self) -> EnvConfig: ...
     @property
     def engine(self) -> EngineConfig: ...
+    @property
+    def placement(self) -> PlacementConfig: ...
     @property
     def rollout(self) -> RolloutConfig: ...
     @property
@@ -98,6 +101,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "engine.weight_transfer must be 'shared_file' where lora.rank is above 0, got "
             f"{recipe.engine.weight_transfer!r}"
         )
+    yield from _sleep_problems(recipe)
     if recipe.eval.every and not recipe.eval.tasks:
         yield (f"eval.tasks must be above 0 for eval.every={recipe.eval.every}")
     if recipe.env.num_tasks and recipe.env.num_tasks < recipe.buffer.groups_per_step:
@@ -105,6 +109,24 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             f"env.num_tasks must be 0 or at least buffer.groups_per_step={recipe.buffer.groups_per_step}, "
             f"got {recipe.env.num_tasks}"
         )
+
+
+def _sleep_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps engines from sleeping while the trainer works."""
+    if recipe.placement.sleep is not True:
+        return
+    if recipe.train.schedule != "synchronous":
+        yield (
+            "placement.sleep must be false or 'auto' under train.schedule="
+            f"{recipe.train.schedule!r}, where engines sample while the trainer works; 'synchronous' allows it"
+        )
+    if recipe.engine.weight_transfer != "shared_file":
+        yield (
+            "placement.sleep: engine.weight_transfer must be 'shared_file', which needs no memory of trainer and engine "
+            f"at once, got {recipe.engine.weight_transfer!r}"
+        )
+    if recipe.policies:
+        yield "placement.sleep must be false or 'auto' where there are policies: their trainers work at any time"
 
 
 def policy_problems(recipe: Recipe) -> Iterator[str]:

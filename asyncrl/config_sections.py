@@ -53,8 +53,8 @@ class ModelConfig(Section):
 
     path: str
     """A Hugging Face folder, a hub name, or "sft" for a tiny base model that is trained on scripted episodes."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the weights in trainer and engines; bfloat16 on GPUs."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the weights in trainer and engines. "auto": bfloat16 where there is a GPU, else float32."""
     tool_format: str = Field("hermes", min_length=1)
     """How the model writes tool calls: hermes (Qwen), llama, mistral, harmony (gpt-oss), or the name of one of vLLM's
     tool-call parsers, such as qwen3_coder, glm45, deepseek_v31, kimi_k2 (docs/tool-formats.md)."""
@@ -96,14 +96,33 @@ class EngineConfig(Section):
     """Tokens of context, which is also the most that a trajectory may have."""
     max_num_seqs: int = Field(256, ge=1)
     """Sequences that an engine decodes at once."""
-    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
-    """Share of a GPU's memory that an engine takes; lower it where the trainer shares the GPU. Unused on a CPU."""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = "auto"
+    """Share of a GPU's memory that an engine takes. "auto" follows from what else is on the GPU (docs/placement.md).
+    Unused on a CPU."""
     tensor_parallel: int = Field(1, ge=1)
     """GPUs, or processes on a CPU, that one engine is split over."""
     weight_transfer: Literal["shared_file", "nccl", "ipc"] = "shared_file"
     """How new weights reach the engines: through a file both sides see, between GPUs, or inside one GPU."""
     extra_args: list[str] = Field(default_factory=list)
     """Further arguments of `vllm serve`; they follow asyncrl's own and win over them."""
+
+
+class PlacementConfig(Section):
+    """Which GPUs each process has, as numbers from 0 among those that `CUDA_VISIBLE_DEVICES` leaves the run. What is left
+    out follows from their number (docs/placement.md). Unused on a CPU, but for `sleep`."""
+
+    trainer: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    """GPUs of the trainers' ranks, those of further policies after the main one's; left out, the first."""
+    engines: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    """GPUs of the engines, `engine.tensor_parallel` for each; left out, those after the trainers'. A GPU that is the only
+    one, or is also named in `trainer`, is shared."""
+    evaluation: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    """GPUs of the engine of periodic evaluations; left out, the next ones, or those of the last engine."""
+    servers: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    """GPUs left to servers that are started apart, such as a judge, a reference or a teacher behind a URL."""
+    sleep: bool | Literal["auto"] = "auto"
+    """Let engines give up their GPU memory while the trainer works, and the trainer its own while they do. "auto": where
+    they share a GPU under `train.schedule = "synchronous"`."""
 
 
 class RolloutConfig(Section):

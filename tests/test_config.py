@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from asyncrl import gpus
 from asyncrl.algo.settings import resolve_settings
 from asyncrl.config import PACKAGED_RECIPES, known_recipes, load_config, parse_config
 from asyncrl.env.registry import load_env
@@ -43,6 +44,20 @@ def test_wrong_values_are_refused_by_name(data, message):
 def test_overrides_take_toml_values_and_bare_words():
     config = load_config("gridworld_grpo", ["train.num_steps=3", "run.name=mine", "engine.extra_args=['-x']"])
     assert (config.train.num_steps, config.run.name, config.engine.extra_args) == (3, "mine", ["-x"])
+
+
+def test_the_type_of_the_weights_follows_the_machine_unless_it_is_given(monkeypatch):
+    def dtypes():
+        given = [{}, {"dtype": "auto"}, {"dtype": "float32"}]
+        return [parse_config(changed("model", **one)).model.dtype for one in given]
+
+    assert dtypes() == ["float32", "float32", "float32"]
+    monkeypatch.setattr(gpus, "found_gpus", lambda: ("0",))
+    assert dtypes() == ["bfloat16", "bfloat16", "float32"]
+    # A run keeps what it was started with.
+    recorded = parse_config(MINIMAL).model_dump(mode="json")
+    monkeypatch.setattr(gpus, "found_gpus", tuple)
+    assert parse_config(recorded, strict=False).model.dtype == "bfloat16"
 
 
 @pytest.mark.parametrize("override", ["train.num_steps", "=3", "train.num_steps.x=1"])

@@ -22,6 +22,7 @@ LAYERS = [
         "http_checks",
         "together",
         "credentials",
+        "gpus",
     },
     {"algo"},
     {"config_sections", "config_changes"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import Any
 
 from asyncrl.errors import ConfigError
@@ -29,7 +30,9 @@ def add(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from asyncrl.algo.settings import resolve_settings
     from asyncrl.config import load_config
+    from asyncrl.gpus import found_gpus
     from asyncrl.launch.check import check_recipe
+    from asyncrl.launch.placement import placed, plan
 
     if args.markdown:
         from asyncrl.commands.config_page import markdown
@@ -40,6 +43,9 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("config: give a recipe, or --markdown for what every key means")
     config = load_config(args.recipe, args.overrides)
     check_recipe(config)
+    placement = plan(config, found_gpus())
+    config = placed(config, placement)
+    print(f"placement: {placement}", file=sys.stderr)
     resolved = config.model_dump(mode="json")
     resolved["algo"] = resolve_settings(config.algo)
     print(json.dumps(resolved, indent=2))

@@ -8,7 +8,7 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 from pydantic.fields import FieldInfo
@@ -169,8 +169,11 @@ def _kind(annotation: Any) -> str:
         return _choices(inner)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_kind(one) for one in inner if one is not type(None))
+    if origin is Annotated:
+        return ", ".join([_kind(inner[0]), *_bounds(list(inner[1].metadata))])
     if origin is list:
-        return "list of texts"
+        numbers = typing.get_args(inner[0])[:1] == (int,)
+        return "list of whole numbers" if numbers else "list of texts"
     if origin is tuple:
         return f"list of {len(inner)} numbers"
     if origin is dict:

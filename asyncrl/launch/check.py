@@ -19,7 +19,9 @@ from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
 from asyncrl.env.tasks import read_task_file
 from asyncrl.errors import ConfigError
 from asyncrl.gateway.agents import load_agent
+from asyncrl.gpus import found_gpus
 from asyncrl.launch.base_model import base_model_is_cached
+from asyncrl.launch.placement import plan
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 HUB_TIMEOUT_S = 10.0
@@ -46,6 +48,7 @@ def check_run(config: Config) -> None:
     Raises `ConfigError` and `InputError` naming the key, the value and what is allowed.
     """
     check_recipe(config)
+    plan(config, found_gpus())
     check_tasks(config)
     check_model("model.path", config.model.path, config)
     check_turn_format(config)

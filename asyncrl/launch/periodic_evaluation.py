@@ -29,10 +29,18 @@ TICK_S = 0.25
 class PeriodicEvaluation:
     """Starts and collects the evaluations of a run. Call `tick` often, and `finish` before processes are stopped."""
 
-    def __init__(self, config: Config, folder: Path, process_group: ProcessGroup) -> None:
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        process_group: ProcessGroup,
+        env: dict[str, str] | None = None,
+    ) -> None:
         self.config = config
         self.folder = folder
         self.process_group = process_group
+        self.env = env or {}
+        """Variables of its processes, which say what GPUs they have."""
         self.results = read_evals(folder)
         self._last = max((int(r["version"]) for r in self.results), default=0)
         self._process: ManagedProcess | None = None
@@ -87,7 +95,9 @@ class PeriodicEvaluation:
             *("--out", str(self._scratch / "result.json")),
         ]
         self._started = time.monotonic()
-        self._process = self.process_group.start("eval", argv, ready=False, nice=generation_nice())
+        self._process = self.process_group.start(
+            "eval", argv, self.env, ready=False, nice=generation_nice()
+        )
 
     def _pin(self, path: Path, model: Path) -> None:
         """Link the policy's files, so that they stay when the trainer removes the checkpoint."""

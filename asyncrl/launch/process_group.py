@@ -20,9 +20,9 @@ import psutil
 from asyncrl.credentials import VARIABLE, Credentials, run_credentials
 from asyncrl.endpoint import announced_url
 from asyncrl.errors import DeadlineError, UnavailableError
+from asyncrl.gpus import on_cpu
 from asyncrl.launch.death import last_error
 from asyncrl.process_hooks import die_with_parent, lower_priority
-from asyncrl.services.engine.service import on_cpu
 from asyncrl.startup import StartDeadline
 
 GENERATION_NICE = 10

@@ -9,7 +9,9 @@ from typing import Any
 
 from asyncrl.config import Config
 from asyncrl.endpoint import stop_file, write_addresses
+from asyncrl.gpus import found_gpus
 from asyncrl.launch.health_probes import HeartbeatProbe, HttpProbe
+from asyncrl.launch.placement import Placement, plan
 from asyncrl.launch.process_group import ManagedProcess, ProcessGroup, generation_nice
 from asyncrl.launch.supervise import Supervisor
 from asyncrl.run.metrics import read_metrics
@@ -36,6 +38,7 @@ class PolicyRoles:
         process_group: ProcessGroup,
         name: str = "",
         host: PolicyRoles | None = None,
+        placement: Placement | None = None,
     ) -> None:
         self.config = config
         self.folder = folder
@@ -45,6 +48,7 @@ class PolicyRoles:
         self.name = name
         self.prefix = f"{name}-" if name else ""
         self.host = host
+        self.placement = placement or plan(config, found_gpus())
         self.credentials = process_group.credentials
         self.nice = generation_nice()
         """Of engines, environments and workers."""
@@ -53,11 +57,16 @@ class PolicyRoles:
         self.trainer: ManagedProcess
 
     def start_services(self) -> None:
-        """Start buffer and engines; `wait_engines` waits until these serve. Raises `ConfigError`."""
+        """Start buffer and engines; `wait_engines` waits until these serve. Raises `ConfigError`.
+
+        Engines that have a GPU in common start one after the other: each measures what memory is left.
+        """
         check_model(self.folder, self.model)
         remember_model(self.folder, self.model)
         self.buffer = self.process_group.start(
-            f"{self.prefix}buffer", ["serve", "buffer", *self._folder(), "--model", self.model]
+            f"{self.prefix}buffer",
+            ["serve", "buffer", *self._folder(), "--model", self.model],
+            self.placement.service_env(),
         )
         self.engines = self._start_engines()
 
@@ -68,7 +77,9 @@ class PolicyRoles:
         self._probe.reset()
         for file in (self._engine_addresses_file, stop_file(self.folder)):
             file.unlink(missing_ok=True)
-        self.trainer = self.process_group.start(f"{self.prefix}trainer", self._trainer_argv(), ready=False)
+        self.trainer = self.process_group.start(
+            f"{self.prefix}trainer", self._trainer_argv(), self.placement.trainer_env(self.name), ready=False
+        )
 
     def wait_engines(self) -> None:
         """Call when the trainer has been started. Raises `UnavailableError`, `DeadlineError`."""
@@ -131,12 +142,18 @@ class PolicyRoles:
     def _start_engines(self) -> list[ManagedProcess]:
         if self.host is not None:
             return []
-        return [
-            self.process_group.start(
-                f"{self.prefix}engine-{i}", ["serve", "engine", *self._engine_argv()], nice=self.nice
+        started = []
+        for index in range(self.config.engine.count):
+            engine = self.process_group.start(
+                f"{self.prefix}engine-{index}",
+                ["serve", "engine", *self._engine_argv()],
+                self.placement.engine_env(index, self.name),
+                nice=self.nice,
             )
-            for i in range(self.config.engine.count)
-        ]
+            if self.placement.engines_in_turn:
+                self.process_group.wait_ready(engine, self.config.run.start_timeout_s)
+            started.append(engine)
+        return started
 
     def _trainer_probe(self) -> HeartbeatProbe:
         endpoints = self.folder / "endpoints"
@@ -167,11 +184,19 @@ class PolicyRoles:
 class Roles(PolicyRoles):
     """All processes: those of the main policy, of further ones, and those they share (environments, workers).
 
-    Starts buffers, environments, engines and trainers together, workers when those serve.
+    Starts buffers, environments, engines and trainers together, workers when those serve. Trainers that share GPUs
+    with engines start when these serve.
     """
 
-    def __init__(self, config: Config, folder: Path, model: str, weights_dir: Path) -> None:
-        super().__init__(config, folder, model, weights_dir, ProcessGroup(folder))
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        model: str,
+        weights_dir: Path,
+        placement: Placement | None = None,
+    ) -> None:
+        super().__init__(config, folder, model, weights_dir, ProcessGroup(folder), placement=placement)
         self.supervisor = Supervisor(
             self.process_group,
             folder / "restarts.jsonl",
@@ -190,7 +215,7 @@ class Roles(PolicyRoles):
         """Add the processes of a further policy. Call before `start`."""
         weights_dir = Path(policy_weights(str(self.weights_dir), name))
         host = self if self.config.shares_engines(name) else None
-        self.policies[name] = PolicyRoles(config, folder, model, weights_dir, self.process_group, name, host)
+        self.policies[name] = PolicyRoles(config, folder, model, weights_dir, self.process_group, name, host, self.placement)
 
     def start(self) -> None:
         """Start everything and have it supervised. Raises `UnavailableError`, `DeadlineError`, `ConfigError`."""
@@ -199,6 +224,9 @@ class Roles(PolicyRoles):
         for policy in policies:
             policy.start_services()
         self.env = process_group.start("env", ["serve", "env", *self._folder()], nice=self.nice)
+        if self.placement.engines_first:
+            for engine in self.every_engine:
+                process_group.wait_ready(engine, start_s)
         for policy in policies:
             policy.start_trainer()
         process_group.wait_ready(self.env, start_s)
@@ -207,7 +235,10 @@ class Roles(PolicyRoles):
         names = [f"rollout-{i}" for i in range(self.config.rollout.workers)]
         for policy in policies:
             policy.readmit(names)
-        self.workers = [process_group.start(name, self._worker_argv(name), nice=self.nice) for name in names]
+        no_gpu = self.placement.service_env()
+        self.workers = [
+            process_group.start(name, self._worker_argv(name), no_gpu, nice=self.nice) for name in names
+        ]
         for process in self.workers:
             process_group.wait_ready(process, start_s)
         for process in (self.env, *self.workers):
@@ -217,6 +248,11 @@ class Roles(PolicyRoles):
 
     def job(self) -> dict[str, Any]:
         return super().job() | {"envs": [self.env.url], "policies": self._policy_addresses()}
+
+    @property
+    def every_engine(self) -> list[ManagedProcess]:
+        """Those of all policies."""
+        return [engine for policy in (self, *self.policies.values()) for engine in policy.engines]
 
     def _progress(self) -> int:
         """Return how far the run has come: the steps of all policies and the groups that were finished."""

