@@ -49,7 +49,7 @@ ACROSS_ROLES = {"messages", "client"}
 """Kinds of modules of a role that other roles may import."""
 KINDS = {
     "buffer": {"members": "service"},
-    "engine": dict.fromkeys(("router", "placement", "health", "concurrency", "retrying"), "client"),
+    "engine": dict.fromkeys(("router", "placement", "health", "concurrency", "retrying", "sleep"), "client"),
     "env": {
         **dict.fromkeys(("connection", "lease"), "client"),
         **dict.fromkeys(("batching", "status", "workers"), "service"),
@@ -128,8 +128,13 @@ def test_within_a_role_messages_are_below_clients_and_these_below_the_service():
 @pytest.mark.parametrize(
     ("package", "allowed"),
     [
+<<<<<<< HEAD
         ("deepspeed", {"asyncrl/train/deepspeed_engine.py", "asyncrl/train/full_state.py"}),
         ("vllm", {"asyncrl/weights/vllm_*.py", "asyncrl/chat/vllm_parsers.py"}),
+=======
+        ("deepspeed", {"asyncrl/train/deepspeed_engine.py", "asyncrl/train/full_state.py", "asyncrl/train/offload.py"}),
+        ("vllm", {"asyncrl/weights/vllm_*.py"}),
+>>>>>>> b0a002b (Let engines and trainer use a GPU's memory by turns under the synchronous schedule)
         ("pickle", set()),
     ],
 )

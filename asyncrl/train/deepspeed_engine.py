@@ -1,6 +1,7 @@
 """The DeepSpeed engine: one model and its optimizer, on 1 to N ranks and any ZeRO stage.
 
-Only this module and `asyncrl.train.full_state`, which reads the optimizer's state, import DeepSpeed.
+Only this module, `asyncrl.train.full_state`, which reads the optimizer's state, and `asyncrl.train.offload`, which moves
+it, import DeepSpeed.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ MAX_GRAD_NORM = 1.0
 """Gradients are scaled down to it, as the literature's objectives assume."""
 
 
-def init_distributed() -> None:
-    """Join the process group torchrun describes; alone, make a group of one."""
+def init_distributed() -> int:
+    """Join the process group torchrun describes; alone, make a group of one. Return this process's rank."""
     if dist.is_initialized():
-        return
+        return dist.get_rank()
     for key, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1")):
         os.environ.setdefault(key, value)
     backend = "nccl" if torch.cuda.is_available() else "gloo"
@@ -42,6 +43,13 @@ def init_distributed() -> None:
         os.environ["MASTER_PORT"] = "0"
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     deepspeed.init_distributed(dist_backend=backend, verbose=False)
+    return dist.get_rank()
+
+
+def wait_for_all_ranks() -> None:
+    """Return when every rank of the process group has come here."""
+    if dist.get_world_size() > 1:
+        dist.barrier()
 
 
 def leave_distributed() -> None:

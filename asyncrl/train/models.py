@@ -61,8 +61,8 @@ def _teacher(config: Config) -> FrozenPolicy | EngineScorer:
 
 def _offload(config: Config) -> bool:
     """True where whole copies are to leave the device between their passes: under ZeRO-3 the policy itself is spread
-    over the ranks, since one of them has no room for it."""
-    return config.train.zero_stage == 3
+    over the ranks, since one of them has no room for it, and where engines use the memory in between."""
+    return config.train.zero_stage == 3 or config.placement.sleep is True
 
 
 def _copy(config: Config, model: str) -> PolicyModel:

@@ -41,6 +41,7 @@ from asyncrl.train.step_batch import StepBatch, build_step_batch
 from asyncrl.train.step_record import RunTotals, StepRecord, StepTimes
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.train.stream import StreamedStep
+from asyncrl.train.turns import NoTurns, Turns
 from asyncrl.types import Group
 from asyncrl.weights.publish import PublishReport
 
@@ -103,6 +104,7 @@ class Trainer:
         asked_to_stop: Callable[[], bool] = lambda: False,
         weights_dir: Path | None = None,
         on_commit: Callable[[int, Sequence[Group], TokenValues], None] = lambda *_: None,
+        turns: Turns | None = None,
     ) -> None:
         self.config = config
         self.asked_to_stop = asked_to_stop
@@ -123,6 +125,8 @@ class Trainer:
         self.poison = poison
         self.weights_dir = weights_dir
         """Where the publisher leaves the weights of the previous version, to check what that one sampled."""
+        self.turns = turns or NoTurns()
+        """Whose turn it is to use memory that engines and trainer share."""
         self.controls = make_controls(config, objective)
         self.sft_phase = SftPhase(SftPhaseSettings(**objective.settings["sft_phase"]))
         self.totals = RunTotals()
@@ -136,11 +140,16 @@ class Trainer:
         Return the version.
         """
         version = start
+        self.turns.to_trainer()
         self.auxiliary.before_run(self.engine, version)
+        self.turns.to_engines()
         while version < self.config.train.num_steps:
             times = StepTimes()
             streamed, arrived = self._stream(version, times)
             batch = self._take(version, arrived, times)
+            if batch is not None:
+                with times.waiting():
+                    self.turns.to_trainer()
             accepted = batch is not None and self._logprobs_agree(batch)
             if streamed is not None and not accepted:
                 streamed.abandon()
@@ -149,6 +158,7 @@ class Trainer:
             if accepted:
                 self._one_step(batch, streamed, times)
                 version += 1
+            self.turns.to_engines()
         return version
 
     def _one_step(self, batch: StepBatch, streamed: StreamedStep | None, times: StepTimes) -> None:
@@ -299,6 +309,7 @@ class Trainer:
         error = {"checkpoint/error": saver.error} if saver.error else {}
         if not saver.due(version):
             return error
+        self.turns.to_trainer()
         stall_s = saver.save(version, self.state_dict())
         return error | {"time/checkpoint_s": stall_s, "time/checkpoint_write_s": saver.write_s}
 

@@ -24,15 +24,22 @@ from asyncrl.endpoint import stop_file, wait_for_addresses
 from asyncrl.errors import AsyncRLError
 from asyncrl.services.buffer.client import BufferClientSync, members_of
 from asyncrl.services.engine.client import EngineClient
+from asyncrl.services.engine.sleep import SleepSwitch
 from asyncrl.startup import LIMIT_FACTOR
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.deepspeed_engine import TrainEngine, leave_distributed
+from asyncrl.train.deepspeed_engine import (
+    TrainEngine,
+    init_distributed,
+    leave_distributed,
+    wait_for_all_ranks,
+)
 from asyncrl.train.metrics_log import MetricsLog
 from asyncrl.train.models import load_auxiliary_models, load_trained
 from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.recover import recover
 from asyncrl.train.trainer import Trainer, set_threads
+from asyncrl.train.turns import MemoryTurns, NoTurns, Turns
 from asyncrl.types import Group
 from asyncrl.weights.publish import FilePublisher, PublishReport
 
@@ -68,6 +75,8 @@ class SyncFilePublisher:
             directory, self._clients, wait_s=wait_s, finish_requests=finish_requests
         )
         self.rank = rank
+        self.before_commit: Callable[[], None] = lambda: None
+        """Called on every rank when the weights have been read, before engines are asked to load them."""
 
     def publish(self, version: int, engine: TrainEngine) -> PublishReport:
         """Write and commit one version. Call on every rank."""
@@ -75,10 +84,12 @@ class SyncFilePublisher:
         if self.rank != 0:
             for _ in engine.weights():
                 pass
+            self.before_commit()
             return PublishReport(version)
         self._follow_members()
         file = self.publisher.write(version, engine.weights())
         write_s = time.perf_counter() - start
+        self.before_commit()
         report = asyncio.run_coroutine_threadsafe(self.publisher.publish(file), self._loop).result()
         report.write_s = write_s
         return report
@@ -199,6 +210,16 @@ class Heartbeat:
         self._thread.join(5)
 
 
+def _engines_asleep(config: Config, engines: Sequence[str], credentials: Credentials) -> SleepSwitch:
+    """Put the engines to sleep before any rank loads a model, and return what wakes them."""
+    urls = wait_for_addresses(engines, LIMIT_FACTOR * config.run.start_timeout_s)
+    switch = SleepSwitch(urls, credentials.bearer("engine"), config.outage_timeout_s)
+    if init_distributed() == 0:
+        switch(True)
+    wait_for_all_ranks()
+    return switch
+
+
 def run_trainer(
     folder: Path, model: str, buffer: str, engines: Sequence[str], weights_dir: Path, credentials: Credentials
 ) -> int:
@@ -211,6 +232,7 @@ def run_trainer(
     heartbeat = Heartbeat(folder / "endpoints" / f"trainer-{os.environ.get('RANK', '0')}.beat")
     set_threads(config.run.threads)
     objective = build_objective(config.algo)
+    switch = _engines_asleep(config, engines, credentials) if config.placement.sleep is True else None
     engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
     auxiliary = load_auxiliary_models(config, objective, engine, model)
     first = engine.rank == 0
@@ -219,12 +241,17 @@ def run_trainer(
     urls = wait_for_addresses(engines, LIMIT_FACTOR * config.run.start_timeout_s)
     publisher = open_publisher(config, engine, urls, weights_dir, credentials.bearer("engine"), source)
     checkpointer = make_checkpointer(folder, config, engine, auxiliary, model, recorder)
+    turns: Turns = NoTurns()
+    if switch is not None and isinstance(publisher, SyncFilePublisher):
+        critic = auxiliary.critic.engine if auxiliary.critic is not None else None
+        turns = MemoryTurns([engine, *([critic] if critic is not None else [])], switch)
+        publisher.before_commit = turns.to_engines
     trainer = Trainer(
         config, engine, objective, auxiliary, source, publisher,
         recorder.on_step if recorder else lambda *_: None, checkpointer,
         PoisonFolder(folder / "poison", config, model), stop_file(folder).exists,
         weights_dir if config.engine.weight_transfer == "shared_file" else None,
-        recorder.on_commit if recorder else lambda *_: None,
+        recorder.on_commit if recorder else lambda *_: None, turns,
     )  # fmt: skip
     start = time.monotonic()
     prefixes = "computed once" if engine.shares_prefixes else "not shared (this model does not support it)"
@@ -236,7 +263,9 @@ def run_trainer(
     version = trainer.run(recover(trainer, checkpointer, source, publisher))
     wall_s = time.monotonic() - start
     if version or not trainer.stopped:
+        turns.to_trainer()
         checkpointer.finish(version, trainer.state_dict())
+    turns.to_engines()
     if first and recorder is not None:
         recorder.close()
     if first and not trainer.stopped:

@@ -1,0 +1,69 @@
+"""Engines and trainer that use the same GPU memory by turns (docs/placement.md).
+
+    trainer takes a batch -> engines sleep -> its states return -> train, write weights
+    -> its states leave -> engines wake -> they load the weights
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.offload import to_device, to_host
+
+
+class Turns(Protocol):
+    """Who may use the memory. Each call is a collective, and has no effect where it is that side's turn already."""
+
+    def to_trainer(self) -> None: ...
+
+    def to_engines(self) -> None: ...
+
+
+class NoTurns:
+    """Both have memory of their own."""
+
+    def to_trainer(self) -> None:
+        """Do nothing."""
+
+    def to_engines(self) -> None:
+        """Do nothing."""
+
+
+class MemoryTurns:
+    """Begins with the trainer's turn.
+
+    trained: the models whose states leave the device. sleep: puts the engines to sleep, or wakes them; called on rank 0.
+    """
+
+    def __init__(self, trained: Sequence[TrainEngine], sleep: Callable[[bool], None]) -> None:
+        self.trained = trained
+        self.sleep = sleep
+        self.training = True
+
+    def to_trainer(self) -> None:
+        """Put the engines to sleep, then bring the states back. Raises what `sleep` raises, on rank 0."""
+        if self.training:
+            return
+        self.training = True
+        self._each_sleeps(True)
+        for engine in self.trained:
+            to_device(engine)
+
+    def to_engines(self) -> None:
+        """Move the states to the host, then wake the engines. Raises what `sleep` raises, on rank 0."""
+        if not self.training:
+            return
+        self.training = False
+        for engine in self.trained:
+            to_host(engine)
+        self._each_sleeps(False)
+
+    def _each_sleeps(self, asleep: bool) -> None:
+        """Change the engines' state between two barriers: no rank uses memory that is not its own."""
+        first = self.trained[0]
+        first.barrier()
+        if first.rank == 0:
+            self.sleep(asleep)
+        first.barrier()
