@@ -30,6 +30,7 @@ def config_of(model, schedule, buffer):
             "algo": {"preset": "grpo"},
             "train": {"schedule": schedule, "num_steps": STEPS, "learning_rate": 1e-4},
             "eval": {"tasks": 0},
+            "placement": {"sleep": schedule == "synchronous"},
         }
     )
 
@@ -43,8 +44,11 @@ def train(tiny_model, tmp_path_factory):
     def run(schedule, buffer):
         shared.reset()
         path = folder / "-".join([schedule, *buffer])
+        slept = sleeps(shared)
         with RunFolder(path) as run_folder:
             summary = AttachedRun(config_of(tiny_model, schedule, buffer), run_folder, shared).run()
+        # While the trainer loads its model, in each step, and for the last checkpoint.
+        assert sleeps(shared) - slept == (STEPS + 2 if schedule == "synchronous" else 0)
         files = sorted((path / "trajectories").glob("step-*.parquet"))
         return summary, [pq.read_table(file).to_pylist() for file in files]
 
@@ -52,6 +56,11 @@ def train(tiny_model, tmp_path_factory):
         yield run
     finally:
         shared.stop()
+
+
+def sleeps(shared):
+    """Count how often the engine has been put to sleep, by what vLLM says of it on a CPU."""
+    return shared.child.log.read_text().count("sleep mode is not supported on CPU")
 
 
 def versions_of(row, start=0, end=None):
