@@ -58,7 +58,9 @@ def test_a_cpu_build_uses_no_gpu_whatever_the_machine_has(monkeypatch):
 
 def test_a_driver_that_does_not_answer_is_no_gpu(monkeypatch, tmp_path):
     smi = tmp_path / "nvidia-smi"
-    smi.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed because it could not communicate with the driver.'; exit 9\n")
+    smi.write_text(
+        "#!/bin/sh\necho 'NVIDIA-SMI has failed because it could not communicate with the driver.'; exit 9\n"
+    )
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     known = len(list_gpus())

@@ -95,9 +95,7 @@ class PeriodicEvaluation:
             *("--out", str(self._scratch / "result.json")),
         ]
         self._started = time.monotonic()
-        self._process = self.process_group.start(
-            "eval", argv, self.env, ready=False, nice=generation_nice()
-        )
+        self._process = self.process_group.start("eval", argv, self.env, ready=False, nice=generation_nice())
 
     def _pin(self, path: Path, model: Path) -> None:
         """Link the policy's files, so that they stay when the trainer removes the checkpoint."""

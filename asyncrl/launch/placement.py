@@ -152,9 +152,7 @@ def plan(config: Config, gpus: Sequence[str]) -> Placement:
 
 def placed(config: Config, placement: Placement) -> Config:
     """Return the configuration with the values that follow from the placement in place of "auto"."""
-    changes: dict[str, object] = {
-        "placement": config.placement.model_copy(update={"sleep": placement.sleep})
-    }
+    changes: dict[str, object] = {"placement": config.placement.model_copy(update={"sleep": placement.sleep})}
     if config.engine.gpu_memory_utilization == "auto":
         share = placement.gpu_memory_utilization
         changes["engine"] = config.engine.model_copy(update={"gpu_memory_utilization": share})
@@ -212,9 +210,7 @@ def _engines(
     config: Config, policies: Mapping[str, Config], free: _Free, trainers: Mapping[str, Numbers]
 ) -> dict[str, Sequence[Numbers]]:
     serving = {name: p for name, p in policies.items() if not name or not config.shares_engines(name)}
-    sizes = {
-        name: [policy.engine.tensor_parallel] * policy.engine.count for name, policy in serving.items()
-    }
+    sizes = {name: [policy.engine.tensor_parallel] * policy.engine.count for name, policy in serving.items()}
     needed = sum(map(sum, sizes.values()))
     said = " + ".join(
         f"{_key(name, 'engine.count')} = {p.engine.count} x {_key(name, 'engine.tensor_parallel')} = "
@@ -287,7 +283,9 @@ def _check_transport(config: Config, placement: Placement) -> None:
 def _check_numbers(key: str, numbers: Sequence[int], count: int) -> None:
     wrong = [number for number in numbers if number >= count]
     if wrong:
-        raise ConfigError(f"placement.{key}: there is no GPU {wrong[0]}, {_there_are(count)} (0 to {count - 1})")
+        raise ConfigError(
+            f"placement.{key}: there is no GPU {wrong[0]}, {_there_are(count)} (0 to {count - 1})"
+        )
 
 
 def _check_apart(key: str, numbers: Numbers) -> None:

@@ -215,7 +215,9 @@ class Roles(PolicyRoles):
         """Add the processes of a further policy. Call before `start`."""
         weights_dir = Path(policy_weights(str(self.weights_dir), name))
         host = self if self.config.shares_engines(name) else None
-        self.policies[name] = PolicyRoles(config, folder, model, weights_dir, self.process_group, name, host, self.placement)
+        self.policies[name] = PolicyRoles(
+            config, folder, model, weights_dir, self.process_group, name, host, self.placement
+        )
 
     def start(self) -> None:
         """Start everything and have it supervised. Raises `UnavailableError`, `DeadlineError`, `ConfigError`."""

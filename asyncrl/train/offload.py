@@ -54,7 +54,9 @@ def _deepspeed_moves(engine: TrainEngine) -> bool:
 def _move(engine: TrainEngine, device: torch.device) -> None:
     """Move the moments, and the float32 weights of ZeRO-3, in place: others hold references to the tensors."""
     optimizer: Any = engine.engine.optimizer
-    flat = getattr(optimizer, "fp32_partitioned_groups_flat", ()) if engine.train_config.zero_stage == 3 else ()
+    flat = (
+        getattr(optimizer, "fp32_partitioned_groups_flat", ()) if engine.train_config.zero_stage == 3 else ()
+    )
     states = getattr(optimizer, "optimizer", optimizer).state.values()
     moments = (tensor for state in states for tensor in state.values() if isinstance(tensor, torch.Tensor))
     for tensor in (*flat, *(tensor for tensor in moments if tensor.ndim)):

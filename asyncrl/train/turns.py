@@ -1,7 +1,7 @@
 """Engines and trainer that use the same GPU memory by turns (docs/placement.md).
 
-    trainer takes a batch -> engines sleep -> its states return -> train, write weights
-    -> its states leave -> engines wake -> they load the weights
+trainer takes a batch -> engines sleep -> its states return -> train, write weights
+-> its states leave -> engines wake -> they load the weights
 """
 
 from __future__ import annotations
