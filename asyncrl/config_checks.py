@@ -122,8 +122,8 @@ def _sleep_problems(recipe: Recipe) -> Iterator[str]:
         )
     if recipe.engine.weight_transfer != "shared_file":
         yield (
-            "placement.sleep: engine.weight_transfer must be 'shared_file', which needs no memory of trainer and engine "
-            f"at once, got {recipe.engine.weight_transfer!r}"
+            "placement.sleep: engine.weight_transfer must be 'shared_file', which needs no memory of both sides at "
+            f"once, got {recipe.engine.weight_transfer!r}"
         )
     if recipe.policies:
         yield "placement.sleep must be false or 'auto' where there are policies: their trainers work at any time"

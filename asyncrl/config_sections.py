@@ -108,21 +108,21 @@ class EngineConfig(Section):
 
 
 class PlacementConfig(Section):
-    """Which GPUs each process has, as numbers from 0 among those that `CUDA_VISIBLE_DEVICES` leaves the run. What is left
-    out follows from their number (docs/placement.md). Unused on a CPU, but for `sleep`."""
+    """Which GPUs each process has, as numbers from 0 among those that `CUDA_VISIBLE_DEVICES` leaves the run. What is
+    left out follows from their number (docs/placement.md). Unused on a CPU, but for `sleep`."""
 
     trainer: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     """GPUs of the trainers' ranks, those of further policies after the main one's; left out, the first."""
     engines: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
-    """GPUs of the engines, `engine.tensor_parallel` for each; left out, those after the trainers'. A GPU that is the only
-    one, or is also named in `trainer`, is shared."""
+    """GPUs of the engines, `engine.tensor_parallel` for each; left out, those after the trainers'. A GPU that is the
+    only one, or is also named in `trainer`, is shared."""
     evaluation: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     """GPUs of the engine of periodic evaluations; left out, the next ones, or those of the last engine."""
     servers: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     """GPUs left to servers that are started apart, such as a judge, a reference or a teacher behind a URL."""
     sleep: bool | Literal["auto"] = "auto"
-    """Let engines give up their GPU memory while the trainer works, and the trainer its own while they do. "auto": where
-    they share a GPU under `train.schedule = "synchronous"`."""
+    """Let engines give up their GPU memory while the trainer works, and the trainer its own while they do. "auto":
+    where they share a GPU under `train.schedule = "synchronous"`."""
 
 
 class RolloutConfig(Section):

@@ -174,12 +174,12 @@ class TrainRun:
         try:
             await self._train(client, tasks)
             stats = await client.status()
-            for name, plan in self.policies.items():
-                self.policy_stats[name] = await plan.finish()
+            for name, policy in self.policies.items():
+                self.policy_stats[name] = await policy.finish()
         finally:
             await client.close()
-            for plan in self.policies.values():
-                await plan.close()
+            for policy in self.policies.values():
+                await policy.close()
         print_evaluation(await self.periodic_evaluation.finish(self._eval_timeout_s()))
         self.eval_after = await self._evaluate("after")
         return stats
@@ -237,13 +237,13 @@ class TrainRun:
                 checked = time.monotonic()
             if not done:
                 await tasks.feed(client)
-                for plan in self.policies.values():
-                    await plan.tick()
+                for policy in self.policies.values():
+                    await policy.tick()
                 if time.monotonic() - described > DESCRIBE_EVERY_S:
                     # Repeated, because a buffer that has restarted does not know it.
                     await client.describe(self.roles.job())
-                    for plan in self.policies.values():
-                        await plan.describe()
+                    for policy in self.policies.values():
+                        await policy.describe()
                     await self._save_totals()
                     described = time.monotonic()
             for record in metrics.read():
@@ -279,8 +279,8 @@ class TrainRun:
     async def _report_quarantines(self, stats: dict[str, Any], quarantines: QuarantineReport) -> None:
         """Report workers that any policy has quarantined. Raises `StopError` when no worker is left."""
         reasons = dict(stats["quarantine_reasons"])
-        for plan in self.policies.values():
-            reasons |= await plan.quarantined()
+        for policy in self.policies.values():
+            reasons |= await policy.quarantined()
         for line in quarantines.new_messages(reasons):
             print_status(line)
         if reason := quarantines.reason_to_stop(reasons, stats, time.monotonic()):

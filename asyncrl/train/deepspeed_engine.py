@@ -1,7 +1,7 @@
 """The DeepSpeed engine: one model and its optimizer, on 1 to N ranks and any ZeRO stage.
 
-Only this module, `asyncrl.train.full_state`, which reads the optimizer's state, and `asyncrl.train.offload`, which moves
-it, import DeepSpeed.
+Only this module, `asyncrl.train.full_state`, which reads the optimizer's state, and `asyncrl.train.offload`, which
+moves it, import DeepSpeed.
 """
 
 from __future__ import annotations

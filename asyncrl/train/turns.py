@@ -1,7 +1,9 @@
 """Engines and trainer that use the same GPU memory by turns (docs/placement.md).
 
-trainer takes a batch -> engines sleep -> its states return -> train, write weights
--> its states leave -> engines wake -> they load the weights
+    trainer takes a batch -> engines sleep -> its states return -> train, write weights
+    -> its states leave -> engines wake -> they load the weights
+
+A checkpoint takes one more turn of the trainer's.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class NoTurns:
 class MemoryTurns:
     """Begins with the trainer's turn.
 
-    trained: the models whose states leave the device. sleep: puts the engines to sleep, or wakes them; called on rank 0.
+    trained: the models whose states leave the device. sleep: puts the engines to sleep, or wakes them; called on rank
+    0.
     """
 
     def __init__(self, trained: Sequence[TrainEngine], sleep: Callable[[bool], None]) -> None:

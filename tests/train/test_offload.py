@@ -1,5 +1,8 @@
-"""A trainer whose states went to the host and back trains and saves as one that kept them. Both places are one on a CPU:
-what is tested is that DeepSpeed's links between weights, float32 copies and moments survive."""
+"""A trainer whose states went to the host and back trains and saves as one that kept them.
+
+Both places are one on a CPU: what is tested is that DeepSpeed's links between weights, float32 copies and moments
+survive.
+"""
 
 import pytest
 import torch
