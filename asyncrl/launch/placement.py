@@ -237,7 +237,9 @@ def _engines(
                 f"{_sum_of('train.ranks', ranks)} (of {free.count}); lower one of them, or let trainer and engines "
                 "share GPUs by naming them in placement.trainer and placement.engines"
             )
-    found = {name: [tuple(chosen.pop(0) for _ in range(size)) for size in one] for name, one in sizes.items()}
+    found: dict[str, Sequence[Numbers]] = {
+        name: [tuple(chosen.pop(0) for _ in range(size)) for size in one] for name, one in sizes.items()
+    }
     for numbers in chain.from_iterable(found.values()):
         _check_apart("placement.engines", numbers)
     return found
