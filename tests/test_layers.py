@@ -128,11 +128,11 @@ def test_within_a_role_messages_are_below_clients_and_these_below_the_service():
 @pytest.mark.parametrize(
     ("package", "allowed"),
     [
-<<<<<<< HEAD
-        ("deepspeed", {"asyncrl/train/deepspeed_engine.py", "asyncrl/train/full_state.py"}),
+        (
+            "deepspeed",
+            {"asyncrl/train/deepspeed_engine.py", "asyncrl/train/full_state.py", "asyncrl/train/offload.py"},
+        ),
         ("vllm", {"asyncrl/weights/vllm_*.py", "asyncrl/chat/vllm_parsers.py"}),
-        ("vllm", {"asyncrl/weights/vllm_*.py"}),
->>>>>>> b0a002b (Let engines and trainer use a GPU's memory by turns under the synchronous schedule)
         ("pickle", set()),
     ],
 )
