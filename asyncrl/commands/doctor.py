@@ -1,4 +1,4 @@
-"""`asyncrl doctor`: what this machine can run, and what is missing."""
+"""`asyncrl doctor`: what this machine can run and what is missing; `asyncrl doctor RUN`: what is wrong with a run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from asyncrl.errors import ConfigError
+
 PINS = {
     "torch": "2.13.0",
     "deepspeed": "0.19.8",
@@ -21,11 +23,42 @@ CUDA_ONLY_ON_CPU = ("torchvision", "torchaudio", "torchcodec")
 
 
 def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("doctor", help="check the installation and say what this machine can run")
+    parser = subparsers.add_parser(
+        "doctor",
+        help="check the installation, or say why a run is slow or does not learn",
+        description="Check the installation and say what this machine can run. With a run, say from what it has "
+        "recorded why it is slow or does not learn, and which settings to change.",
+    )
+    parser.add_argument(
+        "folder", nargs="?", type=Path, metavar="RUN", help="a run's folder, such as runs/NAME"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    return check_machine() if args.folder is None else check_run(args.folder)
+
+
+def check_run(folder: Path) -> int:
+    """Print what is wrong with a run; return 1 if anything is."""
+    from asyncrl.monitor.observe import RunObserver
+    from asyncrl.monitor.runs import find_runs, run_line
+
+    if not (folder / "config.json").is_file():
+        found = ", ".join(find_runs(folder))
+        raise ConfigError(f"doctor {folder}: has no config.json; give one of its runs: {found}")
+    line = run_line(folder.resolve().name, folder)
+    print(f"{line.name}: {line.state}, step {line.step} of {line.num_steps}")
+    findings = RunObserver(folder).findings()
+    for finding in findings:
+        print(f"  {finding.kind}: {finding.what}\n    -> {finding.advice}")
+    if not findings:
+        print("  nothing stands out" if line.step else "  no step has been recorded yet")
+    return 1 if findings else 0
+
+
+def check_machine() -> int:
+    """Print what this machine can run and what is missing; return 1 if anything is."""
     problems: list[str] = []
     for check in (check_python, check_packages, check_builds, check_compiler, check_memory, check_sandbox):
         for line, problem in check():

@@ -2,7 +2,7 @@
 
 A line holds `time` (seconds since 1970), `engines` (by name: requests that are decoded and that wait, the share of the
 KV cache in use, whether it is paused), `buffer` (groups by state), `processes` (processor time by name, in cores), and
-of the machine `cpu` and `memory`, as shares.
+of the machine its `cores`, and how much of `cpu` and `memory` is in use, as shares.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class ActivityLog:
             "engines": await self._engine_states(),
             "buffer": {name: stats[name] for name in _BUFFER},
             "processes": self._cores(),
+            "cores": psutil.cpu_count(),
             "cpu": round(psutil.cpu_percent() / 100, 3),
             "memory": round(psutil.virtual_memory().percent / 100, 3),
         }

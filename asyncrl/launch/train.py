@@ -38,6 +38,7 @@ from asyncrl.launch.quarantine import QuarantineReport
 from asyncrl.launch.roles import PolicyRoles, Roles
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
 from asyncrl.launch.tasks import TaskPlan, plan_tasks
+from asyncrl.monitor.observe import RunObserver
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.run.folder import RunFolder, private_folder
 from asyncrl.run.metrics import MetricsTail, ProgressLine, plot_rewards, read_metrics
@@ -47,6 +48,8 @@ from asyncrl.services.buffer.client import BufferClient
 TICK_S = 0.25
 DESCRIBE_EVERY_S = 5.0
 STATUS_EVERY_S = 1.0
+DIAGNOSE_EVERY = 5
+"""Steps between two looks at whether the run learns."""
 SAVE_S = 120.0
 """How long an interrupted run waits for its last checkpoint."""
 FAST_STOP_S = 0.5
@@ -225,7 +228,7 @@ class TrainRun:
         failures = FailureReport(self.config.buffer.groups_per_step)
         checkpoint_error = ""
         quarantines = QuarantineReport([worker.name for worker in self.roles.workers])
-        activity = self._activity_log()
+        activity, observer = self._activity_log(), RunObserver(self.folder.path)
         while not done:
             done = self.roles.supervisor.done(self.roles.trainer)
             if done or time.monotonic() - checked > STATUS_EVERY_S:
@@ -248,6 +251,9 @@ class TrainRun:
                     described = time.monotonic()
             for record in metrics.read():
                 progress.show(record["step"], record)
+                if record["step"] % DIAGNOSE_EVERY == 0:
+                    for finding in await asyncio.to_thread(observer.new_warnings):
+                        print_status(f"{finding.kind}: {finding.what}\n    -> {finding.advice}")
                 checkpoint_error = self._report_checkpoint_error(record, checkpoint_error)
             print_evaluation(self.periodic_evaluation.tick())
             await asyncio.sleep(TICK_S)

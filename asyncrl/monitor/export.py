@@ -10,6 +10,7 @@ from typing import Any
 
 from asyncrl.monitor.describe import describe_run, differing_settings
 from asyncrl.monitor.episodes import EpisodeTable
+from asyncrl.monitor.observe import RunObserver
 from asyncrl.monitor.pages import PAGE, SCRIPTS, STYLES, WEB
 from asyncrl.monitor.runs import read_config, run_line
 from asyncrl.monitor.steps import StepColumns
@@ -48,7 +49,7 @@ def _replaced(page: str, old: str, new: str) -> str:
 
 def _run(name: str, readers: Readers) -> dict[str, Any]:
     folder, steps, episodes, tokens = readers
-    names = steps.names()
+    names, findings = steps.names(), [asdict(finding) for finding in RunObserver(folder).findings()]
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for sort, descending in (("step", True), ("reward", False), ("reward", True)):
         for row in episodes.page({}, sort, descending, 0, EPISODES)["rows"]:
@@ -59,7 +60,7 @@ def _run(name: str, readers: Readers) -> dict[str, Any]:
         if found is not None:
             whole[f"{step}/{group}/{index}"] = found | {"texts": tokens.texts(found["token_ids"] or [])}
     return {
-        "description": describe_run(name, folder) | {"metrics": names},
+        "description": describe_run(name, folder) | {"metrics": names, "findings": findings},
         "steps": steps.columns(names),
         "episodes": list(rows.values()),
         "choices": episodes.choices(),

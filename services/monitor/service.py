@@ -20,6 +20,7 @@ from asyncrl.errors import InputError
 from asyncrl.monitor.describe import describe_run, differing_settings, read_log
 from asyncrl.monitor.episodes import FILTERS, EpisodeTable
 from asyncrl.monitor.export import exported_page
+from asyncrl.monitor.observe import RunObserver
 from asyncrl.monitor.pages import FILES, PAGE, WEB
 from asyncrl.monitor.runs import find_runs, read_config, run_line, state_of
 from asyncrl.monitor.steps import JsonLines, StepColumns
@@ -41,6 +42,7 @@ class RunReader:
         self.episodes = EpisodeTable(folder)
         self.tokens = TokenTexts(folder)
         self.activity = JsonLines(folder / "activity.jsonl")
+        self.observer = RunObserver(folder)
 
 
 class Monitor:
@@ -109,7 +111,11 @@ def _add_runs(app: FastAPI, monitor: Monitor) -> None:
     def run(name: str) -> dict[str, Any]:
         """One run, but for its steps and trajectories."""
         reader = monitor.reader(name)
-        return {**describe_run(name, reader.folder), "metrics": reader.steps.names()}
+        return {
+            **describe_run(name, reader.folder),
+            "metrics": reader.steps.names(),
+            "findings": reader.observer.findings(),
+        }
 
     @app.get("/api/steps")
     def steps(name: str, keys: str = "", after: int = -1) -> dict[str, list[Any]]:

@@ -140,9 +140,14 @@ async function overviewPage(root, name) {
       ["Tokens a second", number(latest("tokens_per_s"))],
       ["Restarts", number(run.restarts.length)],
       ["Failed episodes", number(run.ledger.failures.reduce((sum, one) => sum + one.episodes, 0))],
-    ]));
+    ]), run.findings.length ? findingList(run.findings) : "");
     return run.state === "running";
   };
+}
+
+function findingList(findings) {
+  return element("section", {}, element("h2", {}, "What stands out"), element("ul", {}, findings.map((finding) =>
+    element("li", {}, element("strong", {}, finding.kind), `: ${finding.what}. `, element("em", {}, finding.advice)))));
 }
 
 async function comparePage(root, names) {

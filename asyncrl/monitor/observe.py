@@ -1,0 +1,39 @@
+"""What a run folder holds for the rules of `diagnosis`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from asyncrl.monitor.diagnosis import Finding, Observed, diagnose
+from asyncrl.monitor.ledger_view import read_ledger
+from asyncrl.monitor.runs import read_config
+from asyncrl.monitor.steps import JsonLines
+
+
+class RunObserver:
+    """Reads a run's records as they grow, and what the rules find in them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._steps = JsonLines(folder / "metrics.jsonl")
+        self._activity = JsonLines(folder / "activity.jsonl")
+        self._restarts = JsonLines(folder / "restarts.jsonl")
+        self._told: set[str] = set()
+
+    def findings(self) -> list[Finding]:
+        """Return what is wrong with the run as far as it has come."""
+        return diagnose(
+            Observed(
+                steps=self._steps.refresh(),
+                activity=self._activity.refresh(),
+                failures=read_ledger(self._folder)["failures"],
+                restarts=self._restarts.refresh(),
+                config=read_config(self._folder),
+            )
+        )
+
+    def new_warnings(self) -> list[Finding]:
+        """Return what is wrong, without being merely slow, and was not returned before."""
+        found = [f for f in self.findings() if f.kind != "slow" and f.rule not in self._told]
+        self._told |= {finding.rule for finding in found}
+        return found
