@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from asyncrl.config import TrainConfig
 from asyncrl.data.codec import pack, unpack
+from asyncrl.train.checkpoint_form import checkpoint_form
 from asyncrl.train.lora import has_adapter, merged, published
 from asyncrl.train.prefix_tree import uses_prefix_trees
 
@@ -30,6 +31,8 @@ deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 MAX_GRAD_NORM = 1.0
 """Gradients are scaled down to it, as the literature's objectives assume."""
+GATHERED_BYTES = 256 * 2**20
+"""What ZeRO-3 gathers at once: a collective for every small tensor would cost more than its bytes."""
 
 
 def init_distributed() -> int:
@@ -80,6 +83,24 @@ def deepspeed_config(train: TrainConfig, dtype: str) -> dict[str, Any]:
             },
         },
     }
+
+
+def gather_buckets(
+    parameters: Iterable[tuple[str, nn.Parameter]],
+) -> Iterator[list[tuple[str, nn.Parameter]]]:
+    """Divide parameters of ZeRO-3 into consecutive lists of up to `GATHERED_BYTES`, or of one that is larger."""
+    bucket: list[tuple[str, nn.Parameter]] = []
+    held = 0
+    for name, parameter in parameters:
+        size: Any = parameter
+        num_bytes = size.ds_numel * parameter.element_size()
+        if bucket and held + num_bytes > GATHERED_BYTES:
+            yield bucket
+            bucket, held = [], 0
+        bucket.append((name, parameter))
+        held += num_bytes
+    if bucket:
+        yield bucket
 
 
 class TrainEngine:
@@ -216,13 +237,23 @@ class TrainEngine:
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield `(name, tensor)` of what a version consists of. Call on every rank.
 
-        That is the whole model, names as in its checkpoint, or its adapter, names as peft's. Under ZeRO-3 parameters
-        are gathered one at a time, so no rank holds more than one whole tensor extra.
+        That is the whole model by its parameters' names, or its adapter by peft's. Under ZeRO-3 parameters are gathered
+        in buckets, so no rank holds more than a bucket, or one larger tensor, beside its share.
         """
-        gather = self.train_config.zero_stage == 3
-        for name, parameter in published(self.engine.module.model):
-            with self._gathered([parameter]):
-                yield name, parameter.detach().clone() if gather else parameter.detach()
+        if self.train_config.zero_stage != 3:
+            for name, parameter in published(self.engine.module.model):
+                yield name, parameter.detach()
+            return
+        for bucket in gather_buckets(published(self.engine.module.model)):
+            with self._gathered([parameter for _, parameter in bucket]):
+                whole = [(name, parameter.detach().clone()) for name, parameter in bucket]
+            yield from whole
+
+    def checkpoint(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield `(name, tensor)` of what a version consists of as its checkpoint has it. Call on every rank."""
+        if self.has_adapter:
+            return self.weights()
+        return checkpoint_form(self.engine.module.model, self.weights())
 
     def merged(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the whole model with its adapter added to the weights. Call on every rank."""

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.func import functional_call
 
+from asyncrl.train.checkpoint_form import from_checkpoint
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.lora import published
 from asyncrl.weights.files import read_weights, weights_path
@@ -40,7 +41,8 @@ def load_earlier_policy(engine: TrainEngine, folder: Path, version: int) -> Scor
     try:
         file = dict(read_weights(weights_path(folder, version)))
         for name, parameter in published(module.model):
-            weights[names[id(parameter)]] = file[name].to(parameter.device, parameter.dtype)
+            tensor = from_checkpoint(module.model, name, parameter, file)
+            weights[names[id(parameter)]] = tensor.to(parameter.device, parameter.dtype)
     except (OSError, SafetensorError, KeyError):
         weights = {}
     whole = torch.tensor([int(bool(weights))], device=engine.device)

@@ -36,7 +36,7 @@ def gather_policy(engine: TrainEngine, copy: bool = False) -> dict[str, torch.Te
     the merged weights and, under peft's names, the adapter's.
     """
     tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in chain(engine.merged() if engine.has_adapter else (), engine.weights()):
+    for name, tensor in chain(engine.merged() if engine.has_adapter else (), engine.checkpoint()):
         if engine.rank == 0:
             tensors[name] = tensor.to("cpu", copy=copy).contiguous()
     return tensors

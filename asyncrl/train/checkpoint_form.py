@@ -1,0 +1,59 @@
+"""A model's tensors under the names and in the shapes of its checkpoint, which vLLM and transformers load.
+
+transformers keeps the experts of a layer fused in one parameter, while checkpoints and vLLM's loaders name each
+expert's weights; other families rename parameters. transformers undoes that when it saves a model, and here for one
+parameter at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers.core_model_loading import revert_weight_conversion
+
+_unchanged: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
+"""Names that mean the same in the checkpoint, by model, since finding out takes a millisecond each."""
+
+
+def checkpoint_form(model: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors as their checkpoint has them, and then the persistent buffers, such as biases of routers."""
+    for name, tensor in tensors:
+        yield from _split(model, name, tensor).items()
+    for name, buffer in persistent_buffers(model):
+        yield from _split(model, name, buffer).items()
+
+
+def from_checkpoint(model: nn.Module, name: str, like: Tensor, found: Mapping[str, Tensor]) -> Tensor:
+    """Return the tensor of the model called `name` and shaped as `like`, from those of a checkpoint.
+
+    Raises KeyError for one that is not there.
+    """
+    if name in found:
+        return found[name]
+    # Where each element goes tells where it came from, whatever transformers does to get there.
+    parts = _split(model, name, torch.arange(like.numel()).view(like.shape))
+    whole = torch.empty(like.numel(), dtype=found[next(iter(parts))].dtype)
+    for part, positions in parts.items():
+        whole[positions.reshape(-1)] = found[part].reshape(-1)
+    return whole.view(like.shape)
+
+
+def persistent_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the buffers that a checkpoint holds."""
+    for prefix, module in model.named_modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if name not in module._non_persistent_buffers_set:
+                yield f"{prefix}.{name}".removeprefix("."), buffer
+
+
+def _split(model: nn.Module, name: str, tensor: Tensor) -> dict[str, Tensor]:
+    unchanged = _unchanged.setdefault(model, set())
+    if name in unchanged:
+        return {name: tensor}
+    parts = revert_weight_conversion(model, {name: tensor})  # type: ignore[arg-type]
+    if list(parts) == [name]:
+        unchanged.add(name)
+    return parts

@@ -1,0 +1,34 @@
+"""Tiny randomly initialised models of families that share little with the usual one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+VOCABULARY = 512
+
+
+def save_deepseek(folder: Path, seed: int = 0) -> Any:
+    """Save a model with MLA and experts (DeepSeek-V3) that vLLM serves on a CPU; return it."""
+    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+
+    config = DeepseekV3Config(
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=128, moe_intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=4, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2,
+        n_group=1, topk_group=1, first_k_dense_replace=1, q_lora_rank=32, kv_lora_rank=512, qk_rope_head_dim=64,
+        qk_nope_head_dim=32, v_head_dim=32, max_position_embeddings=512, initializer_range=0.15, dtype="float32",
+        bos_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = DeepseekV3ForCausalLM(config).eval()
+    model.save_pretrained(folder)
+    path = folder / "config.json"
+    # What transformers leaves out and vLLM asks for.
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"topk_method": "noaux_tc", "scoring_func": "sigmoid"})
+    )
+    return model
