@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import Field, ValidationError, model_validator
 
 from asyncrl import gpus
-from asyncrl.config_changes import of_today, what_became_of
+from asyncrl.config_changes import of_today, what_became_of, what_became_of_value
 from asyncrl.config_checks import policy_problems, section_problems
 from asyncrl.config_sections import (
     SCHEDULES,
@@ -378,7 +378,10 @@ def _explain(problem: Any) -> str:
     value = problem["input"]
     if not key:
         return message
-    return f"{key}: {message[0].lower()}{message[1:]}, got {json.dumps(value, default=str)}"
+    told = what_became_of_value(key, value)
+    return f"{key}: {message[0].lower()}{message[1:]}, got {json.dumps(value, default=str)}" + (
+        told and f"; {told}"
+    )
 
 
 def _whose(problem: Any, others: Mapping[tuple[str, ...], Path]) -> str:

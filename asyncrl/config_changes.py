@@ -51,6 +51,19 @@ REMOVED: dict[str, tuple[Any, str]] = {
 }
 """Keys by the value that is taken in their place, None for one that follows from others, and what to say."""
 
+VALUES: dict[str, dict[str, tuple[Any, str]]] = {
+    "engine.weight_transfer": {
+        "nccl": ("collective", "it is 'collective' now, for any number of engines"),
+        "ipc": ("shared_file", "'shared_file' does the same through host memory, and verifies what it loads"),
+    },
+}
+"""Values that a key does not take anymore, by the one taken in their place, and what to say."""
+
+
+def what_became_of_value(key: str, value: Any) -> str:
+    """Return what to tell about an earlier value of a key, "" for one that never was."""
+    return VALUES.get(key, {}).get(value, (None, ""))[1] if isinstance(value, str) else ""
+
 
 def what_became_of(key: str) -> str:
     """Return what to tell about an earlier key or section, "" for one that never was."""
@@ -83,6 +96,11 @@ def of_today(data: dict[str, Any]) -> dict[str, Any]:
                     # A policy's objective replaces the main one as a whole.
                     holder["algo"] = copy.deepcopy(holder.get("algo") or data.get("algo") or {})
                 _put(holder, tables, key, value)
+        for key, changed in VALUES.items():
+            section, _, name = key.partition(".")
+            keys = holder.get(section)
+            if isinstance(keys, dict) and keys.get(name) in changed:
+                keys[name] = changed[keys[name]][0]
         for old, (value, why) in REMOVED.items():
             had = _taken(holder, old)
             if had is not None and value is not None and had != value:

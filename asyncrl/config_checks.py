@@ -102,6 +102,11 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             f"{recipe.engine.weight_transfer!r}"
         )
     yield from _sleep_problems(recipe)
+    if recipe.engine.keep_kv and (recipe.lora.rank or recipe.train.schedule == "asynchronous"):
+        yield (
+            "engine.keep_kv must be false where lora.rank is above 0 or train.schedule is 'asynchronous': no request "
+            "goes on under other weights there, got true"
+        )
     if recipe.eval.every and not recipe.eval.tasks:
         yield (f"eval.tasks must be above 0 for eval.every={recipe.eval.every}")
     if recipe.env.num_tasks and recipe.env.num_tasks < recipe.buffer.groups_per_step:
@@ -222,11 +227,6 @@ def _check_schedule(recipe: Recipe, settings: dict[str, Any]) -> None:
     if settings["staleness_control"]["enabled"] and schedule not in ("asynchronous", "partial"):
         raise ConfigError(
             f"algo.staleness_control.enabled: must be false under train.schedule={schedule!r}, whose limit is fixed"
-        )
-    if schedule == "asynchronous" and recipe.engine.weight_transfer != "shared_file":
-        raise ConfigError(
-            "engine.weight_transfer: must be 'shared_file' under train.schedule='asynchronous', got "
-            f"{recipe.engine.weight_transfer!r}"
         )
     if schedule != "periodic":
         return

@@ -285,6 +285,11 @@ def test_a_base_that_is_not_there_lists_those_there_are(tmp_path, name):
         (changed("engine", threads=1), "engine.threads: unknown key; it is run.threads now$"),
         (changed("trust", max_logp_error=0.1), "trust: unknown key; trust.max_logp_error is train.max_logp_error now$"),
         (changed("critic", trunk="own"), "critic: unknown key; its keys are in algo.value now$"),
+        (
+            changed("engine", weight_transfer="nccl"),
+            'got "nccl"; it is \'collective\' now, for any number of engines$',
+        ),
+        (changed("engine", weight_transfer="ipc"), "'shared_file' or 'collective', .*'shared_file' does the same"),
         (changed("train", max_grad_norm=1.0), "train.max_grad_norm: unknown key; it is always 1$"),
     ],
 )  # fmt: skip
@@ -298,7 +303,7 @@ def test_the_file_of_an_earlier_run_loads_with_what_it_had_set(tmp_path, caplog)
     old = {
         "model": {"path": "m", "dtype": "bfloat16"},
         "env": {"name": "gridworld", "lease_s": 20.0},
-        "engine": {"threads": 1, "kv_cache_gib": 1, "start_timeout_s": 900.0},
+        "engine": {"threads": 1, "weight_transfer": "nccl", "kv_cache_gib": 1, "start_timeout_s": 900.0},
         "rollout": {"lease_s": 30.0, "max_tokens": 0, "hint_turns": 1, "max_attempts": 3},
         "train": {"threads": 2, "weight_decay": 0.1, "max_grad_norm": 1.0, "betas": [0.9, 0.99]},
         "trust": {"max_logp_error": 0.5, "max_token_error": 15.0, "sample_tokens": 2048},

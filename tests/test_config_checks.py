@@ -71,11 +71,6 @@ def recipe(algo, **sections):
             {},
             "rollout.branches: must be above 0 for algo.advantage.name='tree', got 0",
         ),
-        (
-            {"preset": "grpo"},
-            {"train": {"schedule": "asynchronous"}, "engine": {"weight_transfer": "nccl"}},
-            "engine.weight_transfer: must be 'shared_file' under train.schedule='asynchronous', got 'nccl'",
-        ),
     ],
 )
 def test_what_a_recipe_lacks_is_named(algo, sections, message):

@@ -146,7 +146,9 @@ def check_memory() -> list[tuple[str, str]]:
         rows.append(
             (
                 f"/dev/shm {free:.1f} GiB free",
-                "" if free > 0.25 else "weights are published through /dev/shm: free some of it",
+                ""
+                if free > 0.25
+                else "weights are published through /dev/shm: free or enlarge it, or set engine.weights_dir",
             )
         )
     return rows

@@ -141,7 +141,6 @@ def plan(config: Config, gpus: Sequence[str]) -> Placement:
     placement = Placement(
         gpus, trainers, engines, evaluation, tuple(section.servers), _by_turns(config, bool(shared))
     )
-    _check_transport(config, placement)
     if placement.sleep and set(evaluation) & set(chain.from_iterable(trainers.values())):
         raise ConfigError(
             f"eval.every={config.eval.every}: an evaluation would need memory of a GPU that engine and trainer use by "
@@ -265,21 +264,6 @@ def _by_turns(config: Config, shared: bool) -> bool:
         return config.placement.sleep
     able = config.engine.weight_transfer == "shared_file" and not config.policies and not config.eval.every
     return shared and able and config.train.schedule == "synchronous"
-
-
-def _check_transport(config: Config, placement: Placement) -> None:
-    """Refuse a way of weights that the placement does not allow. Raises `ConfigError`."""
-    way = config.engine.weight_transfer
-    if way == "nccl" and placement.shared:
-        raise ConfigError(
-            "engine.weight_transfer: 'nccl' needs trainer and engines on different GPUs, and they share some "
-            f"({placement}); use 'shared_file'"
-        )
-    if way == "ipc" and not placement.shared:
-        raise ConfigError(
-            f"engine.weight_transfer: 'ipc' needs trainer and engine on one GPU, and they share none ({placement}); "
-            "use 'shared_file'"
-        )
 
 
 def _check_numbers(key: str, numbers: Sequence[int], count: int) -> None:

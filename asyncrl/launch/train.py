@@ -13,14 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
-import os
 import shutil
 import sys
 import time
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 from asyncrl.config import Config
@@ -38,6 +35,7 @@ from asyncrl.launch.quarantine import QuarantineReport
 from asyncrl.launch.roles import PolicyRoles, Roles
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
 from asyncrl.launch.tasks import TaskPlan, plan_tasks
+from asyncrl.launch.weights_folder import check_room, weights_folder
 from asyncrl.monitor.observe import RunObserver
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.run.folder import RunFolder, private_folder
@@ -64,7 +62,7 @@ class TrainRun:
         self.config = placed(config, self.placement)
         self.folder = folder
         self.resume = resume
-        self.weights_dir = _weights_directory(folder.path)
+        self.weights_dir = weights_folder(config, folder.path)
         self.roles: Roles
         self.eval_before: EvalResult | None = None
         self.eval_after: EvalResult | None = None
@@ -87,6 +85,7 @@ class TrainRun:
         )
         try:
             self._clear_weights()
+            check_room(self.config, self.roles.model, self.weights_dir)
             for roles in (self.roles, *self.roles.policies.values()):
                 private_folder(roles.weights_dir)
             print_status(f"placement: {self.placement}")
@@ -347,10 +346,3 @@ def print_evaluation(record: dict[str, Any] | None) -> None:
 def print_status(text: str) -> None:
     """Print a line for the user; standard output is for results."""
     print(text, file=sys.stderr, flush=True)
-
-
-def _weights_directory(run: Path) -> Path:
-    """Return the folder of published weights: the same for every launch of a run, so that none is left behind."""
-    base = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(os.environ.get("TMPDIR", "/tmp"))
-    digest = hashlib.blake2b(str(run.resolve()).encode(), digest_size=4).hexdigest()
-    return base / f"asyncrl-{digest}-{run.name}"

@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from asyncrl.errors import InputError, UnavailableError
+from asyncrl.weights.delta import Delta
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class WeightFile:
     num_bytes: int
     epoch: int = 0
     """Counts the starts of the trainer: after a crash it may publish a version again. 0 for weights of no run."""
+    delta: Delta | None = None
+    """What turns the version before into this one, if it was written."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -80,7 +83,7 @@ def write_weights(
     unique = on_cpu(tensors)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        save_file(unique, str(partial), metadata={"version": str(version)})
+        save_file(unique, str(partial), metadata={"version": f"{version:08d}"})
         checksum, num_bytes = file_checksum(partial), partial.stat().st_size
         os.replace(partial, path)
     except (OSError, SafetensorError) as error:
@@ -120,7 +123,7 @@ def read_weights(path: str | Path, device: str = "cpu") -> Iterator[tuple[str, t
 
 
 def remove_older(directory: str | Path, keep_version: int) -> None:
-    """Delete weight files of versions below `keep_version`, and partial files of writers that died."""
+    """Delete weight files and deltas of versions below `keep_version`, and partial files of writers that died."""
     for path in Path(directory).glob("weights-*"):
         digits = path.stem.removeprefix("weights-").split(".")[0]
         if path.suffix.startswith(".partial") or (digits.isdigit() and int(digits) < keep_version):

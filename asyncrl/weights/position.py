@@ -7,11 +7,13 @@ during a run loads it before it answers its first request.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import ConflictError, InputError
 from asyncrl.jsonfile import write_json
+from asyncrl.weights.delta import Delta
 from asyncrl.weights.files import WeightFile
 
 COMMITTED = "committed.json"
@@ -19,12 +21,14 @@ COMMITTED = "committed.json"
 
 def weight_file_from_json(body: dict[str, Any]) -> WeightFile:
     """Read a `WeightFile` back. Raises KeyError, TypeError, ValueError."""
+    delta = body.get("delta")
     return WeightFile(
         version=int(body["version"]),
         path=str(body["path"]),
         checksum=str(body["checksum"]),
         num_bytes=int(body["num_bytes"]),
         epoch=int(body.get("epoch", 0)),
+        delta=delta and Delta(str(delta["path"]), int(delta["num_bytes"]), str(delta["base_checksum"])),
     )
 
 
@@ -69,9 +73,10 @@ class Position:
         return found
 
     def repeats(self, file: WeightFile) -> bool:
-        """True if exactly this file is loaded. Raises `ConflictError` for a file that newer weights have replaced.
+        """True if exactly these weights are loaded, from wherever.
 
-        A restarted trainer increases the epoch, so only its own weights may go back to an earlier version.
+        Raises `ConflictError` for a file that newer weights have replaced. A restarted trainer increases the epoch, so
+        only its own weights may go back to an earlier version.
         """
         if self.file is None:
             return False
@@ -80,7 +85,7 @@ class Position:
                 f"weights of version {file.version}, epoch {file.epoch}, come after version {self.file.version}, "
                 f"epoch {self.file.epoch}"
             )
-        return file == self.file
+        return replace(file, path=self.file.path, delta=self.file.delta) == self.file
 
     def moved(self, file: WeightFile) -> None:
         """Record that a file has been loaded."""

@@ -11,13 +11,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
 
 from torch import Tensor
 
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
+from asyncrl.weights.carrier import CollectiveCarrier, EngineControl
+from asyncrl.weights.delta import write_delta
 from asyncrl.weights.files import WeightFile, on_cpu, remove_older, verify_weights, write_weights
 from asyncrl.weights.position import read_committed, write_committed
 
@@ -27,16 +28,6 @@ log = logging.getLogger("asyncrl.weights")
 RETRY_S = 1.0
 
 
-class EngineControl(Protocol):
-    """The part of an engine a publisher uses."""
-
-    url: str
-
-    async def request(
-        self, path: str, body: dict[str, Any] | None = None, timeout_s: float = 60.0
-    ) -> dict[str, Any]: ...
-
-
 @dataclass(slots=True)
 class PublishReport:
     """What one publish cost, in seconds."""
@@ -44,6 +35,8 @@ class PublishReport:
     version: int
     num_bytes: int = 0
     write_s: float = 0.0
+    carry_s: float = 0.0
+    """For bringing the file to engines that do not read it where it was written."""
     prepare_s: float = 0.0
     pause_s: list[float] = field(default_factory=list)
     """How long each engine was paused."""
@@ -52,7 +45,12 @@ class PublishReport:
 
 
 class FilePublisher:
-    """Writes weight files to a shared directory and commits them on engines."""
+    """Writes weight files and commits them on engines.
+
+    carrier: brings each file to the engines, which read it where it was written if there is none. The file is written
+    in both cases: from it an engine that starts late or was lost on the way catches up, and the trainer checks what
+    the version before has sampled. With the tensors in host memory for the checksum anyway, that is one more copy.
+    """
 
     def __init__(
         self,
@@ -61,11 +59,21 @@ class FilePublisher:
         phase_timeout_s: float = 60.0,
         wait_s: float = 0.0,
         finish_requests: bool = False,
+        carrier: CollectiveCarrier | None = None,
+        deltas: bool = False,
+        keep_kv: bool = False,
     ) -> None:
         self.directory = Path(directory)
         self.finish_requests = finish_requests
         """Let running requests finish under the old weights, instead of continuing under the new ones."""
+        self.keep_kv = keep_kv
+        """Let running requests keep what the old weights computed."""
         self.engines = list(engines)
+        self.carrier = carrier
+        self.deltas = deltas
+        """Also write what changed since the version before, for engines that have loaded that one."""
+        self._loaded: WeightFile | None = None
+        """The newest file that this publisher has committed."""
         self.phase_timeout_s = phase_timeout_s
         self.wait_s = wait_s
         committed = read_committed(self.directory)
@@ -79,8 +87,21 @@ class FilePublisher:
         """Write the weights of `version`; the previous file stays until the next write."""
         self._tensors = on_cpu(tensors)
         file = write_weights(self.directory, version, self._tensors.items(), self.epoch)
+        if self.deltas:
+            file = self._with_delta(file)
         remove_older(self.directory, version - 1)
         return file
+
+    def _with_delta(self, file: WeightFile) -> WeightFile:
+        base = self._loaded
+        if base is None or base.version != file.version - 1:
+            return file
+        path = Path(file.path).with_suffix(".delta")
+        try:
+            return replace(file, delta=write_delta(base.path, base.checksum, file.path, path))
+        except OSError as error:
+            log.warning("version %d has no delta: %s", file.version, error)
+            return file
 
     async def publish(self, file: WeightFile) -> PublishReport:
         """Prepare and commit `file` on every engine; engines that fail are quarantined.
@@ -103,7 +124,8 @@ class FilePublisher:
             log.warning("version %d waits for an engine: %s", file.version, reasons)
             await asyncio.sleep(RETRY_S)
         self._tensors = {}
-        write_committed(self.directory, file)
+        write_committed(self.directory, replace(file, delta=None))
+        self._loaded = file
         self.quarantined = dict(report.failed)
         for engine in self.engines:
             if engine.url in self.quarantined:
@@ -122,14 +144,26 @@ class FilePublisher:
             task.cancel()
         await asyncio.gather(*self._rejoining, return_exceptions=True)
 
+    async def _carry(self, file: WeightFile, engines: Sequence[EngineControl]) -> None:
+        """Bring a file to engines. One that does not get it may still find it where it was written."""
+        if self.carrier is not None:
+            for url, reason in (await self.carrier.carry(file, engines)).items():
+                log.error("engine %s did not get version %d: %s", url, file.version, reason)
+
     async def _transaction(self, file: WeightFile) -> tuple[PublishReport, list[EngineControl], WeightFile]:
         """Return the report of one attempt, the engines that committed, and the file they loaded."""
         report = PublishReport(file.version, file.num_bytes)
         start = time.perf_counter()
+        await self._carry(file, self.engines)
+        report.carry_s = time.perf_counter() - start
+        start = time.perf_counter()
         prepared = await self._on_each(self.engines, "weights/prepare", file, report)
         if report.failed and (damage := await asyncio.to_thread(_damage, file)):
             log.error("%s; writing it again", damage)
-            file = write_weights(self.directory, file.version, self._tensors.items(), self.epoch)
+            file = replace(
+                write_weights(self.directory, file.version, self._tensors.items(), self.epoch),
+                delta=file.delta,
+            )
             report.failed.clear()
             prepared = await self._on_each(self.engines, "weights/prepare", file, report)
         report.prepare_s = time.perf_counter() - start
@@ -140,7 +174,14 @@ class FilePublisher:
         while True:
             await asyncio.sleep(RETRY_S)
             try:
-                await engine.request("weights/prepare", file.to_json(), self.phase_timeout_s)
+                try:
+                    await engine.request("weights/prepare", file.to_json(), self.phase_timeout_s)
+                except InputError:
+                    if self.carrier is None:
+                        raise
+                    # It does not see the trainer's files.
+                    await self._carry(file, [engine])
+                    await engine.request("weights/prepare", file.to_json(), self.phase_timeout_s)
                 await engine.request("weights/commit", file.to_json(), self.phase_timeout_s)
             except AsyncRLError as error:
                 self.quarantined[engine.url] = str(error)
@@ -152,7 +193,7 @@ class FilePublisher:
     async def _on_each(
         self, engines: Sequence[EngineControl], path: str, file: WeightFile, report: PublishReport
     ) -> list[EngineControl]:
-        body = file.to_json() | {"finish_requests": self.finish_requests}
+        body = file.to_json() | {"finish_requests": self.finish_requests, "keep_kv": self.keep_kv}
         calls = [engine.request(path, body, self.phase_timeout_s) for engine in engines]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         done = []

@@ -1,16 +1,24 @@
-"""The `shared_file` weight-transfer backend: the vLLM worker maps a safetensors file and loads it in place."""
+"""The `shared_file` weight-transfer backend: the vLLM worker maps a safetensors file and reloads its model from it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.model_executor.model_loader.reload import (
+    finalize_layerwise_reload,
+    initialize_layerwise_reload,
+)
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from asyncrl.weights.files import read_weights
+from asyncrl.weights.vllm_cpu import weights_changed
 
 
 @dataclass
@@ -26,7 +34,7 @@ class SharedFileUpdateInfo(WeightTransferUpdateInfo):
 
 
 class SharedFileEngine(WeightTransferEngine[SharedFileInitInfo, SharedFileUpdateInfo]):
-    """Loads every tensor of the file through the model's own `load_weights`, in place."""
+    """Loads every tensor of the file through the model's own `load_weights`, layer by layer."""
 
     init_info_cls = SharedFileInitInfo
     update_info_cls = SharedFileUpdateInfo
@@ -35,7 +43,13 @@ class SharedFileEngine(WeightTransferEngine[SharedFileInitInfo, SharedFileUpdate
         """Nothing to set up."""
 
     def start_weight_update(self) -> None:
-        """Weights are written in place; no layer is reloaded."""
+        """Prepare the model for new weights in the form of a checkpoint.
+
+        vLLM's layerwise reload processes each layer again once its weights are there, as at the start, and copies the
+        result to where the old one lies, so that CUDA graphs stay valid. Written in place, quantised weights, what MLA
+        derives from its projections and repacked experts would stay those of the old version.
+        """
+        initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: SharedFileUpdateInfo) -> None:
         """Load the file's tensors into the model."""
@@ -51,7 +65,25 @@ class SharedFileEngine(WeightTransferEngine[SharedFileInitInfo, SharedFileUpdate
             super().update_weights(update_info)
 
     def finish_weight_update(self) -> None:
-        """Nothing is deferred."""
+        """Process what is left. Between the start and here the model cannot compute: after an error it is lost."""
+        kept = list(_not_loaded(self.model))
+        finalize_layerwise_reload(self.model, self.model_config)
+        for layer, name, tensor in kept:
+            getattr(layer, name).data.copy_(tensor)
+        weights_changed()
 
     def shutdown(self) -> None:
         """Nothing is held between updates."""
+
+
+def _not_loaded(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, str, torch.Tensor]]:
+    """Yield what layers held whose file gives them only other tensors: vLLM would leave these uninitialised."""
+    for layer in model.modules():
+        info = get_layerwise_info(layer)
+        if not info.can_load() or not info.loaded_weights or info.kernel_tensors is None:
+            continue
+        loaded = {name for name, _ in info.loaded_weights}
+        for name, tensor in info.kernel_tensors[0].items():
+            expected = getattr(layer, name, None)
+            if name not in loaded and expected is not None and expected.shape == tensor.shape:
+                yield layer, name, tensor.detach().clone()

@@ -1,8 +1,8 @@
 """Entry point of the vLLM plugin (`vllm.general_plugins`); vLLM calls `register` in each of its processes.
 
-It adds the weight-transfer backend `shared_file` and, on CPU, keeps linear layers on the live weight:
-vLLM would otherwise repack weights into oneDNN handles at load. An update would leave these stale, and outputs would
-match neither the old nor the new model. It also replaces the CPU backend's application of LoRA adapters.
+It adds the weight-transfer backend `shared_file` and what keeps the KV cache across an update (`vllm_prefixes`). It
+mends the CPU backend: layers compute from live weights, MLA is rotated right (`vllm_cpu`), and LoRA adapters are
+applied by `vllm_punica`.
 
 In servers that asyncrl starts, every process also ends with its parent: otherwise vLLM's engine process and its
 memory would outlive a server that was killed. On CPU that process is forked instead of spawned where possible:
@@ -16,6 +16,7 @@ import signal
 from typing import Any
 
 from asyncrl.process_hooks import die_with_parent
+from asyncrl.weights.vllm_prefixes import add_to_engine_core
 
 BACKEND = "shared_file"
 PUNICA = "asyncrl.weights.vllm_punica.GroupedPunica"
@@ -32,12 +33,14 @@ def register() -> None:
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
-        from vllm import _custom_ops
+        from asyncrl.weights.vllm_cpu import keep_weights_live, rotate_heads_by_torch
 
-        _custom_ops._supports_onednn = False
+        keep_weights_live()
+        rotate_heads_by_torch()
         setattr(current_platform, "get_punica_wrapper", lambda: PUNICA)  # noqa: B010 - mypy forbids to assign it
         if STARTED_BY_US in os.environ:
             _fork_engine_process(current_platform)
+    add_to_engine_core()
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(
             BACKEND, "asyncrl.weights.vllm_backend", "SharedFileEngine"

@@ -9,10 +9,14 @@ requests, bodies are msgpack with raw arrays, and each answer streams back as it
 `POST /asyncrl/v1/generate`        {requests: [...]} -> frames, one per finished request; with adapters a request
                                    may name the `version` to be served by
 `POST /asyncrl/v1/abort`           {ids: [...]}
+`POST /asyncrl/v1/weights/expect`  a `WeightFile` -> room is made for it; the workers' devices and group, and which
+                                   weights are loaded
+`POST /asyncrl/v1/weights/join`    a `GroupPlace` -> the workers are in that group
+`POST /asyncrl/v1/weights/receive` a `WeightFile`, `limit_s`, `send_delta` -> the file or its delta is received
 `POST /asyncrl/v1/weights/prepare` a `WeightFile` -> verified, nothing changed yet
 `POST /asyncrl/v1/weights/commit`  a `WeightFile` -> pause, load, set the version, resume; with `finish_requests`
-                                   running requests end under the old weights first; an adapter is loaded beside
-                                   those in use
+                                   running requests end under the old weights first, with `keep_kv` they keep
+                                   their KV; an adapter is loaded beside those in use
 `GET  /asyncrl/v1/state`           {version, paused, running, waiting, kv_usage, kv_tokens, max_model_len}
 
 All of them exist again under `/policies/NAME` for every further policy whose adapters the engine serves.
@@ -46,7 +50,7 @@ from asyncrl.credentials import own_credentials
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
 from asyncrl.http_checks import BodyCheck, Hosts, Refusal, check_msgpack, refuse_headers
 from asyncrl.types import Decoding
-from asyncrl.weights.files import verify_weights
+from asyncrl.weights.collective import GroupPlace
 from asyncrl.weights.position import weight_file_from_json
 from asyncrl.weights.vllm_served import Served, parse_version, served_from_environment
 
@@ -113,15 +117,8 @@ class Routes:
             ids = (await _read_body(receive))["ids"]
             await engine.abort([policy.own(str(i)) for i in ids])
             await _reply(send, 200, {})
-        elif name == "weights/prepare":
-            file = policy.own_file(weight_file_from_json(await _read_body(receive)))
-            await _reply(send, 200, {"verify_s": await asyncio.to_thread(verify_weights, file)})
-        elif name == "weights/commit":
-            body = await _read_body(receive)
-            mode = "wait" if body.get("finish_requests") else "keep"
-            await _reply(
-                send, 200, await policy.commit(engine, policy.own_file(weight_file_from_json(body)), mode)
-            )
+        elif name.startswith("weights/"):
+            await _reply(send, 200, await _weights(name, policy, engine, await _read_body(receive)))
         else:
             await _reply(send, 404, {"error": f"no route {PREFIX}{name}"})
 
@@ -193,6 +190,28 @@ async def _sample(policy: Served, engine: Any, request_id: str, request: dict[st
     with policy.adapters.serve(request.get("version")) as (version, adapter):
         answer = await _run(engine, own, parsed, adapter)
     return answer | {"spans": [[version, 0, len(answer["token_ids"]) // TOKEN_BYTES]]}
+
+
+async def _weights(name: str, policy: Served, engine: Any, body: dict[str, Any]) -> dict[str, Any]:
+    """Do what the trainer asks about weights. Raises `InputError`, `ConflictError`, KeyError, TypeError, ValueError."""
+    if name == "weights/join":
+        return await policy.transfers.join(engine, GroupPlace(**body))
+    file = weight_file_from_json(body)
+    match name:
+        case "weights/expect":
+            base = policy.position.file
+            found = await policy.transfers.expect(engine, file)
+            return found | {"base": base.checksum if base is not None else ""}
+        case "weights/receive":
+            return await policy.transfers.receive(
+                engine, file, float(body["limit_s"]), bool(body["send_delta"])
+            )
+        case "weights/prepare":
+            return {"verify_s": await policy.prepare(file)}
+        case "weights/commit":
+            mode = "wait" if body.get("finish_requests") else "keep"
+            return await policy.commit(engine, file, mode, bool(body.get("keep_kv")))
+    raise InputError(f"no route {PREFIX}{name}")
 
 
 def _pressure(engine: Any) -> dict[str, Any]:

@@ -20,10 +20,14 @@ from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
 from asyncrl.config_sections import LoraConfig
 from asyncrl.errors import InputError, UnavailableError
+from asyncrl.weights.delta import apply_delta
 from asyncrl.weights.files import WeightFile, verify_weights
 from asyncrl.weights.folders import policy_weights
 from asyncrl.weights.position import Position
+from asyncrl.weights.staging import Staging
 from asyncrl.weights.vllm_adapters import Adapters
+from asyncrl.weights.vllm_prefixes import FORGET
+from asyncrl.weights.vllm_transfers import Transfers
 
 log = logging.getLogger("asyncrl.weights")
 
@@ -66,22 +70,56 @@ class Served:
         self.position = Position(folder, base_version())
         self._attempt: asyncio.Future[None] | None = None
         """The newest attempt to catch up."""
+        self.staging = Staging(folder)
+        self.transfers = Transfers(self.staging)
         self.adapters = None if lora is None else Adapters(lora, folder, base_version(), ids)
 
     def own(self, request_id: str) -> str:
         """Return the engine's id for a request, distinct from those of other policies' requests."""
         return f"{self.name}/{request_id}" if self.name else request_id
 
+    async def prepare(self, file: WeightFile) -> float:
+        """Verify weights, those that were received before those in the file; return the seconds it took.
+
+        Raises `InputError`.
+        """
+        await asyncio.to_thread(self._make_from_delta, file)
+        if (received := self.staging.local(file)) is not None:
+            try:
+                return await asyncio.to_thread(verify_weights, received)
+            except InputError as error:
+                log.error("%s; reading the file instead", error)
+                self.staging.drop(file)
+        return await asyncio.to_thread(verify_weights, self.own_file(file))
+
+    def _make_from_delta(self, file: WeightFile) -> None:
+        """Make a copy of new weights from those that are loaded, if there is a delta for these and no copy yet."""
+        base, received = self.position.file, self.staging.delta_path(file)
+        there = received.is_file() or self.staging.local(file) is None
+        if file.delta is None or base is None or base.checksum != file.delta.base_checksum or not there:
+            return
+        try:
+            delta = str(received) if received.is_file() else self._below_folder(file.delta.path)
+            apply_delta(base.path, delta, self.staging.make_room(file))
+            received.unlink(missing_ok=True)
+        except (InputError, OSError) as error:
+            log.warning("no use of the delta of version %d: %s", file.version, error)
+            self.staging.drop(file)
+
     def own_file(self, file: WeightFile) -> WeightFile:
         """Return a weight file that lies below this policy's folder of weights. Raises `InputError` for any other."""
-        if not self.folder:
-            raise InputError("this engine was started without --weights-dir and takes no weights")
-        if not Path(file.path).resolve().is_relative_to(Path(self.folder).resolve()):
-            raise InputError(f"path: must lie below the folder of weights, {self.folder}")
+        self._below_folder(file.path)
         return file
 
+    def _below_folder(self, path: str) -> str:
+        if not self.folder:
+            raise InputError("this engine was started without --weights-dir and takes no weights")
+        if not Path(path).resolve().is_relative_to(Path(self.folder).resolve()):
+            raise InputError(f"path: must lie below the folder of weights, {self.folder}")
+        return path
+
     async def newest(self, engine: Any) -> int:
-        """Return the newest version served. vLLM's own transports change it without this class."""
+        """Return the newest version served."""
         if self.adapters is not None:
             return self.position.version
         return parse_version(await engine.get_weight_version())
@@ -96,16 +134,19 @@ class Served:
                 f"the engine serves version {version}, the group was admitted at version {least}"
             )
 
-    async def commit(self, engine: Any, file: WeightFile, mode: str) -> dict[str, Any]:
+    async def commit(self, engine: Any, file: WeightFile, mode: str, keep_kv: bool = False) -> dict[str, Any]:
         """Swap the weights between two decoding steps; return the version and the seconds the engine was busy.
 
         Running requests freeze and continue with the new ones ("keep"), or finish first ("wait"); an adapter is
-        loaded beside those in use. Raises `InputError`, `ConflictError`.
+        loaded beside those in use. keep_kv: they keep what the old weights computed of their tokens, instead of having
+        it computed again. Raises `InputError`, `ConflictError`.
         """
         async with self.committing:
             if self.position.repeats(file):
                 return {"version": file.version, "pause_s": 0.0}
-            return await self._load(engine, file, mode)
+            report = await self._load(engine, self.staging.local(file) or self.own_file(file), mode, keep_kv)
+            self.staging.keep_only(file)
+            return report
 
     async def catch_up(self, engine: Any) -> None:
         """Load the version that the run has committed, once after the start. Raises `UnavailableError`.
@@ -132,14 +173,18 @@ class Served:
             await self._load(engine, missed)
             log.warning("caught up with version %d", missed.version)
 
-    async def _load(self, engine: Any, file: WeightFile, mode: str = "keep") -> dict[str, Any]:
+    async def _load(
+        self, engine: Any, file: WeightFile, mode: str = "keep", keep_kv: bool = False
+    ) -> dict[str, Any]:
         if self.adapters is not None:
             busy_s = await self.adapters.load(engine, file)
             self.position.moved(file)
             return {"version": file.version, "pause_s": busy_s}
         start = time.perf_counter()
-        await engine.pause_generation(mode=mode, clear_cache=True)
+        await engine.pause_generation(mode=mode, clear_cache=not keep_kv)
         try:
+            if keep_kv:
+                await engine.engine_core.call_utility_async(FORGET)
             await engine.start_weight_update()
             request = WeightTransferUpdateRequest(update_info={"path": file.path})
             await engine.update_weights(request)

@@ -33,7 +33,6 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         gpu_memory_utilization=ENGINE_SHARE if share == "auto" else share,
         sleep=config.placement.sleep is True,
         tensor_parallel=engine.tensor_parallel,
-        weight_transfer=engine.weight_transfer,
         threads=config.run.threads,
         base_version=args.base_version,
         seed=config.run.seed,

@@ -34,6 +34,8 @@ from asyncrl.startup import StartDeadline
 from asyncrl.weights.adapter import buffer_rank
 
 LOOPBACK = "127.0.0.1"
+WEIGHT_BACKEND = "shared_file"
+"""What loads weights in vLLM's workers, from a file whatever brought it; see `asyncrl.weights.vllm_backend`."""
 MIN_BATCHED_TOKENS = 8192
 KV_CACHE_GIB = "1"
 """Memory for the KV cache on a CPU, unless VLLM_CPU_KVCACHE_SPACE says otherwise."""
@@ -56,7 +58,6 @@ class EngineOptions:
     max_num_seqs: int = 256
     gpu_memory_utilization: float = 0.9
     tensor_parallel: int = 1
-    weight_transfer: str = "shared_file"
     threads: int = 0
     """CPU threads of the model; 0 lets vLLM choose."""
     base_version: int = 0
@@ -92,7 +93,8 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         *("--dtype", options.dtype, "--seed", str(options.seed)),
         *("--max-model-len", str(options.max_model_len), "--max-num-seqs", str(options.max_num_seqs)),
         *("--tensor-parallel-size", str(options.tensor_parallel)),
-        *("--weight-transfer-config", json.dumps({"backend": options.weight_transfer})),
+        *("--weight-transfer-config", json.dumps({"backend": WEIGHT_BACKEND})),
+        *("--worker-extension-cls", "asyncrl.weights.vllm_receiver.WeightReceiver"),
         *("--middleware", "asyncrl.weights.vllm_routes.Routes"),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
         *("--scheduling-policy", "priority"),

@@ -14,7 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import Config, load_config
@@ -41,10 +43,8 @@ from asyncrl.train.recover import recover
 from asyncrl.train.trainer import Trainer, set_threads
 from asyncrl.train.turns import MemoryTurns, NoTurns, Turns
 from asyncrl.types import Group
+from asyncrl.weights.carrier import CollectiveCarrier
 from asyncrl.weights.publish import FilePublisher, PublishReport
-
-if TYPE_CHECKING:
-    from asyncrl.weights.vllm_transport import DevicePublisher
 
 BEAT_S = 1.0
 KEPT_CHECKPOINTS = 2
@@ -62,6 +62,9 @@ class SyncFilePublisher:
         wait_s: float = 0.0,
         job: Callable[[], dict[str, Any] | None] = lambda: None,
         finish_requests: bool = False,
+        carrier: CollectiveCarrier | None = None,
+        deltas: bool = False,
+        keep_kv: bool = False,
     ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="publisher", daemon=True)
@@ -72,7 +75,7 @@ class SyncFilePublisher:
         self.job = job
         """Returns the buffer's description of the job, with the engines that joined it; None without an answer."""
         self.publisher = FilePublisher(
-            directory, self._clients, wait_s=wait_s, finish_requests=finish_requests
+            directory, self._clients, 60.0, wait_s, finish_requests, carrier, deltas, keep_kv
         )
         self.rank = rank
         self.before_commit: Callable[[], None] = lambda: None
@@ -82,12 +85,12 @@ class SyncFilePublisher:
         """Write and commit one version. Call on every rank."""
         start = time.perf_counter()
         if self.rank != 0:
-            for _ in engine.weights():
+            for _ in engine.checkpoint():
                 pass
             self.before_commit()
             return PublishReport(version)
         self._follow_members()
-        file = self.publisher.write(version, engine.weights())
+        file = self.publisher.write(version, engine.checkpoint())
         write_s = time.perf_counter() - start
         self.before_commit()
         report = asyncio.run_coroutine_threadsafe(self.publisher.publish(file), self._loop).result()
@@ -132,18 +135,15 @@ def open_publisher(
     weights_dir: Path,
     token: str,
     source: BufferClientSync | None = None,
-) -> SyncFilePublisher | DevicePublisher:
-    """Return the publisher that `engine.weight_transfer` names. Raises `ConfigError`."""
-    if config.engine.weight_transfer == "shared_file":
-        return SyncFilePublisher(
-            weights_dir, engines, token, engine.rank, config.outage_timeout_s,
-            lambda: described_job(source), config.train.schedule == "asynchronous",
-        )  # fmt: skip
-    from asyncrl.weights.vllm_transport import DevicePublisher
-
-    return DevicePublisher(
-        config.engine.weight_transfer, list(engines), engine.weights, engine.rank, token=token
-    )
+) -> SyncFilePublisher:
+    """Return the run's publisher, with what `engine.weight_transfer` names to bring the files to the engines."""
+    collective = config.engine.weight_transfer == "collective" and engine.rank == 0
+    return SyncFilePublisher(
+        weights_dir, engines, token, engine.rank, config.outage_timeout_s,
+        lambda: described_job(source), config.train.schedule == "asynchronous",
+        CollectiveCarrier(torch.device(engine.device)) if collective else None, config.engine.weight_delta,
+        config.engine.keep_kv,
+    )  # fmt: skip
 
 
 class Recorder:
@@ -250,7 +250,7 @@ def run_trainer(
         config, engine, objective, auxiliary, source, publisher,
         recorder.on_step if recorder else lambda *_: None, checkpointer,
         PoisonFolder(folder / "poison", config, model), stop_file(folder).exists,
-        weights_dir if config.engine.weight_transfer == "shared_file" else None,
+        weights_dir,
         recorder.on_commit if recorder else lambda *_: None, turns,
     )  # fmt: skip
     start = time.monotonic()

@@ -109,8 +109,6 @@ def test_gpus_are_given_out(gpus, sections, line):
         (4, {"placement": {"engines": [3, 3]}} | engines(1, 2), "placement.engines: .* a GPU each, got"),
         (4, {"placement": {"evaluation": [3]}, "eval": {"every": 1}} | engines(1, 2),
          "placement.evaluation: engine.tensor_parallel = 2 needs 2 GPUs"),
-        (1, engines(weight_transfer="nccl"), "'nccl' needs trainer and engines on different GPUs"),
-        (2, engines(weight_transfer="ipc"), "'ipc' needs trainer and engine on one GPU, and they share none"),
         (
             1,
             {"train": {"schedule": "synchronous"}, "eval": {"every": 2}, "placement": {"sleep": True}},
@@ -128,7 +126,7 @@ def test_what_does_not_fit_is_refused_with_keys_and_numbers(gpus, sections, mess
     [
         ({"train": {"schedule": "partial"}}, "placement.sleep must be false .* train.schedule='partial'"),
         (
-            {"train": {"schedule": "synchronous"}} | engines(weight_transfer="ipc"),
+            {"train": {"schedule": "synchronous"}} | engines(weight_transfer="collective"),
             "placement.sleep: engine.weight_transfer must be 'shared_file'",
         ),
         (

@@ -150,3 +150,17 @@ def test_a_disk_without_room_is_named(tmp_path):
     target.write_text("a file where a folder should be")
     with pytest.raises(UnavailableError, match=r"weights of version 1: .* cannot be written"):
         write_weights(target, 1, [("w", torch.ones(2))])
+
+
+def test_a_version_after_a_committed_one_has_a_delta_to_it_if_that_is_smaller(tmp_path):
+    publisher = FilePublisher(tmp_path, [Engine("a", [])], deltas=True)
+    weights = torch.randn(10_000)
+    files = []
+    for version in (1, 2, 3, 5):
+        weights[version] += 1.0
+        files.append(publisher.write(version, [("w", weights if version != 3 else torch.randn(10_000))]))
+        asyncio.run(publisher.publish(files[-1]))
+    bases = [file.delta and file.delta.base_checksum for file in files]
+    assert bases == [None, files[0].checksum, None, None]
+    assert weight_file_from_json(files[1].to_json()) == files[1]
+    assert read_committed(tmp_path).delta is None

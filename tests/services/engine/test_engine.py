@@ -152,6 +152,56 @@ def test_sequences_that_cross_an_update_in_flight_match_the_model_of_each_span(e
         assert set(generated.versions.tolist()) <= {file.version - 1, file.version}
 
 
+@torch.no_grad()
+def logp_over_old_kv(old, new, prompt, sampled, num_old):
+    """Log-probabilities where `old` computed what came before the sampled token `num_old`, and `new` the rest."""
+    ids = torch.tensor(np.concatenate([prompt, sampled]))[None].long()
+    # The last token that the old model sampled was fed to the new one.
+    fed = len(prompt) + num_old - 1
+    before = old(ids[:, :fed], use_cache=True)
+    after = new(ids[:, fed:], past_key_values=before.past_key_values)
+    logp = torch.log_softmax(torch.cat([before.logits, after.logits], 1)[0].float(), -1)
+    return np.array([logp[len(prompt) - 1 + t, token] for t, token in enumerate(sampled)])
+
+
+def test_requests_that_keep_their_kv_match_the_new_weights_over_it_and_no_other_request_uses_it(
+    engine_url, published
+):
+    old, new, file, _ = published
+    # Longer than a block of the cache, which others could find.
+    prompts = contexts(12, 140, old.config.vocab_size, seed=9)
+
+    async def scenario(client):
+        def begin(name, max_tokens):
+            requests = [GenerateRequest(f"kv-{name}-{i}", p, max_tokens) for i, p in enumerate(prompts)]
+            return [asyncio.create_task(client.generate(request)) for request in requests]
+
+        started = time.monotonic()
+        await asyncio.gather(*begin("tenth", 10))
+        running = begin("running", 100)
+        await asyncio.sleep(time.monotonic() - started)
+        await client.request("weights/prepare", file.to_json())
+        commit = asyncio.create_task(client.request("weights/commit", file.to_json() | {"keep_kv": True}))
+        queued = begin("queued", 20)
+        await commit
+        later = begin("later", 20)
+        return [await asyncio.gather(*tasks) for tasks in (running, queued, later)]
+
+    running, queued, later = with_client(engine_url, scenario)
+    crossed = 0
+    for prompt, generated in zip(prompts * 3, [*running, *queued, *later], strict=True):
+        num_old = int((generated.versions < file.version).sum())
+        if num_old in (0, len(generated.versions)):
+            expected = token_logp(old if num_old else new, prompt, generated.token_ids)
+        else:
+            expected = logp_over_old_kv(old, new, prompt, generated.token_ids, num_old)
+            alone = token_logp(new, prompt, generated.token_ids)
+            crossed += np.abs(alone[num_old:] - expected[num_old:]).max() > 10 * TOLERANCE
+        np.testing.assert_allclose(generated.logprobs, expected, atol=TOLERANCE)
+    assert crossed >= 6
+    assert all(set(generated.versions.tolist()) == {file.version} for generated in later)
+
+
 def test_a_seeded_request_repeats_whatever_else_is_running(engine_url, published):
     prompt = contexts(1, 30, published[0].config.vocab_size, seed=2)[0]
 

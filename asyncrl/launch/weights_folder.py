@@ -1,0 +1,60 @@
+"""Where a run publishes its weights, and whether they fit there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from pathlib import Path
+
+from asyncrl.config import Config
+from asyncrl.errors import ConfigError
+
+SHARED_MEMORY = Path("/dev/shm")
+PUBLISHED_COPIES = 3
+"""The version that is written, the one that is served, and the one before it."""
+STAGED_COPIES = 2
+"""Those of an engine that has its own: the version it serves and the next."""
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def weights_folder(config: Config, run: Path) -> Path:
+    """Return the folder of a run's published weights: the same for every launch, so that none is left behind."""
+    digest = hashlib.blake2b(str(run.resolve()).encode(), digest_size=4).hexdigest()
+    return _parent(config) / f"asyncrl-{digest}-{run.name}"
+
+
+def check_room(config: Config, model: str, folder: Path) -> None:
+    """Raise `ConfigError`, naming the key that moves them, if a run's weights do not fit where they are published.
+
+    Without the model's files at hand, as for a name of a hub, nothing is known and nothing refused.
+    """
+    one = 0 if config.lora.rank else published_bytes(Path(model), config.model.dtype)
+    own_copies = config.engine.weight_delta or config.engine.weight_transfer == "collective"
+    copies = PUBLISHED_COPIES + (STAGED_COPIES * config.engine.count if own_copies else 0)
+    parent = next(place for place in (folder, *folder.parents) if place.is_dir())
+    free = shutil.disk_usage(parent).free
+    if one * copies > free:
+        raise ConfigError(
+            f"engine.weights_dir: {folder.parent} has {free / 2**30:.2f} GiB free and the run needs "
+            f"{one * copies / 2**30:.2f} GiB there, {copies} copies of the weights; name a folder with more room, or "
+            "enlarge it (docker run --shm-size)"
+        )
+
+
+def published_bytes(model: Path, dtype: str) -> int:
+    """Return the size of a model's weights once they are published, from the headers of its safetensors files."""
+    elements = 0
+    for path in model.glob("*.safetensors"):
+        with open(path, "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        elements += sum(math.prod(one["shape"]) for name, one in header.items() if name != "__metadata__")
+    return elements * BYTES[dtype]
+
+
+def _parent(config: Config) -> Path:
+    if config.engine.weights_dir:
+        return Path(config.engine.weights_dir).absolute()
+    return SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(os.environ.get("TMPDIR", "/tmp"))

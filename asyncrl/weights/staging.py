@@ -1,0 +1,81 @@
+"""Where an engine keeps weight files of its own: what it received over a group, until a newer version is loaded.
+
+The folder is below the engine's folder of weights, so on one machine in shared memory. All ranks of the engine map the
+same file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+from asyncrl.errors import InputError
+from asyncrl.weights.files import WeightFile, weights_path
+
+PREFIX = "staged-"
+
+
+class Staging:
+    """The files of one engine process. folder: its folder of weights."""
+
+    def __init__(self, folder: str) -> None:
+        self._parent = Path(folder)
+        self._folder = self._parent / f"{PREFIX}{socket.gethostname()}-{os.getpid()}"
+
+    def path(self, file: WeightFile) -> Path:
+        """Return where this version of this life of the trainer belongs."""
+        return weights_path(self._folder / str(file.epoch), file.version)
+
+    def delta_path(self, file: WeightFile) -> Path:
+        """Return where the delta that makes this version belongs."""
+        return self.path(file).with_suffix(".delta")
+
+    def make_room(self, file: WeightFile, for_delta: bool = False) -> Path:
+        """Reserve memory for a file or its delta; return the path. Raises `InputError` if there is not enough."""
+        if not self._parent.name:
+            raise InputError("this engine was started without --weights-dir and takes no weights")
+        path, num_bytes = self.path(file), file.num_bytes
+        if for_delta and file.delta is not None:
+            path, num_bytes = self.delta_path(file), file.delta.num_bytes
+        self._remove_orphans()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "wb") as opened:
+                # Memory that turns out to be missing while a mapped file is written would kill the engine.
+                os.posix_fallocate(opened.fileno(), 0, num_bytes)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            raise InputError(
+                f"no room for {num_bytes} bytes of weights in {path.parent}: {error.strerror}"
+            ) from error
+        return path
+
+    def local(self, file: WeightFile) -> WeightFile | None:
+        """Return `file` with the path of the engine's own copy, None without one. Its content is not checked."""
+        path = self.path(file)
+        return replace(file, path=str(path)) if path.is_file() else None
+
+    def drop(self, file: WeightFile) -> None:
+        """Remove the copy of `file`, and of its delta."""
+        self.path(file).unlink(missing_ok=True)
+        self.delta_path(file).unlink(missing_ok=True)
+
+    def keep_only(self, file: WeightFile) -> None:
+        """Remove all copies but that of `file`."""
+        kept = self.path(file)
+        for path in self._folder.glob("*/*"):
+            if path != kept:
+                path.unlink(missing_ok=True)
+
+    def _remove_orphans(self) -> None:
+        """Remove what engines of this machine left behind that were killed."""
+        host = f"{PREFIX}{socket.gethostname()}-"
+        for folder in self._parent.glob(f"{host}*"):
+            pid = folder.name.removeprefix(host)
+            if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+                shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,40 @@
+"""Keeping the KV cache across an update: running requests keep theirs, and nobody else ever hits it.
+
+What the cache holds was computed by the old weights. vLLM finds cached blocks by hashes of the tokens before them, and
+can only forget them all where no request runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+FORGET = "asyncrl_forget_prefixes"
+"""The method that the plugin adds to vLLM's engine core, and that the server calls while generation is paused."""
+
+
+def forget_prefixes(core: Any) -> None:
+    """Make all cached blocks unfindable, and those that running requests will fill from now on as well.
+
+    A running request's later blocks depend on its earlier ones, of the old weights: they get hashes that begin with a
+    salt of that request. Waiting requests have computed nothing and compute everything anew.
+    """
+    from vllm.v1.core.block_pool import BlockHashToBlockMap
+
+    scheduler = core.scheduler
+    pool = scheduler.kv_cache_manager.block_pool
+    pool.cached_block_hash_to_block = BlockHashToBlockMap()
+    pool.cached_block_hashes_by_block.clear()
+    for block in pool.blocks:
+        block.reset_hash()
+    for request in scheduler.requests.values():
+        if request.num_computed_tokens:
+            request.cache_salt = f"{request.cache_salt or ''}/{request.request_id}"
+            request.block_hashes.clear()
+            request.update_block_hashes()
+
+
+def add_to_engine_core() -> None:
+    """Let the server call `forget_prefixes` in vLLM's engine process."""
+    from vllm.v1.engine.core import EngineCore
+
+    setattr(EngineCore, FORGET, forget_prefixes)

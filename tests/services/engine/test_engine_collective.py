@@ -1,0 +1,128 @@
+"""Two engines, one of them over two processes, get versions of a model with MLA and experts over one gloo group.
+
+Both start once for all of it: their answers must be those of the new weights, whatever was repacked or derived from the
+old ones, and an engine that was killed catches up without keeping the other from the next version.
+"""
+
+import asyncio
+import contextlib
+import shutil
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from asyncrl.generation import GenerateRequest
+from asyncrl.services.engine.client import EngineClient
+from asyncrl.train.checkpoint_form import checkpoint_form
+from asyncrl.weights.carrier import CollectiveCarrier
+from asyncrl.weights.publish import FilePublisher
+from tests.engines import ENGINE, serving
+from tests.models import save_deepseek
+from tests.services.engine.test_engine import contexts, token_logp
+
+pytestmark = pytest.mark.slow
+TOLERANCE = 1e-4
+TOKENS = 12
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model, tmp_path_factory):
+    """`(folder, model)`; the model is changed by each version."""
+    folder = tmp_path_factory.mktemp("deepseek")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(Path(tiny_model) / name, folder)
+    return str(folder), save_deepseek(folder)
+
+
+def change(model, seed, part=""):
+    """Change the parameters whose names contain `part`."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in (parameter for name, parameter in model.named_parameters() if part in name):
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
+
+
+async def disagreement(clients, model, version):
+    """The largest difference of any token's log-probability between any engine and the model."""
+    worst = 0.0
+    for client in clients:
+        answers = await asyncio.gather(
+            *(
+                client.generate(GenerateRequest(f"{version}-{i}", context, TOKENS, min_version=version))
+                for i, context in enumerate(contexts(3, 24, 512, seed=version))
+            )
+        )
+        for context, answer in zip(contexts(3, 24, 512, seed=version), answers, strict=True):
+            assert set(answer.versions.tolist()) == {version}
+            expected = token_logp(model, context, answer.token_ids)
+            worst = max(worst, float(np.abs(answer.logprobs - expected).max()))
+    return worst
+
+
+def test_versions_reach_both_engines_and_one_that_was_killed_catches_up(model, tmp_path, tmp_path_factory):
+    path, policy = model
+    weights = tmp_path_factory.mktemp("weights")
+    two = {"engine": ENGINE | {"tensor_parallel": 2}}
+
+    async def scenario(urls, restart):
+        clients = [EngineClient(url) for url in urls]
+        carrier = CollectiveCarrier(torch.device("cpu"), timeout_s=20.0)
+        publisher = FilePublisher(weights, clients, phase_timeout_s=60.0, carrier=carrier, deltas=True)
+
+        async def publish(version, part=""):
+            change(policy, version, part)
+            file = publisher.write(version, checkpoint_form(policy, policy.named_parameters()))
+            return await publisher.publish(file)
+
+        try:
+            assert await disagreement(clients, policy, 0) < TOLERANCE
+            sent_bytes = []
+            for version, part in ((1, ""), (2, "1.self_attn.kv_b_proj"), (3, "experts")):
+                report = await publish(version, part)
+                assert report.failed == {} and len(report.pause_s) == 2
+                assert await disagreement(clients, policy, version) < TOLERANCE
+                sent_bytes.append(carrier.sent_bytes - sum(sent_bytes))
+            assert carrier.groups == 1
+            # Of the second and third version only what had changed.
+            assert max(sent_bytes[1:]) < sent_bytes[0] / 2
+            # They hold copies of their own, of the newest version only.
+            assert len(list(weights.glob("staged-*/*/*.safetensors"))) == 2
+            restart.kill()
+            report = await publish(4)
+            assert list(report.failed) == [urls[1]]
+            assert await disagreement(clients[:1], policy, 4) < TOLERANCE
+            with restart.again() as url:
+                late = EngineClient(url)
+                try:
+                    assert await disagreement([late], policy, 4) < TOLERANCE
+                    publisher.follow([clients[0], late])
+                    assert (await publish(5)).failed == {}
+                    assert await disagreement([clients[0], late], policy, 5) < TOLERANCE
+                finally:
+                    await late.close()
+        finally:
+            await publisher.close()
+            carrier.leave()
+            await asyncio.gather(*(client.close() for client in clients))
+
+    class Restart:
+        """Ends the second engine, and starts it anew as the launcher would."""
+
+        def kill(self):
+            top = psutil.Process(second.popen.pid)
+            for process in [top, *top.children(recursive=True)]:
+                process.kill()
+
+        @contextlib.contextmanager
+        def again(self):
+            with serving(tmp_path / "again", path, weights) as engine:
+                yield engine.url
+
+    with (
+        serving(tmp_path / "first", path, weights, **two) as first,
+        serving(tmp_path / "second", path, weights) as second,
+    ):
+        asyncio.run(scenario([first.url, second.url], Restart()))
