@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from asyncrl.algo import signature
 from asyncrl.algo.settings import needed, part_needs, resolve_settings
 from asyncrl.config_sections import (
+    DRAFT_MODELS,
     SCHEDULES,
     BufferConfig,
     EngineConfig,
@@ -107,6 +108,8 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "engine.keep_kv must be false where lora.rank is above 0 or train.schedule is 'asynchronous': no request "
             "goes on under other weights there, got true"
         )
+    if recipe.engine.speculative.method != "off":
+        yield from _speculation_problems(recipe)
     if recipe.eval.every and not recipe.eval.tasks:
         yield (f"eval.tasks must be above 0 for eval.every={recipe.eval.every}")
     if recipe.env.num_tasks and recipe.env.num_tasks < recipe.buffer.groups_per_step:
@@ -132,6 +135,18 @@ def _sleep_problems(recipe: Recipe) -> Iterator[str]:
         )
     if recipe.policies:
         yield "placement.sleep must be false or 'auto' where there are policies: their trainers work at any time"
+
+
+def _speculation_problems(recipe: Recipe) -> Iterator[str]:
+    method = recipe.engine.speculative.method
+    why = (
+        f"for engine.speculative.method={method!r}: beside speculation vLLM reports exact log-probabilities only for "
+        "the distribution before temperature and truncation"
+    )
+    if recipe.rollout.temperature != 1.0:
+        yield f"rollout.temperature must be 1 {why}, got {recipe.rollout.temperature:g}"
+    if recipe.eval.temperature not in (0.0, 1.0):
+        yield f"eval.temperature must be 0 or 1 {why}, got {recipe.eval.temperature:g}"
 
 
 def policy_problems(recipe: Recipe) -> Iterator[str]:
@@ -184,6 +199,7 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
         raise ConfigError("reference.refresh_every: a served reference cannot be refreshed; allowed: 0")
     if settings["staleness_control"]["enabled"]:
         _check_staleness_control(recipe, settings["staleness_control"])
+    _check_drafter(recipe)
     _check_schedule(recipe, settings)
     _check_branches_and_hints(recipe, words, settings["advantage"]["name"])
     if "score_norms" in words and recipe.train.zero_stage == 3:
@@ -219,6 +235,17 @@ def _check_branches_and_hints(recipe: Recipe, words: frozenset[str], advantage: 
             raise ConfigError(f"rollout.{name}: must be 0 with env.name='agent', which plays its own turns")
     if "branches" in words and not rollout.branches:
         raise ConfigError(f"rollout.branches: must be above 0 for algo.advantage.name={advantage!r}, got 0")
+
+
+def _check_drafter(recipe: Recipe) -> None:
+    """Refuse a drafter that training would leave behind. Raises `ConfigError`."""
+    method = recipe.engine.speculative.method
+    if method in DRAFT_MODELS:
+        raise ConfigError(
+            f"engine.speculative.method: {method!r} has a drafter with weights of its own, which training does not "
+            "update: the further the policy moves, the fewer of its tokens are accepted; allowed in training: off, "
+            "ngram, suffix"
+        )
 
 
 def _check_schedule(recipe: Recipe, settings: dict[str, Any]) -> None:

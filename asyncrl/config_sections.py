@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 SCHEDULES: dict[str, int | None] = {
     "synchronous": 0,
@@ -87,6 +87,30 @@ class EnvConfig(Section):
     `*_TOKEN`, ...) are withheld from it, but for those that `config` names."""
 
 
+DRAFT_MODELS = ("eagle", "eagle3", "mtp")
+"""Methods of speculative decoding with a drafter that has weights of its own."""
+
+
+class SpeculativeConfig(Section):
+    """Speculative decoding (docs/speculative-decoding.md). It samples from the same distribution, and needs
+    `rollout.temperature = 1`."""
+
+    method: Literal["off", "ngram", "suffix", "eagle", "eagle3", "mtp"] = "off"
+    """Where the proposed tokens come from: the context (ngram), earlier answers too (suffix), or a drafter."""
+    num_speculative_tokens: int = Field(4, ge=1, le=32)
+    """Tokens proposed at once."""
+    model: str = ""
+    """Folder or hub name of the drafter, for eagle and eagle3; mtp takes the layers of the policy's own model."""
+
+    @model_validator(mode="after")
+    def _drafter(self) -> SpeculativeConfig:
+        if self.method in ("eagle", "eagle3") and not self.model:
+            raise ValueError(f"model: must name the drafter for method={self.method!r}")
+        if self.model and self.method not in DRAFT_MODELS:
+            raise ValueError(f"model: must be left out for method={self.method!r}, got {self.model!r}")
+        return self
+
+
 class EngineConfig(Section):
     """The vLLM servers that sample."""
 
@@ -113,6 +137,8 @@ class EngineConfig(Section):
     keep_kv: bool = False
     """Let running requests keep their KV cache when new weights arrive. It saves computing their tokens again, and what
     they sample then depends on both versions (docs/schedules.md)."""
+    speculative: SpeculativeConfig = Field(default_factory=SpeculativeConfig)
+    """Tokens proposed cheaply and verified together; off by default."""
     extra_args: list[str] = Field(default_factory=list)
     """Further arguments of `vllm serve`; they follow asyncrl's own and win over them."""
 

@@ -90,9 +90,18 @@ def markdown() -> str:
 
 
 def _section(name: str, section: type[Section], more: str = "") -> str:
-    rows = [_row(f"{name}.{key}", field) for key, field in section.model_fields.items()]
+    rows = list(_rows(name, section))
     text = f"{_linked(section.__doc__ or '')} {more}".strip()
     return _table(name, text, rows)
+
+
+def _rows(name: str, section: type[Section]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield a row for each key, those of tables inside the section included."""
+    for key, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from _rows(f"{name}.{key}", field.annotation)
+        else:
+            yield _row(f"{name}.{key}", field)
 
 
 def _algo() -> str:
@@ -147,7 +156,7 @@ def _row(dotted: str, field: FieldInfo) -> tuple[str, str, str, str]:
 
 def _linked(text: str) -> str:
     """Return a text on one line, with links to the pages that it names."""
-    return re.sub(r"docs/(\w+)\.md", r"[\1](\1.md)", " ".join(text.split()))
+    return re.sub(r"docs/([\w-]+)\.md", r"[\1](\1.md)", " ".join(text.split()))
 
 
 def _default(value: Any) -> str:

@@ -22,6 +22,7 @@ from asyncrl.gateway.agents import load_agent
 from asyncrl.gpus import found_gpus
 from asyncrl.launch.base_model import base_model_is_cached
 from asyncrl.launch.placement import plan
+from asyncrl.services.engine.speculation import check_speculation
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 HUB_TIMEOUT_S = 10.0
@@ -52,6 +53,7 @@ def check_run(config: Config) -> None:
     check_tasks(config)
     check_model("model.path", config.model.path, config)
     check_turn_format(config)
+    check_speculation(config.engine.speculative)
     for name in config.policies:
         policy = config.policy(name)
         check_model(f"policies.{name}.model.path", policy.model.path, policy)
@@ -86,6 +88,7 @@ def check_evaluation(config: Config) -> None:
     task = first_task(env.name, env.config, "heldout")
     check_model("checkpoint", config.model.path, config)
     check_turn_format(config)
+    check_speculation(config.engine.speculative)
     if env.name in ELSEWHERE:
         check_agent(env.config)
     else:

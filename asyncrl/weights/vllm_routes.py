@@ -17,7 +17,8 @@ requests, bodies are msgpack with raw arrays, and each answer streams back as it
 `POST /asyncrl/v1/weights/commit`  a `WeightFile` -> pause, load, set the version, resume; with `finish_requests`
                                    running requests end under the old weights first, with `keep_kv` they keep
                                    their KV; an adapter is loaded beside those in use
-`GET  /asyncrl/v1/state`           {version, paused, running, waiting, kv_usage, kv_tokens, max_model_len}
+`GET  /asyncrl/v1/state`           {version, paused, running, waiting, kv_usage, kv_tokens, max_model_len}, and of an
+                                   engine that speculates {proposed_tokens, accepted_tokens}
 
 All of them exist again under `/policies/NAME` for every further policy whose adapters the engine serves.
 
@@ -71,6 +72,11 @@ _GAUGES = {
     "vllm:num_requests_waiting": "waiting",
     "vllm:kv_cache_usage_perc": "kv_usage",
 }
+_SPECULATED = {
+    "vllm:spec_decode_num_draft_tokens": "proposed_tokens",
+    "vllm:spec_decode_num_accepted_tokens": "accepted_tokens",
+}
+"""Counters of an engine that speculates."""
 """vLLM's own gauges, and their names in the state."""
 
 
@@ -183,6 +189,8 @@ class Routes:
 async def _sample(policy: Served, engine: Any, request_id: str, request: dict[str, Any]) -> dict[str, Any]:
     """Generate one request; with adapters by the version it names, or else by the newest."""
     parsed = _parse(request)
+    if engine.vllm_config.speculative_config is not None:
+        _check_speculated(parsed.sampling)
     await policy.check_version(engine, parsed.min_version)
     own = policy.own(request_id)
     if policy.adapters is None:
@@ -223,12 +231,23 @@ def _pressure(engine: Any) -> dict[str, Any]:
             name = _GAUGES[sample.name]
             totals[name] = totals.get(name, 0.0) + sample.value
     cache = engine.vllm_config.cache_config
-    return {
+    speculated = _counted() if engine.vllm_config.speculative_config is not None else {}
+    return speculated | {
         "running": int(totals.get("running", 0)),
         "waiting": int(totals.get("waiting", 0)),
         "kv_usage": totals.get("kv_usage", 0.0),
         "kv_tokens": int((cache.num_gpu_blocks or 0) * (cache.block_size or 0)),
     }
+
+
+def _counted() -> dict[str, int]:
+    """Return how many tokens were proposed and accepted since the engine started."""
+    totals = dict.fromkeys(_SPECULATED.values(), 0)
+    for metric in REGISTRY.restricted_registry([f"{name}_total" for name in _SPECULATED]).collect():
+        totals[_SPECULATED[metric.name]] += sum(
+            int(s.value) for s in metric.samples if s.name.endswith("_total")
+        )
+    return totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +302,29 @@ def _sampling(
         output_kind=RequestOutputKind.FINAL_ONLY,
         **(plain if decoding is None else _decoded_as(decoding)),
     )
+
+
+def _check_speculated(sampling: SamplingParams) -> None:
+    """Raise `InputError` for a request whose log-probabilities an engine that speculates cannot report exactly.
+
+    It reports those before temperature and truncation (`raw_logprobs`); greedy ones are those of temperature 1, with
+    and without speculation.
+    """
+    plain = {
+        "temperature": sampling.temperature in (0.0, 1.0),
+        "top_p": sampling.top_p == 1.0,
+        "top_k": sampling.top_k in (0, -1),
+        "min_p": sampling.min_p == 0.0,
+        "presence_penalty": sampling.presence_penalty == 0.0,
+        "frequency_penalty": sampling.frequency_penalty == 0.0,
+        "repetition_penalty": sampling.repetition_penalty == 1.0,
+        "schema": sampling.structured_outputs is None,
+    }
+    if wrong := [name for name, unchanged in plain.items() if not unchanged]:
+        raise InputError(
+            f"{wrong[0]}: this engine speculates (engine.speculative) and reports log-probabilities before "
+            "temperature, truncation and penalties, so it samples at temperature 1 or 0 and without any of them"
+        )
 
 
 def _decoded_as(decoding: Decoding) -> dict[str, Any]:

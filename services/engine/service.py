@@ -23,13 +23,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from asyncrl.config_sections import LoraConfig
+from asyncrl.config_sections import LoraConfig, SpeculativeConfig
 from asyncrl.credentials import VARIABLE, Credentials
 from asyncrl.endpoint import announce
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
 from asyncrl.gpus import on_cpu
 from asyncrl.process_hooks import die_with_parent
 from asyncrl.run.checkpoints import loadable_policy
+from asyncrl.services.engine.speculation import logprobs_mode, speculation_arguments
 from asyncrl.startup import StartDeadline
 from asyncrl.weights.adapter import buffer_rank
 
@@ -66,6 +67,7 @@ class EngineOptions:
     start_timeout_s: float = 300.0
     sleep: bool = False
     """Whether it can give up its GPU memory and take it back (vLLM's sleep mode)."""
+    speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     extra_args: Sequence[str] = field(default_factory=tuple)
     weights_dir: str = ""
     """Folder of the run's published weights; the engine loads the newest before it serves."""
@@ -83,8 +85,8 @@ class EngineOptions:
 def build_command(options: EngineOptions, port: int) -> list[str]:
     """Return the vLLM server's command line.
 
-    `--logprobs-mode processed_logprobs` reports log-probabilities after the temperature: those of the
-    distribution that was sampled from, which is the behavior policy.
+    `--logprobs-mode` reports the log-probabilities of the distribution that was sampled from, which is the behavior
+    policy. Raises `ConfigError` where the way of speculating is not installed.
     """
     command = [
         *(sys.executable, "-m", "asyncrl.weights.vllm_api_server"),
@@ -96,7 +98,8 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         *("--weight-transfer-config", json.dumps({"backend": WEIGHT_BACKEND})),
         *("--worker-extension-cls", "asyncrl.weights.vllm_receiver.WeightReceiver"),
         *("--middleware", "asyncrl.weights.vllm_routes.Routes"),
-        *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
+        *("--logprobs-mode", logprobs_mode(options.speculative), "--generation-config", "vllm"),
+        *speculation_arguments(options.speculative),
         *("--scheduling-policy", "priority"),
         *("--enable-scale-out", "--no-enable-log-requests", "--disable-uvicorn-access-log"),
     ]
