@@ -49,7 +49,9 @@ ACROSS_ROLES = {"messages", "client"}
 """Kinds of modules of a role that other roles may import."""
 KINDS = {
     "buffer": {"members": "service"},
-    "engine": dict.fromkeys(("router", "placement", "health", "concurrency", "retrying", "sleep"), "client"),
+    "engine": dict.fromkeys(
+        ("router", "placement", "health", "concurrency", "retrying", "sleep", "speculation"), "client"
+    ),
     "env": {
         **dict.fromkeys(("connection", "lease"), "client"),
         **dict.fromkeys(("batching", "status", "workers"), "service"),
