@@ -15,9 +15,18 @@ PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 def sections():
     yield "policies.NAME", PolicyConfig
-    for name, field in Config.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield name, field.annotation
+    for key, field in Config.model_fields.items():
+        if is_table(field):
+            yield key, field.annotation
+
+
+def is_table(field):
+    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+
+
+def keys_of(name, section):
+    for key, field in section.model_fields.items():
+        yield from keys_of(f"{name}.{key}", field.annotation) if is_table(field) else [f"`{name}.{key}`"]
 
 
 def objective():
@@ -35,7 +44,7 @@ def test_every_key_has_a_meaning_a_default_and_what_is_allowed():
     rows = dict(
         line.strip("| ").split(" | ", 1) for line in markdown().splitlines() if line.startswith("| `")
     )
-    keys = {f"`{name}.{key}`" for name, section in sections() for key in section.model_fields}
+    keys = {key for name, section in sections() for key in keys_of(name, section)}
     keys |= {f"`algo.{key}`" for key in objective()}
     assert set(rows) == keys | {"`algo.preset`"}
     for key, row in rows.items():
