@@ -25,6 +25,16 @@ def serving(
 
     env: variables of its process. sections: of the run's recipe.
     """
+    with starting(folder, model, weights, env, **sections) as (process_group, child):
+        process_group.wait_ready(child, START_S)
+        yield child
+
+
+@contextmanager
+def starting(
+    folder: Path, model: str, weights: Path | None = None, env: dict[str, str] | None = None, **sections: Any
+) -> Iterator[tuple[ProcessGroup, ManagedProcess]]:
+    """As `serving`, without waiting for the engine: several start in the time of one."""
     recipe = {
         "model": {"path": model},
         "env": {"name": "gridworld"},
@@ -40,8 +50,7 @@ def serving(
         child = process_group.start(
             "engine", argv + (["--weights-dir", str(weights)] if weights else []), env
         )
-        process_group.wait_ready(child, START_S)
-        yield child
+        yield process_group, child
     finally:
         process_group.stop()
 

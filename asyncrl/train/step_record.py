@@ -81,6 +81,8 @@ class StepRecord:
             "time/train_s": times.train_s,
             "time/publish_s": times.publish_s,
             "time/pause_s": max(self.published.pause_s, default=0.0),
+            "weights/bytes": self.published.num_bytes,
+            "weights/delta_bytes": self.published.delta_bytes,
             "busy/trainer": (times.train_s + times.publish_s) / wall_s,
             "skipped": report.skipped,
             "batch/poisoned": len(report.poisoned),

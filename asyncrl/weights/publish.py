@@ -34,6 +34,8 @@ class PublishReport:
 
     version: int
     num_bytes: int = 0
+    delta_bytes: int = 0
+    """Of what turns the version before into this one; 0 if there is none."""
     write_s: float = 0.0
     carry_s: float = 0.0
     """For bringing the file to engines that do not read it where it was written."""
@@ -152,7 +154,7 @@ class FilePublisher:
 
     async def _transaction(self, file: WeightFile) -> tuple[PublishReport, list[EngineControl], WeightFile]:
         """Return the report of one attempt, the engines that committed, and the file they loaded."""
-        report = PublishReport(file.version, file.num_bytes)
+        report = PublishReport(file.version, file.num_bytes, file.delta.num_bytes if file.delta else 0)
         start = time.perf_counter()
         await self._carry(file, self.engines)
         report.carry_s = time.perf_counter() - start

@@ -1,27 +1,28 @@
 """Two engines, one of them over two processes, get versions of a model with MLA and experts over one gloo group.
 
 Both start once for all of it: their answers must be those of the new weights, whatever was repacked or derived from the
-old ones, and an engine that was killed catches up without keeping the other from the next version.
+old ones; an engine whose reload fails halfway ends, and catches up without keeping the other from the next version.
 """
 
 import asyncio
-import contextlib
 import shutil
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
+from asyncrl.errors import InfrastructureError
 from asyncrl.generation import GenerateRequest
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.train.checkpoint_form import checkpoint_form
 from asyncrl.weights.carrier import CollectiveCarrier
+from asyncrl.weights.files import write_weights
 from asyncrl.weights.publish import FilePublisher
-from tests.engines import ENGINE, serving
+from tests.engines import END_S, ENGINE, serving, starting
 from tests.models import save_deepseek
 from tests.services.engine.test_engine import contexts, token_logp
+from tests.waiting import START_S
 
 pytestmark = pytest.mark.slow
 TOLERANCE = 1e-4
@@ -45,6 +46,12 @@ def change(model, seed, part=""):
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
 
 
+def half_broken(model):
+    """Weights that load up to the last layer, whose experts have another shape."""
+    for name, tensor in checkpoint_form(model, model.named_parameters()):
+        yield name, tensor[:, :1].clone() if "1.mlp.experts.7.down_proj" in name else tensor
+
+
 async def disagreement(clients, model, version):
     """The largest difference of any token's log-probability between any engine and the model."""
     worst = 0.0
@@ -62,12 +69,14 @@ async def disagreement(clients, model, version):
     return worst
 
 
-def test_versions_reach_both_engines_and_one_that_was_killed_catches_up(model, tmp_path, tmp_path_factory):
+def test_versions_reach_both_engines_and_one_that_ended_in_a_reload_catches_up(
+    model, tmp_path, tmp_path_factory
+):
     path, policy = model
     weights = tmp_path_factory.mktemp("weights")
     two = {"engine": ENGINE | {"tensor_parallel": 2}}
 
-    async def scenario(urls, restart):
+    async def scenario(urls):
         clients = [EngineClient(url) for url in urls]
         carrier = CollectiveCarrier(torch.device("cpu"), timeout_s=20.0)
         publisher = FilePublisher(weights, clients, phase_timeout_s=60.0, carrier=carrier, deltas=True)
@@ -90,12 +99,15 @@ def test_versions_reach_both_engines_and_one_that_was_killed_catches_up(model, t
             assert max(sent_bytes[1:]) < sent_bytes[0] / 2
             # They hold copies of their own, of the newest version only.
             assert len(list(weights.glob("staged-*/*/*.safetensors"))) == 2
-            restart.kill()
+            broken = write_weights(weights, 9, half_broken(policy))
+            with pytest.raises(InfrastructureError):
+                await clients[1].request("weights/commit", broken.to_json())
+            await asyncio.to_thread(second.popen.wait, END_S)
             report = await publish(4)
             assert list(report.failed) == [urls[1]]
             assert await disagreement(clients[:1], policy, 4) < TOLERANCE
-            with restart.again() as url:
-                late = EngineClient(url)
+            with serving(tmp_path / "again", path, weights) as again:
+                late = EngineClient(again.url)
                 try:
                     assert await disagreement([late], policy, 4) < TOLERANCE
                     publisher.follow([clients[0], late])
@@ -108,21 +120,10 @@ def test_versions_reach_both_engines_and_one_that_was_killed_catches_up(model, t
             carrier.leave()
             await asyncio.gather(*(client.close() for client in clients))
 
-    class Restart:
-        """Ends the second engine, and starts it anew as the launcher would."""
-
-        def kill(self):
-            top = psutil.Process(second.popen.pid)
-            for process in [top, *top.children(recursive=True)]:
-                process.kill()
-
-        @contextlib.contextmanager
-        def again(self):
-            with serving(tmp_path / "again", path, weights) as engine:
-                yield engine.url
-
     with (
-        serving(tmp_path / "first", path, weights, **two) as first,
-        serving(tmp_path / "second", path, weights) as second,
+        starting(tmp_path / "first", path, weights, **two) as (group_of_first, first),
+        starting(tmp_path / "second", path, weights) as (group_of_second, second),
     ):
-        asyncio.run(scenario([first.url, second.url], Restart()))
+        group_of_first.wait_ready(first, START_S)
+        group_of_second.wait_ready(second, START_S)
+        asyncio.run(scenario([first.url, second.url]))
