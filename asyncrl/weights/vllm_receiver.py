@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -42,6 +43,17 @@ class _Background:
         self.running.start()
 
 
+@contextmanager
+def _beside_decoding(device: torch.device) -> Iterator[None]:
+    """On a GPU, work on this worker's device in a stream of its own: that of decoding would wait."""
+    if device.type == "cpu":
+        yield
+        return
+    torch.cuda.set_device(device)
+    with torch.cuda.stream(torch.cuda.Stream(device)):
+        yield
+
+
 class WeightReceiver:
     """Methods for `collective_rpc`; arguments are plain numbers and text."""
 
@@ -61,9 +73,8 @@ class WeightReceiver:
         def join() -> None:
             if earlier is not None and earlier.group is not None:
                 earlier.group.abort()
-            if self.device.type != "cpu":
-                torch.accelerator.set_device_index(self.device.index)
-            state.group = Group(own, self.device)
+            with _beside_decoding(self.device):
+                state.group = Group(own, self.device)
 
         state.begin(join)
 
@@ -76,10 +87,9 @@ class WeightReceiver:
         def receive() -> None:
             if state.group is None:
                 raise RuntimeError("this worker is in no group")
-            if self.device.type != "cpu":
-                torch.accelerator.set_device_index(self.device.index)
             try:
-                receive_file(state.group, path, part, parts)
+                with _beside_decoding(self.device):
+                    receive_file(state.group, path, part, parts)
             except Exception:
                 # The others would otherwise wait for their deadlines.
                 state.group.abort()

@@ -1,0 +1,69 @@
+"""What `engine.keep_kv` makes of training and of the log-probability check: a table of docs/benchmarks.md.
+
+    python scripts/studies/study_kept_kv.py [--records FILE] [--seeds 3] [--table]
+
+Gridworld with its tiny base model, the same seeds with and without. A study that was interrupted continues with the
+missing runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import Any
+
+from study_runs import LAST_STEPS, Study, read_records, write_page
+
+RECIPE = "gridworld_grpo"
+COMMON = ["engine.max_num_seqs=256", "eval.tasks=200"]
+PAGE = Path("docs/benchmarks.md")
+
+
+def plan(seeds: int) -> list[dict[str, Any]]:
+    return [{"keep_kv": kept, "seed": seed} for seed in range(seeds) for kept in (False, True)]
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """Return the study's table as Markdown, one line a run."""
+    lines = [
+        "| keep_kv | seed | success before → after | reward, last steps | largest group error | largest token error |",
+        "|---|---|---|---|---|---|",
+    ]
+    for record in sorted(records, key=lambda r: (r["key"]["keep_kv"], r["key"]["seed"])):
+        if "after" in record:
+            last = statistics.fmean(record["reward_curve"][-LAST_STEPS:])
+            errors = [f"{record[name]:.1e}" for name in ("logprob_error", "logprob_worst_token")]
+            cells = [
+                str(record["key"]["keep_kv"]).lower(),
+                str(record["key"]["seed"]),
+                f"{record['before']:.3f} → {record['after']:.3f}",
+                f"{last:.3f}",
+                *errors,
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--records", type=Path, default=Path("docs/figures/kept_kv.jsonl"))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--table", action="store_true", help="only write the page from the records")
+    args = parser.parse_args()
+    if not args.table:
+        args.records.parent.mkdir(parents=True, exist_ok=True)
+        study = Study(args.records)
+        missing = [key for key in plan(args.seeds) if not study.has(key)]
+        if missing:
+            with study.engine(RECIPE, COMMON) as shared:
+                for key in missing:
+                    own = [f"engine.keep_kv={str(key['keep_kv']).lower()}", f"run.seed={key['seed']}"]
+                    study.run(shared, key, RECIPE, [*COMMON, *own])
+    print(write_page(PAGE, "kept kv", table(read_records(args.records))))
+
+
+if __name__ == "__main__":
+    main()
