@@ -62,7 +62,7 @@ def test_the_doctor_says_what_is_wrong_with_a_run(tmp_path, capsys, monkeypatch)
     assert "no step has been recorded yet" in capsys.readouterr().out
     for step in range(1, 8):
         add_step(run, step, **{"ess/sequence": 0.1})
-    assert main(["doctor", "runs/one"]) == 1
+    assert main(["doctor", "runs/one"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("one: running, step 7 of 10\n  not learning: the effective sample size is 0.10")
     assert "    -> lower train.learning_rate" in said
