@@ -14,9 +14,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 from hypothesis import settings
 
+from asyncrl.testing.fork_server import start_fork_server
 from tests.credentials import TOKEN
 from tests.distribution import LongestFirst, longest_first
-from tests.shared import SHARED
+from tests.shared import SHARED, shared_folder
 
 assert TOKEN  # All services and clients of the tests find it in the environment.
 
@@ -33,12 +34,15 @@ def pytest_configure(config):
     if not hasattr(config, "workerinput"):
         # What this process and those that share the tests with it make once for all.
         os.environ[SHARED] = tempfile.mkdtemp(prefix="asyncrl-tests-")
+        config.fork_server = start_fork_server(shared_folder())
 
 
 def pytest_unconfigure(config):
     # Else libraries would call what is frozen leaked, after the summary.
     gc.unfreeze()
     if not hasattr(config, "workerinput"):
+        config.fork_server.kill()
+        config.fork_server.wait()
         shutil.rmtree(os.environ.pop(SHARED), ignore_errors=True)
 
 

@@ -17,6 +17,7 @@ LAYERS = [
         "import_path",
         "jsonfile",
         "process_hooks",
+        "process_start",
         "startup",
         "disk",
         "http_checks",

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from asyncrl.config import load_config
+from asyncrl.process_start import FORK_SERVER
 from asyncrl.run.metrics import read_metrics
 from tests.runs import (
     RECIPE,
@@ -29,6 +30,12 @@ def workplace(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reliability")
     (folder / "recipe.toml").write_text(RECIPE)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def started_by_their_commands(monkeypatch):
+    """As the processes of a user's run are."""
+    monkeypatch.delenv(FORK_SERVER, raising=False)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import subprocess
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 from asyncrl.config import Config
 from asyncrl.errors import UnavailableError
 from asyncrl.import_path import source_file
+from asyncrl.process_start import start_process
 from asyncrl.run.folder import cache_folder
 
 FORMAT = 2
@@ -68,7 +69,7 @@ def _train(config: Config, folder: Path) -> None:
         file.write(config.model_dump_json())
         file.flush()
         argv = [sys.executable, "-m", "asyncrl", "sft", file.name, "--out", str(folder)]
-        code = subprocess.run(argv, check=False).returncode
+        code = start_process(argv, os.environ).wait()
     if code != 0:
         raise UnavailableError(
             f"the base model could not be trained (asyncrl sft ended with exit code {code})"

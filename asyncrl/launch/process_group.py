@@ -22,7 +22,7 @@ from asyncrl.endpoint import announced_url
 from asyncrl.errors import DeadlineError, UnavailableError
 from asyncrl.gpus import on_cpu
 from asyncrl.launch.death import last_error
-from asyncrl.process_hooks import die_with_parent, lower_priority
+from asyncrl.process_start import Process, start_process
 from asyncrl.startup import StartDeadline
 
 GENERATION_NICE = 10
@@ -46,7 +46,7 @@ class ManagedProcess:
     """A started process of a role."""
 
     name: str
-    popen: subprocess.Popen[bytes]
+    popen: Process
     log: Path
     ready_file: Path | None = None
     url: str = ""
@@ -211,26 +211,10 @@ def role_token(credentials: Credentials, argv: Sequence[str]) -> str:
     return credentials.issue("worker" if role == "rollout" else role, name if role == "rollout" else "").text
 
 
-def spawn(
-    command: Sequence[str], log: Path, env: Mapping[str, str], nice: int = 0
-) -> subprocess.Popen[bytes]:
+def spawn(command: Sequence[str], log: Path, env: Mapping[str, str], nice: int = 0) -> Process:
     """Start a command in a session of its own, its output appended to `log`; it dies with this thread."""
-
-    def before() -> None:
-        die_with_parent()
-        if nice:
-            lower_priority(nice)
-
     with open(log, "ab") as sink:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **env},
-            start_new_session=True,
-            preexec_fn=before,
-        )
+        return start_process(command, {**os.environ, **env}, sink.fileno(), nice)
 
 
 def _size(path: Path) -> int:

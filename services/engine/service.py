@@ -28,7 +28,7 @@ from asyncrl.credentials import VARIABLE, Credentials
 from asyncrl.endpoint import announce
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
 from asyncrl.gpus import on_cpu
-from asyncrl.process_hooks import die_with_parent
+from asyncrl.process_start import Process, start_child
 from asyncrl.run.checkpoints import loadable_policy
 from asyncrl.services.engine.speculation import logprobs_mode, speculation_arguments
 from asyncrl.startup import StartDeadline
@@ -187,10 +187,8 @@ def _serve(
     options: EngineOptions, credentials: Credentials, port: int, ready_file: str | Path | None, sockets: str
 ) -> int:
     with reserved_port(port) as chosen:
-        child = subprocess.Popen(
-            build_command(options, chosen),
-            env=build_env(options, credentials, sockets),
-            preexec_fn=die_with_parent,
+        child = start_child(
+            build_command(options, chosen), build_env(options, credentials, sockets), library="vllm"
         )
         stop_with(child)
         try:
@@ -229,7 +227,7 @@ def _scratch_folder(weights_dir: str) -> tempfile.TemporaryDirectory[str]:
     )
 
 
-def stop_with(child: subprocess.Popen[bytes]) -> None:
+def stop_with(child: Process) -> None:
     """Pass SIGTERM and SIGINT on to the child, so both end together."""
 
     def forward(signum: int, frame: object) -> None:
@@ -273,7 +271,7 @@ def _port_taken(port: int) -> bool:
     return False
 
 
-def _wait_until_healthy(child: subprocess.Popen[bytes], port: int, timeout_s: float) -> None:
+def _wait_until_healthy(child: Process, port: int, timeout_s: float) -> None:
     deadline = StartDeadline(child.pid, timeout_s)
     while not (missed := deadline.missed()):
         if (code := child.poll()) is not None:

@@ -1,0 +1,160 @@
+"""A server that has imported the large libraries and forks the processes of runs; see `asyncrl.process_start`.
+
+    python -m asyncrl.testing.fork_server SOCKET LIBRARY...
+
+A request is one message: the process as JSON, with the three files that become its input, output and errors. The answer
+is its pid, and later, on the same connection, its exit code. A connection that is closed before ends its process. The
+server imports the libraries when the first request comes, ends with the process that started it, and its processes end
+with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import multiprocessing
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from asyncrl.process_hooks import die_with_parent, lower_priority
+from asyncrl.process_start import FORK_SERVER, IMPORTED_WITH, MAX_MESSAGE, run_forked
+
+LIBRARIES = (
+    "vllm.entrypoints.openai.api_server",
+    "deepspeed",
+    "peft",
+    "setproctitle",
+)
+"""None of them starts a thread when it is imported. Nothing of asyncrl: a forked process imports its own."""
+BACKLOG = 64
+REQUEST_S = 30.0
+
+
+class ForkServer:
+    """Serves at `socket_path` until it is killed."""
+
+    def __init__(self, socket_path: str, libraries: Sequence[str]) -> None:
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(socket_path)
+        self.listener.listen(BACKLOG)
+        self.owners: dict[int, socket.socket | None] = {}
+        """Running processes by pid, each with the connection that asked for it; None when that was closed."""
+        self.libraries = libraries
+        self.imported = False
+        self.ended, noticed = socket.socketpair()
+        """Becomes readable when a process has ended."""
+        noticed.setblocking(False)
+        self.noticed = noticed
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(noticed.fileno(), warn_on_full_buffer=False)
+
+    def run(self) -> NoReturn:
+        while True:
+            owners = [connection for connection in self.owners.values() if connection is not None]
+            ready, _, _ = select.select([self.listener, self.ended, *owners], [], [])
+            if self.ended in ready:
+                self.ended.recv(MAX_MESSAGE)
+                self._tell_ends()
+            for pid, connection in self.owners.items():
+                if connection is not None and connection in ready:
+                    # It was closed: the process that held it has ended.
+                    os.kill(pid, signal.SIGKILL)
+                    connection.close()
+                    self.owners[pid] = None
+            if self.listener in ready:
+                self._take(self.listener.accept()[0])
+
+    def _tell_ends(self) -> None:
+        while self.owners:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            if (connection := self.owners.pop(pid)) is not None:
+                with contextlib.suppress(OSError):
+                    connection.send(json.dumps({"code": os.waitstatus_to_exitcode(status)}).encode())
+                connection.close()
+
+    def _take(self, connection: socket.socket) -> None:
+        fds: list[int] = []
+        try:
+            connection.settimeout(REQUEST_S)
+            message, fds, _, _ = socket.recv_fds(connection, MAX_MESSAGE, 3)
+            request = json.loads(message)
+            if not self.imported:
+                import_libraries(self.libraries)
+                self.imported = True
+            if not (pid := os.fork()):
+                self._be(request, fds, connection)
+            self.owners[pid] = connection
+            connection.send(json.dumps({"pid": pid}).encode())
+        except (OSError, ValueError) as error:
+            # The asking process has ended, or is not one of ours.
+            print(f"fork server: a request failed: {error!r}", file=sys.stderr, flush=True)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _be(self, request: dict[str, Any], fds: list[int], connection: socket.socket) -> NoReturn:
+        """Be the process that was asked for."""
+        signal.set_wakeup_fd(-1)
+        for sock in (self.listener, self.ended, self.noticed, connection, *self.owners.values()):
+            if sock is not None:
+                sock.close()
+        if request["own_session"]:
+            os.setsid()
+        die_with_parent()
+        for number, fd in enumerate(fds):
+            os.dup2(fd, number)
+            os.close(fd)
+        os.chdir(request["folder"])
+        os.nice(max(0, request["base_nice"] - os.nice(0)))
+        if request["nice"]:
+            lower_priority(request["nice"])
+        sys.executable = request["command"][0]
+        multiprocessing.set_executable(sys.executable)
+        sys.prefix, sys.exec_prefix = request["prefixes"]
+        sys.path[:] = request["path"]
+        sys.path_importer_cache.clear()
+        run_forked(request["command"], request["env"])
+
+
+def import_libraries(names: Sequence[str]) -> None:
+    """Import what takes long. Afterwards there must be one thread only, since a fork has no other."""
+    gc.disable()
+    for name in names:
+        importlib.import_module(name)
+    # Memory that the collector does not look through stays shared.
+    gc.freeze()
+    gc.enable()
+    if threading.active_count() != 1 or len(os.listdir("/proc/self/task")) != 1:
+        raise RuntimeError("a library has started a thread, which forked processes would lack")
+
+
+def start_fork_server(folder: Path, libraries: Sequence[str] = LIBRARIES) -> subprocess.Popen[bytes]:
+    """Start a server whose socket and log are in `folder`, which must be this user's alone, and have all processes that
+    this one starts know of it. It ends with this process."""
+    os.environ[FORK_SERVER] = str(folder / "fork-server")
+    with open(folder / "fork-server.log", "wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "asyncrl.testing.fork_server", os.environ[FORK_SERVER], *libraries],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=os.environ | IMPORTED_WITH,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+
+
+if __name__ == "__main__":
+    ForkServer(sys.argv[1], sys.argv[2:]).run()
