@@ -30,10 +30,17 @@ from asyncrl.process_hooks import die_with_parent, lower_priority
 from asyncrl.process_start import FORK_SERVER, IMPORTED_WITH, MAX_MESSAGE, run_forked
 
 LIBRARIES = (
-    "vllm.entrypoints.openai.api_server",
+    "vllm.entrypoints.launchers.api_server.entry",
+    "vllm.v1.engine.async_llm",
+    "vllm.v1.engine.core",
+    "vllm.v1.worker.cpu_worker",
+    "vllm.model_executor.models.qwen3",
     "deepspeed",
     "peft",
+    "httpx",
     "setproctitle",
+    "torch.utils.tensorboard",
+    "transformers.models.qwen3.modeling_qwen3",
 )
 """None of them starts a thread when it is imported. Nothing of asyncrl: a forked process imports its own."""
 BACKLOG = 64
