@@ -14,6 +14,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 from hypothesis import settings
 
+from asyncrl.gpus import on_cpu
 from asyncrl.testing.fork_server import start_fork_server
 from tests.credentials import TOKEN
 from tests.distribution import LongestFirst, longest_first
@@ -34,15 +35,17 @@ def pytest_configure(config):
     if not hasattr(config, "workerinput"):
         # What this process and those that share the tests with it make once for all.
         os.environ[SHARED] = tempfile.mkdtemp(prefix="asyncrl-tests-")
-        config.fork_server = start_fork_server(shared_folder())
+        # On GPUs each process must find its own devices when it imports torch.
+        config.fork_server = start_fork_server(shared_folder()) if on_cpu() else None
 
 
 def pytest_unconfigure(config):
     # Else libraries would call what is frozen leaked, after the summary.
     gc.unfreeze()
     if not hasattr(config, "workerinput"):
-        config.fork_server.kill()
-        config.fork_server.wait()
+        if config.fork_server is not None:
+            config.fork_server.kill()
+            config.fork_server.wait()
         shutil.rmtree(os.environ.pop(SHARED), ignore_errors=True)
 
 
