@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from asyncrl.gpus import on_cpu
+from asyncrl.process_start import FORK_SERVER
 from asyncrl.testing.fork_server import start_fork_server
 from tests.credentials import TOKEN
 from tests.distribution import LongestFirst, longest_first
@@ -36,7 +37,8 @@ def pytest_configure(config):
         # What this process and those that share the tests with it make once for all.
         os.environ[SHARED] = tempfile.mkdtemp(prefix="asyncrl-tests-")
         # On GPUs each process must find its own devices when it imports torch.
-        config.fork_server = start_fork_server(shared_folder()) if on_cpu() else None
+        forks = on_cpu() and FORK_SERVER not in os.environ
+        config.fork_server = start_fork_server(shared_folder()) if forks else None
 
 
 def pytest_unconfigure(config):
@@ -46,6 +48,7 @@ def pytest_unconfigure(config):
         if config.fork_server is not None:
             config.fork_server.kill()
             config.fork_server.wait()
+            del os.environ[FORK_SERVER]
         shutil.rmtree(os.environ.pop(SHARED), ignore_errors=True)
 
 
