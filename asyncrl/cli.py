@@ -27,6 +27,7 @@ COMMANDS = (
     "eval",
     "sft",
     "config",
+    "plan",
     "doctor",
     "env",
     "sandbox",

@@ -36,6 +36,7 @@ LAYERS = [
     {"gateway"},
     {"services"},
     {"launch"},
+    {"plan"},
     {"commands", "cli", "testing"},
     {"__main__"},
 ]

@@ -46,6 +46,7 @@ def add(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from asyncrl.launch.check import check_run
     from asyncrl.launch.train import TrainRun, describe
+    from asyncrl.plan.refuse import check_memory
     from asyncrl.run.folder import RunFolder
     from asyncrl.run.totals import finished_summary
 
@@ -55,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
         _print_finished(done, path)
         return 0
     check_run(config)
+    check_memory(config)
     with RunFolder(path) as folder, _resumable(path):
         print(f"run folder: {path}", file=sys.stderr)
         training = TrainRun(config, folder, resume=args.resume is not None)

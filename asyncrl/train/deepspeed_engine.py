@@ -33,6 +33,8 @@ MAX_GRAD_NORM = 1.0
 """Gradients are scaled down to it, as the literature's objectives assume."""
 GATHERED_BYTES = 256 * 2**20
 """What ZeRO-3 gathers at once: a collective for every small tensor would cost more than its bytes."""
+BUCKET_SIZE = 500_000_000
+"""Elements of gradients that are reduced at once, at most: DeepSpeed's default."""
 
 
 def init_distributed() -> int:
@@ -63,13 +65,17 @@ def leave_distributed() -> None:
         dist.destroy_process_group()
 
 
-def deepspeed_config(train: TrainConfig, dtype: str) -> dict[str, Any]:
-    """Return DeepSpeed's configuration for a training section."""
+def deepspeed_config(train: TrainConfig, dtype: str, num_trained: int) -> dict[str, Any]:
+    """Return DeepSpeed's configuration for a training section and a model of which so many parameters are trained."""
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "gradient_clipping": MAX_GRAD_NORM,
-        "zero_optimization": {"stage": train.zero_stage},
+        "zero_optimization": {
+            "stage": train.zero_stage,
+            # DeepSpeed allocates the whole bucket, even for an adapter.
+            "reduce_bucket_size": max(1, min(BUCKET_SIZE, num_trained)),
+        },
         "zero_allow_untested_optimizer": True,
         "bf16": {"enabled": dtype == "bfloat16"},
         "optimizer": {
@@ -111,10 +117,11 @@ class TrainEngine:
         self.train_config = train
         self.rank = dist.get_rank()
         self.num_ranks = dist.get_world_size()
+        trained = [p for p in policy.parameters() if p.requires_grad]
         self.engine, *_ = deepspeed.initialize(
             model=policy,
-            model_parameters=[p for p in policy.parameters() if p.requires_grad],
-            config=deepspeed_config(train, dtype),
+            model_parameters=trained,
+            config=deepspeed_config(train, dtype, sum(p.numel() for p in trained)),
         )
         self.device = self.engine.device
         self._probe = torch.zeros((), device=self.device)

@@ -133,20 +133,25 @@ def uses_prefix_trees(model: Any) -> bool:
     return model.config.get_text_config()._attn_implementation == NAME
 
 
-def enable_prefix_trees(model: Any) -> bool:
-    """Make a causal LM of transformers compute prefix trees; return False and leave it unchanged where it cannot.
-
-    It can when all its layers have full causal attention through transformers' attention interface, and when a probe
-    with a small tree gives the hidden states of the plain rows.
-    """
+def may_take_prefix_trees(model: Any) -> bool:
+    """Return whether all layers of a causal LM have full causal attention through transformers' attention interface."""
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None)
     windowed = (
         bool(getattr(config, "sliding_window", None)) if kinds is None else set(kinds) != {"full_attention"}
     )
-    if windowed or config._attn_implementation != INNER or not model._supports_attention_backend:
+    return not windowed and config._attn_implementation == INNER and model._supports_attention_backend
+
+
+def enable_prefix_trees(model: Any) -> bool:
+    """Make a causal LM of transformers compute prefix trees; return False and leave it unchanged where it cannot.
+
+    It can when `may_take_prefix_trees` says so, and when a probe with a small tree gives the hidden states of the plain
+    rows.
+    """
+    if not may_take_prefix_trees(model):
         return False
-    token_ids = torch.arange(16).remainder(min(8, config.vocab_size)).repeat(3, 1)
+    token_ids = torch.arange(16).remainder(min(8, model.config.get_text_config().vocab_size)).repeat(3, 1)
     token_ids[1, 10:] = 1
     counts = torch.arange(16) < torch.tensor([[16], [12], [6]])
     tree = build_tree(token_ids.numpy(), counts.sum(1).numpy()).to(model.device)

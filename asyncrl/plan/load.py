@@ -1,0 +1,26 @@
+"""Reads a recipe as a machine with GPUs would, wherever it is planned."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Sequence
+
+from asyncrl.config import Config, find_recipe, load_config
+
+
+def load_for_gpus(recipe: str, overrides: Sequence[str] = ()) -> Config:
+    """Return the configuration, in bfloat16 where the recipe leaves the type to the machine. Raises `ConfigError`."""
+    open_type = ["model.dtype=bfloat16"] if _leaves_type_open(recipe) else []
+    return load_config(recipe, [*open_type, *overrides])
+
+
+def _leaves_type_open(recipe: str) -> bool:
+    path = find_recipe(recipe)
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError):
+        return False  # `load_config` says what is wrong
+    model = data.get("model", {})
+    return "base" not in data and isinstance(model, dict) and model.get("dtype", "auto") == "auto"

@@ -1,0 +1,344 @@
+"""The memory of a whole run: what each GPU's processes take, where it is too much, and which key would mend it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from asyncrl.config import Config, apply_override, parse_config
+from asyncrl.config_sections import is_url
+from asyncrl.errors import ConfigError
+from asyncrl.launch.placement import Placement, placed, plan
+from asyncrl.plan.architectures import architecture
+from asyncrl.plan.engine import GRAPHS, EngineMemory, engine_memory
+from asyncrl.plan.states import Kept, Size, kept
+
+if TYPE_CHECKING:
+    from asyncrl.plan.training import StepMemory
+
+GIB = 2**30
+CONTEXT = int(0.6 * GIB)
+"""CUDA's context and the libraries' workspaces, for each process."""
+COLLECTIVES = int(0.5 * GIB)
+"""NCCL's buffers, where a trainer or an engine has several ranks."""
+FRAGMENTATION = 0.05
+"""Share of the trainer's own memory that the allocator cannot use."""
+ESTIMATES = ("CUDA contexts", "fragmentation", "NCCL buffers", "engine: largest step", "engine: CUDA graphs")
+"""Items that nothing here measures or computes exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One part of a GPU's memory at its peak."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(slots=True)
+class Device:
+    """One GPU, or several that hold the same."""
+
+    gpus: list[int]
+    roles: list[str]
+    items: list[Item] = field(default_factory=list)
+    moment: str = ""
+    """When it holds most."""
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        return sum(item.bytes for item in self.items)
+
+
+@dataclass(slots=True)
+class Prediction:
+    """What a run takes, and whether it fits."""
+
+    given: Config
+    """Before what follows from the placement was filled in."""
+    gpu: int
+    gpus: int
+    placement: str
+    devices: list[Device]
+    trainer: dict[str, int]
+    """Bytes of a trainer rank at each moment, estimates left out."""
+    engine: EngineMemory
+    host: dict[str, int] = field(default_factory=dict)
+    """Bytes in host memory."""
+    advice: list[str] = field(default_factory=list)
+    """Changes of keys with which it would fit."""
+
+    @property
+    def peak(self) -> int:
+        return max(device.bytes for device in self.devices)
+
+    @property
+    def problems(self) -> list[str]:
+        found = []
+        for device in self.devices:
+            where = f"GPU {_range(device.gpus)}"
+            if device.bytes > self.gpu:
+                found.append(
+                    f"{where}: {device.bytes / GIB:.1f} GiB are needed, there are {self.gpu / GIB:.1f} GiB"
+                )
+            found += [f"{where}: {problem}" for problem in device.problems]
+        return found
+
+    @property
+    def fits(self) -> bool:
+        return not self.problems
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyMemory:
+    """What the processes of one policy take."""
+
+    config: Config
+    trainer: dict[str, list[Item]]
+    """Of one rank, at each moment of a step."""
+    engine: EngineMemory
+    published: int
+    """Bytes of one version."""
+
+    @property
+    def moment(self) -> str:
+        """When a rank takes most."""
+        return max(self.trainer, key=lambda name: sum(item.bytes for item in self.trainer[name]))
+
+    def rank(self, turn: bool) -> list[Item]:
+        """Return what a rank takes when it takes most; with `turn` what it leaves on the GPU in the engines' turn."""
+        if turn:
+            weights = [item for item in self.trainer[self.moment] if item.name == "weights"]
+            return weights if self.config.train.zero_stage == 3 else []
+        items = self.trainer[self.moment]
+        found = [*items, Item("fragmentation", int(FRAGMENTATION * sum(item.bytes for item in items)))]
+        return [*found, Item("NCCL buffers", COLLECTIVES)] if self.config.train.ranks > 1 else found
+
+    def one_engine(self, asleep: bool) -> list[Item]:
+        """Return what an engine takes of each of its GPUs."""
+        engine, graphs = self.engine, [Item("engine: CUDA graphs", GRAPHS)]
+        if asleep:
+            return graphs
+        return [
+            Item("engine: weights", engine.weights),
+            Item("engine: largest step", engine.activations),
+            Item("engine: KV cache", max(0, engine.kv_cache)),
+            *graphs,
+        ]
+
+
+class Planner:
+    """Predicts runs on `gpus` GPUs of `gpu` bytes each. What a step takes is measured once for all that share it."""
+
+    def __init__(self, gpu: int, gpus: int) -> None:
+        self.gpu = gpu
+        self.gpus = gpus
+        self._steps: dict[str, StepMemory] = {}
+
+    def predict(self, given: Config) -> Prediction:
+        """Return what a run takes. Raises `ConfigError`."""
+        placement = plan(given, [str(number) for number in range(self.gpus)])
+        config = placed(given, placement)
+        policies = {"": config} | {name: config.policy(name) for name in config.policies}
+        shares = {name: self._policy(policy) for name, policy in policies.items()}
+        main = shares[""]
+        moments = {name: sum(item.bytes for item in items) for name, items in main.trainer.items()}
+        host = {"published weights in /dev/shm, three versions at most": 3 * main.published}
+        devices = _devices(placement, shares, self.gpus)
+        return Prediction(given, self.gpu, self.gpus, str(placement), devices, moments, main.engine, host)
+
+    def _policy(self, config: Config) -> PolicyMemory:
+        share = config.engine.gpu_memory_utilization
+        assert isinstance(share, float)
+        shapes = {"policy": architecture(config, "model.path", config.model.path)}
+        for name in ("reference", "teacher"):
+            path = getattr(config, name).path
+            if path and not is_url(path):
+                shapes[name] = architecture(config, f"{name}.path", path)
+        memory = self._step(config, shapes)
+        element = 2 if config.model.dtype == "bfloat16" else 4
+        engine = engine_memory(
+            shapes["policy"], memory.policy.parameters * element, self.gpu, share, config.engine.tensor_parallel,
+            config.engine.max_num_seqs, element,
+        )  # fmt: skip
+        published = (memory.policy.trained if config.lora.rank else memory.policy.parameters) * element
+        return PolicyMemory(config, trainer_memory(config, memory), engine, published)
+
+    def advise(self, prediction: Prediction) -> Prediction:
+        """Find the first changes with which what does not fit would: one alone, or with those tried before it."""
+        if prediction.fits:
+            return prediction
+        collected: list[str] = []
+        for changes in _remedies(prediction):
+            # A later value of a key replaces an earlier one.
+            together = {word.partition("=")[0]: word for word in (*collected, *changes)}
+            for words in (changes, [*together.values()]):
+                found = self._changed(prediction.given, words)
+                if found is not None and found.fits:
+                    prediction.advice = words
+                    return prediction
+            collected = [*collected, *changes]
+        return prediction
+
+    def _changed(self, config: Config, changes: Sequence[str]) -> Prediction | None:
+        """Return the prediction with changes of keys; None where they are not allowed."""
+        data = config.model_dump(mode="json")
+        try:
+            for change in changes:
+                apply_override(data, change)
+            return self.predict(parse_config(data, "advice", strict=False))
+        except ConfigError:
+            return None
+
+    def _step(self, config: Config, shapes: dict[str, dict[str, Any]]) -> StepMemory:
+        from asyncrl.plan.training import measure_step
+
+        train = config.train
+        read = [
+            shapes, config.algo, config.model.dtype, config.max_tokens, config.buffer.max_staleness, config.lora.rank,
+            config.lora.target_modules, config.reference.model_dump(), config.teacher.path,
+            train.gradient_checkpointing, train.micro_batch_tokens, train.num_minibatches, train.zero_stage == 3,
+        ]  # fmt: skip
+        key = json.dumps(read, sort_keys=True)
+        if key not in self._steps:
+            self._steps[key] = measure_step(config, shapes)
+        return self._steps[key]
+
+
+def trainer_memory(config: Config, memory: StepMemory) -> dict[str, list[Item]]:
+    """Return what a trainer rank takes at each moment of a step, without estimates."""
+    from asyncrl.train.deepspeed_engine import deepspeed_config
+
+    trained = {"": memory.policy} | ({"critic: ": memory.critic} if memory.critic else {})
+    states: dict[str, Kept] = {}
+    for name, weights in trained.items():
+        size = Size(weights.parameters, weights.trained, weights.bytes, weights.trained_bytes)
+        settings = deepspeed_config(config.train, config.model.dtype, weights.trained)
+        states[name] = kept(size, settings, config.train.ranks)
+    base: list[Item] = []
+    for name, state in states.items():
+        base += [
+            Item(f"{name}weights", state.weights),
+            Item(f"{name}float32 master weights", state.master),
+            Item(f"{name}optimizer states", state.moments),
+        ]
+    base += [Item(f"{name} model", size) for name, size in memory.copies.items()]
+    gradients = [
+        Item(f"{name}{what}", size)
+        for name, state in states.items()
+        for what, size in (("gradients", state.gradients), ("reduction buffers", state.buckets))
+    ]
+    passing = [Item(f"{name} model", size) for name, size in memory.offloaded.items()]
+    return {
+        "loading": [Item("weights while loading", sum(state.loading for state in states.values()))],
+        "passes without gradient": [
+            *base, *passing,
+            Item("activations", memory.passes - memory.passes_logits), Item("logits", memory.passes_logits),
+        ],
+        "forward and backward": [
+            *base, *gradients, Item("activations", memory.activations - memory.logits), Item("logits", memory.logits),
+        ],
+        "optimizer step": [
+            *base,
+            Item("gradients", sum(state.step_gradients for state in states.values())),
+            Item("optimizer's temporaries", max(state.step for state in states.values())),
+        ],
+    }  # fmt: skip
+
+
+def _remedies(prediction: Prediction) -> list[list[str]]:
+    """Return the changes to try, in order: those that cost least first."""
+    config, train = prediction.given, prediction.given.train
+    found: list[list[str]] = []
+    if not train.gradient_checkpointing:
+        found.append(["train.gradient_checkpointing=true"])
+    if train.micro_batch_tokens > config.max_tokens:
+        found.append([f"train.micro_batch_tokens={config.max_tokens}"])
+    for share in (0.6, 0.45, 0.35, 0.25):
+        if share < _as_number(config.engine.gpu_memory_utilization):
+            found.append([f"engine.gpu_memory_utilization={share}"])
+    if any(device.problems for device in prediction.devices):
+        found += [["engine.gpu_memory_utilization=0.6"], ["engine.gpu_memory_utilization=0.9"]]
+    spare = prediction.gpus
+    for ranks in (2, 4, 8, 16, 32):
+        if not train.ranks < ranks <= spare:
+            continue
+        engines = config.engine.count * config.engine.tensor_parallel
+        apart = ranks + engines <= spare
+        shared = [
+            f"placement.trainer={json.dumps(list(range(ranks)))}",
+            f"placement.engines={json.dumps(list(range(engines)))}",
+        ]
+        for stage in sorted({max(2, train.zero_stage), 3}):
+            found.append([f"train.ranks={ranks}", f"train.zero_stage={stage}", *([] if apart else shared)])
+    for parallel in (2, 4, 8):
+        if config.engine.tensor_parallel < parallel <= spare and any(
+            device.problems for device in prediction.devices
+        ):
+            found.append([f"engine.tensor_parallel={parallel}"])
+    if not config.lora.rank:
+        found.append(["lora.rank=32"])
+    return found
+
+
+def _devices(placement: Placement, policies: dict[str, PolicyMemory], gpus: int) -> list[Device]:
+    found: dict[tuple[str, ...], Device] = {}
+    for number in range(gpus):
+        trainers = [name for name, numbers in placement.trainers.items() if number in numbers]
+        engines = [name for name, each in placement.engines.items() for one in each if number in one]
+        engines += [""] if number in placement.evaluation else []
+        roles = [f"trainer{_of(name)}" for name in trainers] + [f"engine{_of(name)}" for name in engines]
+        if not roles:
+            continue
+        device = found.setdefault(tuple(roles), Device([], roles))
+        device.gpus.append(number)
+        if not device.items:
+            _fill(
+                device, placement, [policies[name] for name in trainers], [policies[name] for name in engines]
+            )
+    return list(found.values())
+
+
+def _fill(
+    device: Device, placement: Placement, trainers: list[PolicyMemory], engines: list[PolicyMemory]
+) -> None:
+    """Note what a GPU holds when it holds most."""
+    contexts = Item("CUDA contexts", (len(trainers) + len(engines)) * CONTEXT)
+    turns = (False, True) if placement.sleep and trainers and engines else (None,)
+    states: list[tuple[str, list[Item]]] = []
+    for turn in turns:
+        ranks = [item for one in trainers for item in one.rank(turn is True)]
+        served = [item for one in engines for item in one.one_engine(asleep=turn is False)]
+        when = trainers[0].moment if trainers and not turn else "the engines' turn" if trainers else ""
+        states.append((when, _added([*ranks, *served, contexts])))
+    device.moment, device.items = max(states, key=lambda state: sum(item.bytes for item in state[1]))
+    for one in engines:
+        longest = one.config.engine.max_model_len
+        if not one.engine.holds(longest):
+            device.problems.append(
+                f"the engine's KV cache holds {one.engine.kv_tokens:,} tokens, and a sequence may have "
+                f"engine.max_model_len = {longest:,}"
+            )
+
+
+def _added(items: list[Item]) -> list[Item]:
+    """Return the items with those of one name added, and without empty ones."""
+    sizes: dict[str, int] = {}
+    for item in items:
+        sizes[item.name] = sizes.get(item.name, 0) + item.bytes
+    return [Item(name, size) for name, size in sizes.items() if size]
+
+
+def _as_number(share: float | str) -> float:
+    return share if isinstance(share, float) else 1.0
+
+
+def _of(policy: str) -> str:
+    return f" of {policy}" if policy else ""
+
+
+def _range(numbers: Sequence[int]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"

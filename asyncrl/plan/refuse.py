@@ -1,0 +1,93 @@
+"""Refuses a run whose memory cannot suffice, before anything starts. Loads no torch: the prediction is a process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+
+from asyncrl.config import Config
+from asyncrl.errors import ConfigError
+from asyncrl.plan.machine import gpu_memory
+from asyncrl.process_hooks import die_with_parent
+
+GIB = 2**30
+TIMEOUT_S = 300.0
+FITS, DOES_NOT, WRONG_INPUT = 0, 1, 2
+"""Exit codes of `asyncrl plan memory`."""
+OPTIMIZER_BYTES = 12
+"""Of a trained parameter: float32 moments and gradient."""
+
+
+def check_memory(config: Config) -> None:
+    """Refuse what does not fit on this machine. Raises `ConfigError` with the sums.
+
+    With GPUs that is what `asyncrl plan memory` says. On a CPU only what weights, moments and gradients take for
+    certain is compared with what the machine has.
+    """
+    if config.model.path == "sft":
+        return  # the tiny base model
+    sizes = gpu_memory()
+    if sizes:
+        _check_gpus(config, sizes)
+    else:
+        _check_host(config, psutil.virtual_memory().total)
+
+
+def _check_gpus(config: Config, sizes: list[int]) -> None:
+    with tempfile.TemporaryDirectory(prefix="asyncrl-plan-") as folder:
+        file = Path(folder) / "config.json"
+        file.write_text(json.dumps(config.model_dump(mode="json")))
+        command = [
+            sys.executable, "-m", "asyncrl", "plan", "memory", str(file), "--gpu", f"{min(sizes) // 2**20}MiB",
+            "--gpus", str(len(sizes)),
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+                preexec_fn=die_with_parent,
+            )
+        except subprocess.TimeoutExpired:
+            _unchecked(f"no prediction within {TIMEOUT_S:g} s")
+            return
+    if done.returncode == DOES_NOT and "does not fit" in done.stdout:
+        raise ConfigError(f"this run does not fit the GPUs:\n{done.stdout.rstrip()}")
+    if done.returncode != FITS:
+        _unchecked(done.stderr.strip().rpartition("\n")[2])
+
+
+def _check_host(config: Config, total: int) -> None:
+    """Refuse a local model of which engines and trainer alone need more than the machine has."""
+    stored = sum(file.stat().st_size for file in Path(config.model.path).glob("*.safetensors"))
+    if not stored:
+        return
+    parameters = stored // (2 if _stored_in_16_bits(Path(config.model.path)) else 4)
+    weights = parameters * (2 if config.model.dtype == "bfloat16" else 4)
+    engines = config.engine.count * weights
+    trainer = weights + (0 if config.lora.rank else OPTIMIZER_BYTES * parameters)
+    if engines + trainer > total:
+        raise ConfigError(
+            f"model.path: {config.model.path!r} has {parameters / 1e9:.1f} billion parameters: {config.engine.count} "
+            f"engine(s) need {engines / GIB:.1f} GiB and the trainer {trainer / GIB:.1f} GiB, activations and "
+            f"caches not counted, and the machine has {total / GIB:.1f} GiB; lora.rank=16 trains an adapter alone"
+        )
+
+
+def _stored_in_16_bits(folder: Path) -> bool:
+    try:
+        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return True
+    return found.get("dtype", found.get("torch_dtype", "float32")) in ("bfloat16", "float16")
+
+
+def _unchecked(why: str) -> None:
+    print(f"memory was not predicted: {why}", file=sys.stderr)

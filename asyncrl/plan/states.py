@@ -1,0 +1,124 @@
+"""What DeepSpeed keeps for a trained model on each rank: weights, float32 master, moments, gradients, buffers.
+
+P trained and N all parameters, w bytes of a weight (2 or 4), R ranks. ZeRO keeps a master
+copy in float32, too.
+
+| | weights | master | moments | gradients |
+|---|---|---|---|---|
+| stage 0 | wN | - (4P in bfloat16) | 8P | 4P |
+| stage 1 | wN | 4P/R | 8P/R | wP, and 4P/R at the step; bfloat16: 4P for all micro-batches, and wP during one |
+| stage 2 | wN | 4P/R | 8P/R | 4P/R |
+| stage 3 | wN/R, and what is gathered | 4P/R | 8P/R | 4P/R |
+
+Stages 1 to 3 reduce gradients through a buffer of `reduce_bucket_size` elements. The numbers are those of
+`deepspeed.runtime` (`zero/stage_1_and_2.py`, `zero/stage3.py`, `bf16_optimizer.py`); tests compare them with what real
+steps allocate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+DEFAULT_BUCKET = 500_000_000
+LIVE_PARAMETERS = 1_000_000_000
+"""DeepSpeed's default of `stage3_max_live_parameters`: weights that are gathered at once."""
+FLOAT32 = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a model is."""
+
+    parameters: int
+    trained: int
+    bytes: int
+    """Of all its weights."""
+    trained_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes on one rank for one trained model."""
+
+    weights: int
+    """In the model's own type, gathered ones included."""
+    master: int
+    moments: int
+    gradients: int
+    """During a backward pass that is not the first of its step."""
+    buckets: int
+    """Buffers through which gradients are reduced."""
+    step_gradients: int
+    """While the optimizer's step is taken, in place of `gradients` and `buckets`."""
+    step: int
+    """What the optimizer's step needs besides."""
+    loading: int
+    """While the model is loaded, before anything else is there."""
+
+    @property
+    def states(self) -> int:
+        """What is there all the time."""
+        return self.weights + self.master + self.moments
+
+
+def kept(size: Size, deepspeed: dict[str, Any], ranks: int) -> Kept:
+    """Return what a rank keeps under a DeepSpeed configuration. An optimizer with two moments in float32 is assumed."""
+    zero = deepspeed["zero_optimization"]
+    stage, bf16 = zero["stage"], deepspeed.get("bf16", {}).get("enabled", False)
+    float32_sums = deepspeed.get("data_types", {}).get("grad_accum_dtype") in ("fp32", "float32")
+    whole, share = FLOAT32 * size.trained, -(-FLOAT32 * size.trained // ranks)
+    bucket = zero.get("reduce_bucket_size", DEFAULT_BUCKET) * (2 if bf16 else FLOAT32)
+    if stage == 0:
+        return Kept(
+            weights=size.bytes,
+            master=whole if bf16 else 0,
+            moments=2 * whole,
+            gradients=whole if float32_sums else size.trained_bytes,
+            buckets=0,
+            step_gradients=whole,
+            # On a GPU the square roots of all second moments are taken at once.
+            step=whole,
+            loading=size.bytes,
+        )
+    if stage == 3:
+        own = -(-size.bytes // ranks)
+        element = size.bytes // max(1, size.parameters)
+        gathered = min(size.bytes, LIVE_PARAMETERS * element) if ranks > 1 else 0
+        return Kept(
+            weights=own + gathered,
+            master=share,
+            moments=2 * share,
+            gradients=share,
+            buckets=bucket,
+            step_gradients=share + bucket,
+            step=3 * share,
+            # DeepSpeed moves the whole model to each GPU before it divides it.
+            loading=size.bytes + own,
+        )
+    if stage == 1 and bf16 and float32_sums:
+        during = 0 if deepspeed["bf16"].get("immediate_grad_update") else size.trained_bytes
+        return Kept(
+            weights=size.bytes,
+            master=share,
+            moments=2 * share,
+            gradients=whole + during,
+            buckets=0,
+            step_gradients=whole + during,
+            step=share + min(2 * bucket, whole),
+            loading=2 * size.bytes,
+        )
+    gradients = size.trained_bytes if stage == 1 else (share if float32_sums else size.trained_bytes // ranks)
+    averaged = share if float32_sums or not bf16 else size.trained_bytes // ranks
+    return Kept(
+        weights=size.bytes,
+        master=share,
+        moments=2 * share,
+        gradients=gradients,
+        # In bfloat16 a reduction in float32 works on copies.
+        buckets=3 * bucket if bf16 and float32_sums else bucket,
+        step_gradients=averaged,
+        # The flat gradient, and the square roots of the second moments.
+        step=2 * share + (averaged if averaged < share else 0),
+        loading=2 * size.bytes,
+    )

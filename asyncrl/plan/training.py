@@ -1,0 +1,238 @@
+"""What the trainer's own code allocates: a step of the recipe's longest rows, run on fake tensors.
+
+The model's class, the losses, the auxiliary models and the micro-batch are those of a run. Only the loading of weights,
+DeepSpeed and the values are left out; `asyncrl.plan.states` adds what DeepSpeed keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from asyncrl.algo import inputs as loss_inputs
+from asyncrl.algo.inputs import count_totals
+from asyncrl.algo.objective import build_objective
+from asyncrl.config import Config, TrainConfig
+from asyncrl.plan.fake import fake_tensors
+from asyncrl.train import critic as critics
+from asyncrl.train import policy as policies
+from asyncrl.train import prefix_tree
+from asyncrl.train.auxiliary_models import AuxiliaryModels, StepTensors
+from asyncrl.train.auxiliary_weights import FrozenPolicy
+from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.models import load_auxiliary_models, load_trained
+from asyncrl.train.step import Step, _ratio_statistics, micro_batch
+from asyncrl.train.step_batch import StepBatch
+from asyncrl.train.step_settings import StepSettings
+from asyncrl.types import Status, Trajectory, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The tensors of one model."""
+
+    parameters: int
+    """Of the whole model."""
+    trained: int
+    """Of them, how many are trained."""
+    bytes: int
+    trained_bytes: int
+
+
+@dataclass(slots=True)
+class StepMemory:
+    """What a step takes besides what DeepSpeed keeps, in bytes."""
+
+    policy: Weights
+    critic: Weights | None = None
+    copies: dict[str, int] = field(default_factory=dict)
+    """Weights of auxiliary models on the device while the policy trains, by what they are."""
+    offloaded: dict[str, int] = field(default_factory=dict)
+    """Of those that are on the device only for their own pass."""
+    activations: int = 0
+    """At the peak of forward and backward pass of one micro-batch."""
+    logits: int = 0
+    """Part of that peak: what has the vocabulary's size."""
+    passes: int = 0
+    """At the peak of the passes without gradient."""
+    passes_logits: int = 0
+    rows: int = 1
+    """Of one micro-batch."""
+
+
+class PlannedEngine(TrainEngine):
+    """A `TrainEngine` without DeepSpeed: its model runs, and each gradient is dropped where DeepSpeed takes it."""
+
+    def __init__(self, policy: nn.Module, train: TrainConfig, dtype: str) -> None:
+        self.train_config, self.rank, self.num_ranks = train, 0, 1
+        self.device = torch.device("cpu")
+        self.engine: Any = _Module(policy)
+        for parameter in policy.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(_drop_gradient)
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        loss.backward()
+
+
+class _Module:
+    """What DeepSpeed's engine is to the rest of the trainer."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __call__(self, *args: Any) -> Any:
+        return self.module(*args)
+
+
+def _drop_gradient(parameter: Tensor) -> None:
+    parameter.grad = None
+
+
+def measure_step(config: Config, shapes: dict[str, dict[str, Any]]) -> StepMemory:
+    """Run one micro-batch of the longest rows for `config`.
+
+    shapes: the `config.json` of "policy", and of "reference" and "teacher" where these are other models.
+    """
+    objective = build_objective(config.algo)
+    policy_shape = shapes["policy"]
+    vocab_size = policy_shape.get("text_config", policy_shape)["vocab_size"]
+    by_path = {getattr(config, name).path: shape for name, shape in shapes.items() if name != "policy"}
+    batch, settings = longest_rows(config, vocab_size), StepSettings.of(config)
+    with fake_tensors(vocab_size) as tracker, _loads(policy_shape, by_path):
+        policy = load_trained(config, objective, "policy")
+        engine = PlannedEngine(policy, config.train, config.model.dtype)
+        auxiliary = load_auxiliary_models(config, objective, engine, "policy")
+        found = StepMemory(_weights(policy), rows=len(batch.trajectories))
+        _auxiliary_weights(auxiliary, found)
+        tracker.forget_all()
+        tracker.begin("passes")
+        tensors = auxiliary.step_tensors(engine, batch, settings, settings.num_minibatches)
+        tracker.begin("training")
+        _train(engine, auxiliary, objective, batch, tensors, settings)
+    passes, training = tracker.peaks["passes"], tracker.peaks["training"]
+    found.passes, found.passes_logits = passes.bytes, passes.by_kind.get("logits", 0)
+    found.activations, found.logits = training.bytes, training.by_kind.get("logits", 0)
+    return found
+
+
+def _train(
+    engine: PlannedEngine, auxiliary: AuxiliaryModels, objective: Any, batch: StepBatch, tensors: StepTensors,
+    settings: StepSettings,
+) -> None:  # fmt: skip
+    rows = list(range(len(batch.trajectories)))
+    if objective.needs_values:
+        tensors.tensors.setdefault("returns", torch.zeros(batch.whole.mask.shape))
+    step = Step(
+        engine, objective, auxiliary, batch, tensors, torch.zeros(batch.whole.mask.shape), settings, 1e-6,
+        objective.kl_coef, lambda found: None,
+    )  # fmt: skip
+    totals = count_totals(batch.whole.mask, batch.group, objective.horizon or settings.horizon)
+    micro_batch(step, rows, totals, _ratio_statistics(step, rows), True)
+
+
+def longest_rows(config: Config, vocab_size: int) -> StepBatch:
+    """Return a batch of one micro-batch: rows of the most tokens a trajectory may have, all but the first sampled,
+    with no prefix in common."""
+    length = config.max_tokens
+    count = max(1, config.train.micro_batch_tokens // length)
+    mask = np.arange(length) > 0
+    rng = np.random.default_rng(0)
+    rows = tuple(
+        Trajectory(
+            task_id="longest",
+            episode_index=index,
+            token_ids=rng.integers(0, vocab_size, length).astype(np.int32),
+            loss_mask=mask,
+            behavior_logprobs=np.where(mask, -1.0, 0.0).astype(np.float32),
+            versions=np.where(mask, 0, -1).astype(np.int32),
+            turns=(Turn(1, length, float(index % 2)),),
+            reward=float(index % 2),
+            status=Status.FINISHED,
+            info={"greedy_reward": 0.0},
+        )
+        for index in range(count)
+    )
+    return StepBatch(rows, torch.zeros(count, dtype=torch.long), 0)
+
+
+@contextmanager
+def _loads(shape: dict[str, Any], by_path: dict[str, dict[str, Any]]) -> Iterator[None]:
+    """Have models made from their descriptions where the trainer's code loads them."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import initialization as initial
+
+    def from_pretrained(path: str, dtype: torch.dtype = torch.float32, **_: Any) -> Any:
+        values = dict(by_path.get(path, shape))
+        config = AutoConfig.for_model(values.pop("model_type"), **values)
+        with initial.no_init_weights():
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model.tie_weights()
+        return model.eval()
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(AutoModelForCausalLM, "from_pretrained", from_pretrained))
+        stack.enter_context(mock.patch.object(nn.Module, "_apply", _apply))
+        # Whether values are finite cannot be asked.
+        stack.enter_context(mock.patch.object(loss_inputs, "check_finite"))
+        stack.enter_context(mock.patch.object(critics, "TrainEngine", PlannedEngine))
+        stack.enter_context(mock.patch.object(policies, "enable_prefix_trees", _enable_prefix_trees))
+        yield
+
+
+def _apply(module: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
+    """Do what `nn.Module._apply` does by putting new parameters in place of the old: it cannot swap fake ones."""
+    for child in module.children() if recurse else ():
+        child._apply(fn)
+    for name, parameter in module._parameters.items():
+        if parameter is not None and (changed := fn(parameter.detach())).dtype != parameter.dtype:
+            module._parameters[name] = nn.Parameter(changed, parameter.requires_grad)
+    return module
+
+
+def _enable_prefix_trees(model: Any) -> bool:
+    """Have trees used where the model takes them. That its results agree cannot be seen without values."""
+    if not prefix_tree.may_take_prefix_trees(model):
+        return False
+    model.set_attn_implementation(prefix_tree.NAME)
+    tree = prefix_tree.build_tree(np.arange(8).reshape(1, 8), np.array([8]))
+    try:
+        with torch.no_grad():
+            prefix_tree.run_trunk(model.base_model, tree)
+    except TypeError:
+        model.set_attn_implementation(prefix_tree.INNER)
+        return False
+    return True
+
+
+def _weights(model: nn.Module) -> Weights:
+    every = list(model.parameters())
+    trained = [p for p in every if p.requires_grad]
+    return Weights(
+        sum(p.numel() for p in every), sum(p.numel() for p in trained),
+        sum(map(_bytes, every)),
+        sum(map(_bytes, trained)),
+    )  # fmt: skip
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _auxiliary_weights(auxiliary: AuxiliaryModels, found: StepMemory) -> None:
+    for name in ("reference", "teacher", "average", "snapshots"):
+        model = getattr(getattr(auxiliary, name), "model", None)
+        if model is None:
+            continue
+        offloaded = isinstance(getattr(auxiliary, name), FrozenPolicy) and getattr(auxiliary, name).offload
+        (found.offloaded if offloaded else found.copies)[name] = _weights(model).bytes
+    critic = auxiliary.critic
+    if critic is not None and critic.engine is not None:
+        found.critic = _weights(critic.engine.engine.module)

@@ -1,0 +1,76 @@
+"""What a real step of the real trainer allocates, for predictions to be compared with."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.profiler import ProfilerActivity, profile
+
+from asyncrl.algo.objective import build_objective
+from asyncrl.config import Config
+from asyncrl.plan.training import longest_rows
+from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.models import load_auxiliary_models, load_trained
+from asyncrl.train.step import Step, accumulate, apply
+from asyncrl.train.step_settings import StepSettings
+
+
+def live_bytes() -> int:
+    """Return the bytes of all tensors that are alive."""
+    sizes = {}
+    for one in gc.get_objects():
+        if issubclass(type(one), torch.Tensor) and not isinstance(one, FakeTensor) and not one.is_meta:
+            storage = one.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())
+
+
+def peak_bytes(work: Callable[[], Any]) -> int:
+    """Return the most bytes beyond those alive before that `work` had allocated at once."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        work()
+    events = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
+    total = top = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        total += event.nbytes()
+        top = max(top, total)
+    return top
+
+
+def measured_step(config: Config, model: str) -> dict[str, int]:
+    """Train two steps of two micro-batches; return the peaks of the second step's parts."""
+    gc.collect()
+    before = live_bytes()
+    objective = build_objective(config.algo)
+    engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
+    auxiliary = load_auxiliary_models(config, objective, engine, model)
+    one = longest_rows(config, 4096)
+    batch = dataclasses.replace(
+        one, trajectories=one.trajectories * 2, group=torch.zeros(2 * len(one.trajectories), dtype=torch.long)
+    )
+    settings = StepSettings.of(config)
+    rows = list(range(len(batch.trajectories)))
+    found = {}
+    for _ in range(2):
+        tensors = auxiliary.step_tensors(engine, batch, settings, settings.num_minibatches)
+        if objective.needs_values:
+            tensors.tensors["returns"] = torch.zeros(batch.whole.mask.shape)
+        step = Step(
+            engine, objective, auxiliary, batch, tensors, torch.zeros(batch.whole.mask.shape), settings, 1e-6,
+            objective.kl_coef, lambda found: None,
+        )  # fmt: skip
+        parts: dict[str, Callable[[], Any]] = {
+            "forward and backward": partial(accumulate, step, rows),
+            "optimizer step": partial(apply, step),
+        }
+        for part, work in parts.items():
+            gc.collect()
+            kept = live_bytes() - before
+            found[part] = kept + peak_bytes(work)
+    return found

@@ -1,0 +1,187 @@
+"""What a run takes on its GPUs, and what is said where it is too much."""
+
+import json
+
+import pytest
+
+from asyncrl import cli
+from asyncrl.commands.plan import parse_size
+from asyncrl.config import load_config
+from asyncrl.errors import ConfigError
+from asyncrl.plan.architectures import architecture, shipped
+from asyncrl.plan.engine import engine_memory
+from asyncrl.plan.load import load_for_gpus
+from asyncrl.plan.machine import choose
+from asyncrl.plan.predict import Planner
+from asyncrl.plan.states import Size, kept
+from asyncrl.plan.training import measure_step
+
+GIB = 2**30
+PARAMETERS = {
+    "Qwen/Qwen3-0.6B": 596_049_920,
+    "Qwen/Qwen3-1.7B": 1_720_574_976,
+    "Qwen/Qwen3-4B": 4_022_468_096,
+    "Qwen/Qwen3-8B": 8_190_735_360,
+    "Qwen/Qwen3-14B": 14_768_307_200,
+    "Qwen/Qwen3-32B": 32_762_123_264,
+    "Qwen/Qwen3-30B-A3B": 30_532_122_624,
+    "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,
+    "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
+    "Qwen/Qwen2.5-3B-Instruct": 3_085_938_688,
+    "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
+    "Qwen/Qwen2.5-14B-Instruct": 14_770_033_664,
+    "Qwen/Qwen2.5-32B-Instruct": 32_763_876_352,
+    "meta-llama/Llama-3.2-1B-Instruct": 1_235_814_400,
+    "meta-llama/Llama-3.2-3B-Instruct": 3_212_749_824,
+    "meta-llama/Llama-3.1-8B-Instruct": 8_030_261_248,
+    "meta-llama/Llama-3.1-70B-Instruct": 70_553_706_496,
+}
+"""As their model cards or files state."""
+
+
+def test_every_shipped_shape_has_the_number_of_parameters_of_its_model():
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    found = {}
+    for name, file in shipped().items():
+        values = json.loads(file.read_text())
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.for_model(values.pop("model_type"), **values))
+        model.tie_weights()
+        found[name] = sum(parameter.numel() for parameter in model.parameters())
+    assert found == PARAMETERS
+
+
+def test_a_model_is_found_by_folder_or_by_name_and_an_unknown_one_is_refused(tmp_path):
+    config = load_config("math_qwen3_grpo")
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3", "hidden_size": 64}')
+    assert architecture(config, "model.path", str(tmp_path))["hidden_size"] == 64
+    for name in ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B-Base", "qwen3-8b"):
+        assert architecture(config, "model.path", name)["hidden_size"] == 4096
+    with pytest.raises(
+        ConfigError, match=r"model\.path: the shape of 'nobody/nothing' is not known.*Qwen3-0\.6B"
+    ):
+        architecture(config, "model.path", "nobody/nothing")
+
+
+def test_states_are_divided_over_ranks_as_the_stage_says():
+    size = Size(1000, 1000, 2000, 2000)
+
+    def of(stage, ranks):
+        zero = {"stage": stage, "reduce_bucket_size": 10}
+        return kept(size, {"zero_optimization": zero, "bf16": {"enabled": True}}, ranks)
+
+    assert [of(stage, 4).states for stage in (0, 1, 2)] == [14000, 2000 + 3000, 2000 + 3000]
+    assert [of(stage, 4).gradients for stage in (1, 2)] == [2000, 500]
+    # A quarter of the weights, and all of them gathered.
+    assert of(3, 4).weights == 500 + 2000 and of(3, 1).weights == 2000
+
+
+def test_the_cache_is_what_weights_and_the_largest_step_leave():
+    shape = {
+        "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3,
+        "intermediate_size": 128, "vocab_size": 1000,
+    }  # fmt: skip
+    found = engine_memory(shape, 10**6, 10**9, 0.5, 1, 16, 2)
+    assert found.kv_per_token == 2 * 3 * 2 * 16 * 2
+    assert found.share == 5 * 10**8 == found.weights + found.activations + found.kv_cache
+    assert found.holds(found.kv_cache // found.kv_per_token) and not found.holds(found.kv_tokens + 1)
+    halved = engine_memory(shape, 10**6, 10**9, 0.5, 2, 16, 2)
+    assert (halved.weights, halved.kv_per_token) == (5 * 10**5, found.kv_per_token // 2)
+
+
+def test_memory_of_gpus_is_that_of_those_that_may_be_used():
+    text = "0, GPU-aa, 40960\n1, GPU-bb, 81920\n"
+    assert choose(("1",), text) == [80 * GIB]
+    assert choose(("GPU-a", "1"), text) == [40 * GIB, 80 * GIB]
+    assert choose(("MIG-x",), text) == [] and choose(("0",), "") == []
+
+
+def test_sizes_have_a_number_and_a_unit():
+    assert parse_size("80GiB") == 80 * GIB and parse_size("24 gb") == 24 * 10**9
+    for wrong in ("80", "GiB", "-1GiB", "80G", "0GiB"):
+        with pytest.raises(ConfigError, match="--gpu"):
+            parse_size(wrong)
+
+
+def test_checkpointing_keeps_one_tensor_a_layer():
+    """What a whole model takes is linear in its layers."""
+    config = load_for_gpus("math_qwen3_grpo", ["engine.max_model_len=1024", "train.micro_batch_tokens=1024"])
+    shape = architecture(config, "model.path", "Qwen/Qwen3-0.6B")
+    sizes = [
+        measure_step(config, {"policy": shape | {"num_hidden_layers": layers}}).activations
+        for layers in (2, 4, 8)
+    ]
+    assert sizes[2] - sizes[1] == 2 * (sizes[1] - sizes[0]) > 0
+    assert (sizes[1] - sizes[0]) / 2 == pytest.approx(1024 * 1024 * 2, rel=0.1)
+
+
+def run(*words):
+    return cli.main(["plan", "memory", *words])
+
+
+def test_the_recipe_for_one_gpu_fits_40_gib_with_its_sums_shown(tmp_path, capsys):
+    out = tmp_path / "plan.json"
+    assert run("math_qwen3_grpo", "--gpu", "40GiB", "--json", str(out)) == 0
+    found = json.loads(out.read_text())
+    text = capsys.readouterr().out
+    assert found["fits"] is True and 18 < found["peak_gib"] <= 40
+    (device,) = found["devices"]
+    assert device["roles"] == ["trainer", "engine"]
+    assert sum(device["gib"].values()) == pytest.approx(device["sum_gib"], abs=0.01)
+    for name in (
+        "weights",
+        "float32 master weights",
+        "optimizer states",
+        "engine: KV cache",
+        "CUDA contexts",
+    ):
+        assert name in device["gib"] and f"  {name} " in text
+    assert f"fits: at most {found['peak_gib']:.2f} of 40.00 GiB" in text
+
+
+def test_full_training_of_8b_with_16k_rows_fits_8_gpus_of_80_gib(tmp_path):
+    out = tmp_path / "plan.json"
+    assert run("math_qwen3_8b_grpo", "--gpu", "80GiB", "--gpus", "8", "--json", str(out)) == 0
+    config = load_config("math_qwen3_8b_grpo")
+    assert (
+        config.engine.max_model_len == 16384
+        and config.lora.rank == 0
+        and config.model.path == "Qwen/Qwen3-8B"
+    )
+    assert json.loads(out.read_text())["peak_gib"] <= 80
+
+
+def test_what_does_not_fit_says_which_keys_would_help(tmp_path, capsys):
+    out = tmp_path / "plan.json"
+    words = ["math_qwen3_grpo", "train.gradient_checkpointing=false", "--gpu", "40GiB", "--json", str(out)]
+    assert run(*words) == 1
+    found = json.loads(out.read_text())
+    assert found["fits"] is False and found["peak_gib"] > 40
+    assert "does not fit: GPU 0:" in capsys.readouterr().out
+    assert found["advice"]
+    planner = Planner(40 * GIB, 1)
+    changed = load_for_gpus("math_qwen3_grpo", ["train.gradient_checkpointing=false", *found["advice"]])
+    assert planner.predict(changed).fits
+
+
+def test_an_engine_whose_cache_holds_no_whole_row_does_not_fit():
+    planner = Planner(16 * GIB, 2)
+    found = planner.predict(load_for_gpus("math_qwen3_grpo", ["model.path=Qwen/Qwen3-8B", "lora.rank=8"]))
+    assert any("KV cache holds" in problem for problem in found.problems)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["math_qwen3_grpo", "--gpu", "lots"], "--gpu"),
+        (["math_qwen3_grpo", "--gpus", "-1"], "--gpus"),
+        (["math_qwen3_grpo", "model.path=nobody/nothing"], "model.path"),
+        (["math_qwen3_grpo", "train.ranks=2", "--gpus", "1"], "train.ranks"),
+        (["no_such_recipe"], "no recipe"),
+    ],
+)
+def test_wrong_input_is_refused(words, problem, capsys):
+    assert run(*words) == 2
+    assert problem in capsys.readouterr().err

@@ -1,0 +1,65 @@
+"""Predicted memory against that of real steps: the trainer, DeepSpeed and the objective are those of a run."""
+
+import pytest
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from asyncrl.config import load_config
+from asyncrl.plan.predict import trainer_memory
+from asyncrl.plan.training import measure_step
+from tests.plan.measured import measured_step
+
+SHAPE = {
+    "model_type": "qwen3",
+    "vocab_size": 4096,
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 32,
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": True,
+}
+OVERRIDES = [
+    "engine.max_model_len=512", "train.micro_batch_tokens=1024", "model.dtype=float32", "train.zero_stage=1",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    settings = {key: value for key, value in SHAPE.items() if key != "model_type"}
+    Qwen3ForCausalLM(Qwen3Config(**settings)).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [],
+        ["train.gradient_checkpointing=true"],
+        ["lora.rank=8", "train.gradient_checkpointing=true"],
+        ["train.zero_stage=0"],
+        ["train.zero_stage=2", "model.dtype=bfloat16"],
+        ["train.zero_stage=1", "model.dtype=bfloat16"],
+        ["train.zero_stage=3", "train.gradient_checkpointing=true"],
+        ["algo.preset=ppo", "engine.max_model_len=256"],
+        ["algo={preset='ppo_ewma'}", "train.micro_batch_tokens=512"],
+    ],
+    ids=" ".join,
+)
+def test_a_real_step_takes_what_was_predicted(model, changes):
+    config = load_config("gridworld_grpo", [*OVERRIDES, *changes])
+    predicted = trainer_memory(config, measure_step(config, {"policy": SHAPE}))
+    measured = measured_step(config, model)
+    sums = {part: sum(item.bytes for item in predicted[part]) for part in measured}
+    for part in measured:
+        print(
+            "RATIO",
+            changes,
+            part,
+            round(sums[part] / measured[part], 3),
+            [(i.name, round(i.bytes / 2**20, 1)) for i in predicted[part]],
+            measured[part] / 2**20,
+        )
+    assert max(sums.values()) == pytest.approx(max(measured.values()), rel=0.1)
