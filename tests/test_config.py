@@ -75,8 +75,9 @@ def test_every_recipe_resolves(recipe):
     settings = resolve_settings(config.algo)
     assert settings["loss"]["name"] and load_env(config.env.name)
     assert config.max_tokens >= config.rollout.max_tokens_per_turn
-    if recipe == "math_qwen3_grpo":
-        assert (config.model.path, config.train.betas) == ("Qwen/Qwen3-0.6B", (0.9, 0.95))
+    real = {"math_qwen3_grpo": "Qwen/Qwen3-0.6B", "math_qwen3_8b_grpo": "Qwen/Qwen3-8B"}
+    if recipe in real:
+        assert (config.model.path, config.train.betas) == (real[recipe], (0.9, 0.95))
     else:
         assert config.model.path == "sft"
         assert (config.train.betas, config.run.threads) == ((0.9, 0.999), 1)

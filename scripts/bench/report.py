@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
+import subprocess
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
 
 
 def write_report(result: dict[str, Any], path: Path | None) -> None:
@@ -13,3 +19,59 @@ def write_report(result: dict[str, Any], path: Path | None) -> None:
     print(text)
     if path:
         path.write_text(text + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number that was measured."""
+
+    name: str
+    value: float
+    unit: str = ""
+
+
+@dataclass(slots=True)
+class Record:
+    """What became of one part of a check."""
+
+    name: str
+    status: str
+    """`PASSED`, `FAILED` or `NOT_RUN`."""
+    reason: str = ""
+    """Why it failed or was not run, or what was run in its place."""
+    figures: list[Figure] = field(default_factory=list)
+    wall_s: float = 0.0
+    date: str = ""
+    machine: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Record:
+        """Return what `to_json` described."""
+        return cls(**data | {"figures": [Figure(**figure) for figure in data["figures"]]})
+
+
+def describe_machine() -> str:
+    """Return processor architecture, cores and GPUs in a few words."""
+    gpus: list[str] = []
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"],
+            capture_output=True, text=True, timeout=30, check=True,
+        )  # fmt: skip
+        gpus = [line.strip() for line in listed.stdout.splitlines() if line.strip()]
+    except (OSError, subprocess.SubprocessError):
+        pass
+    return f"{platform.machine()}, {os.cpu_count()} cores, {'; '.join(gpus) or 'no GPU'}"
+
+
+def as_table(records: list[Record]) -> str:
+    """Return the records as a Markdown table."""
+    lines = ["| part | result | figures |", "| --- | --- | --- |"]
+    for record in records:
+        said = f"{record.status}: {record.reason}" if record.reason else record.status
+        figures = "; ".join(f"{one.name} {one.value:,.4g} {one.unit}".rstrip() for one in record.figures)
+        lines.append(f"| {record.name} | {said.replace('|', '/')} | {figures} |")
+    return "\n".join(lines)

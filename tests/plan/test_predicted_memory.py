@@ -6,7 +6,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from asyncrl.config import load_config
 from asyncrl.plan.predict import trainer_memory
 from asyncrl.plan.training import measure_step
-from tests.plan.measured import measured_step
+from asyncrl.testing.step_memory import measured_step
 
 SHAPE = {
     "model_type": "qwen3",
@@ -51,15 +51,6 @@ def model(tmp_path_factory):
 def test_a_real_step_takes_what_was_predicted(model, changes):
     config = load_config("gridworld_grpo", [*OVERRIDES, *changes])
     predicted = trainer_memory(config, measure_step(config, {"policy": SHAPE}))
-    measured = measured_step(config, model)
+    measured = measured_step(config, model, SHAPE["vocab_size"])
     sums = {part: sum(item.bytes for item in predicted[part]) for part in measured}
-    for part in measured:
-        print(
-            "RATIO",
-            changes,
-            part,
-            round(sums[part] / measured[part], 3),
-            [(i.name, round(i.bytes / 2**20, 1)) for i in predicted[part]],
-            measured[part] / 2**20,
-        )
     assert max(sums.values()) == pytest.approx(max(measured.values()), rel=0.1)

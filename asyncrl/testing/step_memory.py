@@ -22,7 +22,9 @@ from asyncrl.train.step_settings import StepSettings
 
 
 def live_bytes() -> int:
-    """Return the bytes of all tensors that are alive."""
+    """Return the bytes of all tensors that are alive, on the GPU where there is one."""
+    if torch.cuda.is_available():
+        return torch.cuda.memory_allocated()
     sizes = {}
     for one in gc.get_objects():
         if issubclass(type(one), torch.Tensor) and not isinstance(one, FakeTensor) and not one.is_meta:
@@ -33,6 +35,12 @@ def live_bytes() -> int:
 
 def peak_bytes(work: Callable[[], Any]) -> int:
     """Return the most bytes beyond those alive before that `work` had allocated at once."""
+    if torch.cuda.is_available():
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        work()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
         work()
     events = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
@@ -43,14 +51,14 @@ def peak_bytes(work: Callable[[], Any]) -> int:
     return top
 
 
-def measured_step(config: Config, model: str) -> dict[str, int]:
+def measured_step(config: Config, model: str, vocab_size: int) -> dict[str, int]:
     """Train two steps of two micro-batches; return the peaks of the second step's parts."""
     gc.collect()
     before = live_bytes()
     objective = build_objective(config.algo)
     engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
     auxiliary = load_auxiliary_models(config, objective, engine, model)
-    one = longest_rows(config, 4096)
+    one = longest_rows(config, vocab_size)
     batch = dataclasses.replace(
         one, trajectories=one.trajectories * 2, group=torch.zeros(2 * len(one.trajectories), dtype=torch.long)
     )

@@ -1,0 +1,367 @@
+"""The parts of the acceptance run. Each returns its figures, raises `NotRun`, or fails by raising anything else."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.metadata
+import re
+import time
+import typing
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from acceptance.context import WORDS, Context, metrics, summary
+from bench.report import Figure
+
+from asyncrl.config import load_config
+from asyncrl.config_sections import EngineConfig
+
+PARTS: dict[str, Callable[[Context], list[Figure]]] = {}
+"""By name, in the order in which they run: the cheapest first."""
+REQUIREMENTS = Path(__file__).parents[2] / "requirements"
+MODULES = (
+    "torch",
+    "vllm",
+    "deepspeed",
+    "transformers",
+    "peft",
+    "safetensors",
+    "pyarrow",
+    "fastapi",
+    "aiohttp",
+)
+GIB = 2**30
+TINY = (
+    "sft.episodes=200", "sft.steps=20", "rollout.group_size=4", "buffer.groups_per_step=4", "eval.tasks=0",
+    "train.num_steps=3", "train.checkpoint_every=0", "buffer.drop_no_signal=false",
+)  # fmt: skip
+"""A run of a few steps."""
+MOST_LOGP_ERROR = {"float32": 2e-3, "bfloat16": 0.05}
+"""Mean absolute difference in nats of engine and trainer."""
+
+
+def part(function: Callable[[Context], list[Figure]]) -> Callable[[Context], list[Figure]]:
+    """Register a part under its function's name."""
+    PARTS[function.__name__] = function
+    return function
+
+
+@part
+def imports(context: Context) -> list[Figure]:
+    """Every package of the lock is installed in its version, and those that matter can be imported."""
+    lock = (REQUIREMENTS / ("gpu.lock" if context.gpus else "cpu.lock")).read_text()
+    pins = dict(re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^\s;]+)", lock, re.MULTILINE))
+    wrong = []
+    for name, version in pins.items():
+        try:
+            found = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            wrong.append(f"{name} is missing")
+            continue
+        if found.partition("+")[0] != version.partition("+")[0]:
+            wrong.append(f"{name} is {found}, not {version}")
+    if wrong:
+        raise AssertionError("; ".join(wrong))
+    for module in MODULES:
+        importlib.import_module(module)
+    return [Figure("packages", len(pins)), Figure("imported", len(MODULES))]
+
+
+@part
+def memory(context: Context) -> list[Figure]:
+    """A real step of the trainer takes what was predicted, within 10 %."""
+    from asyncrl.plan.predict import trainer_memory
+    from asyncrl.plan.training import measure_step
+    from asyncrl.testing.step_memory import measured_step
+
+    tokens = 4096 if context.gpus else 256
+    dtype = "bfloat16" if context.gpus else "float32"
+    words = [
+        f"engine.max_model_len={tokens}", f"train.micro_batch_tokens={2 * tokens}", f"model.dtype={dtype}",
+        "train.gradient_checkpointing=true", "train.zero_stage=2",
+    ]  # fmt: skip
+    config = load_config("gridworld_grpo", words)
+    shape = context.shape | {"model_type": "qwen3", "max_position_embeddings": 4096}
+    predicted = trainer_memory(config, measure_step(config, {"policy": shape}))
+    measured = max(measured_step(config, str(context.model()), shape["vocab_size"]).values())
+    sums = max(
+        sum(item.bytes for item in predicted[name]) for name in ("forward and backward", "optimizer step")
+    )
+    figures = [
+        Figure("predicted", sums / GIB, "GiB"), Figure("measured", measured / GIB, "GiB"),
+        Figure("ratio", sums / measured),
+    ]  # fmt: skip
+    _check(abs(sums / measured - 1) <= 0.1, "prediction and measurement differ by more than 10 %", figures)
+    return figures
+
+
+@part
+def trainer_throughput(context: Context) -> list[Figure]:
+    """Trained tokens a second, and what share of a matrix product's rate that is (model-FLOP utilisation)."""
+    import torch
+
+    from asyncrl.algo.objective import build_objective
+    from asyncrl.plan.training import longest_rows
+    from asyncrl.train.deepspeed_engine import TrainEngine
+    from asyncrl.train.models import load_auxiliary_models, load_trained
+    from asyncrl.train.step import Step, accumulate, apply
+    from asyncrl.train.step_settings import StepSettings
+
+    tokens = 4096 if context.gpus else 256
+    dtype = "bfloat16" if context.gpus else "float32"
+    words = [
+        f"engine.max_model_len={tokens}", f"train.micro_batch_tokens={4 * tokens}", f"model.dtype={dtype}",
+        f"train.gradient_checkpointing={'true' if context.gpus else 'false'}", "train.zero_stage=1",
+    ]  # fmt: skip
+    config = load_config("gridworld_grpo", words)
+    objective = build_objective(config.algo)
+    engine = TrainEngine(load_trained(config, objective, str(context.model())), config.train, dtype)
+    auxiliary = load_auxiliary_models(config, objective, engine, str(context.model()))
+    batch = longest_rows(config, context.shape["vocab_size"])
+    settings = StepSettings.of(config)
+    tensors = auxiliary.step_tensors(engine, batch, settings, 1)
+    step = Step(
+        engine, objective, auxiliary, batch, tensors, torch.zeros(batch.whole.mask.shape), settings, 1e-6, 0.0,
+        lambda found: None,
+    )  # fmt: skip
+    rows = list(range(len(batch.trajectories)))
+    seconds = _shortest(lambda: (accumulate(step, rows), apply(step)), 3)
+    rate = len(rows) * tokens / seconds
+    shape = context.shape
+    parameters = sum(p.numel() for p in engine.engine.module.parameters())
+    attention = 6 * shape["num_hidden_layers"] * shape["num_attention_heads"] * shape["head_dim"] * tokens
+    flops = rate * (6 * parameters + attention)
+    peak = _matmul_flops(8192 if context.gpus else 1024, getattr(torch, dtype), engine.device)
+    return [
+        Figure("trained", rate, "tokens/s"), Figure("model", flops / 1e12, "TFLOP/s"),
+        Figure("matrix product", peak / 1e12, "TFLOP/s"), Figure("utilisation", flops / peak),
+    ]  # fmt: skip
+
+
+def _logprob_agreement(context: Context, dtype: str) -> list[Figure]:
+    """Have an engine sample, and score the same tokens in the trainer's model."""
+    import torch
+
+    from asyncrl.generation import GenerateRequest
+    from asyncrl.services.engine.client import EngineClient
+    from asyncrl.train.policy import load_frozen
+
+    model = context.model()
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(5, WORDS, 40).astype(np.int32) for _ in range(16)]
+
+    async def sample(url: str, token: str) -> list[Any]:
+        client = EngineClient(url, token)
+        try:
+            requests = [GenerateRequest(f"r{i}", prompt, 64, seed=i) for i, prompt in enumerate(prompts)]
+            return await asyncio.gather(*(client.generate(request) for request in requests))
+        finally:
+            await client.close()
+
+    with context.engine(model, dtype) as (url, token):
+        answers = asyncio.run(sample(url, token))
+    device = "cuda" if context.gpus else "cpu"
+    policy = load_frozen(str(model), dtype).to(device)
+    errors = []
+    for prompt, answer in zip(prompts, answers, strict=True):
+        ids = torch.tensor(np.concatenate([prompt, answer.token_ids]), device=device)[None].long()
+        mask = torch.arange(ids.shape[1], device=device)[None] >= len(prompt)
+        with torch.no_grad():
+            logp = policy(ids, mask, 1.0)["logp"][mask].float().cpu().numpy()
+        errors.append(np.abs(logp - answer.logprobs))
+    found = np.concatenate(errors)
+    figures = [
+        Figure("tokens", len(found)), Figure("mean difference", float(found.mean()), "nats"),
+        Figure("largest difference", float(found.max()), "nats"),
+    ]  # fmt: skip
+    _check(
+        found.mean() <= MOST_LOGP_ERROR[dtype], f"more than {MOST_LOGP_ERROR[dtype]} nats on average", figures
+    )
+    return figures
+
+
+@part
+def logprobs_float32(context: Context) -> list[Figure]:
+    """Engine and trainer agree on the log-probabilities of sampled tokens in float32."""
+    return _logprob_agreement(context, "float32")
+
+
+@part
+def logprobs_bfloat16(context: Context) -> list[Figure]:
+    """The same in bfloat16."""
+    return _logprob_agreement(context, "bfloat16")
+
+
+@part
+def engine_throughput(context: Context) -> list[Figure]:
+    """Sampled tokens a second through vLLM's own route and through ours, on one engine."""
+    import json
+
+    from asyncrl.credentials import authorization
+    from asyncrl.generation import GenerateRequest
+    from asyncrl.services.engine.client import EngineClient
+
+    count, tokens = (128, 256) if context.gpus else (16, 32)
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(5, WORDS, 64).astype(np.int32) for _ in range(count)]
+
+    def complete(url: str, token: str, model: str, prompt: np.ndarray) -> int:
+        body = {
+            "model": model, "prompt": prompt.tolist(), "max_tokens": tokens, "ignore_eos": True, "logprobs": 1,
+        }  # fmt: skip
+        request = urllib.request.Request(
+            f"{url}/v1/completions", json.dumps(body).encode(),
+            {"Content-Type": "application/json"} | authorization(token),
+        )  # fmt: skip
+        with urllib.request.urlopen(request, timeout=300) as reply:
+            return json.loads(reply.read())["usage"]["completion_tokens"]
+
+    def plain(url: str, token: str) -> float:
+        request = urllib.request.Request(f"{url}/v1/models", headers=authorization(token))
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            model = json.loads(reply.read())["data"][0]["id"]
+        start = time.perf_counter()
+        with ThreadPoolExecutor(count) as pool:
+            done = sum(pool.map(lambda prompt: complete(url, token, model, prompt), prompts))
+        return done / (time.perf_counter() - start)
+
+    async def ours(url: str, token: str) -> float:
+        client = EngineClient(url, token)
+        try:
+            start = time.perf_counter()
+            answers = await asyncio.gather(
+                *(
+                    client.generate(GenerateRequest(f"r{i}", prompt, tokens))
+                    for i, prompt in enumerate(prompts)
+                )
+            )
+            return sum(len(answer.token_ids) for answer in answers) / (time.perf_counter() - start)
+        finally:
+            await client.close()
+
+    dtype = "bfloat16" if context.gpus else "float32"
+    with context.engine(context.model(), dtype, max_num_seqs=count) as (url, token):
+        plain(url, token), asyncio.run(ours(url, token))
+        rates = [(plain(url, token), asyncio.run(ours(url, token))) for _ in range(3)]
+    theirs, own = (sorted(column)[1] for column in zip(*rates, strict=True))
+    return [
+        Figure("vLLM's route", theirs, "tokens/s"), Figure("our route", own, "tokens/s"),
+        Figure("ours over vLLM's", own / theirs),
+    ]  # fmt: skip
+
+
+@part
+def transports(context: Context) -> list[Figure]:
+    """Each way of weights in a run whose engines check every file's checksum; its rate beside a copy on the device."""
+    import torch
+
+    model = context.model(vocab_size=WORDS)
+    figures = []
+    kinds = [
+        value for value in typing.get_args(EngineConfig.model_fields["weight_transfer"].annotation)
+        if isinstance(value, str)
+    ]  # fmt: skip
+    for kind in kinds:
+        run = context.train(
+            f"transport-{kind}-{time.time_ns()}", *TINY, f"model.path={model}", f"engine.weight_transfer={kind}",
+        )  # fmt: skip
+        steps = metrics(run)[1:]
+        seconds = min(step["time/publish_s"] for step in steps)
+        figures += [
+            Figure(f"{kind}: publish", steps[-1]["weights/bytes"] / seconds / 1e9, "GB/s"),
+            Figure(f"{kind}: version", steps[-1]["weights/bytes"] / 1e6, "MB"),
+            Figure(f"{kind}: pause", 1000 * min(step["time/pause_s"] for step in steps), "ms"),
+        ]
+    source = torch.ones(256 * 2**20 // 4, device="cuda" if context.gpus else "cpu")
+    target = torch.empty_like(source)
+    seconds = _shortest(lambda: target.copy_(source), 5)
+    return [*figures, Figure("copy on the device", source.nbytes / seconds / 1e9, "GB/s")]
+
+
+@part
+def sleep_wake(context: Context) -> list[Figure]:
+    """A run in which engine and trainer use the memory by turns."""
+    run = context.train(
+        f"sleep-{time.time_ns()}", *TINY, "train.schedule=synchronous", "placement.sleep=true"
+    )
+    return _steps(run, 3)
+
+
+@part
+def resume(context: Context) -> list[Figure]:
+    """A run of two steps is continued to four."""
+    run = context.train(f"resume-{time.time_ns()}", *TINY, "train.num_steps=2")
+    context.resume(run, "train.num_steps=4")
+    return _steps(run, 4)
+
+
+@part
+def placement_shared(context: Context) -> list[Figure]:
+    """Engine and trainer on one GPU."""
+    context.need_gpus(1)
+    run = context.train(f"shared-{time.time_ns()}", *TINY, "placement.trainer=[0]", "placement.engines=[0]")
+    return _steps(run, 3)
+
+
+@part
+def placement_split(context: Context) -> list[Figure]:
+    """Engine and trainer on a GPU each, with weights over a collective group."""
+    context.need_gpus(2)
+    run = context.train(
+        f"split-{time.time_ns()}", *TINY, "placement.trainer=[0]", "placement.engines=[1]",
+        "engine.weight_transfer=collective",
+    )  # fmt: skip
+    return _steps(run, 3)
+
+
+@part
+def demo(context: Context) -> list[Figure]:
+    """The demo learns its task."""
+    run = context.train(f"demo-{time.time_ns()}")
+    found = summary(run)
+    after, before = found["eval_after"]["mean"], found["eval_before"]["mean"]
+    figures = [
+        Figure("reward before", before), Figure("reward after", after),
+        Figure("training", found["train_wall_s"], "s"),
+    ]  # fmt: skip
+    _check(after >= 0.9, "the reward after training is below 0.9", figures)
+    return figures
+
+
+def _steps(run: Path, count: int) -> list[Figure]:
+    found = summary(run)
+    figures = [Figure("steps", found["steps"]), Figure("training", found["train_wall_s"], "s")]
+    _check(found["steps"] == count, f"{found['steps']} steps instead of {count}", figures)
+    return figures
+
+
+def _check(good: bool, problem: str, figures: list[Figure]) -> None:
+    if not good:
+        said = ", ".join(f"{one.name} {one.value:.4g} {one.unit}".rstrip() for one in figures)
+        raise AssertionError(f"{problem} ({said})")
+
+
+def _shortest(work: Callable[[], Any], repeats: int) -> float:
+    """Return the seconds of the fastest repeat, after one that does not count."""
+    import torch
+
+    times = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return min(times[1:])
+
+
+def _matmul_flops(size: int, dtype: Any, device: Any) -> float:
+    import torch
+
+    left, right = (torch.randn(size, size, dtype=dtype, device=device) for _ in range(2))
+    return 2 * size**3 / _shortest(lambda: left @ right, 5)

@@ -1,0 +1,141 @@
+"""Everything that a machine's first GPU should show, part by part; on a machine without one the same checks on its CPU.
+
+    python scripts/gpu_acceptance.py [--json OUT] [--only NAME ...] [--again] [--page docs/performance.md]
+
+Each part is a process of at most 8 minutes, and a part that fails does not stop the others. Results are written after
+each part. A part that has passed on this machine is not run again, unless --again asks for it, so a run that was
+interrupted goes on where it was. The exit code is 0 when no part has failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from acceptance.context import PART_S, Context, NotRun, run_part
+from acceptance.parts import PARTS
+from bench.report import FAILED, NOT_RUN, PASSED, Record, as_table, describe_machine
+
+WORK = Path(tempfile.gettempdir()) / f"asyncrl-acceptance-{os.getuid()}"
+BEGIN, END = "<!-- acceptance: begin -->", "<!-- acceptance: end -->"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the parts; return the exit code."""
+    args = _arguments(argv)
+    if args.part:
+        return _one(args.part, args.work, args.result)
+    unknown = [name for name in args.only if name not in PARTS]
+    if unknown:
+        print(f"--only: there is no part {unknown[0]!r}; allowed: {', '.join(PARTS)}", file=sys.stderr)
+        return 2
+    machine = describe_machine()
+    records = {record.name: record for record in _read(args.json)}
+    args.work.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for name in args.only or PARTS:
+        found = records.get(name)
+        if found and found.status == PASSED and found.machine == machine and not args.again:
+            print(f"{name}: passed on {found.date}", flush=True)
+            continue
+        print(f"{name}: {_about(name)}", flush=True)
+        records[name] = _run(name, args.work, machine)
+        print(as_line(records[name]), flush=True)
+        _write([records[name] for name in PARTS if name in records], args.json)
+    every = [records[name] for name in PARTS if name in records]
+    if args.page:
+        _fill(args.page, every)
+    return 1 if any(record.status == FAILED for record in every) else 0
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="results; those of parts that have passed are kept")
+    parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help="parts to run")
+    parser.add_argument("--again", action="store_true", help="run parts that have passed, too")
+    parser.add_argument("--page", type=Path, help="a page whose table of results is written anew")
+    parser.add_argument("--work", type=Path, default=WORK, help="folder for models and runs")
+    parser.add_argument("--part", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+def _about(name: str) -> str:
+    return (PARTS[name].__doc__ or "").strip()
+
+
+def _run(name: str, work: Path, machine: str) -> Record:
+    """Run a part as a process of its own."""
+    result = work / f"{name}.json"
+    result.unlink(missing_ok=True)
+    start = time.monotonic()
+    command = [sys.executable, __file__, "--part", name, "--work", str(work), "--result", str(result)]
+    code, said = run_part(command)
+    if result.exists():
+        record = _read_one(result)
+    elif code is None:
+        record = Record(name, FAILED, f"not finished within {PART_S:g} s: {said}")
+    else:
+        record = Record(name, FAILED, f"exit code {code}: {said}")
+    record.wall_s = round(time.monotonic() - start, 1)
+    record.machine, record.date = machine, datetime.date.today().isoformat()
+    return record
+
+
+def _one(name: str, work: Path, result: Path) -> int:
+    """Run one part in this process and write its record."""
+    context = Context(work)
+    in_place = "" if context.gpus else "on the CPU"
+    try:
+        record = Record(name, PASSED, in_place, PARTS[name](context))
+    except NotRun as reason:
+        record = Record(name, NOT_RUN, str(reason))
+    except Exception as error:
+        record = Record(name, FAILED, f"{type(error).__name__}: {error}")
+    result.write_text(json.dumps(record.to_json()))
+    return 0
+
+
+def as_line(record: Record) -> str:
+    """Return a record as a line for the console."""
+    figures = ", ".join(f"{one.name} {one.value:,.4g} {one.unit}".rstrip() for one in record.figures)
+    said = f": {record.reason}" if record.reason else ""
+    return f"  {record.status}{said} ({record.wall_s:.0f} s){'; ' + figures if figures else ''}"
+
+
+def _read(path: Path | None) -> list[Record]:
+    if path is None or not path.exists():
+        return []
+    return [Record.from_json(one) for one in json.loads(path.read_text())["parts"]]
+
+
+def _read_one(path: Path) -> Record:
+    return Record.from_json(json.loads(path.read_text()))
+
+
+def _write(records: list[Record], path: Path | None) -> None:
+    if path is None:
+        return
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps({"parts": [record.to_json() for record in records]}, indent=1) + "\n")
+    partial.replace(path)
+
+
+def _fill(page: Path, records: list[Record]) -> None:
+    """Write the table between the page's two marks."""
+    text = page.read_text()
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    said = f"{records[-1].machine}, {max(record.date for record in records)}:"
+    page.write_text(f"{before}{BEGIN}\n{said}\n\n{as_table(records)}\n{END}{after}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
