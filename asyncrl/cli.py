@@ -25,6 +25,7 @@ COMMANDS = (
     "recipes",
     "serve",
     "eval",
+    "compare",
     "sft",
     "config",
     "plan",

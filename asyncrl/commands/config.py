@@ -45,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
     check_recipe(config)
     placement = plan(config, found_gpus())
     config = placed(config, placement)
-    print(f"placement: {placement}", file=sys.stderr)
+    if placement.gpus:
+        print(f"placement: {placement}", file=sys.stderr)
     resolved = config.model_dump(mode="json")
     resolved["algo"] = resolve_settings(config.algo)
     print(json.dumps(resolved, indent=2))

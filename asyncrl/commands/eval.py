@@ -28,6 +28,9 @@ def add(subparsers: Any) -> None:
         "--recipe", help="take limits, engine and environment settings from this recipe or config.json"
     )
     parser.add_argument("--out", type=Path, help="write the result as JSON")
+    parser.add_argument(
+        "--rows", type=Path, help="write each episode as a line of JSON, for `asyncrl compare`"
+    )
     parser.add_argument("--fail-under", type=float, help="exit with 1 when the mean reward is below this")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.set_defaults(run=run)
@@ -35,9 +38,10 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from asyncrl.config import apply_override, load_config, parse_config
+    from asyncrl.evaluation.rows import episode_rows, write_rows
     from asyncrl.import_path import absolute, search_in
     from asyncrl.launch.check import check_evaluation
-    from asyncrl.launch.evaluate import evaluate_checkpoint
+    from asyncrl.launch.evaluate import play_checkpoint, summarize
     from asyncrl.launch.train import describe
 
     env = absolute(args.env, Path.cwd())
@@ -56,7 +60,10 @@ def run(args: argparse.Namespace) -> int:
     check_evaluation(config)
     folder = Path(tempfile.mkdtemp(prefix="asyncrl-eval-"))
     try:
-        result = evaluate_checkpoint(config, folder, args.checkpoint, env, args.tasks, args.samples)
+        groups = play_checkpoint(config, folder, args.checkpoint, env, args.tasks, args.samples)
+        if args.rows:
+            write_rows(args.rows, episode_rows(groups, args.samples))
+        result = summarize(groups, args.samples)
     except AsyncRLError:
         # The message may refer to a log.
         print(f"logs of this evaluation: {folder / 'logs'}", file=sys.stderr)

@@ -120,15 +120,13 @@ async def evaluate_with(
     retry_s: float = 0.0,
 ) -> EvalResult:
     """See `evaluate`. When the worker dies meanwhile, the call is repeated for `retry_s` while the worker restarts."""
-    chosen = list(islice(load_env(env).tasks("heldout", env, **config.env.config), tasks))
-    body = [task_to_map(task) for task in chosen]
-    return summarize(await _run(worker_url, body, samples, config, token, retry_s), samples)
+    return summarize(await _play(worker_url, config, env, tasks, samples, token, retry_s), samples)
 
 
-def evaluate_checkpoint(
+def play_checkpoint(
     config: Config, folder: Path, checkpoint: str, env: str, tasks: int, samples: int
-) -> EvalResult:
-    """Start an engine, environments and a worker in `folder`, evaluate, and stop them."""
+) -> list[Group]:
+    """Start an engine, environments and a worker in `folder`, play the held-out tasks, and stop them."""
     load_env(env)
     config = config.model_copy(update={"env": config.env.model_copy(update={"name": env})})
     process_group = ProcessGroup(folder)
@@ -144,9 +142,23 @@ def evaluate_checkpoint(
         argv = ["serve", "rollout", "--folder", str(folder), "--model", checkpoint]
         worker = process_group.start("rollout", [*argv, "--env", env_url, "--engines", engine_url])
         url, token = process_group.wait_ready(worker, start_s), process_group.credentials.bearer("rollout")
-        return evaluate(url, config, env, tasks, samples, token)
+        return asyncio.run(_play(url, config, env, tasks, samples, token))
     finally:
         process_group.stop()
+
+
+async def _play(
+    worker_url: str,
+    config: Config,
+    env: str,
+    tasks: int,
+    samples: int,
+    token: str | None,
+    retry_s: float = 0.0,
+) -> list[Group]:
+    chosen = list(islice(load_env(env).tasks("heldout", env, **config.env.config), tasks))
+    body = [task_to_map(task) for task in chosen]
+    return await _run(worker_url, body, samples, config, token, retry_s)
 
 
 async def _run(

@@ -79,8 +79,7 @@ def test_a_lagging_average_is_reset():
     assert not should_reset(0.95)
 
 
-def test_digamma_and_information_match_numerical_integration():
-    assert beta.digamma(1.0) == pytest.approx(-0.5772156649015329, abs=1e-13)
+def test_information_matches_numerical_integration():
     p = (np.arange(200000) + 0.5) / 200000
     density = p**1.5 * (1 - p) ** 3.0
     density /= density.sum()

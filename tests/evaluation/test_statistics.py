@@ -11,7 +11,6 @@ from asyncrl.evaluation.statistics import (
     effective_size,
     pass_at_k,
     pass_hat_k,
-    t_quantile,
     wilson,
 )
 
@@ -96,14 +95,6 @@ def test_intervals_cover_as_often_as_they_say_when_samples_of_a_task_are_alike()
             interval = clustered_mean(tasks)
             covered += interval.ci_low <= mean <= interval.ci_high
         assert 0.93 <= covered / 1000 <= at_most, (mean, alike, covered)
-
-
-@pytest.mark.parametrize(
-    ("degrees", "expected", "error"),
-    [(1, 12.7062, 1e-3), (2, 4.3027, 1e-4), (4, 2.7764, 0.01), (10, 2.2281, 1e-3), (99, 1.9842, 1e-4)],
-)
-def test_t_quantiles_are_those_of_the_table(degrees, expected, error):
-    assert t_quantile(0.975, degrees) == pytest.approx(expected, abs=error)
 
 
 @pytest.mark.parametrize(("n", "c", "k"), [(4, 1, 1), (4, 1, 2), (5, 2, 3), (6, 0, 2), (3, 3, 2)])

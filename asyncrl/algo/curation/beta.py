@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from scipy.special import betaln, digamma
 
 
 def update(
@@ -50,23 +51,11 @@ def expected_entropy(alpha: float, beta: float) -> float:
     """`E[H(p)]` in nats of a Bernoulli outcome under the belief, in closed form."""
     mean = alpha / (alpha + beta)
     top = digamma(alpha + beta + 1)
-    return top - mean * digamma(alpha + 1) - (1 - mean) * digamma(beta + 1)
-
-
-def digamma(x: float) -> float:
-    """ψ(x) for x > 0: recurrence to x >= 10, then the asymptotic series (error below 1e-13)."""
-    shift = 0.0
-    while x < 10:
-        shift -= 1 / x
-        x += 1
-    inverse = 1 / (x * x)
-    coefficients = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
-    series = sum(c * inverse ** (i + 1) for i, c in enumerate(coefficients))
-    return shift + math.log(x) - 1 / (2 * x) - series
+    return float(top - mean * digamma(alpha + 1) - (1 - mean) * digamma(beta + 1))
 
 
 def _log_beta(a: float, b: float) -> float:
-    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+    return float(betaln(a, b))
 
 
 def information_score(pass_rate: np.ndarray) -> np.ndarray:
