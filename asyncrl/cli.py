@@ -17,6 +17,7 @@ from pathlib import Path
 
 from asyncrl import __version__
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
+from asyncrl.gpus import on_cpu
 from asyncrl.import_path import search_in
 
 COMMANDS = (
@@ -68,6 +69,9 @@ def _main(arguments: Sequence[str]) -> int:
     with contextlib.suppress(FileNotFoundError):
         # As with `python -m`: a user's own environment or reward is usually a file of the current folder.
         search_in([Path.cwd()])
+    if on_cpu():
+        # Otherwise DeepSpeed warns on the console that it has found no GPU.
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     parser = build_parser(arguments)
     args, rest = parser.parse_known_args(arguments)
     if rest:
