@@ -9,6 +9,7 @@ Layout: 8 bytes of length and a JSON object (`_Header`), then the new file's own
 
 from __future__ import annotations
 
+import itertools
 import json
 import mmap
 import os
@@ -26,7 +27,7 @@ PART_BYTES = 32 * 2**20
 """Of the new file that are compared and compressed at once."""
 WORTH_IT = 0.5
 """A delta above this share of the file's bytes is not kept: it would save less than it costs."""
-THREADS = min(4, os.cpu_count() or 1)
+THREADS = min(16, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +86,21 @@ def apply_delta(base: str | Path, delta: str | Path, path: str | Path) -> None:
             head, width, size = header["head"], header["width"], header["num_bytes"]
             if (len(old_bytes), _head(old_bytes)) != (size, head):
                 raise InputError(f"{delta}: made for weights that are laid out differently from {base}")
-            with mmap.mmap(opened.fileno(), size) as target:
-                position = 8 + length + head
-                target[:head] = body[8 + length : position]
-                for number, described in enumerate(header["parts"]):
-                    start = head + number * header["part_bytes"]
+            with mmap.mmap(opened.fileno(), size) as target, ThreadPoolExecutor(THREADS) as pool:
+                target[:head] = body[8 + length : 8 + length + head]
+
+                def part(start: int, described: dict[str, Any], position: int) -> None:
                     stop = min(start + header["part_bytes"], size)
                     target[start:stop] = old_bytes[start:stop]
-                    if not described["changed"]:
-                        continue
-                    stored = body[position : position + described["gaps"] + described["values"]]
-                    positions, changes = _decode(described, stored, width)
-                    _xor(target, start, stop, width, positions, changes)
-                    position += len(stored)
+                    if described["changed"]:
+                        stored = body[position : position + described["gaps"] + described["values"]]
+                        _xor(target, start, stop, width, *_decode(described, stored, width))
+
+                described_parts = header["parts"]
+                sizes = [one["gaps"] + one["values"] for one in described_parts]
+                positions = itertools.accumulate(sizes[:-1], initial=8 + length + head)
+                starts = range(head, size, header["part_bytes"])
+                list(pool.map(part, starts, described_parts, positions))
     except (ValueError, KeyError, TypeError, IndexError, pyarrow.ArrowException) as error:
         raise InputError(f"{delta}: {type(error).__name__}: {error}") from error
 

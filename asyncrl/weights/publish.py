@@ -26,6 +26,8 @@ log = logging.getLogger("asyncrl.weights")
 
 
 RETRY_S = 1.0
+SLOWEST_READ_BYTES_PER_S = 200e6
+"""An engine that verifies or loads a file more slowly than this, beyond the phase's own limit, has stopped."""
 
 
 @dataclass(slots=True)
@@ -171,20 +173,24 @@ class FilePublisher:
         report.prepare_s = time.perf_counter() - start
         return report, await self._on_each(prepared, "weights/commit", file, report), file
 
+    def _limit_s(self, file: WeightFile) -> float:
+        """How long an engine may take for a phase."""
+        return self.phase_timeout_s + file.num_bytes / SLOWEST_READ_BYTES_PER_S
+
     async def _rejoin(self, engine: EngineControl, file: WeightFile) -> None:
         """Offer the newest version to a quarantined engine until it has loaded it."""
         while True:
             await asyncio.sleep(RETRY_S)
             try:
                 try:
-                    await engine.request("weights/prepare", file.to_json(), self.phase_timeout_s)
+                    await engine.request("weights/prepare", file.to_json(), self._limit_s(file))
                 except InputError:
                     if self.carrier is None:
                         raise
                     # It does not see the trainer's files.
                     await self._carry(file, [engine])
-                    await engine.request("weights/prepare", file.to_json(), self.phase_timeout_s)
-                await engine.request("weights/commit", file.to_json(), self.phase_timeout_s)
+                    await engine.request("weights/prepare", file.to_json(), self._limit_s(file))
+                await engine.request("weights/commit", file.to_json(), self._limit_s(file))
             except AsyncRLError as error:
                 self.quarantined[engine.url] = str(error)
             else:
@@ -196,7 +202,7 @@ class FilePublisher:
         self, engines: Sequence[EngineControl], path: str, file: WeightFile, report: PublishReport
     ) -> list[EngineControl]:
         body = file.to_json() | {"finish_requests": self.finish_requests, "keep_kv": self.keep_kv}
-        calls = [engine.request(path, body, self.phase_timeout_s) for engine in engines]
+        calls = [engine.request(path, body, self._limit_s(file)) for engine in engines]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         done = []
         for engine, answer in zip(engines, answers, strict=True):

@@ -163,3 +163,24 @@ def test_copies_of_engines_that_were_killed_are_removed(tmp_path):
     staging.make_room(newer)
     staging.keep_only(newer)
     assert (staging.local(file), staging.local(newer).path) == (None, str(staging.path(newer)))
+
+
+def test_engines_are_free_again_soon_after_the_trainer_has_died_in_a_transfer(tmp_path):
+    engine = Engine("one", tmp_path / "one", 2)
+    file = write_weights(tmp_path, 1, [("w", torch.zeros(5003))])
+
+    async def scenario():
+        carrier = CollectiveCarrier(CPU, timeout_s=10.0)
+        assert await carrier.carry(file, [engine]) == {}
+        body = file.to_json()
+        waiting = asyncio.create_task(engine.request("weights/receive", body))
+        await asyncio.sleep(0.2)
+        # What the end of its process does to its connections.
+        carrier.leave()
+        return await asyncio.wait_for(waiting, 60)
+
+    try:
+        assert "Connection closed" in asyncio.run(scenario())["error"]
+        assert engine.group == ""
+    finally:
+        engine.end()
