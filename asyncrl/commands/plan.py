@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 import sys
@@ -53,7 +54,9 @@ def run_memory(args: argparse.Namespace) -> int:
     config = load_for_gpus(args.recipe, args.overrides)
     check_recipe(config)
     planner = Planner(gpu, args.gpus or (len(found) if found and not args.gpu else 1))
-    prediction = planner.advise(planner.predict(config))
+    # What libraries say when they are imported is no part of the answer.
+    with contextlib.redirect_stdout(sys.stderr):
+        prediction = planner.advise(planner.predict(config))
     print(as_text(prediction))
     if args.json:
         args.json.write_text(json.dumps(as_json(prediction), indent=1) + "\n")
