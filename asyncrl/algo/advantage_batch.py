@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from asyncrl.algo.inputs import check_finite
 from asyncrl.algo.metrics import Metrics
 from asyncrl.algo.ops import at_least_float32
 from asyncrl.errors import ConfigError
@@ -101,8 +102,7 @@ class AdvantageBatch:
                 raise ValueError(f"{name} has {len(x)} rows, expected {rows}")
         object.__setattr__(self, "mask", self.mask.bool())
         object.__setattr__(self, "rewards", at_least_float32(self.rewards))
-        if bool(torch.isnan(self.rewards).any()):
-            raise ValueError("rewards holds NaN")
+        check_finite({"rewards": self.rewards})
         for name in TOKEN_FIELDS:
             x = getattr(self, name)
             if x is None:

@@ -22,6 +22,7 @@ TOKEN_FIELDS = (
     "advantages",
     "reference_logp",
     "teacher_logp",
+    "teacher_kl",
     "snapshot_logp",
     "entropy",
     "values",
@@ -49,6 +50,8 @@ class LossInputs:
     """[B,T] center of the trust region. None lets the objective's proximal form supply it."""
     reference_logp: Tensor | None = None
     teacher_logp: Tensor | None = None
+    teacher_kl: Tensor | None = None
+    """[B,T] divergence from the teacher over the whole vocabulary; carries the gradient."""
     snapshot_logp: Tensor | None = None
     """[B,T] recomputed by the trainer with the version that sampled the token; splits the ratio exactly."""
     entropy: Tensor | None = None
@@ -64,9 +67,6 @@ class LossInputs:
     """[B] trajectory rewards."""
     group: Tensor | None = None
     """[B] integer prompt index, for pairwise losses."""
-    logits: Tensor | None = None
-    """[B,T,V], only for losses over the whole vocabulary."""
-    teacher_logits: Tensor | None = None
     statistics: dict[str, Tensor] = field(default_factory=dict)
     """Scalars of the step (`Objective.step_statistics`) and the optimizer step (`Objective.ratio_statistics`)."""
 
@@ -96,8 +96,8 @@ class LossInputs:
         return x
 
     def check_finite(self) -> None:
-        """ValueError naming the first tensor that holds NaN or infinity on a sampled token."""
-        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name in TOKEN_FIELDS}
+        """`NonFiniteError` naming the first tensor and row with a NaN or infinity on a sampled token or as a score."""
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name in (*TOKEN_FIELDS, "scores")}
         check_finite({name: x for name, x in named.items() if x is not None})
 
     @property
@@ -166,9 +166,16 @@ def count_totals(mask: Tensor, group: Tensor | None = None, horizon: float = 0.0
 class NonFiniteError(ValueError):
     """A tensor holds NaN or infinity."""
 
+    def __init__(self, name: str, row: int, problem: str) -> None:
+        super().__init__(f"{name} of row {row} {problem}")
+        self.name = name
+        self.row = row
+        """The first row that does."""
+        self.problem = problem
+
 
 def check_finite(tensors: dict[str, Tensor]) -> None:
-    """`NonFiniteError` naming the first tensor with a NaN or infinity.
+    """`NonFiniteError` naming the first tensor [B] or [B,T] with a NaN or infinity, and its first such row.
 
     Costs one device synchronisation when all are finite.
     """
@@ -178,8 +185,11 @@ def check_finite(tensors: dict[str, Tensor]) -> None:
     bad = torch.stack([(~torch.isfinite(x)).any().to(device) for x in tensors.values()])
     if bool(bad.any()):
         name = list(tensors)[int(bad.nonzero()[0])]
-        count = int((~torch.isfinite(tensors[name])).sum())
-        raise NonFiniteError(f"{name} holds {count} NaN or infinite value(s) on sampled tokens")
+        places = ~torch.isfinite(tensors[name])
+        row = int(places.nonzero()[0, 0])
+        where = " on sampled tokens" if places.ndim > 1 else ""
+        count = int(places[row].sum())
+        raise NonFiniteError(name, row, f"holds {count} NaN or infinite value(s){where}")
 
 
 def _check_shape(name: str, x: Tensor, shape: torch.Size) -> None:

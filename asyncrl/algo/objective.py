@@ -91,6 +91,11 @@ class Objective:
         return bool(self.needs & {"teacher", "teacher_logits"})
 
     @property
+    def teacher_direction(self) -> str:
+        """Which divergence over the whole vocabulary the loss reads, "" where it reads none."""
+        return _params("loss", self.settings["loss"])["direction"] if "teacher_logits" in self.needs else ""
+
+    @property
     def needs_step_statistics(self) -> bool:
         """True when the loss or a correction uses a quantity of the whole step, as a threshold or a mean weight."""
         return "step_statistics" in self.needs
@@ -148,7 +153,7 @@ class Objective:
     ) -> tuple[Tensor, Metrics]:
         """This micro-batch's share of the step's loss, and its metrics.
 
-        Raises ValueError naming the tensor when one holds NaN or infinity on a sampled token, or is missing.
+        Raises ValueError naming the tensor (and row) that holds NaN or infinity on a sampled token, or is missing.
         """
         inputs.check_finite()
         inputs = self.with_proximal(inputs)

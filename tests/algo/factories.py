@@ -10,8 +10,6 @@ from torch import Tensor
 from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.inputs import LossInputs
 
-VOCABULARY = 7
-
 
 def random_mask(generator: torch.Generator, rows: int, width: int) -> Tensor:
     """Every row has a sampled token; the last column is always masked."""
@@ -29,7 +27,6 @@ def loss_fields(seed: int, rows: int = 4, width: int = 6, spread: float = 0.5) -
         return x + scale * torch.randn(rows, width, generator=g, dtype=torch.float64)
 
     logp = -0.2 - 2 * torch.rand(rows, width, generator=g, dtype=torch.float64)
-    shape = (rows, width, VOCABULARY)
     return {
         "logp": logp,
         "mask": random_mask(g, rows, width),
@@ -38,6 +35,7 @@ def loss_fields(seed: int, rows: int = 4, width: int = 6, spread: float = 0.5) -
         "proximal_logp": near(logp).clamp(max=-0.01),
         "reference_logp": near(logp),
         "teacher_logp": near(logp),
+        "teacher_kl": torch.rand(rows, width, generator=g, dtype=torch.float64),
         "snapshot_logp": near(logp, 0.1),
         "entropy": torch.rand(rows, width, generator=g, dtype=torch.float64),
         "values": torch.randn(rows, width, generator=g, dtype=torch.float64),
@@ -47,8 +45,6 @@ def loss_fields(seed: int, rows: int = 4, width: int = 6, spread: float = 0.5) -
         "current_version": 6,
         "scores": torch.randn(rows, generator=g, dtype=torch.float64),
         "group": torch.arange(rows) // 2,
-        "logits": torch.randn(*shape, generator=g, dtype=torch.float64),
-        "teacher_logits": torch.randn(*shape, generator=g, dtype=torch.float64),
     }
 
 

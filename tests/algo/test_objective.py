@@ -33,10 +33,10 @@ def test_every_preset_gives_advantages_and_a_gradient(preset):
     assert torch.isfinite(estimate.advantages).all()
     fields = loss_fields(2, rows=12, width=8, spread=0.05)
     fields |= {"mask": batch.mask, "advantages": estimate.advantages, "group": batch.group}
-    logits = fields["logits"].requires_grad_()
+    divergence = fields["teacher_kl"].requires_grad_()
     logp = fields["logp"].requires_grad_()
     loss, metrics = loss_of(objective, LossInputs(**fields))
-    leaf = logits if preset == "opd_full" else logp
+    leaf = divergence if preset == "opd_full" else logp
     grad = torch.autograd.grad(loss, leaf)[0]
     assert torch.isfinite(loss)
     assert grad.abs().sum() > 0
@@ -48,10 +48,23 @@ def test_every_preset_gives_advantages_and_a_gradient(preset):
 @pytest.mark.parametrize("name", [n for n in TOKEN_FIELDS if n not in ("returns", "values", "old_values")])
 def test_a_nan_is_reported_with_the_name_of_its_tensor(name):
     fields = loss_fields(0)
-    fields[name][fields["mask"].nonzero()[0, 0], 0] = torch.nan
+    row, token = fields["mask"].nonzero()[-1].tolist()
+    fields[name][row, token] = torch.nan
     inputs = LossInputs(**fields)
-    with pytest.raises(ValueError, match=rf"^{name} holds 1 NaN"):
+    with pytest.raises(ValueError, match=rf"^{name} of row {row} holds 1 NaN"):
         loss_of(build(preset="grpo"), inputs)
+
+
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+def test_a_score_or_reward_that_is_not_finite_is_reported_with_its_row(value):
+    fields = loss_fields(0)
+    fields["scores"][2] = value
+    with pytest.raises(ValueError, match=r"^scores of row 2 holds 1 NaN or infinite value\(s\)$"):
+        loss_of(build(preset="grpo"), LossInputs(**fields))
+    rewards = advantage_batch(0).rewards.clone()
+    rewards[5] = value
+    with pytest.raises(ValueError, match=r"^rewards of row 5 holds 1 NaN"):
+        advantage_batch(0, rewards=rewards)
 
 
 def test_a_wrong_shape_is_reported_with_the_name_of_its_tensor():

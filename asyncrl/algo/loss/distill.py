@@ -24,7 +24,10 @@ from asyncrl.algo.ops import at_least_float32, bounded_ratio
 
 
 def full_kl(student_logits: Tensor, teacher_logits: Tensor, direction: str = "reverse") -> Tensor:
-    """[...] KL over the last dimension: "reverse" KL(pi||T), "forward" KL(T||pi), "jsd" at one half."""
+    """[...] KL over the last dimension: "reverse" KL(pi||T), "forward" KL(T||pi), "jsd" at one half.
+
+    Logits of -inf have probability zero; value and gradient stay finite wherever the divergence is.
+    """
     log_pi = torch.log_softmax(at_least_float32(student_logits), -1)
     log_t = torch.log_softmax(at_least_float32(teacher_logits.detach()), -1)
     if direction == "reverse":
@@ -32,13 +35,17 @@ def full_kl(student_logits: Tensor, teacher_logits: Tensor, direction: str = "re
     if direction == "forward":
         return _kl(log_t, log_pi)
     if direction == "jsd":
-        log_mix = torch.logaddexp(log_pi, log_t) - math.log(2)
+        neither = (log_pi == -torch.inf) & (log_t == -torch.inf)
+        log_mix = torch.logaddexp(log_pi.masked_fill(neither, 0.0), log_t.masked_fill(neither, 0.0))
+        log_mix = log_mix.masked_fill(neither, -torch.inf) - math.log(2)
         return 0.5 * (_kl(log_pi, log_mix) + _kl(log_t, log_mix))
     raise ValueError(f"direction must be 'reverse', 'forward' or 'jsd', got {direction!r}")
 
 
 def _kl(log_p: Tensor, log_q: Tensor) -> Tensor:
-    return torch.where(log_p > -torch.inf, log_p.exp() * (log_p - log_q), 0.0).sum(-1)
+    # 0 log 0 is 0, with a gradient of 0: what is filled in sends none back. A NaN is no -inf and stays one.
+    gap = (log_p - log_q).masked_fill(log_p == -torch.inf, 0.0)
+    return (log_p.exp() * gap).sum(-1)
 
 
 @needs("teacher", "behavior")
@@ -53,8 +60,9 @@ def opd_sampled(inputs: LossInputs) -> LossOutputs:
 def opd_full(
     inputs: LossInputs, *, direction: Literal["reverse", "forward", "jsd"] = "reverse"
 ) -> LossOutputs:
-    """KL over the whole vocabulary at every sampled position."""
-    mask = inputs.mask
-    kl = full_kl(inputs.need("logits")[mask], inputs.need("teacher_logits")[mask], direction)
-    loss = torch.zeros_like(inputs.logp).masked_scatter(mask, kl.to(inputs.logp.dtype))
-    return LossOutputs(loss, {"teacher/kl_full": mean_over(loss, inputs.mask)})
+    """KL over the whole vocabulary at every sampled position.
+
+    The trainer computes it with `full_kl` and this `direction` where it has the logits, a chunk of tokens at a time.
+    """
+    kl = inputs.need("teacher_kl") * inputs.mask
+    return LossOutputs(kl, {"teacher/kl_full": mean_over(kl, inputs.mask)})
