@@ -16,6 +16,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.lora import adapter_off, published
 from asyncrl.train.policy import PolicyModel
+from asyncrl.train.token_scores import TeacherStates
 
 
 class FrozenPolicy:
@@ -36,6 +37,13 @@ class FrozenPolicy:
         """Return what `PolicyModel.forward` does. Not a collective."""
         self.model.to(engine.device)
         return self.model(token_ids.to(engine.device), mask.to(engine.device), temperature, want)
+
+    @torch.no_grad()
+    def states(self, engine: TrainEngine, token_ids: Tensor, mask: Tensor, direction: str) -> TeacherStates:
+        """Return its part of the comparison of whole distributions that the trained model makes."""
+        self.model.to(engine.device)
+        states = self.model.sampled_states(token_ids.to(engine.device), mask.to(engine.device))
+        return TeacherStates(states, self.model.model.lm_head, direction)
 
     def release_device(self) -> None:
         """Move an offloaded model back to host memory. Call after the step's passes."""

@@ -23,6 +23,7 @@ from asyncrl.data.codec import pack, unpack
 from asyncrl.train.checkpoint_form import checkpoint_form
 from asyncrl.train.lora import has_adapter, merged, published
 from asyncrl.train.prefix_tree import uses_prefix_trees
+from asyncrl.train.token_scores import TeacherStates
 
 logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 # DeepSpeed would compile its shared-memory all-reduce for CPUs behind a lock file, which a killed process leaves
@@ -134,10 +135,15 @@ class TrainEngine:
         self._probe += torch.linalg.vector_norm(grad.detach(), dtype=torch.float32).square()
 
     def outputs(
-        self, token_ids: Tensor, mask: Tensor, temperature: float, want: tuple[str, ...] = ()
+        self,
+        token_ids: Tensor,
+        mask: Tensor,
+        temperature: float,
+        want: tuple[str, ...] = (),
+        teacher: TeacherStates | None = None,
     ) -> dict[str, Tensor]:
         """Return what `PolicyModel.forward` does, of the current weights. A collective under ZeRO-3."""
-        return self.engine(token_ids.to(self.device), mask.to(self.device), temperature, want)
+        return self.engine(token_ids.to(self.device), mask.to(self.device), temperature, want, teacher)
 
     def logp(self, token_ids: Tensor, mask: Tensor, temperature: float) -> Tensor:
         """Return the log-probabilities [B,T] alone."""

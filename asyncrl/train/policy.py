@@ -2,85 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from asyncrl.config import LoraConfig
 from asyncrl.train.lora import add_adapter
 from asyncrl.train.prefix_tree import enable_prefix_trees, run_trunk, tree_of, uses_prefix_trees
+from asyncrl.train.token_scores import Head, TeacherStates, score_tokens
 
 FULL = LoraConfig()
 """No adapter: all weights are trained."""
-CHUNK_TOKENS = 8192
-"""Sampled positions whose logits are held at once."""
-WANTED = ("entropy", "sum_pi_squared", "logits", "values", "detached_values")
-"""What `PolicyModel.forward` computes only when asked."""
+RANDOM = ("dropout", "pdrop", "layerdrop", "jitter")
+"""Parts of the names under which transformers' models keep the rates of what is random in training mode."""
 
 
 class PolicyModel(nn.Module):
     """Wraps a causal LM so that the forward pass computes logits only where a token was sampled.
 
     Prompts and observations need no logits; with short turns they are most of the tokens, and the vocabulary
-    projection is most of the memory. With `value_head` the trunk also feeds a critic. Shared
-    prefixes are computed once where the model supports it (`asyncrl.train.prefix_tree`).
+    projection is most of the memory. Logits are computed a chunk of tokens at a time, and once more in the backward
+    pass, so nothing of the size of tokens times vocabulary is kept. With `value_head` the trunk also feeds a critic.
+    Shared prefixes are computed once where the model supports it (`asyncrl.train.prefix_tree`).
     """
 
     def __init__(self, model: Any, value_head: bool = False) -> None:
         super().__init__()
         self.model = model
+        self.model.lm_head.forward = Head(model.lm_head.forward)
         self.value_head = _value_head(model.config.hidden_size, model.dtype) if value_head else None
 
     def forward(
-        self, token_ids: Tensor, mask: Tensor, temperature: float, want: tuple[str, ...] = ()
+        self,
+        token_ids: Tensor,
+        mask: Tensor,
+        temperature: float,
+        want: tuple[str, ...] = (),
+        teacher: TeacherStates | None = None,
     ) -> dict[str, Tensor]:
         """Return `logp` [B,T] and what `want` names; everything is zero where `mask` is False.
 
         `logp[b, t]` is the log-probability of `token_ids[b, t]` given what precedes it, at `temperature`.
         Rows are padded on the right: causal attention keeps padding out of every sampled position, so no
-        attention mask is needed. `entropy` and `sum_pi_squared` [B,T] are of the full distribution, `logits`
-        [B,T,V] at `temperature`. `values` gives `values` [B,T] and `end_values` [B] (see `read_values`);
-        `detached_values` the same without gradient into the trunk.
+        attention mask is needed. `entropy` and `sum_pi_squared` [B,T] are of the full distribution, `teacher_kl`
+        [B,T] its divergence from that of `teacher`. `values` gives `values` [B,T] and `end_values` [B] (see
+        `read_values`); `detached_values` the same without gradient into the trunk.
         """
-        target = mask.clone()
-        target[:, 0] = False
-        shares_prefixes = uses_prefix_trees(self.model)
-        if shares_prefixes:
-            tree = tree_of(token_ids, mask)
-            nodes = run_trunk(self.model.base_model, tree)
-            chosen, again = torch.unique(tree.rows[target], return_inverse=True)
-            states, labels = nodes[tree.parents[chosen]], tree.token_ids[chosen]
-        else:
-            hidden = self.model.base_model(input_ids=token_ids, use_cache=False).last_hidden_state
-            states, labels, again = hidden[:, :-1][target[:, 1:]], token_ids[target], None
+        target = _after_first(mask)
+        trunk, states, labels, first, again = self._sampled(token_ids, mask, target)
+        given = None if teacher is None else teacher.states if first is None else teacher.states[first]
+        vocab_size = self.model.config.get_text_config().vocab_size
+        score = partial(score_tokens, labels, vocab_size, temperature, want, teacher, given)
         found = {
             name: _scatter(part if again is None else part.index_select(0, again), target)
-            for name, part in self._chunks(states, labels, temperature, want).items()
+            for name, part in self.model.lm_head(states, score).items()
         }
         if self.value_head is not None and {"values", "detached_values"} & set(want):
-            trunk = nodes[tree.rows] if shares_prefixes else hidden
-            trunk = trunk.detach() if "detached_values" in want else trunk
-            found["values"], found["end_values"] = read_values(self.value_head, trunk, target)
+            hidden = trunk()
+            hidden = hidden.detach() if "detached_values" in want else hidden
+            found["values"], found["end_values"] = read_values(self.value_head, hidden, target)
         return found
 
-    def _chunks(
-        self, states: Tensor, labels: Tensor, temperature: float, want: tuple[str, ...]
-    ) -> dict[str, Tensor]:
-        parts: dict[str, list[Tensor]] = {}
-        for start in range(0, max(1, states.shape[0]), CHUNK_TOKENS):
-            part = states[start : start + CHUNK_TOKENS]
-            logits = self.model.lm_head(part).float() / temperature
-            log_softmax = torch.log_softmax(logits, dim=-1)
-            label = labels[start : start + CHUNK_TOKENS, None]
-            parts.setdefault("logp", []).append(log_softmax.gather(-1, label).squeeze(-1))
-            if "entropy" in want:
-                parts.setdefault("entropy", []).append(-(log_softmax.exp() * log_softmax).sum(-1))
-            if "sum_pi_squared" in want:
-                parts.setdefault("sum_pi_squared", []).append((2 * log_softmax).exp().sum(-1))
-            if "logits" in want:
-                parts.setdefault("logits", []).append(logits)
-        return {name: torch.cat(values) for name, values in parts.items()}
+    def sampled_states(self, token_ids: Tensor, mask: Tensor) -> Tensor:
+        """Return the hidden state [M,H] before each sampled token, row by row."""
+        _, states, _, _, again = self._sampled(token_ids, mask, _after_first(mask))
+        return states if again is None else states[again]
+
+    def _sampled(
+        self, token_ids: Tensor, mask: Tensor, target: Tensor
+    ) -> tuple[Callable[[], Tensor], Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Run the trunk; return its states [B,T,H] on request, and of the sampled tokens the states and ids.
+
+        With shared prefixes these are of the distinct ones; the last two are where each occurs first among all M
+        sampled tokens, and which each of the M is.
+        """
+        if not uses_prefix_trees(self.model):
+            hidden = self.model.base_model(input_ids=token_ids, use_cache=False).last_hidden_state
+            return lambda: hidden, hidden[:, :-1][target[:, 1:]], token_ids[target], None, None
+        tree = tree_of(token_ids, mask)
+        nodes = run_trunk(self.model.base_model, tree)
+        chosen, again = torch.unique(tree.rows[target], return_inverse=True)
+        first = torch.empty_like(chosen).scatter_(0, again, torch.arange(len(again), device=chosen.device))
+        return lambda: nodes[tree.rows], nodes[tree.parents[chosen]], tree.token_ids[chosen], first, again
 
 
 class CriticModel(nn.Module):
@@ -98,9 +105,7 @@ class CriticModel(nn.Module):
             hidden = run_trunk(self.model, tree)[tree.rows]
         else:
             hidden = self.model(input_ids=token_ids, use_cache=False).last_hidden_state
-        target = mask.clone()
-        target[:, 0] = False
-        return read_values(self.value_head, hidden, target)
+        return read_values(self.value_head, hidden, _after_first(mask))
 
 
 def read_values(head: nn.Module, hidden: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,6 +119,13 @@ def read_values(head: nn.Module, hidden: Tensor, mask: Tensor) -> tuple[Tensor, 
     last = torch.where(mask, positions, 0).amax(-1)
     end = head(hidden[torch.arange(len(last), device=mask.device), last]).squeeze(-1).float()
     return values, end
+
+
+def _after_first(mask: Tensor) -> Tensor:
+    """Return `mask` [B,T] without the first token of each row, which nothing precedes."""
+    target = mask.clone()
+    target[:, 0] = False
+    return target
 
 
 def _value_head(size: int, dtype: torch.dtype) -> nn.Linear:
@@ -138,12 +150,11 @@ def load_policy(
     lora: LoraConfig = FULL,
     seed: int = 0,
 ) -> PolicyModel:
-    """Load a causal LM from a folder or hub name; with a rank in `lora` only an adapter of it is trained."""
+    """Load a causal LM from a folder or hub name, to be trained; with a rank in `lora` only an adapter of it is."""
     model = _load(path, dtype, gradient_checkpointing)
-    enable_prefix_trees(model)
     if lora.rank:
         add_adapter(model, lora, seed)
-    return PolicyModel(model, value_head)
+    return PolicyModel(model, value_head).train()
 
 
 def load_frozen(path: str, dtype: str, lora: LoraConfig = FULL, seed: int = 0) -> PolicyModel:
@@ -152,16 +163,31 @@ def load_frozen(path: str, dtype: str, lora: LoraConfig = FULL, seed: int = 0) -
 
 
 def load_critic(path: str, dtype: str, gradient_checkpointing: bool = False) -> CriticModel:
-    """Load a critic that starts from a causal LM's trunk."""
-    model = _load(path, dtype, gradient_checkpointing)
-    enable_prefix_trees(model)
-    return CriticModel(model)
+    """Load a critic that starts from a causal LM's trunk, to be trained."""
+    return CriticModel(_load(path, dtype, gradient_checkpointing)).train()
 
 
-def _load(path: str, dtype: str, gradient_checkpointing: bool = False) -> Any:
+def _load(path: str, dtype: str, gradient_checkpointing: bool) -> Any:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
+    make_deterministic(model)
+    enable_prefix_trees(model)
     if gradient_checkpointing:
-        model.gradient_checkpointing_enable()
+        # transformers checkpoints in training mode only. The reentrant kind sends no gradient to an adapter.
+        model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
     return model
+
+
+def make_deterministic(model: Any) -> None:
+    """Turn off what is random in training mode: dropout, layer drop and a router's jitter.
+
+    The policy that is trained is the one that sampled, whose log-probabilities have none of these.
+    """
+    configs = {id(config): config for config in (model.config, model.config.get_text_config())}
+    for owner in (*configs.values(), *model.modules()):
+        for name, value in list(vars(owner).items()):
+            if isinstance(value, float) and any(word in name for word in RANDOM):
+                setattr(owner, name, 0.0)
+        if isinstance(owner, _DropoutNd):
+            owner.p = 0.0

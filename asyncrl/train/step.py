@@ -24,6 +24,7 @@ from asyncrl.train.controls import Controls, KlController, mean_drift
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.step_batch import Rows, StepBatch, pad_rows, to_advantage_batch
 from asyncrl.train.step_settings import StepSettings
+from asyncrl.train.token_scores import TeacherStates
 
 
 @dataclass(slots=True)
@@ -249,11 +250,11 @@ def micro_batch(
     engine, critic = step.engine, step.auxiliary.critic
     micro = pad_rows(step.batch, rows)
     want = _want(step)
+    teacher = _teacher_states(step, micro)
     with torch.set_grad_enabled(not step.critic_only or (critic is not None and critic.shared)):
-        outputs = engine.outputs(micro.token_ids, micro.mask, step.settings.temperature, want)
+        outputs = engine.outputs(micro.token_ids, micro.mask, step.settings.temperature, want, teacher)
     inputs = loss_inputs(step.batch, micro, outputs, step.advantages, step.tensors)
     inputs = dataclasses.replace(inputs, statistics=inputs.statistics | statistics)
-    inputs = _with_teacher_logits(step, micro, outputs, inputs)
     values = None
     if critic is not None:
         values = (
@@ -264,10 +265,18 @@ def micro_batch(
     except NonFiniteError as error:
         policy, value = 0 * outputs["logp"].sum(), None if values is None else 0 * values.sum()
         _backward(step, policy, value, last)
-        return {}, str(error)
+        return {}, _of_trajectory(step.batch, rows, error)
     _backward(step, policy, value, last)
     total = policy.detach() + (value.detach() if value is not None else 0)
     return metrics, "" if bool(torch.isfinite(total)) else f"the loss is {float(total)}"
+
+
+def _of_trajectory(batch: StepBatch, rows: Sequence[int], error: NonFiniteError) -> str:
+    """Say what is not finite, and of which trajectory."""
+    if error.row >= len(rows):
+        return str(error)
+    trajectory = batch.trajectories[rows[error.row]]
+    return f"{error.name} of task {trajectory.task_id} episode {trajectory.episode_index} {error.problem}"
 
 
 def _losses(
@@ -301,23 +310,19 @@ def _want(step: Step) -> tuple[str, ...]:
     if step.objective.needs_entropy:
         want.append("entropy")
     if "teacher_logits" in step.objective.needs:
-        want.append("logits")
+        want.append("teacher_kl")
     if step.auxiliary.critic is not None and step.auxiliary.critic.shared:
         want.append("detached_values" if step.critic_only else "values")
     return tuple(want)
 
 
-def _with_teacher_logits(
-    step: Step, micro: Rows, outputs: dict[str, Tensor], inputs: LossInputs
-) -> LossInputs:
+def _teacher_states(step: Step, micro: Rows) -> TeacherStates | None:
+    """Return what the trained model needs of a teacher to compare whole distributions; None where it need not."""
     if "teacher_logits" not in step.objective.needs:
-        return inputs
+        return None
     teacher = step.auxiliary.teacher
     assert isinstance(teacher, FrozenPolicy)
-    temperature = step.settings.temperature
-    with torch.no_grad():
-        found = teacher.outputs(step.engine, micro.token_ids, micro.mask, temperature, ("logits",))
-    return dataclasses.replace(inputs, logits=outputs["logits"], teacher_logits=found["logits"])
+    return teacher.states(step.engine, micro.token_ids, micro.mask, step.objective.teacher_direction)
 
 
 def loss_inputs(
@@ -334,6 +339,7 @@ def loss_inputs(
     return LossInputs(
         logp=logp,
         entropy=outputs.get("entropy"),
+        teacher_kl=outputs.get("teacher_kl"),
         mask=micro.mask.to(device),
         advantages=(advantages[micro.indices, :width] if micro.indices else torch.zeros(1, width)).to(device),
         behavior_logp=micro.behavior_logp.to(device),

@@ -3,9 +3,12 @@
 import pytest
 import torch
 
-from asyncrl.train import policy as policy_module
-from asyncrl.train.policy import load_policy
+from asyncrl.algo.loss.distill import full_kl
+from asyncrl.train import token_scores
+from asyncrl.train.policy import load_frozen, load_policy
 from asyncrl.train.prefix_tree import INNER, uses_prefix_trees
+from asyncrl.train.tiny_model import build_model
+from asyncrl.train.token_scores import TeacherStates
 
 
 @pytest.fixture(scope="module", params=["shared prefixes", "plain rows"])
@@ -15,6 +18,15 @@ def policy(tiny_model, request):
     if request.param == "plain rows":
         policy.model.set_attn_implementation(INNER)
     return policy
+
+
+@pytest.fixture(scope="module")
+def other_model(tiny_model, tmp_path_factory):
+    """A model with another trunk and the same vocabulary."""
+    folder = tmp_path_factory.mktemp("other")
+    vocab_size = load_policy(tiny_model, "float32").model.config.vocab_size
+    build_model(vocab_size, 32, 1, 2, 64, 0, seed=1).save_pretrained(folder)
+    return str(folder)
 
 
 @pytest.fixture
@@ -72,11 +84,34 @@ def test_the_first_token_has_no_context_and_is_never_scored(policy, rows):
 def test_the_chunk_size_changes_nothing(policy, rows, monkeypatch):
     with torch.no_grad():
         whole = policy(*rows, 1.0, ("entropy",))
-        monkeypatch.setattr(policy_module, "CHUNK_TOKENS", 3)
+        monkeypatch.setattr(token_scores, "CHUNK_LOGITS", 3 * policy.model.config.vocab_size)
         pieces = policy(*rows, 1.0, ("entropy",))
     assert set(whole) == set(pieces) == {"logp", "entropy"}
     for name in whole:
         torch.testing.assert_close(whole[name], pieces[name], atol=1e-5, rtol=0)
+
+
+def saved_bytes(policy, rows, chunk_tokens, monkeypatch):
+    """Return the bytes that autograd keeps for the backward pass, less those of weights."""
+    monkeypatch.setattr(token_scores, "CHUNK_LOGITS", chunk_tokens * policy.model.config.vocab_size)
+    weights = {parameter.data_ptr() for parameter in policy.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor):
+        if tensor.data_ptr() not in weights:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        outputs = policy(*rows, 0.7, ("entropy", "sum_pi_squared"))
+    assert outputs["logp"].requires_grad
+    return sum(kept.values())
+
+
+def test_nothing_of_the_size_of_tokens_times_vocabulary_is_kept(policy, rows, monkeypatch):
+    whole = saved_bytes(policy, rows, 10**6, monkeypatch)
+    logits = int(rows[1].sum()) * policy.model.config.vocab_size * 4
+    assert whole - saved_bytes(policy, rows, 3, monkeypatch) > 0.9 * logits
 
 
 def test_values_are_read_one_position_before_the_token_and_at_the_last_sampled_one(tiny_model):
@@ -101,17 +136,38 @@ def test_detached_values_send_no_gradient_into_the_trunk(tiny_model, rows):
     assert all(p.grad is None or not p.grad.any() for p in policy.model.parameters())
 
 
-def test_sums_of_squared_probabilities_and_logits_are_those_of_the_plain_model(policy, rows):
+def test_sums_of_squared_probabilities_are_those_of_the_plain_model(policy, rows):
     ids, mask = rows
     with torch.no_grad():
-        found = policy(ids, mask, 0.7, ("sum_pi_squared", "logits"))
+        found = policy(ids, mask, 0.7, ("sum_pi_squared",))
         plain = plain_log_softmax(policy, ids, 0.7)
     picked = mask[:, 1:]
     expected = plain.exp().square().sum(-1)[picked]
     torch.testing.assert_close(found["sum_pi_squared"][:, 1:][picked], expected, atol=1e-6, rtol=0)
-    torch.testing.assert_close(
-        found["logits"][:, 1:].log_softmax(-1)[picked], plain[picked], atol=1e-5, rtol=0
-    )
+
+
+@pytest.mark.parametrize("chunk_tokens", [1000, 3])
+@pytest.mark.parametrize("direction", ["reverse", "forward", "jsd"])
+def test_the_divergence_from_a_teacher_and_its_gradient_are_those_of_whole_logits(
+    policy, rows, other_model, direction, chunk_tokens, monkeypatch
+):
+    ids, mask = rows
+    ids[2] = ids[1]
+    vocab_size = policy.model.config.vocab_size
+    monkeypatch.setattr(token_scores, "CHUNK_LOGITS", chunk_tokens * vocab_size)
+    teacher = load_frozen(other_model, "float32")
+    states = TeacherStates(teacher.sampled_states(ids, mask), teacher.model.lm_head, direction)
+    found = policy(ids, mask, 0.7, ("teacher_kl",), states)["teacher_kl"]
+    logits = policy.model(ids).logits[:, :-1] / 0.7, teacher.model(ids).logits[:, :-1].detach() / 0.7
+    expected = full_kl(*logits, direction) * mask[:, 1:]
+    assert expected.max() > 1e-3
+    torch.testing.assert_close(found[:, 1:], expected, atol=1e-6, rtol=1e-5)
+    weight = torch.linspace(-1, 1, expected.numel()).view_as(expected)
+    parameters = list(policy.parameters())
+    ours = torch.autograd.grad((found[:, 1:] * weight).sum(), parameters)
+    plain = torch.autograd.grad((expected * weight).sum(), parameters)
+    for one, other in zip(ours, plain, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
 
 
 def test_the_gradient_is_that_of_the_plain_model(policy, rows):

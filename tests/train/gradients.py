@@ -1,0 +1,168 @@
+"""Gradients of one loss over fixed rows, computed in every way a trainer may, in process or on two ranks.
+
+The loss is a weighted sum of the log-probability and the entropy of each sampled token.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from deepspeed.utils import safe_get_full_grad
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV3Config,
+    LlamaConfig,
+    MistralConfig,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
+
+from asyncrl.config import LoraConfig, TrainConfig
+from asyncrl.data.micro_batches import plan_micro_batches
+from asyncrl.train import token_scores
+from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.policy import PolicyModel, load_policy
+from asyncrl.train.prefix_tree import INNER, uses_prefix_trees
+
+VOCAB_SIZE = 64
+SIZES = {
+    "vocab_size": VOCAB_SIZE, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "initializer_range": 0.15,
+}  # fmt: skip
+MODELS = {
+    "tied": Qwen3Config(**SIZES, head_dim=8, tie_word_embeddings=True),
+    "untied": LlamaConfig(**SIZES, tie_word_embeddings=False),
+    "sliding window": MistralConfig(**SIZES, sliding_window=6),
+    "experts": Qwen3MoeConfig(
+        **SIZES, head_dim=8, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2
+    ),
+    "latent attention": DeepseekV3Config(
+        **SIZES | {"num_key_value_heads": 4}, moe_intermediate_size=16, n_routed_experts=4, num_experts_per_tok=2,
+        n_group=1, topk_group=1, first_k_dense_replace=1, kv_lora_rank=16, q_lora_rank=16, qk_rope_head_dim=8,
+        qk_nope_head_dim=8, v_head_dim=8,
+    ),
+}  # fmt: skip
+SHARE_PREFIXES = {"tied", "untied", "experts", "latent attention"}
+ENTROPY_COEF = 0.3
+TEMPERATURE = 0.8
+
+
+def save_model(name: str, folder: Path) -> str:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(MODELS[name]).save_pretrained(folder)
+    return str(folder)
+
+
+def make_rows() -> tuple[list[int], Tensor, Tensor, Tensor]:
+    """Return lengths, token ids, mask and weights of rows that share prefixes; one is there twice."""
+    rng = np.random.default_rng(0)
+    lengths = [24, 20, 15, 15, 9, 22, 11]
+    ids = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
+    mask = torch.zeros_like(ids, dtype=torch.bool)
+    prompts = [rng.integers(5, VOCAB_SIZE, 8) for _ in range(2)]
+    for row, length in enumerate(lengths):
+        tokens = np.r_[prompts[row // 4], rng.integers(5, VOCAB_SIZE, length - 8)]
+        ids[row, :length] = torch.from_numpy(tokens)
+        mask[row, 8:length] = torch.from_numpy(rng.random(length - 8) < 0.7)
+        mask[row, length - 1] = True
+    ids[3], mask[3] = ids[2], mask[2]
+    return lengths, ids, mask, torch.linspace(-1.0, 1.0, ids.numel()).view(ids.shape)
+
+
+def reference(path: str) -> dict[str, Tensor]:
+    """Return the gradient by transformers alone, one row after the other."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    for length, ids, mask, weight in zip(*make_rows(), strict=True):
+        log_p = (model(ids[None, :length]).logits[0, :-1] / TEMPERATURE).log_softmax(-1)
+        logp = log_p.gather(-1, ids[1:length, None]).squeeze(-1)
+        entropy = -(log_p.exp() * log_p).sum(-1)
+        kept = mask[1:length]
+        ((logp + ENTROPY_COEF * entropy) * weight[1:length])[kept].sum().backward()
+    return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+
+def loss_of(outputs: dict[str, Tensor], weight: Tensor) -> Tensor:
+    return ((outputs["logp"] + ENTROPY_COEF * outputs["entropy"]) * weight).sum()
+
+
+def cut(part: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the rows `part` as tensors; a rank without any gets one that counts nothing."""
+    lengths, ids, mask, weight = make_rows()
+    if not part:
+        return torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 2, dtype=torch.bool), torch.zeros(1, 2)
+    width = max(lengths[row] for row in part)
+    return ids[part, :width], mask[part, :width], weight[part, :width]
+
+
+def load(path: str, checkpointed: bool = False, lora: bool = False) -> PolicyModel:
+    """Load a policy; an adapter is one that changes something."""
+    adapter = LoraConfig(rank=4 if lora else 0, target_modules=["o_proj"])
+    policy = load_policy(path, "float32", checkpointed, lora=adapter)
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in policy.named_parameters():
+        if ".lora_B." in name:
+            torch.nn.init.normal_(parameter, std=0.1, generator=generator)
+    return policy
+
+
+def gradient(
+    path: str,
+    trees: bool = True,
+    checkpointed: bool = False,
+    lora: bool = False,
+    chunk_tokens: int = 10**6,
+    budget: int = 10**6,
+) -> dict[str, Tensor]:
+    """Return the gradient by the policy module."""
+    policy = load(path, checkpointed, lora)
+    if not trees and uses_prefix_trees(policy.model):
+        policy.model.set_attn_implementation(INNER)
+    with chunks_of(chunk_tokens):
+        for part in plan_micro_batches(make_rows()[0], budget)[0]:
+            ids, mask, weight = cut(part)
+            loss_of(policy(ids, mask, TEMPERATURE, ("entropy",)), weight).backward()
+    return {n.removeprefix("model."): p.grad for n, p in policy.named_parameters() if p.grad is not None}
+
+
+def zero_gradient(policy: PolicyModel, stage: int, budget: int) -> dict[str, Tensor]:
+    """Return the gradient by a DeepSpeed engine of `stage`; each rank computes its share. A collective."""
+    engine = TrainEngine(policy, TrainConfig(zero_stage=stage), "float32")  # type: ignore[arg-type]
+    plan = plan_micro_batches(make_rows()[0], budget, engine.num_ranks)[engine.rank]
+    for number, part in enumerate(plan):
+        ids, mask, weight = cut(part)
+        loss = loss_of(engine.outputs(ids, mask, TEMPERATURE, ("entropy",)), weight)
+        engine.backward(loss, last=number == len(plan) - 1)
+    found = {}
+    for name, parameter in engine.engine.module.model.named_parameters():
+        grad = safe_get_full_grad(parameter) if parameter.requires_grad else None
+        if grad is not None:
+            found[name] = grad.float().clone().contiguous()
+    return found
+
+
+@contextmanager
+def chunks_of(tokens: int):
+    """Hold the logits of so many tokens at once while it is open."""
+    before = token_scores.CHUNK_LOGITS
+    token_scores.CHUNK_LOGITS = tokens * VOCAB_SIZE
+    try:
+        yield
+    finally:
+        token_scores.CHUNK_LOGITS = before
+
+
+def main(folder: str, *names: str) -> None:
+    """Leave the gradient of each model (all weights, or an adapter) and ZeRO stage, checkpointed, in `folder`."""
+    for name in names:
+        path, _, adapter = name.partition("+")
+        for stage in range(4):
+            with chunks_of(5):
+                found = zero_gradient(load(f"{folder}/{path}", True, bool(adapter)), stage, 40)
+            if torch.distributed.get_rank() == 0:
+                save_file(found, f"{folder}/{name}-{stage}.safetensors")
