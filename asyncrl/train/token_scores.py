@@ -1,7 +1,7 @@
 """Hidden states to log-probabilities, entropies and divergences of tokens, without keeping the logits.
 
-At a vocabulary of 152,000 the logits of 16,384 tokens take 9.3 GiB in float32, and autograd would keep them. Here they are
-computed a chunk at a time, and once more in the backward pass.
+At a vocabulary of 152,000 the logits of 16,384 tokens take 9.3 GiB in float32, and autograd would keep them. Here they
+are computed a chunk at a time, and once more in the backward pass.
 """
 
 from __future__ import annotations
