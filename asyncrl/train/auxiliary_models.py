@@ -281,7 +281,7 @@ def score_norms(engine: TrainEngine, batch: StepBatch, settings: StepSettings) -
 
     Raises `ConfigError` under ZeRO-3, where no rank holds whole parameters.
     """
-    if engine.train_config.zero_stage == 3:
+    if engine.stage == 3:
         raise ConfigError(
             "train.zero_stage: must be below 3 where algo.advantage reads the norm of each trajectory's gradient"
         )

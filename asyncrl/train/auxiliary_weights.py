@@ -87,6 +87,9 @@ class AveragedPolicy:
 
     `beta` None follows the measured staleness of each batch (`beta_from_staleness`). The average returns to the
     current policy when fewer than `reset_below` of the tokens carry a gradient.
+
+    It is kept in float32, from the optimizer's own weights. A `model` of another type is its rounded form, as the
+    trained model is that of the optimizer's; the average itself is then in host memory.
     """
 
     def __init__(self, model: PolicyModel, beta: float | None = None, reset_below: float = 0.9) -> None:
@@ -95,6 +98,9 @@ class AveragedPolicy:
         self.reset_below = reset_below
         self.total_weight = 1.0
         self.resets = 0
+        weights = [parameter.detach() for _, parameter in published(model.model)]
+        rounded = any(weight.dtype != torch.float32 for weight in weights)
+        self.exact = [weight.to("cpu", torch.float32) for weight in weights] if rounded else None
 
     @torch.no_grad()
     def after_step(
@@ -106,17 +112,30 @@ class AveragedPolicy:
         if reset:
             beta = 0.0
             self.resets += 1
-        current = (tensor.to(engine.device) for _, tensor in engine.weights())
-        averaged = (parameter for _, parameter in published(self.model.model))
+        averaged = self.exact or [parameter for _, parameter in published(self.model.model)]
+        current = (tensor.to(averaged[0].device) for tensor in engine.master_weights())
         self.total_weight = update_ewma(averaged, current, beta, self.total_weight)
+        self._round()
         return {"ewma/beta": beta, "ewma/reset": float(reset), "ewma/resets": float(self.resets)}
 
+    @torch.no_grad()
+    def _round(self) -> None:
+        """Bring the model up to the average, where that is kept apart."""
+        if self.exact is not None:
+            for (_, parameter), mean in zip(published(self.model.model), self.exact, strict=True):
+                parameter.copy_(mean)
+
     def state_dict(self) -> dict[str, Any]:
-        weights = {k: v.cpu() for k, v in self.model.state_dict().items()}
-        return {"weights": weights, "total_weight": self.total_weight, "resets": self.resets}
+        weights = {} if self.exact else {k: v.cpu() for k, v in self.model.state_dict().items()}
+        kept = {"weights": weights, "exact": self.exact or []}
+        return {**kept, "total_weight": self.total_weight, "resets": self.resets}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["weights"])
+        if self.exact is None:
+            self.model.load_state_dict(state["weights"])
+        else:
+            self.exact = list(state["exact"])
+            self._round()
         self.total_weight, self.resets = float(state["total_weight"]), int(state["resets"])
 
 

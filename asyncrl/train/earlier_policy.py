@@ -26,7 +26,7 @@ Scorer = Callable[[Tensor, Tensor, float], dict[str, Tensor]]
 def readable(engine: TrainEngine, folder: Path | None, versions: Iterable[int]) -> list[int]:
     """Return those of `versions` whose weights every rank finds and has room for. A collective."""
     wanted = sorted(versions)
-    if folder is None or engine.train_config.zero_stage == 3 or not wanted:
+    if folder is None or engine.stage == 3 or not wanted:
         return []
     found = torch.tensor([int(_fits(engine, weights_path(folder, v))) for v in wanted], device=engine.device)
     engine.all_reduce(found, "min")

@@ -103,7 +103,7 @@ def _make_moments(engine: TrainEngine, steps: int) -> None:
 
 
 def _get(engine: TrainEngine, parameter: nn.Parameter, kind: str) -> Tensor:
-    if engine.train_config.zero_stage == 0:
+    if engine.stage == 0:
         return parameter if kind == WEIGHT else _base_optimizer(engine).state[parameter][kind]
     return (
         safe_get_full_fp32_param(parameter)
@@ -113,7 +113,7 @@ def _get(engine: TrainEngine, parameter: nn.Parameter, kind: str) -> Tensor:
 
 
 def _set(engine: TrainEngine, parameter: nn.Parameter, kind: str, value: Tensor) -> None:
-    stage = engine.train_config.zero_stage
+    stage = engine.stage
     if kind != WEIGHT:
         if stage == 0:
             _base_optimizer(engine).state[parameter][kind].copy_(value)

@@ -33,7 +33,7 @@ class PolicyModel(nn.Module):
     def __init__(self, model: Any, value_head: bool = False) -> None:
         super().__init__()
         self.model = model
-        self.model.lm_head.forward = Head(model.lm_head.forward)
+        self.model.lm_head.forward = Head(model.lm_head)
         self.value_head = _value_head(model.config.hidden_size, model.dtype) if value_head else None
 
     def forward(

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from asyncrl.algo.loss.distill import full_kl
 from asyncrl.algo.next_token import next_token_scores
 
 CHUNK_LOGITS = 2**26
 """Logits held at once: 441 tokens at a vocabulary of 152,000, 256 MiB in float32."""
+
+
+Projection = Callable[[Tensor], Tensor]
+"""Hidden states [N,H] to logits [N,V]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,14 @@ class Head:
     differ: one call must do for all chunks, with their backward passes.
     """
 
-    def __init__(self, project: Callable[[Tensor], Tensor]) -> None:
-        self.project = project
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.project: Projection = module.forward
 
     def __call__(self, states: Tensor, use: Callable[..., Any] | None = None) -> Any:
-        return self.project(states) if use is None else use(self.project, states)
+        if use is None:
+            return self.project(states)
+        return use(self.project, [p for p in self.module.parameters() if p.requires_grad], states)
 
 
 def score_tokens(
@@ -55,36 +60,73 @@ def score_tokens(
     want: tuple[str, ...],
     teacher: TeacherStates | None,
     given: Tensor | None,
-    project: Callable[[Tensor], Tensor],
+    project: Projection,
+    parameters: list[nn.Parameter],
     states: Tensor,
 ) -> dict[str, Tensor]:
     """Return `logp` [N] of `labels` [N] after `states` [N,H], and what `want` names, as `PolicyModel.forward` does.
 
-    given: the teacher's states [N,H]; project: the vocabulary projection of the model. Both come last for `Head`.
+    given: the teacher's states [N,H]; project: the vocabulary projection with its `parameters`, as `Head` gives them.
     """
+    names = ("logp", *(name for name in ("entropy", "sum_pi_squared", "teacher_kl") if name in want))
 
-    def score(states: Tensor, labels: Tensor, given: Tensor | None) -> dict[str, Tensor]:
+    def score(states: Tensor, part: slice) -> tuple[Tensor, ...]:
         logits = _tempered(project(states), temperature)
-        scores = next_token_scores(logits, labels, "entropy" in want, "sum_pi_squared" in want)
-        found = {name: value for name, value in scores._asdict().items() if value is not None}
+        scores = next_token_scores(logits, labels[part], "entropy" in want, "sum_pi_squared" in want)
+        found = [value for value in scores if value is not None]
         if "teacher_kl" in want:
             assert teacher is not None and given is not None
             with torch.no_grad():
-                teacher_logits = _tempered(teacher.head(given), temperature)
-            found["teacher_kl"] = full_kl(logits, teacher_logits, teacher.direction)
-        return found
+                teacher_logits = _tempered(teacher.head(given[part]), temperature)
+            found.append(full_kl(logits, teacher_logits, teacher.direction))
+        return tuple(found)
 
-    chunk_tokens = max(1, CHUNK_LOGITS // vocab_size)
+    size = max(1, CHUNK_LOGITS // vocab_size)
+    parts = [slice(start, start + size) for start in range(0, max(1, len(states)), size)]
     # A single chunk is kept: computing it again would not lower the peak.
-    recompute = torch.is_grad_enabled() and len(states) > chunk_tokens
-    again = partial(checkpoint, score, use_reentrant=False, preserve_rng_state=False)
-    parts: dict[str, list[Tensor]] = {}
-    for start in range(0, max(1, len(states)), chunk_tokens):
-        part = slice(start, start + chunk_tokens)
-        told = states[part], labels[part], None if given is None else given[part]
-        for name, values in (again(*told) if recompute else score(*told)).items():
-            parts.setdefault(name, []).append(values)
-    return {name: torch.cat(values) for name, values in parts.items()}
+    found = score(states, parts[0]) if len(parts) == 1 else _Chunks.apply(score, parts, states, *parameters)
+    return dict(zip(names, found, strict=True))
+
+
+class _Chunks(torch.autograd.Function):
+    """`score(states[part], part)` for each of `parts`, joined; computed again in the backward pass.
+
+    The projection's gradient is summed over the chunks in float32: in bfloat16 each of them would cost digits.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        score: Callable[[Tensor, slice], tuple[Tensor, ...]],
+        parts: list[slice],
+        states: Tensor,
+        *parameters: nn.Parameter,
+    ) -> tuple[Tensor, ...]:
+        ctx.score, ctx.parts, ctx.parameters = score, parts, parameters
+        ctx.save_for_backward(states)
+        ctx.set_materialize_grads(False)
+        found = [score(states[part], part) for part in parts]
+        return tuple(torch.cat(values) for values in zip(*found, strict=True))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        (states,) = ctx.saved_tensors
+        used = [number for number, grad in enumerate(grads) if grad is not None]
+        above = [grad for grad in grads if grad is not None]
+        grad_states = torch.empty_like(states)
+        sums = [torch.zeros_like(p, dtype=torch.float32) for p in ctx.parameters]
+        for part in ctx.parts:
+            with torch.enable_grad():
+                own = states[part].detach().requires_grad_()
+                found = ctx.score(own, part)
+            grad, *rest = torch.autograd.grad(
+                [found[number] for number in used], [own, *ctx.parameters], [grad[part] for grad in above]
+            )
+            grad_states[part] = grad
+            for total, one in zip(sums, rest, strict=True):
+                total += one
+        weights = (total.to(p.dtype) for total, p in zip(sums, ctx.parameters, strict=True))
+        return None, None, grad_states, *weights
 
 
 def _tempered(logits: Tensor, temperature: float) -> Tensor:
