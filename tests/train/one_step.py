@@ -48,10 +48,10 @@ class RecordingEngine(TrainEngine):
         return super().step(learning_rate, divide_by)
 
 
-def make_engine(model: str, zero_stage: int = 0) -> TrainEngine:
-    kind = RecordingEngine if zero_stage == 0 else TrainEngine
+def make_engine(model: str, zero_stage: int = 0, dtype: str = "float32") -> TrainEngine:
+    kind = RecordingEngine if (zero_stage, dtype) == (0, "float32") else TrainEngine
     train = TrainConfig(learning_rate=LEARNING_RATE, zero_stage=zero_stage)  # type: ignore[arg-type]
-    return kind(load_policy(model, "float32"), train, "float32")
+    return kind(load_policy(model, dtype), train, dtype)
 
 
 def step_once(

@@ -1,19 +1,20 @@
 """Training bfloat16 weights: gradients, masters and averages are float32, checkpoints continue, poison is left out."""
 
+from functools import partial
+
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from asyncrl.algo.proximal.ewma import update_ewma
-from asyncrl.config import TrainConfig
 from asyncrl.run.checkpoints import checkpoint_path
 from asyncrl.train import token_scores
 from asyncrl.train.auxiliary_weights import AveragedPolicy, FrozenPolicy
 from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.full_state import gather_state
-from asyncrl.train.policy import load_frozen, load_policy
+from asyncrl.train.policy import load_frozen
 from asyncrl.train.step_batch import build_step_batch
+from tests.train import one_step
 from tests.train.factories import batch_of_groups, group
 from tests.train.gradients import TIMES, VOCAB_SIZE, load, save_model, summed_in_float32, zero_gradient
 from tests.train.one_step import LEARNING_RATE, snapshot, step_once
@@ -21,9 +22,7 @@ from tests.train.one_step import LEARNING_RATE, snapshot, step_once
 STAGES = [0, 1, 2, 3]
 
 
-def make_engine(model, stage, learning_rate=LEARNING_RATE):
-    train = TrainConfig(learning_rate=learning_rate, zero_stage=stage)
-    return TrainEngine(load_policy(model, "bfloat16"), train, "bfloat16")
+make_engine = partial(one_step.make_engine, dtype="bfloat16")
 
 
 def worst(one, other):

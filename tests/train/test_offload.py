@@ -12,9 +12,10 @@ from asyncrl.train.offload import to_device, to_host
 from tests.train.one_step import make_engine, snapshot, step_once
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
-def test_states_that_were_away_train_and_are_saved_as_those_that_stayed(tiny_model, zero_stage):
-    kept, moved = (make_engine(tiny_model, zero_stage) for _ in range(2))
+def test_states_that_were_away_train_and_are_saved_as_those_that_stayed(tiny_model, zero_stage, dtype):
+    kept, moved = (make_engine(tiny_model, zero_stage, dtype) for _ in range(2))
     for step in range(3):
         step_once(kept)
         step_once(moved)
