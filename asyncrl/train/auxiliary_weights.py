@@ -43,7 +43,7 @@ class FrozenPolicy:
         """Return its part of the comparison of whole distributions that the trained model makes."""
         self.model.to(engine.device)
         states = self.model.sampled_states(token_ids.to(engine.device), mask.to(engine.device))
-        return TeacherStates(states, self.model.model.lm_head, direction)
+        return TeacherStates(states, self.model.model.lm_head.forward.logits, direction)
 
     def release_device(self) -> None:
         """Move an offloaded model back to host memory. Call after the step's passes."""

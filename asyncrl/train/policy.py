@@ -11,12 +11,15 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from asyncrl.config import LoraConfig
+from asyncrl.errors import ConfigError
 from asyncrl.train.lora import add_adapter
 from asyncrl.train.prefix_tree import enable_prefix_trees, run_trunk, tree_of, uses_prefix_trees
 from asyncrl.train.token_scores import Head, TeacherStates, score_tokens
 
 FULL = LoraConfig()
 """No adapter: all weights are trained."""
+MAX_LOGITS_ERROR = 0.01
+"""Relative difference allowed between a model's own logits and those computed here: rounding alone."""
 RANDOM = ("dropout", "pdrop", "layerdrop", "jitter")
 """Parts of the names under which transformers' models keep the rates of what is random in training mode."""
 
@@ -33,7 +36,7 @@ class PolicyModel(nn.Module):
     def __init__(self, model: Any, value_head: bool = False) -> None:
         super().__init__()
         self.model = model
-        self.model.lm_head.forward = Head(model.lm_head)
+        self.model.lm_head.forward = Head(model.lm_head, model.config.get_text_config())
         self.value_head = _value_head(model.config.hidden_size, model.dtype) if value_head else None
 
     def forward(
@@ -154,12 +157,29 @@ def load_policy(
     model = _load(path, dtype, gradient_checkpointing)
     if lora.rank:
         add_adapter(model, lora, seed)
-    return PolicyModel(model, value_head).train()
+    policy = PolicyModel(model, value_head)
+    check_logits(policy, path)
+    return policy.train()
 
 
 def load_frozen(path: str, dtype: str, lora: LoraConfig = FULL, seed: int = 0) -> PolicyModel:
     """Load a causal LM that is only read: a reference, a teacher, an averaged policy."""
     return load_policy(path, dtype, lora=lora, seed=seed).eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def check_logits(policy: PolicyModel, path: str) -> None:
+    """Raise `ConfigError` when the model's own forward pass does not end in what is computed here."""
+    policy.eval()
+    token_ids = torch.arange(4, device=policy.model.device)[None]
+    trunk = policy.model.base_model(input_ids=token_ids, use_cache=False).last_hidden_state
+    ours = policy.model.lm_head.forward.logits(trunk).float()
+    own = policy.model(input_ids=token_ids, use_cache=False).logits.float()
+    if not float((ours - own).norm()) <= MAX_LOGITS_ERROR * float(own.norm()):
+        raise ConfigError(
+            f"model.path: {path}: the logits of {type(policy.model).__name__} are not its lm_head's, so its "
+            "log-probabilities cannot be computed in chunks; it cannot be trained"
+        )
 
 
 def load_critic(path: str, dtype: str, gradient_checkpointing: bool = False) -> CriticModel:

@@ -20,6 +20,8 @@ CHUNK_LOGITS = 2**26
 """Logits held at once: 441 tokens at a vocabulary of 152,000, 256 MiB in float32."""
 
 
+AFTER_PROJECTION = ("logit_scale", "logits_scaling", "final_logit_softcapping")
+"""Settings of transformers' models: a factor, a divisor, and the bound of a tanh."""
 Projection = Callable[[Tensor], Tensor]
 """Hidden states [N,H] to logits [N,V]."""
 
@@ -30,7 +32,7 @@ class TeacherStates:
 
     states: Tensor
     """[M,H] the teacher's hidden state before each sampled token, row by row (`PolicyModel.sampled_states`)."""
-    head: nn.Module
+    head: Projection
     """Its vocabulary projection."""
     direction: str
     """The divergence wanted, see `asyncrl.algo.loss.distill.full_kl`."""
@@ -43,14 +45,25 @@ class Head:
     differ: one call must do for all chunks, with their backward passes.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, config: Any) -> None:
         self.module = module
+        self.config = config
         self.project: Projection = module.forward
 
     def __call__(self, states: Tensor, use: Callable[..., Any] | None = None) -> Any:
         if use is None:
             return self.project(states)
-        return use(self.project, [p for p in self.module.parameters() if p.requires_grad], states)
+        return use(self.logits, [p for p in self.module.parameters() if p.requires_grad], states)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Return logits [N,V] with what some models do after the projection: Cohere, Granite, Gemma."""
+        logits = self.project(states)
+        scale, divisor, cap = (getattr(self.config, name, None) for name in AFTER_PROJECTION)
+        if scale is not None:
+            logits = logits * scale
+        if divisor is not None:
+            logits = logits / divisor
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
 def score_tokens(

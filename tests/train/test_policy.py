@@ -2,10 +2,19 @@
 
 import pytest
 import torch
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    Gemma2Config,
+    GraniteConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from asyncrl.algo.loss.distill import full_kl
+from asyncrl.errors import ConfigError
 from asyncrl.train import token_scores
-from asyncrl.train.policy import load_frozen, load_policy
+from asyncrl.train.policy import PolicyModel, check_logits, load_frozen, load_policy
 from asyncrl.train.prefix_tree import INNER, uses_prefix_trees
 from asyncrl.train.tiny_model import build_model
 from asyncrl.train.token_scores import TeacherStates
@@ -156,7 +165,7 @@ def test_the_divergence_from_a_teacher_and_its_gradient_are_those_of_whole_logit
     vocab_size = policy.model.config.vocab_size
     monkeypatch.setattr(token_scores, "CHUNK_LOGITS", chunk_tokens * vocab_size)
     teacher = load_frozen(other_model, "float32")
-    states = TeacherStates(teacher.sampled_states(ids, mask), teacher.model.lm_head, direction)
+    states = TeacherStates(teacher.sampled_states(ids, mask), teacher.model.lm_head.forward.logits, direction)
     found = policy(ids, mask, 0.7, ("teacher_kl",), states)["teacher_kl"]
     logits = policy.model(ids).logits[:, :-1] / 0.7, teacher.model(ids).logits[:, :-1].detach() / 0.7
     expected = full_kl(*logits, direction) * mask[:, 1:]
@@ -185,3 +194,44 @@ def test_a_fully_masked_row_takes_part_in_backward_with_a_zero_gradient(policy):
     assert logp.tolist() == [[0.0, 0.0]]
     for gradient in torch.autograd.grad(logp.sum(), list(policy.parameters()), allow_unused=True):
         assert gradient is None or not gradient.any()
+
+
+SIZES = {
+    "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "max_position_embeddings": 64, "initializer_range": 0.3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Gemma2Config(**SIZES, head_dim=8, final_logit_softcapping=2.0),
+        GraniteConfig(**SIZES, logits_scaling=4.0),
+        CohereConfig(**SIZES, logit_scale=0.5),
+    ],
+    ids=["bounded", "divided", "scaled"],
+)
+def test_what_a_model_does_after_its_projection_is_done(config, tmp_path):
+    model = AutoModelForCausalLM.from_config(config).eval()
+    model.save_pretrained(tmp_path)
+    policy = load_policy(str(tmp_path), "float32")
+    ids, mask = torch.arange(2, 32).view(2, 15), torch.ones(2, 15, dtype=torch.bool)
+    with torch.no_grad():
+        found = policy(ids, mask, 1.0)["logp"]
+        expected = model(ids).logits.log_softmax(-1)[:, :-1].gather(-1, ids[:, 1:, None]).squeeze(-1)
+    torch.testing.assert_close(found[:, 1:], expected, atol=1e-5, rtol=0)
+
+
+class Doubling(LlamaForCausalLM):
+    def forward(self, *args, **kwargs):
+        found = super().forward(*args, **kwargs)
+        found.logits = found.logits * 2
+        return found
+
+
+def test_a_model_whose_logits_are_made_otherwise_is_refused():
+    policy = PolicyModel(Doubling(LlamaConfig(**SIZES)))
+    with pytest.raises(
+        ConfigError, match=r"^model\.path: here: the logits of Doubling are not its lm_head's"
+    ):
+        check_logits(policy, "here")
