@@ -26,7 +26,7 @@ from asyncrl.train import policy as policies
 from asyncrl.train import prefix_tree
 from asyncrl.train.auxiliary_models import AuxiliaryModels, StepTensors
 from asyncrl.train.auxiliary_weights import FrozenPolicy
-from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.deepspeed_engine import TrainEngine, zero_stage
 from asyncrl.train.models import load_auxiliary_models, load_trained
 from asyncrl.train.step import Step, _ratio_statistics, micro_batch
 from asyncrl.train.step_batch import StepBatch
@@ -71,7 +71,7 @@ class PlannedEngine(TrainEngine):
     """A `TrainEngine` without DeepSpeed: its model runs, and each gradient is dropped where DeepSpeed takes it."""
 
     def __init__(self, policy: nn.Module, train: TrainConfig, dtype: str) -> None:
-        self.train_config, self.rank, self.num_ranks = train, 0, 1
+        self.stage, self.dtype, self.rank, self.num_ranks = zero_stage(train, dtype), dtype, 0, 1
         self.device = torch.device("cpu")
         self.engine: Any = _Module(policy)
         for parameter in policy.parameters():
@@ -180,8 +180,9 @@ def _loads(shape: dict[str, Any], by_path: dict[str, dict[str, Any]]) -> Iterato
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(AutoModelForCausalLM, "from_pretrained", from_pretrained))
         stack.enter_context(mock.patch.object(nn.Module, "_apply", _apply))
-        # Whether values are finite cannot be asked.
+        # Whether values are finite, or agree, cannot be asked.
         stack.enter_context(mock.patch.object(loss_inputs, "check_finite"))
+        stack.enter_context(mock.patch.object(policies, "check_logits"))
         stack.enter_context(mock.patch.object(critics, "TrainEngine", PlannedEngine))
         stack.enter_context(mock.patch.object(policies, "enable_prefix_trees", _enable_prefix_trees))
         yield

@@ -133,9 +133,8 @@ def make_ours(model: str) -> Callable[[list[dict[str, Any]]], None]:
 def make_padded_loop(model: str) -> Callable[[list[dict[str, Any]]], None]:
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).train()
     train = TrainConfig(learning_rate=LEARNING_RATE)
-    engine, *_ = deepspeed.initialize(
-        model=policy, model_parameters=policy.parameters(), config=deepspeed_config(train, "float32")
-    )
+    settings = deepspeed_config(train, "float32", sum(p.numel() for p in policy.parameters()))
+    engine, *_ = deepspeed.initialize(model=policy, model_parameters=policy.parameters(), config=settings)
 
     def step(rows: list[dict[str, Any]]) -> None:
         rewards = torch.tensor([row["reward"] for row in rows]).view(GROUPS, SIZE)
