@@ -141,6 +141,18 @@ class Config(Section):
         return self.run.silence_timeout_s + self.run.start_timeout_s
 
     @property
+    def rank_timeout_s(self) -> float:
+        """How long a trainer's rank may go without progress, and its collectives without the other ranks: rank 0 may be
+        publishing, while no engine answers."""
+        return self.train.stall_timeout_s + self.outage_timeout_s
+
+    @property
+    def evaluation_timeout_s(self) -> float:
+        """How long an evaluation may take: to start its engine and to play all tasks, as many at once as it decodes."""
+        rounds = -(-self.eval.tasks // self.engine.max_num_seqs)
+        return self.run.start_timeout_s + rounds * self.rollout.episode_timeout_s
+
+    @property
     def max_tokens(self) -> int:
         """Tokens a trajectory may have."""
         return self.engine.max_model_len

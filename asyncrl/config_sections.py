@@ -42,8 +42,9 @@ class RunConfig(Section):
     threads: int = Field(0, ge=0)
     """CPU threads of each engine and each trainer rank; 0 lets vLLM and torch choose. Set it where both share a CPU."""
     start_timeout_s: float = Field(300.0, gt=0)
-    """Seconds without progress (CPU time, output) after which the start of a process has failed: imports, loading a
-    model, compiling. One that makes progress may take five times as long. Raise it for large models on slow disks."""
+    """Seconds without progress (CPU time, output, data) after which the start of a process has failed. One that
+    computes, as when it compiles, may take five times as long, and one that loads or downloads a model as long as data
+    moves."""
     silence_timeout_s: float = Field(60.0, gt=0)
     """Seconds after which a process that gives no sign of life is killed and started again."""
 
@@ -177,7 +178,7 @@ class RolloutConfig(Section):
     groups_in_flight: int = Field(0, ge=0)
     """Groups that one worker plays at once; 0 takes its share of what the staleness limit admits."""
     episode_timeout_s: float = Field(600.0, gt=0)
-    """Seconds that an episode may take before it counts as timed out."""
+    """Seconds that an episode may take before it counts as timed out, and thus each of its turns."""
     lease_s: float = Field(120.0, gt=0)
     """Seconds of silence after which a worker's groups go to others and its sessions are closed. Workers renew their
     leases every third of it."""
@@ -200,7 +201,8 @@ class BufferConfig(Section):
     drop_no_signal: bool = True
     """Drop groups whose episodes all earned the same: they carry no gradient. Others are played in their place."""
     wait_timeout_s: float = Field(600.0, gt=0)
-    """Seconds that the trainer waits for a batch before it ends the run. Raise it for long episodes."""
+    """Seconds that the trainer waits for a batch before it ends the run, from when there are tasks. Raise it for long
+    episodes."""
     over_provision: int | Literal["auto"] | None = None
     """Groups in flight beyond one step's. The staleness limit caps them; left out, there are as many as it allows.
     "auto" follows whether the trainer waits for groups, or groups for the trainer."""
@@ -241,6 +243,9 @@ class TrainConfig(Section):
     """What DeepSpeed spreads over the ranks: 1 optimizer states, 2 also gradients, 3 also weights."""
     ranks: int = Field(1, ge=1)
     """Trainer processes, one a GPU."""
+    stall_timeout_s: float = Field(600.0, gt=0)
+    """Seconds that a rank may need for one micro-batch, or wait for another rank, beyond the time that publishing may
+    wait for an engine. A trainer that takes longer hangs: it is killed and started again."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, about a third more time."""
     checkpoint_every: int = Field(10, ge=0)

@@ -16,15 +16,18 @@ KEY = "run.start_timeout_s"
 """Where a user sets the timeout."""
 PROGRESS_CPU_S = 1.0
 """CPU time of a process and its descendants together that counts as progress."""
+PROGRESS_BYTES = 2**20
+"""What they have read or written, beside their log, that does: a model that is downloaded or loaded."""
 CHECK_EVERY_S = 1.0
 LIMIT_FACTOR = 5
-"""A process that makes progress without end has failed after so many times its timeout."""
+"""A process that is busy without moving data has failed after so many times its timeout."""
 
 
 class StartDeadline:
-    """A start has failed after `timeout_s` without progress, or after `LIMIT_FACTOR` times that in all.
+    """A start has failed after `timeout_s` without progress, or `LIMIT_FACTOR` times that without moving data.
 
-    Progress is output in `log`, or `PROGRESS_CPU_S` of CPU time.
+    Progress is output in `log`, `PROGRESS_CPU_S` of CPU time, or `PROGRESS_BYTES` of data. A download takes as long as
+    it takes.
     pid: of the process that starts. log: None where the process has no log of its own.
     """
 
@@ -32,12 +35,13 @@ class StartDeadline:
         self.pid = pid
         self.timeout_s = timeout_s
         self.log = log
-        self._cpu_s, self._log_bytes = self._cpu(), self._log_size()
+        self._cpu_s, self._log_bytes, self._data_bytes = self._cpu(), self._log_size(), self._data()
         self.restart()
 
     def restart(self) -> None:
         """Give it its full time again, after a pause in which nothing could be observed."""
-        self._start = self._progress = self._checked = time.monotonic()
+        self._moved = self._progress = self._checked = time.monotonic()
+        """When it last moved data, did anything, and was looked at."""
 
     def missed(self) -> str:
         """Return how the start failed, "" while it may still succeed. To be called again and again."""
@@ -46,9 +50,11 @@ class StartDeadline:
             self._checked = now
             if self._progressed():
                 self._progress = now
+            if self._moved_data():
+                self._moved = self._progress = now
         if now - self._progress > self.timeout_s:
             return f"did not start: no progress within {KEY}={self.timeout_s:g} s"
-        if now - self._start > LIMIT_FACTOR * self.timeout_s:
+        if now - self._moved > LIMIT_FACTOR * self.timeout_s:
             return f"did not start within {LIMIT_FACTOR} times {KEY}={self.timeout_s:g} s"
         return ""
 
@@ -61,14 +67,36 @@ class StartDeadline:
         self._cpu_s, self._log_bytes = cpu_s, log_bytes
         return True
 
-    def _cpu(self) -> float:
-        total = 0.0
+    def _moved_data(self) -> bool:
+        data_bytes = self._data()
+        self._data_bytes = min(self._data_bytes, data_bytes)
+        if data_bytes < self._data_bytes + PROGRESS_BYTES:
+            return False
+        self._data_bytes = data_bytes
+        return True
+
+    def _data(self) -> int:
+        """Return the bytes that the process and its descendants have read and written, but for those of the log."""
+        total = -self._log_size()
+        for one in self._processes():
+            with contextlib.suppress(psutil.Error):
+                counts = one.io_counters()
+                # From pages in memory or by calls; files that are mapped count where they are read from the disk.
+                total += counts.read_chars + counts.write_chars + counts.read_bytes
+        return total
+
+    def _processes(self) -> list[psutil.Process]:
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
-            for one in (process, *process.children(recursive=True)):
-                with contextlib.suppress(psutil.Error):
-                    times = one.cpu_times()
-                    total += times.user + times.system
+            return [process, *process.children(recursive=True)]
+        return []
+
+    def _cpu(self) -> float:
+        total = 0.0
+        for one in self._processes():
+            with contextlib.suppress(psutil.Error):
+                times = one.cpu_times()
+                total += times.user + times.system
         return total
 
     def _log_size(self) -> int:

@@ -45,7 +45,9 @@ if [ "$kind" = cpu ]; then
     pip install --quiet --no-deps -r requirements/cpu.lock
 else
     say "installing the pinned packages (a few minutes the first time)"
-    pip install --quiet -r requirements/gpu.lock
+    # --no-deps: the lock file holds everything. One package asks for an older one than another needs, and the parts of
+    # both that are used work.
+    pip install --quiet --no-deps -r requirements/gpu.lock
 fi
 pip install --quiet --no-deps --no-build-isolation -e .
 say "checking the installation"

@@ -17,6 +17,15 @@ while time.process_time() < 1.5:
 print("done", flush=True)
 time.sleep(600)
 """
+MOVING = """
+import socket, sys, threading
+far, near = socket.socketpair()
+for _ in sys.stdin:
+    threading.Thread(target=far.sendall, args=(bytes(2**21),), daemon=True).start()
+    with open(sys.argv[1], "wb", buffering=0) as file:
+        file.write(near.recv(2**21, socket.MSG_WAITALL))
+    print("moved", flush=True)
+"""
 IDLE = "import time; print('idle', flush=True); time.sleep(600)"
 
 
@@ -33,9 +42,11 @@ def started():
     """Starts Python code in a process that is ended after the test."""
     processes = []
 
-    def start(code):
-        command = [sys.executable, "-c", code]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    def start(code, *arguments):
+        command = [sys.executable, "-c", code, *arguments]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
         processes.append(process)
         return process
 
@@ -76,6 +87,20 @@ def test_cpu_time_of_descendants_is_progress(started, clock):
     assert deadline.missed() == ""
     clock[0] += 9.0
     assert deadline.missed() == ""
+
+
+def test_data_that_moves_is_progress_however_long_it_takes(started, clock, tmp_path):
+    """A download, 2 MiB from a socket to a file every 9 s."""
+    process = started(MOVING, str(tmp_path / "model.safetensors"))
+    deadline = StartDeadline(process.pid, 10.0)
+    for _ in range(2 * LIMIT_FACTOR):
+        process.stdin.write("more\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "moved\n"
+        clock[0] += 9.0
+        assert deadline.missed() == ""
+    clock[0] += 10.1
+    assert deadline.missed() == NO_PROGRESS
 
 
 def test_output_is_progress_up_to_a_limit(started, clock, tmp_path):

@@ -18,9 +18,11 @@ from asyncrl.env.registry import load_env
 from asyncrl.errors import InfrastructureError
 from asyncrl.evaluation.statistics import Interval, clustered_mean, pass_at_k
 from asyncrl.launch.process_group import ProcessGroup
+from asyncrl.rollout.player import MAX_ATTEMPTS
+from asyncrl.services.env.client import OPEN_TIMEOUT_S
+from asyncrl.together import together
 from asyncrl.types import FailureClass, Group
 
-CALL_TASKS = 512
 RETRY_PAUSE_S = 1.0
 
 
@@ -164,33 +166,58 @@ async def _play(
 async def _run(
     url: str, tasks: list[dict[str, Any]], samples: int, config: Config, token: str | None, retry_s: float
 ) -> list[Group]:
+    """Have each task played by a call of its own, as many at once as the engines decode.
+
+    However many tasks there are, a call has one task's time, and only those whose call broke are repeated.
+    """
     headers = {"Content-Type": "application/msgpack"} | authorization(bearer(token, "rollout"))
-    timeout = aiohttp.ClientTimeout(total=config.rollout.episode_timeout_s + 60)
-    groups: list[Group] = []
-    async with aiohttp.ClientSession(headers=headers, timeout=timeout) as http:
-        for start in range(0, len(tasks), CALL_TASKS):
-            request = {
-                "tasks": tasks[start : start + CALL_TASKS],
-                "samples": samples,
-                "temperature": config.eval.temperature,
-                "seed": config.run.seed,
-            }
-            deadline = time.monotonic() + retry_s
-            while True:
-                try:
-                    groups += await _call(http, url, request)
-                    break
-                except (aiohttp.ClientError, TimeoutError) as error:
-                    if time.monotonic() > deadline:
-                        raise InfrastructureError(
-                            f"evaluation: {url}: {type(error).__name__}: {error}"
-                        ) from error
-                    await asyncio.sleep(RETRY_PAUSE_S)
-    return groups
+    timeout = aiohttp.ClientTimeout(total=task_timeout_s(config))
+    at_once = asyncio.Semaphore(max(1, config.engine.max_num_seqs * config.engine.count // samples))
+    same = {"samples": samples, "temperature": config.eval.temperature, "seed": config.run.seed}
+
+    async def play(task: dict[str, Any]) -> Group:
+        async with at_once:
+            return await _call_until_answered(http, url, {"tasks": [task], **same}, retry_s)
+
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector) as http:
+        return await together(play(task) for task in tasks)
 
 
-async def _call(http: aiohttp.ClientSession, url: str, request: dict[str, Any]) -> list[Group]:
+def task_timeout_s(config: Config) -> float:
+    """Return the most that one task may take: every attempt waits for a place of another's episode, and plays."""
+    rollout = config.rollout
+    attempt_s = 2 * rollout.episode_timeout_s + rollout.lease_s + OPEN_TIMEOUT_S
+    return max(MAX_ATTEMPTS.values()) * attempt_s
+
+
+async def _call_until_answered(
+    http: aiohttp.ClientSession, url: str, request: dict[str, Any], retry_s: float
+) -> Group:
+    """Call again while the worker does not answer, for `retry_s` after it last was there."""
+    gone_since = None
+    while True:
+        called = time.monotonic()
+        try:
+            return await _call(http, url, request)
+        except TimeoutError as error:
+            name, limit_s = request["tasks"][0]["id"], http.timeout.total
+            raise InfrastructureError(
+                f"evaluation: {url}: task {name!r} was not played within {limit_s:g} s, which follows from "
+                "rollout.episode_timeout_s"
+            ) from error
+        except aiohttp.ClientError as error:
+            # A call that broke after a while had been taken: the worker was there until then.
+            failed = time.monotonic()
+            if gone_since is None or failed - called > RETRY_PAUSE_S:
+                gone_since = failed
+            if failed - gone_since >= retry_s:
+                raise InfrastructureError(f"evaluation: {url}: {type(error).__name__}: {error}") from error
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+
+async def _call(http: aiohttp.ClientSession, url: str, request: dict[str, Any]) -> Group:
     async with http.post(f"{url}/v1/rollouts", data=pack(request)) as response:
         if response.status != 200:
             raise InfrastructureError(f"evaluation: HTTP {response.status}: {(await response.text())[:500]}")
-        return [decode_group(one) for one in unpack(await response.read())["groups"]]
+        return decode_group(unpack(await response.read())["groups"][0])

@@ -182,13 +182,9 @@ class TrainRun:
             await client.close()
             for policy in self.policies.values():
                 await policy.close()
-        print_evaluation(await self.periodic_evaluation.finish(self._eval_timeout_s()))
+        print_evaluation(await self.periodic_evaluation.finish(self.config.evaluation_timeout_s))
         self.eval_after = await self._evaluate("after")
         return stats
-
-    def _eval_timeout_s(self) -> float:
-        """How long an evaluation that started just before the end may take: to start its engine, and to play."""
-        return self.config.run.start_timeout_s + self.config.rollout.episode_timeout_s
 
     async def _evaluated_before(self) -> EvalResult | None:
         """Return the evaluation of the base model; a resumed run has it on disk."""

@@ -264,6 +264,7 @@ def whole_batch(
     for part in plan[engine.rank]:
         indices = [chosen_rows[i] for i in part]
         padded = pad_rows(batch, indices)
+        engine.progress.mark()
         outputs = forward(padded.token_ids, padded.mask)
         for name in names if indices else ():
             value = outputs[name].float()

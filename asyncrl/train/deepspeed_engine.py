@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import Any
 
 import deepspeed
@@ -25,6 +26,7 @@ from asyncrl.data.codec import pack, unpack
 from asyncrl.train.checkpoint_form import checkpoint_form
 from asyncrl.train.lora import has_adapter, merged, published
 from asyncrl.train.prefix_tree import uses_prefix_trees
+from asyncrl.train.progress import Progress
 from asyncrl.train.token_scores import TeacherStates
 
 logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
@@ -40,8 +42,11 @@ BUCKET_SIZE = 500_000_000
 """Elements of gradients that are reduced at once, at most: DeepSpeed's default."""
 
 
-def init_distributed() -> int:
-    """Join the process group torchrun describes; alone, make a group of one. Return this process's rank."""
+def init_distributed(timeout_s: float | None = None) -> int:
+    """Join the process group torchrun describes; alone, make a group of one. Return this process's rank.
+
+    timeout_s: how long its collectives wait for another rank; None leaves torch's own limit.
+    """
     if dist.is_initialized():
         return dist.get_rank()
     for key, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1")):
@@ -50,7 +55,11 @@ def init_distributed() -> int:
     if os.environ["WORLD_SIZE"] == "1" and "MASTER_PORT" not in os.environ:
         os.environ["MASTER_PORT"] = "0"
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-    deepspeed.init_distributed(dist_backend=backend, verbose=False)
+    if torch.cuda.is_available():
+        # Before the first collective, which would take another rank's GPU.
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    limit = {} if timeout_s is None else {"timeout": timedelta(seconds=timeout_s)}
+    deepspeed.init_distributed(dist_backend=backend, verbose=False, **limit)
     return dist.get_rank()
 
 
@@ -139,6 +148,7 @@ class TrainEngine:
             config=deepspeed_config(train, dtype, sum(p.numel() for p in trained)),
         )
         self.device = self.engine.device
+        self.progress = Progress()
         self._probe = torch.zeros((), device=self.device)
         for parameter in policy.parameters():
             if parameter.requires_grad:
@@ -157,6 +167,7 @@ class TrainEngine:
         teacher: TeacherStates | None = None,
     ) -> dict[str, Tensor]:
         """Return what `PolicyModel.forward` does, of the current weights. A collective under ZeRO-3."""
+        self.progress.mark()
         return self.engine(token_ids.to(self.device), mask.to(self.device), temperature, want, teacher)
 
     def logp(self, token_ids: Tensor, mask: Tensor, temperature: float) -> Tensor:
@@ -169,6 +180,7 @@ class TrainEngine:
         DeepSpeed averages gradients over ranks, while losses are shares of one global sum: the factor puts
         the sum back.
         """
+        self.progress.mark()
         self.engine.set_gradient_accumulation_boundary(last)
         self.engine.backward(loss * self.num_ranks)
 
@@ -198,6 +210,7 @@ class TrainEngine:
 
     def step(self, learning_rate: float, divide_by: float = 1.0) -> float:
         """Apply the accumulated gradient, divided by `divide_by`; return its norm before clipping."""
+        self.progress.mark()
         self._probe.zero_()
         optimizer = self.engine.optimizer
         for group in optimizer.param_groups:
@@ -221,6 +234,7 @@ class TrainEngine:
 
     def all_reduce(self, tensor: Tensor, kind: str = "sum") -> None:
         """Reduce in place over ranks by "sum", "max" or "min"."""
+        self.progress.mark()
         if self.num_ranks > 1:
             dist.all_reduce(tensor, op=getattr(dist.ReduceOp, kind.upper()))
 
@@ -233,6 +247,7 @@ class TrainEngine:
 
     def broadcast_bytes(self, data: bytes | None, source: int = 0) -> bytes:
         """Send one rank's bytes to every rank."""
+        self.progress.mark()
         if self.num_ranks == 1:
             assert data is not None
             return data
@@ -247,12 +262,14 @@ class TrainEngine:
 
     def broadcast(self, message: Any, source: int = 0) -> Any:
         """Send one rank's plain data (what msgpack carries) to every rank; with one rank nothing is copied."""
+        self.progress.mark()
         if self.num_ranks == 1:
             return message
         body = self.broadcast_bytes(pack(message) if self.rank == source else None, source)
         return unpack(body)
 
     def barrier(self) -> None:
+        self.progress.mark()
         if self.num_ranks > 1:
             dist.barrier()
 
@@ -274,9 +291,11 @@ class TrainEngine:
         """
         if self.stage != 3:
             for name, parameter in published(self.engine.module.model):
+                self.progress.mark()
                 yield name, parameter.detach()
             return
         for bucket in gather_buckets(published(self.engine.module.model)):
+            self.progress.mark()
             with self._gathered([parameter for _, parameter in bucket]):
                 whole = [(name, parameter.detach().clone()) for name, parameter in bucket]
             yield from whole

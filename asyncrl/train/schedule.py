@@ -29,11 +29,12 @@ def gather(
     timeout_s: float,
     asked_to_stop: Callable[[], bool] = lambda: False,
     look_s: float = float("inf"),
+    has_tasks: Callable[[], bool] = lambda: True,
 ) -> dict[bytes, Group]:
     """Add groups as they become ready until the batch is complete or `timeout_s` passed.
 
-    Return the groups by their encoded form. A collective; `source` and `asked_to_stop`, which is asked every `look_s`,
-    are rank 0's.
+    Return the groups by their encoded form. A collective; `source`, `asked_to_stop` and `has_tasks` are rank 0's. The
+    last two are asked every `look_s`; the time begins when there are tasks.
     """
     engine, deadline = streamed.engine, time.monotonic() + timeout_s
     arrived: dict[bytes, Group] = {}
@@ -42,6 +43,8 @@ def gather(
         with times.waiting():
             shown = None
             if source is not None:
+                if not has_tasks():
+                    deadline = time.monotonic() + timeout_s
                 left_s = max(0.0, deadline - time.monotonic())
                 bodies, complete = source.peek(streamed.version, streamed.seen, min(left_s, look_s))
                 shown = (bodies, complete or left_s <= 0 or asked_to_stop())
@@ -54,11 +57,22 @@ def gather(
     return arrived
 
 
-def settle(stats: Callable[[], dict[str, Any]], timeout_s: float) -> None:
-    """Wait until nothing is in flight and no further group can be admitted. Raises `DeadlineError`."""
-    deadline = time.monotonic() + timeout_s
+def settle(
+    stats: Callable[[], dict[str, Any]],
+    timeout_s: float,
+    tell_every_s: float = float("inf"),
+    tell: Callable[[], Any] = lambda: None,
+) -> None:
+    """Wait until nothing is in flight and no further group can be admitted. Raises `DeadlineError`.
+
+    tell: called while it waits, so that others know.
+    """
+    deadline, told = time.monotonic() + timeout_s, time.monotonic()
     while True:
         now = stats()
+        if time.monotonic() - told >= tell_every_s:
+            tell()
+            told = time.monotonic()
         full = now["ready"] + now["taken"] >= now["slots"]
         if not now["in_flight"] and (full or (now["plan_closed"] and not now["pending"])):
             return

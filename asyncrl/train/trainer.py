@@ -85,6 +85,8 @@ class Taken(NamedTuple):
     timed_out: bool = False
     stop: bool = False
     """Whether the trainer was asked to stop while it waited."""
+    again: bool = False
+    """Whether the batch is not there yet."""
 
 
 class Trainer:
@@ -133,6 +135,7 @@ class Trainer:
         self.comparisons: list[Comparison] = []
         """How the newest batch's log-probabilities compare with the trainer's."""
         self.settings = StepSettings.of(config)
+        self._planned = False
 
     def run(self, start: int = 0) -> int:
         """Train from version `start` to the end of the recipe's steps or of the plan, or until it is asked to stop.
@@ -184,7 +187,9 @@ class Trainer:
             scheduled_rate(self.config.train, version), self.controls.kl.coef,
         )  # fmt: skip
         timeout_s = self.config.buffer.wait_timeout_s
-        return streamed, gather(streamed, self.source, times, timeout_s, self.asked_to_stop, STOP_LOOK_S)
+        return streamed, gather(
+            streamed, self.source, times, timeout_s, self.asked_to_stop, STOP_LOOK_S, self._has_tasks
+        )
 
     def _take(self, version: int, arrived: Mapping[bytes, Group], times: StepTimes) -> StepBatch | None:
         """Return the batch on every rank; None at the end of the plan, or when the trainer was asked to stop.
@@ -193,8 +198,7 @@ class Trainer:
         `StaleError` for a token that the step may not train.
         """
         with times.waiting():
-            found = self._wait_for_batch(self.source, version) if self.source is not None else None
-            taken = Taken(*self.engine.broadcast(found))
+            taken = self._wait_for_batch(version)
         self.stopped = taken.stop
         if taken.timed_out:
             raise DeadlineError(
@@ -207,17 +211,38 @@ class Trainer:
             groups = [arrived.get(body) or decode_group(body) for body in taken.groups]
             return build_step_batch(groups, version, self.config.buffer.max_staleness)
 
-    def _wait_for_batch(self, source: BatchSource, version: int) -> Taken:
+    def _wait_for_batch(self, version: int) -> Taken:
+        """Look for the batch again and again until it is there, too late or no longer wanted.
+
+        The ranks meet at each look, so that none of them waits for rank 0 in one collective for as long as it takes.
+        """
         left_s = self.config.buffer.wait_timeout_s
-        while not self.asked_to_stop():
-            piece_s = min(left_s, STOP_LOOK_S)
-            groups = source.take(version, piece_s)
-            left_s -= piece_s
-            if groups is not None:
-                return Taken(groups)
-            if left_s <= 0:
-                return Taken(timed_out=True)
-        return Taken(stop=True)
+        while True:
+            taken = Taken(*self.engine.broadcast(self._look_for_batch(version, left_s)))
+            if not taken.again:
+                return taken
+            if self._has_tasks():
+                left_s -= STOP_LOOK_S
+
+    def _look_for_batch(self, version: int, left_s: float) -> Taken | None:
+        """Return what rank 0 finds within a moment; None on the others."""
+        if self.source is None:
+            return None
+        if self.asked_to_stop():
+            return Taken(stop=True)
+        groups = self.source.take(version, min(left_s, STOP_LOOK_S))
+        if groups is not None:
+            return Taken(groups)
+        last = left_s <= STOP_LOOK_S and self._has_tasks()
+        return Taken(timed_out=last, again=not last)
+
+    def _has_tasks(self) -> bool:
+        """False until the launcher has planned tasks, which it does after the evaluation of the base model: that time
+        is no part of the wait for a batch."""
+        if self.source is not None and not self._planned:
+            counts = self.source.stats()
+            self._planned = bool(counts["admitted"] or counts["pending"] or counts["plan_closed"])
+        return self._planned
 
     def _train(self, batch: StepBatch, streamed: StreamedStep | None) -> StepReport:
         """Take the step that was streamed or, where that cannot be, the whole batch's; then what follows every step."""
@@ -262,8 +287,11 @@ class Trainer:
             return
         with times.waiting():
             if self.source is not None:
-                settle(self.source.stats, self.config.buffer.wait_timeout_s)
-            self.engine.barrier()
+                each_s, tell = STOP_LOOK_S, self.engine.broadcast
+                settle(self.source.stats, self.config.buffer.wait_timeout_s, each_s, lambda: tell(False))
+            while not self.engine.broadcast(True if self.source is not None else None):
+                # Rank 0 is still waiting.
+                pass
 
     def _logprobs_agree(self, batch: StepBatch) -> bool:
         """False when groups of the batch were not sampled from the policy: the batch is then rejected.

@@ -7,6 +7,7 @@ body. A dropped connection fails only the requests it carried; each is sent once
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 import time
 from collections.abc import Sequence
@@ -22,7 +23,10 @@ from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.generation import Generated, GenerateRequest
 from asyncrl.services.http.batching import RequestBatcher
 
+log = logging.getLogger("asyncrl.engine")
+
 MAX_REQUESTS_PER_CALL = 64
+ABORT_TIMEOUT_S = 10.0
 RETRY_PAUSE_S = 0.2
 """Pause before the second attempt; each further one waits this much longer."""
 
@@ -32,6 +36,7 @@ class _Pending:
     request: GenerateRequest
     answer: asyncio.Future[Generated]
     attempts: int = 0
+    sent: bool = False
 
 
 def policy_url(engine: str, name: str) -> str:
@@ -43,7 +48,8 @@ class EngineClient:
     """Implements `generation.Generator` over one engine's `/asyncrl/v1` routes.
 
     url: the engine's, or that of one of the policies it serves, `ENGINE/policies/NAME`. token: a bearer token; None
-    for that of this process, see `credentials`. batch_delay_s: minimum seconds between two calls; requests that become
+    for that of this process, see `credentials`. timeout_s: for a turn, from its request to its last token; the engine
+    is told to abort what is given up. batch_delay_s: minimum seconds between two calls; requests that become
     ready meanwhile are sent together.
     """
 
@@ -62,6 +68,7 @@ class EngineClient:
         self._headers = {"Content-Type": "application/msgpack"} | authorization(token)
         self._http: aiohttp.ClientSession | None = None
         self._turns = RequestBatcher[_Pending](self._call, MAX_REQUESTS_PER_CALL, batch_delay_s)
+        self._aborts = RequestBatcher[str](self._abort, MAX_REQUESTS_PER_CALL)
         self.in_flight = 0
         self._busy_s = 0.0
         self._busy_since = 0.0
@@ -75,12 +82,16 @@ class EngineClient:
         """Cancel running and queued requests and close connections."""
         for pending in await self._turns.close():
             pending.answer.cancel()
+        await self._aborts.close()
         if self._http is not None:
             await self._http.close()
             self._http = None
 
     async def generate(self, request: GenerateRequest) -> Generated:
-        """Sample one turn. See `Generator`."""
+        """Sample one turn. See `Generator`.
+
+        When it is cancelled or takes longer than `timeout_s`, the engine stops working on it.
+        """
         pending = _Pending(request, asyncio.get_running_loop().create_future())
         if self.in_flight == 0:
             self._busy_since = time.monotonic()
@@ -88,7 +99,11 @@ class EngineClient:
         try:
             self._turns.add(pending)
             return await asyncio.wait_for(pending.answer, self.timeout_s)
-        except TimeoutError:
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if pending.sent and self._http is not None:
+                self._aborts.add(request.id)
+            if isinstance(error, asyncio.CancelledError):
+                raise
             message = f"engine {self.url}: no answer to {request.id} within {self.timeout_s:g} s"
             raise InfrastructureError(message) from None
         finally:
@@ -124,6 +139,8 @@ class EngineClient:
         """Send the pending requests and deliver the answers; return why some are missing, "" if none is."""
         try:
             body = msgpack.packb({"requests": [_encode(p.request) for p in left.values()]})
+            for pending in left.values():
+                pending.sent = True
             async with self._session().post(f"{self.url}/asyncrl/v1/generate", data=body) as response:
                 if response.status == 503:
                     raise ConnectionError(await _error_text(response))
@@ -137,6 +154,13 @@ class EngineClient:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return f"{type(error).__name__}: {error}"
         return ""
+
+    async def _abort(self, ids: list[str]) -> None:
+        """Have the engine abort requests whose answers nobody waits for any more; it may have died meanwhile."""
+        try:
+            await self.request("abort", {"ids": ids}, ABORT_TIMEOUT_S)
+        except (InfrastructureError, InputError) as error:
+            log.warning("%d requests were given up and not aborted: %s", len(ids), error)
 
     async def _retry(self, unanswered: list[_Pending], reason: str) -> None:
         """Queue them again together after a pause; fail those that have used all their attempts."""

@@ -182,7 +182,8 @@ def serve_gateway(
 ) -> None:
     """Run a gateway until it is told to stop."""
     credentials = credentials or own_credentials()
-    router = EngineRouter([EngineClient(url, credentials.bearer("engine")) for url in engines])
+    token, turn_s = credentials.bearer("engine"), config.rollout.episode_timeout_s
+    router = EngineRouter([EngineClient(url, token, turn_s) for url in engines])
     renderer = load_renderer(model)
     parse, split = load_format(config.model.tool_format, config.model.reasoning_format, renderer)
     sampler = Sampler(router, renderer, parse, split=split)

@@ -140,8 +140,13 @@ class RolloutService:
             )
 
     def _client(self, url: str) -> EngineClient:
+        # A turn may take as long as its episode.
+        rollout = self.config.rollout
         return EngineClient(
-            url, self._credentials.bearer("engine"), batch_delay_s=self.config.rollout.batch_delay_s
+            url,
+            self._credentials.bearer("engine"),
+            rollout.episode_timeout_s,
+            batch_delay_s=rollout.batch_delay_s,
         )
 
     def _policies(self, addresses: Mapping[str, PolicyAddresses]) -> dict[str, _PolicyClients]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -39,6 +41,7 @@ from asyncrl.train.deepspeed_engine import (
 from asyncrl.train.metrics_log import MetricsLog
 from asyncrl.train.models import load_auxiliary_models, load_trained
 from asyncrl.train.poison import PoisonFolder
+from asyncrl.train.progress import Progress
 from asyncrl.train.recover import recover
 from asyncrl.train.trainer import Trainer, set_threads
 from asyncrl.train.turns import MemoryTurns, NoTurns, Turns
@@ -191,19 +194,38 @@ def make_checkpointer(
 
 
 class Heartbeat:
-    """Touches a file every second, so that the launcher can tell a suspended process from a working one."""
+    """Touches a file every second, so that the launcher can tell a suspended process from a working one.
+
+    Once it watches the main thread, it stops when that does not get on, and leaves in the log where it hangs.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stop = threading.Event()
+        self._progress: Progress | None = None
+        self._limit_s = float("inf")
         path.touch()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._stop.wait(BEAT_S):
+            if self._progress is not None and self._progress.silent_s > self._limit_s:
+                print(
+                    f"asyncrl: the trainer hangs: no progress within {self._limit_s:g} s, which follows from "
+                    "train.stall_timeout_s; its threads are",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                faulthandler.dump_traceback(file=sys.stderr)
+                return
             with contextlib.suppress(OSError):
                 os.utime(self._path)
+
+    def watch(self, progress: Progress, limit_s: float) -> None:
+        """Stop when there is no progress for `limit_s`."""
+        progress.mark()
+        self._limit_s, self._progress = limit_s, progress
 
     def close(self) -> None:
         self._stop.set()
@@ -214,7 +236,7 @@ def _engines_asleep(config: Config, engines: Sequence[str], credentials: Credent
     """Put the engines to sleep before any rank loads a model, and return what wakes them."""
     urls = wait_for_addresses(engines, LIMIT_FACTOR * config.run.start_timeout_s)
     switch = SleepSwitch(urls, credentials.bearer("engine"), config.outage_timeout_s)
-    if init_distributed() == 0:
+    if init_distributed(config.rank_timeout_s) == 0:
         switch(True)
     wait_for_all_ranks()
     return switch
@@ -232,6 +254,7 @@ def run_trainer(
     heartbeat = Heartbeat(folder / "endpoints" / f"trainer-{os.environ.get('RANK', '0')}.beat")
     set_threads(config.run.threads)
     objective = build_objective(config.algo)
+    init_distributed(config.rank_timeout_s)
     switch = _engines_asleep(config, engines, credentials) if config.placement.sleep is True else None
     engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
     auxiliary = load_auxiliary_models(config, objective, engine, model)
@@ -242,9 +265,12 @@ def run_trainer(
     publisher = open_publisher(config, engine, urls, weights_dir, credentials.bearer("engine"), source)
     checkpointer = make_checkpointer(folder, config, engine, auxiliary, model, recorder)
     turns: Turns = NoTurns()
+    critic = auxiliary.critic.engine if auxiliary.critic is not None else None
+    trained = [engine, *([critic] if critic is not None else [])]
+    for one in trained:
+        one.progress = engine.progress
     if switch is not None and isinstance(publisher, SyncFilePublisher):
-        critic = auxiliary.critic.engine if auxiliary.critic is not None else None
-        turns = MemoryTurns([engine, *([critic] if critic is not None else [])], switch)
+        turns = MemoryTurns(trained, switch)
         publisher.before_commit = turns.to_engines
     trainer = Trainer(
         config, engine, objective, auxiliary, source, publisher,
@@ -260,6 +286,7 @@ def run_trainer(
         flush=True,
     )
     (folder / "endpoints" / f"trainer-{engine.rank}.ready").touch()
+    heartbeat.watch(engine.progress, config.rank_timeout_s)
     version = trainer.run(recover(trainer, checkpointer, source, publisher))
     wall_s = time.monotonic() - start
     if version or not trainer.stopped:

@@ -1,12 +1,19 @@
 """Evaluation results: whose failures count, what a rate is over, and what the summary shows."""
 
+import asyncio
 import dataclasses
 import json
+from itertools import islice
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
+from asyncrl.config import parse_config
+from asyncrl.data.codec import encode_group, pack, unpack
+from asyncrl.env.registry import load_env
 from asyncrl.errors import InfrastructureError
-from asyncrl.launch.evaluate import summarize
+from asyncrl.launch.evaluate import evaluate_with, summarize, task_timeout_s
 from asyncrl.launch.summary import eval_block
 from asyncrl.launch.train import describe
 from asyncrl.types import FailureClass, Status
@@ -75,3 +82,75 @@ def test_a_single_task_has_a_mean_and_no_interval_in_valid_json():
     assert (block["mean"], block["ci_low"], block["ci_high"], block["success_ci"]) == (0.75, None, None, None)
     json.dumps([block, result.to_json()], allow_nan=False)
     assert describe(result) == "reward 0.750 over 1 tasks, success 0.750"
+
+
+class Worker:
+    """A stand-in for a rollout worker that plays each task in `play_s`, or breaks the connection."""
+
+    def __init__(self, play_s, breaks=()):
+        self.play_s, self.breaks = play_s, set(breaks)
+        self.calls, self.playing, self.most = [], 0, 0
+
+    async def rollouts(self, request):
+        (task,) = unpack(await request.read())["tasks"]
+        self.calls.append(task["id"])
+        if task["id"] in self.breaks:
+            self.breaks.remove(task["id"])
+            request.transport.close()
+            return web.Response()
+        self.playing += 1
+        self.most = max(self.most, self.playing)
+        await asyncio.sleep(self.play_s)
+        self.playing -= 1
+        return web.Response(body=pack({"groups": [encode_group(group(task["id"], [1.0]))]}))
+
+    def evaluate(self, config, tasks, retry_s=10.0):
+        async def run():
+            app = web.Application()
+            app.router.add_post("/v1/rollouts", self.rollouts)
+            server = TestServer(app)
+            await server.start_server()
+            try:
+                url = str(server.make_url("")).rstrip("/")
+                return await evaluate_with(url, config, "gridworld", tasks, 1, "token", retry_s)
+            finally:
+                await server.close()
+
+        return asyncio.run(run())
+
+
+def eval_config(**rollout):
+    return parse_config(
+        {
+            "model": {"path": "m"},
+            "env": {"name": "gridworld"},
+            "engine": {"max_num_seqs": 2, "count": 2},
+            "rollout": {"episode_timeout_s": 1.0, "lease_s": 1.0, **rollout},
+        }
+    )
+
+
+def test_an_evaluation_has_time_for_each_task_and_not_for_all_of_them_together(monkeypatch):
+    monkeypatch.setattr("asyncrl.launch.evaluate.task_timeout_s", lambda config: 2.0)
+    worker = Worker(play_s=0.5)
+    assert worker.evaluate(eval_config(), 24).tasks == 24  # 3 s in rounds of 4
+    assert worker.most == 4
+    slow = Worker(play_s=30.0)
+    with pytest.raises(
+        InfrastructureError, match=r"task '.*' was not played within 2 s, .*episode_timeout_s"
+    ):
+        slow.evaluate(eval_config(), 1)
+
+
+def test_the_time_of_a_task_covers_every_attempt_at_it():
+    # 3 attempts that wait 1 + 1 + 90 s for a place and play for 1 s.
+    assert task_timeout_s(eval_config()) == 3 * (1 + 1 + 90 + 1)
+
+
+def test_only_tasks_whose_call_broke_are_played_again():
+    names = [task.id for task in islice(load_env("gridworld").tasks("heldout", "gridworld"), 6)]
+    worker = Worker(0.0, names[:2])
+    assert worker.evaluate(eval_config(), 6).tasks == 6
+    assert sorted(worker.calls) == sorted([*names, *names[:2]])
+    with pytest.raises(InfrastructureError, match="evaluation: http"):
+        Worker(0.0, names[:1]).evaluate(eval_config(), 1, retry_s=0.0)

@@ -241,6 +241,44 @@ def test_a_trainer_that_has_finished_is_done(process_group, tmp_path):
     assert supervisor.restarts() == {}
 
 
+HANGS = """
+import sys
+from datetime import timedelta
+from pathlib import Path
+import torch.distributed as dist
+from asyncrl.services.trainer.service import Heartbeat
+from asyncrl.train.progress import Progress
+
+folder = Path(sys.argv[1])
+heartbeat, progress = Heartbeat(folder / "0.beat"), Progress()
+(folder / "ready").touch()
+heartbeat.watch(progress, 1.0)
+# A collective that another rank never joins.
+store = dist.TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
+dist.init_process_group("gloo", store=store, rank=0, world_size=2, timeout=timedelta(hours=1))
+"""
+
+
+@pytest.mark.slow
+def test_a_trainer_that_hangs_in_a_collective_is_killed_and_its_log_says_where(process_group, tmp_path):
+    supervisor = Supervisor(process_group, tmp_path / "restarts.jsonl", 3.0)
+    child = script(process_group, "trainer", HANGS)
+    child.command = [*child.command, str(tmp_path)]
+    process_group.restart(child)
+    probe = HeartbeatProbe(tmp_path / "ready", [tmp_path / "0.beat"], lambda: 0)
+    supervisor.watch(child, probe, START_S, ends=True, serving=False)
+    first = child.popen.pid
+
+    async def restarted():
+        await until(lambda: child.popen.pid != first)
+
+    asyncio.run(supervisor.run(restarted()))
+    assert supervisor.supervised[0].why == "gave no sign of life for 3 s and was killed"
+    log = child.log.read_text()
+    assert "the trainer hangs: no progress within 1 s, which follows from train.stall_timeout_s" in log
+    assert "in init_process_group" in log
+
+
 def test_files_are_signs_of_life_while_all_of_them_change(tmp_path):
     height = [0]
     heartbeats = [tmp_path / "0.beat", tmp_path / "1.beat"]

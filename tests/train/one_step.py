@@ -7,15 +7,18 @@ trainer's loop.
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import TrainConfig, parse_config
@@ -35,6 +38,7 @@ from tests.train.factories import batch_of_groups
 from tests.train.scripted_run import Scripted, groups_at, make_trainer
 
 LEARNING_RATE = 1e-3
+COLLECTIVE_S, LATE_S = 6.0, 9.0
 
 
 class RecordingEngine(TrainEngine):
@@ -186,9 +190,40 @@ def count_codec(counts: Counter[str]) -> Iterator[None]:
         codec.group_from_map, codec.group_to_map = decode, encode
 
 
+class LateScript(Scripted):
+    """Has a batch only after `late_s`."""
+
+    def __init__(self, batches: list[Any], late_s: float) -> None:
+        super().__init__(batches)
+        self.due = time.monotonic() + late_s
+
+    def take(self, step: int, wait_s: float) -> Any:
+        time.sleep(min(wait_s, max(0.0, self.due - time.monotonic())))
+        return super().take(step, wait_s) if time.monotonic() >= self.due else None
+
+
+def train_late(model: str, out: Path) -> None:
+    """Train one step on a batch that comes later than a collective waits."""
+    engine = make_engine(model, 1)
+    trainer = make_trainer(engine, LateScript([groups_at(0)], LATE_S), 1)
+    trainer.config = trainer.config.model_copy(
+        update={"buffer": trainer.config.buffer.model_copy(update={"wait_timeout_s": 600.0})}
+    )
+    trainer.source = trainer.publisher if engine.rank == 0 else None  # type: ignore[assignment]
+    _set_pg_timeout(timedelta(seconds=COLLECTIVE_S))
+    try:
+        version = trainer.run()
+    finally:
+        _set_pg_timeout(timedelta(minutes=30))
+    (out / f"late-{engine.rank}").write_text(str(version))
+
+
 def main(model: str, out: str, *zero_stages: str) -> None:
     for name in zero_stages:
         stage, _, streamed = name.partition("-")
+        if stage == "late":
+            train_late(model, Path(out))
+            continue
         if stage == "trainer":
             run_trainer(model, Path(out), streamed)
             continue

@@ -34,7 +34,7 @@ class Scripted:
         self.calls.append(("commit", version))
 
     def stats(self):
-        return {"ready": 3, "dropped_by_reason": {}}
+        return {"ready": 3, "dropped_by_reason": {}, "admitted": 3, "pending": 0, "plan_closed": False}
 
     def publish(self, version, engine):
         if version == self.fail_publish_of:

@@ -134,6 +134,7 @@ def pair(tiny_model, two_ranks, tmp_path_factory):
         str(out),
         *RANKED,
         *(f"trainer-{schedule}" for schedule in SCHEDULES),
+        "late",
     )
     return out
 
@@ -150,6 +151,12 @@ def test_two_ranks_train_as_one(tiny_model, pair, zero_stage):
     assert set(saved) == set(load_file(Path(tiny_model) / "model.safetensors"))
     for name, tensor in snapshot(alone).items():
         torch.testing.assert_close(saved[name], tensor, atol=1e-4, rtol=0)
+
+
+@pytest.mark.slow
+def test_a_batch_may_come_later_than_a_collective_waits(pair):
+    """The rank that does not ask the buffer meets the other one at every look, not in one long collective."""
+    assert [(pair / f"late-{rank}").read_text() for rank in range(2)] == ["1", "1"]
 
 
 @pytest.mark.slow

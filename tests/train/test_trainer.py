@@ -1,5 +1,6 @@
 """The trainer's loop: take, train, publish, then account; never past the bound, never without an end."""
 
+import time
 from collections import Counter
 
 import pyarrow.parquet as pq
@@ -156,6 +157,38 @@ def test_a_trainer_that_nobody_asks_to_stop_has_not_stopped(engine):
 def test_a_batch_that_does_not_come_in_time_ends_the_run_by_name(engine):
     with pytest.raises(DeadlineError, match=r"step 0: no batch within buffer.wait_timeout_s=5"):
         make_trainer(engine, Scripted([None])).run()
+
+
+@pytest.mark.parametrize("schedule", ["synchronous", "periodic"])
+def test_the_time_to_wait_for_a_batch_begins_when_there_are_tasks(engine, schedule):
+    """The base model is evaluated first, for as long as that takes."""
+
+    class Late(Scripted):
+        """Has tasks at the tenth look, and a batch at the twelfth."""
+
+        looks = 0
+
+        def stats(self):
+            self.looks += 1
+            return super().stats() | {"admitted": 3 if self.looks >= 10 else 0}
+
+        def take(self, step, wait_s):
+            return super().take(step, wait_s) if self.looks >= 10 else None
+
+        def peek(self, step, seen, wait_s):
+            time.sleep(0.02)
+            return super().peek(step, seen, wait_s) if self.looks >= 10 else ([], False)
+
+    script = Late([groups_at(0), []])
+    trainer = make_trainer(engine, script, max_staleness=0, schedule=schedule)
+    buffer = trainer.config.buffer.model_copy(update={"wait_timeout_s": 0.1})
+    trainer.config = trainer.config.model_copy(update={"buffer": buffer})
+    assert trainer.run() == 1
+    assert script.looks >= 10
+    never = make_trainer(engine, Scripted([None]), max_staleness=0, schedule="synchronous")
+    never.config = trainer.config
+    with pytest.raises(DeadlineError, match=r"no batch within buffer.wait_timeout_s=0\.1"):
+        never.run()
 
 
 def test_a_stale_batch_is_refused_before_anything_is_trained_or_published(engine):

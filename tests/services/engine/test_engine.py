@@ -20,7 +20,7 @@ from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.service import EngineOptions, reserved_port, serve_engine
 from asyncrl.weights.files import write_weights
 from tests.app_thread import free_port
-from tests.credentials import PACKED, RUN
+from tests.credentials import AUTHORIZED, PACKED, RUN
 
 pytestmark = pytest.mark.slow
 TOLERANCE = 1e-5
@@ -422,3 +422,39 @@ def test_a_request_too_large_to_be_sent_fails_alone(engine_url):
     assert isinstance(refused, InputError)
     assert "must have at most" in str(refused)
     assert all(1 <= len(answer.token_ids) <= 4 for answer in (first, last))
+
+
+def test_turns_that_are_given_up_are_aborted_at_the_engine_and_others_of_their_call_go_on(engine_url):
+    """A cancelled episode and a turn beyond its time cost the engine nothing more."""
+
+    def request(name, tokens):
+        return GenerateRequest(name, contexts(1, 20, 300)[0], tokens, temperature=1.0, seed=3)
+
+    async def aborted(http):
+        async with http.get(f"{engine_url}/metrics", headers=AUTHORIZED) as reply:
+            lines = (await reply.text()).splitlines()
+        counts = [x for x in lines if x.startswith("vllm:request_success_total") and '"abort"' in x]
+        return sum(float(line.rpartition(" ")[2]) for line in counts)
+
+    async def scenario():
+        client, impatient = EngineClient(engine_url), EngineClient(engine_url, timeout_s=0.05)
+        async with aiohttp.ClientSession() as http:
+            try:
+                before = await aborted(http)
+                names = ["kept", "given-up"]
+                kept, dropped = (asyncio.ensure_future(client.generate(request(n, 200))) for n in names)
+                while (await client.state())["running"] < 2:
+                    await asyncio.sleep(0.005)
+                dropped.cancel()
+                with pytest.raises(InfrastructureError, match=r"no answer to late within 0\.05 s"):
+                    await impatient.generate(request("late", 200))
+                deadline = time.monotonic() + 30
+                while await aborted(http) < before + 2:
+                    assert time.monotonic() < deadline, "the engine still works on them"
+                    await asyncio.sleep(0.05)
+                return await kept
+            finally:
+                await client.close()
+                await impatient.close()
+
+    assert len(asyncio.run(scenario()).token_ids) == 200

