@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from asyncrl.commands.doctor_gpus import check_gpus
 from asyncrl.errors import ConfigError
 
 PINS = {
@@ -18,6 +19,8 @@ PINS = {
     "deepspeed": "0.19.8",
     "transformers": "5.19",
 }
+DOCKER_SHM_BYTES = 64 * 2**20
+LEAST_SHM_BYTES = 2**28
 CUDA_ONLY_ON_CPU = ("torchvision", "torchaudio", "torchcodec")
 """Packages whose only builds on the index are for CUDA and break a CPU torch."""
 
@@ -60,7 +63,7 @@ def check_run(folder: Path) -> int:
 def check_machine() -> int:
     """Print what this machine can run and what is missing; return 1 if anything is."""
     problems: list[str] = []
-    for check in (check_python, check_packages, check_builds, check_compiler, check_memory, check_sandbox):
+    for check in CHECKS:
         for line, problem in check():
             print(f"  {'PROBLEM' if problem else 'ok':8s}{line}")
             if problem:
@@ -115,8 +118,6 @@ def check_builds() -> list[tuple[str, str]]:
                         f"{name} is a CUDA build and breaks the CPU torch: pip uninstall {name}",
                     )
                 )
-    gpus = sorted(Path("/dev").glob("nvidia[0-9]*"))
-    rows.append((f"GPUs: {len(gpus) or 'none, runs on the CPU'}", ""))
     return rows
 
 
@@ -146,17 +147,33 @@ def check_memory() -> list[tuple[str, str]]:
         rows.append(
             (
                 f"/dev/shm {free:.1f} GiB free",
-                ""
-                if free > 0.25
-                else "weights are published through /dev/shm: free or enlarge it, or set engine.weights_dir",
+                _shm_problem(shutil.disk_usage(shm).total, shutil.disk_usage(shm).free),
             )
         )
     return rows
 
 
+def _shm_problem(total_bytes: int, free_bytes: int) -> str:
+    """Return what to do about shared memory that is too small for weights and for NCCL."""
+    if total_bytes <= DOCKER_SHM_BYTES:
+        return (
+            "/dev/shm is as small as Docker makes it, and weights and NCCL need more: docker run --ipc=host, or "
+            "--shm-size=16g"
+        )
+    if free_bytes > LEAST_SHM_BYTES:
+        return ""
+    return "weights are published through /dev/shm: free or enlarge it, or set engine.weights_dir"
+
+
 def check_sandbox() -> list[tuple[str, str]]:
     found = shutil.which("bwrap")
     return [(f"bubblewrap {found or 'missing: environments that run code will refuse to start'}", "")]
+
+
+CHECKS = (
+    *(check_python, check_packages, check_builds, check_gpus),
+    *(check_compiler, check_memory, check_sandbox),
+)
 
 
 def _version(name: str) -> str | None:
