@@ -113,8 +113,8 @@ def check_state(state: GpuState) -> list[Row]:
         )
     elif free < FREE_SHARE * total:
         problem = (
-            f"GPU {state.index} has {free:.1f} of {total:.1f} GiB free, an engine takes {FREE_SHARE:.0%}: end what uses "
-            f"it (nvidia-smi shows that), leave it out of {VARIABLE}, or set engine.gpu_memory_utilization"
+            f"GPU {state.index} has {free:.1f} of {total:.1f} GiB free, an engine takes {FREE_SHARE:.0%}: end what "
+            f"uses it (nvidia-smi shows that), leave it out of {VARIABLE}, or set engine.gpu_memory_utilization"
         )
     capability = "" if state.capability is None else f", compute capability {state.capability:g}"
     return [(f"GPU {state.index} {state.name}: {free:.1f} of {total:.1f} GiB free{capability}", problem)]
