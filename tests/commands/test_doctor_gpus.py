@@ -122,7 +122,7 @@ def test_nccl_is_named_with_the_variables_that_change_it():
 
 def test_shared_memory_of_a_container_is_named_with_what_makes_it_larger():
     assert "--shm-size=16g" in _shm_problem(64 * 2**20, 64 * 2**20)
-    assert _shm_problem(2**34, 2**20) .endswith("free or enlarge it, or set engine.weights_dir")
+    assert _shm_problem(2**34, 2**20).endswith("free or enlarge it, or set engine.weights_dir")
     assert _shm_problem(2**34, 2**33) == ""
 
 
