@@ -104,7 +104,21 @@ class PolicyRoles:
             probe = HttpProbe(process, "/asyncrl/v1/state", self.credentials.bearer("engine"))
             supervisor.watch(process, probe, self.config.run.start_timeout_s)
         trainer_start_s = self.config.run.start_timeout_s
-        supervisor.watch(self.trainer, self._probe, trainer_start_s, ends=True, serving=False)
+        supervisor.watch(
+            self.trainer, self._probe, trainer_start_s, ends=True, serving=False, after=self._before_trainer()
+        )
+
+    def _before_trainer(self) -> list[ManagedProcess]:
+        """Return the engines that share a GPU with the trainer."""
+        trainer = set(self.placement.trainers.get(self.name, ()))
+        engines = [*self.engines, *(self.host.engines if self.host is not None else ())]
+        sharing = {
+            f"{name}-engine-{index}" if name else f"engine-{index}"
+            for name, placed in self.placement.engines.items()
+            for index, numbers in enumerate(placed)
+            if trainer & set(numbers)
+        }
+        return [engine for engine in engines if engine.name in sharing]
 
     def trainer_ready(self) -> bool:
         """True once the trainer has loaded its model."""

@@ -4,6 +4,9 @@
                                                     ^                      |
                                                     +------dies, late------+   `MAX_DEATHS` in a row end the run
 
+A process that was to start after others, since they share a GPU, is ended with any of them and starts again when they
+serve: what it holds of the memory would keep them from starting.
+
 The deaths of a process count from zero again once its probe calls it stable. `MAX_DEATHS_WITHOUT_PROGRESS` deaths of
 any processes without progress of the run end it, too. So does at once what a restart cannot help: a full disk, a wrong
 configuration, a decision to stop, memory that ran out twice. Every death is written to `restarts.jsonl` with the time
@@ -16,7 +19,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -55,6 +58,8 @@ class SupervisedProcess:
     start_timeout_s: float
     ends: bool = False
     """Whether exit code 0 means that its work is done."""
+    after: Sequence[ManagedProcess] = ()
+    """Processes that must serve before it starts."""
     state: str = "serving"
     since: float = 0.0
     """When it entered this state, or last answered a probe while serving. Monotonic seconds."""
@@ -101,11 +106,12 @@ class Supervisor:
         start_timeout_s: float,
         ends: bool = False,
         serving: bool = True,
+        after: Sequence[ManagedProcess] = (),
     ) -> None:
-        """Supervise a process that serves already, or is starting."""
+        """Supervise a process that serves already, or is starting. after: those it may not be there before."""
         now = time.monotonic()
         state = "serving" if serving else "starting"
-        one = SupervisedProcess(process, probe, start_timeout_s, ends, state, now, now)
+        one = SupervisedProcess(process, probe, start_timeout_s, ends, after, state, now, now)
         if not serving:
             one.start_deadline = process.start_deadline(start_timeout_s)
         self.supervised.append(one)
@@ -150,7 +156,7 @@ class Supervisor:
 
     def _check(self, one: SupervisedProcess, now: float) -> None:
         if one.state == "waiting":
-            if now >= one.pause_until:
+            if now >= one.pause_until and self._may_start(one):
                 self._restart(one, now)
         elif one.state != "done" and not one.process.alive():
             self._on_death(one, now, one.process.ending())
@@ -193,6 +199,25 @@ class Supervisor:
         one.state, one.pause_until = "waiting", now + min(pause_s, LONGEST_PAUSE_S)
         text = f"{why}: {one.reason}" if one.reason else why
         log.warning("%s %s; starting it again", process.name, text)
+        for other in self.supervised:
+            if process in other.after and other.state in ("serving", "starting"):
+                self._end_with(other, process.name, now)
+
+    def _may_start(self, one: SupervisedProcess) -> bool:
+        """False while a process that it starts after does not serve."""
+        return all(other.state == "serving" for other in self.supervised if other.process in one.after)
+
+    def _end_with(self, one: SupervisedProcess, name: str, now: float) -> None:
+        """End a process whose memory `name` needs to start. It starts again afterwards; that is no death of its own."""
+        if one.probing is not None:
+            one.probing.cancel()
+            one.probing = None
+        self.process_group.kill(one.process)
+        if one.state == "serving":
+            one.died = now
+        one.why = f"was ended with {name}, with which it shares a GPU"
+        one.state, one.pause_until = "waiting", now
+        log.warning("%s %s; it starts again when that serves", one.process.name, one.why)
 
     def _give_up(self, one: SupervisedProcess, why: str, before: str) -> None:
         """End the run where a restart would not help. Raises `StorageError`, `UnavailableError`."""

@@ -242,14 +242,13 @@ def test_a_trainer_that_has_finished_is_done(process_group, tmp_path):
 
 
 HANGS = """
-import sys
 from datetime import timedelta
 from pathlib import Path
 import torch.distributed as dist
 from asyncrl.services.trainer.service import Heartbeat
 from asyncrl.train.progress import Progress
 
-folder = Path(sys.argv[1])
+folder = Path(FOLDER)
 heartbeat, progress = Heartbeat(folder / "0.beat"), Progress()
 (folder / "ready").touch()
 heartbeat.watch(progress, 1.0)
@@ -262,9 +261,7 @@ dist.init_process_group("gloo", store=store, rank=0, world_size=2, timeout=timed
 @pytest.mark.slow
 def test_a_trainer_that_hangs_in_a_collective_is_killed_and_its_log_says_where(process_group, tmp_path):
     supervisor = Supervisor(process_group, tmp_path / "restarts.jsonl", 3.0)
-    child = script(process_group, "trainer", HANGS)
-    child.command = [*child.command, str(tmp_path)]
-    process_group.restart(child)
+    child = script(process_group, "trainer", HANGS.replace("FOLDER", repr(str(tmp_path))))
     probe = HeartbeatProbe(tmp_path / "ready", [tmp_path / "0.beat"], lambda: 0)
     supervisor.watch(child, probe, START_S, ends=True, serving=False)
     first = child.popen.pid
@@ -306,3 +303,39 @@ def test_files_are_signs_of_life_while_all_of_them_change(tmp_path):
     probe.reset()
     assert not probe.ready()
     assert not heartbeats[0].exists()
+
+
+@pytest.mark.slow
+def test_a_trainer_that_shares_a_gpu_ends_with_its_engine_and_starts_when_that_serves(
+    process_group, tmp_path
+):
+    """Else what it holds of the memory would keep the engine from starting, until the run is given up."""
+    supervisor, engine = supervised_buffer(process_group, tmp_path)  # any service stands for the engine
+    code = f"""
+import os, pathlib, time
+folder = pathlib.Path({str(tmp_path)!r})
+print("engine serves" if (folder / "endpoints" / "buffer.json").exists() else "engine is away", flush=True)
+(folder / "ready").touch()
+while True:
+    (folder / "0.beat").touch()
+    time.sleep(0.05)
+"""
+    child = script(process_group, "trainer", code)
+    probe = HeartbeatProbe(tmp_path / "ready", [tmp_path / "0.beat"], lambda: 0)
+    supervisor.watch(child, probe, START_S, ends=True, serving=False, after=[engine])
+    first = child.popen.pid
+
+    async def hurt():
+        await until(probe.ready)
+        engine.popen.send_signal(signal.SIGKILL)
+        await until(lambda: child.popen.pid != first and probe.ready())
+        await until(lambda: supervisor.supervised[1].state == "serving")
+
+    asyncio.run(supervisor.run(hurt()))
+    assert healthy(engine)
+    assert child.log.read_text().splitlines()[-2:] == ["engine serves", "engine serves"]
+    events = [json.loads(line) for line in (tmp_path / "restarts.jsonl").read_text().splitlines()]
+    assert [event["name"] for event in events] == ["buffer", "trainer"]
+    assert events[1]["why"] == "was ended with buffer, with which it shares a GPU"
+    # It is no death of the trainer's own.
+    assert supervisor.supervised[1].deaths == 0
