@@ -133,7 +133,7 @@ def parse_topology(text: str) -> dict[tuple[int, int], str]:
     lines = [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
     header = next((words for words in lines if words[:1] == ["GPU0"] and words[1:2] != ["X"]), [])
     count = sum(1 for word in header if re.fullmatch(r"GPU\d+", word))
-    found = {}
+    found: dict[tuple[int, int], str] = {}
     for words in lines:
         row = re.fullmatch(r"GPU(\d+)", words[0]) if words else None
         if row and "X" in words[1 : count + 1]:

@@ -88,7 +88,8 @@ class TrainRun:
             check_room(self.config, self.roles.model, self.weights_dir)
             for roles in (self.roles, *self.roles.policies.values()):
                 private_folder(roles.weights_dir)
-            print_status(f"placement: {self.placement}")
+            if self.placement.gpus or self.placement.sleep:
+                print_status(f"placement: {self.placement}")
             print_status("starting buffer, environments and engine(s); the first answer takes about 20 s")
             self.roles.start()
             stats = asyncio.run(self.roles.supervisor.run(self._phases(tasks)))

@@ -46,6 +46,20 @@ def test_config_prints_every_setting_with_overrides_applied(capsys):
     assert resolved["algo"]["loss"]["name"] == "ppo_clip"
 
 
+def test_config_shows_where_the_processes_of_a_recipe_go(capsys, monkeypatch):
+    monkeypatch.setattr("asyncrl.gpus.found_gpus", lambda: ("0", "1"))
+    code, out, err = run(capsys, "config", "gridworld_grpo", "model.path=m")
+    assert (code, err) == (0, "placement: 2 GPUs: trainer 0, engine-0 1\n")
+    resolved = json.loads(out)
+    assert resolved["model"]["dtype"] == "bfloat16"
+    assert resolved["engine"]["gpu_memory_utilization"] == 0.9
+    code, _, err = run(capsys, "config", "gridworld_grpo", "engine.count=2")
+    assert code == 2
+    assert (
+        "engine.count = 2 x engine.tensor_parallel = 1 need 2 GPUs, 1 is left beside train.ranks = 1" in err
+    )
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
