@@ -45,6 +45,7 @@ from vllm.envs import enable_envs_cache
 from vllm.exceptions import VLLMClientError
 from vllm.inputs.engine import TokensInput, tokens_input
 from vllm.lora.request import LoRARequest
+from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from asyncrl.credentials import own_credentials
@@ -353,6 +354,9 @@ async def _run(
         final = output
     if final is None or not final.finished:
         raise UnavailableError("the engine ended the request without an output")
+    if not isinstance(final, RequestOutput):
+        # What vLLM makes of an aborted request whose tokens are not turned into text.
+        raise UnavailableError("the request was aborted")
     out = final.outputs[0]
     token_ids = np.asarray(out.token_ids, dtype="<i4")
     logprobs = np.fromiter(

@@ -186,7 +186,7 @@ def test_the_time_to_wait_for_a_batch_begins_when_there_are_tasks(engine, schedu
     assert trainer.run() == 1
     assert script.looks >= 10
     never = make_trainer(engine, Scripted([None]), max_staleness=0, schedule="synchronous")
-    never.config = trainer.config
+    never.config = never.config.model_copy(update={"buffer": buffer})
     with pytest.raises(DeadlineError, match=r"no batch within buffer.wait_timeout_s=0\.1"):
         never.run()
 

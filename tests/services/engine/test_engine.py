@@ -430,31 +430,35 @@ def test_turns_that_are_given_up_are_aborted_at_the_engine_and_others_of_their_c
     def request(name, tokens):
         return GenerateRequest(name, contexts(1, 20, 300)[0], tokens, temperature=1.0, seed=3)
 
-    async def aborted(http):
+    async def generated(http):
         async with http.get(f"{engine_url}/metrics", headers=AUTHORIZED) as reply:
             lines = (await reply.text()).splitlines()
-        counts = [x for x in lines if x.startswith("vllm:request_success_total") and '"abort"' in x]
-        return sum(float(line.rpartition(" ")[2]) for line in counts)
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in lines
+            if line.startswith("vllm:generation_tokens_total")
+        )
 
     async def scenario():
-        client, impatient = EngineClient(engine_url), EngineClient(engine_url, timeout_s=0.05)
+        client, impatient = EngineClient(engine_url), EngineClient(engine_url, timeout_s=0.1)
         async with aiohttp.ClientSession() as http:
             try:
-                before = await aborted(http)
-                names = ["kept", "given-up"]
-                kept, dropped = (asyncio.ensure_future(client.generate(request(n, 200))) for n in names)
+                before = await generated(http)
+                kept = asyncio.ensure_future(client.generate(request("kept", 200)))
+                dropped = asyncio.ensure_future(client.generate(request("given-up", 200)))
                 while (await client.state())["running"] < 2:
                     await asyncio.sleep(0.005)
                 dropped.cancel()
-                with pytest.raises(InfrastructureError, match=r"no answer to late within 0\.05 s"):
+                with pytest.raises(InfrastructureError, match=r"no answer to late within 0\.1 s"):
                     await impatient.generate(request("late", 200))
-                deadline = time.monotonic() + 30
-                while await aborted(http) < before + 2:
-                    assert time.monotonic() < deadline, "the engine still works on them"
+                answer = await kept
+                while (await client.state())["running"]:
                     await asyncio.sleep(0.05)
-                return await kept
+                return answer, await generated(http) - before
             finally:
                 await client.close()
                 await impatient.close()
 
-    assert len(asyncio.run(scenario()).token_ids) == 200
+    kept, tokens = asyncio.run(scenario())
+    assert len(kept.token_ids) == 200
+    assert 200 < tokens < 3 * 200
