@@ -45,7 +45,7 @@ from vllm.envs import enable_envs_cache
 from vllm.exceptions import VLLMClientError
 from vllm.inputs.engine import TokensInput, tokens_input
 from vllm.lora.request import LoRARequest
-from vllm.outputs import RequestOutput
+from vllm.outputs import PoolingRequestOutput
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from asyncrl.credentials import own_credentials
@@ -354,7 +354,7 @@ async def _run(
         final = output
     if final is None or not final.finished:
         raise UnavailableError("the engine ended the request without an output")
-    if not isinstance(final, RequestOutput):
+    if isinstance(final, PoolingRequestOutput):
         # What vLLM makes of an aborted request whose tokens are not turned into text.
         raise UnavailableError("the request was aborted")
     out = final.outputs[0]
