@@ -33,6 +33,10 @@ def changed(section, **values):
             {**MINIMAL, "env": {"name": "agent"}, "judge": {"url": "http://127.0.0.1:1"}},
             "judge.url must be left out for env.name='agent', .* got 'http://127.0.0.1:1'",
         ),
+        (
+            {**MINIMAL, "engine": {"keep_kv": True}, "train": {"schedule": "asynchronous"}},
+            "engine.keep_kv must be false where .* train.schedule is 'asynchronous': .* got true",
+        ),
         ({**MINIMAL, "trian": {}}, "trian: unknown key; did you mean 'train'"),
     ],
 )
