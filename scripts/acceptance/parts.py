@@ -41,6 +41,10 @@ TINY = (
     "train.num_steps=3", "train.checkpoint_every=0", "buffer.drop_no_signal=false",
 )  # fmt: skip
 """A run of a few steps."""
+WIDE = {
+    "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+}  # fmt: skip
 MOST_LOGP_ERROR = {"float32": 2e-3, "bfloat16": 0.05}
 """Mean absolute difference in nats of engine and trainer."""
 
@@ -260,7 +264,8 @@ def transports(context: Context) -> list[Figure]:
     """Each way of weights in a run whose engines check every file's checksum; its rate beside a copy on the device."""
     import torch
 
-    model = context.model(vocab_size=WORDS)
+    # Large enough on a CPU, too, that a version takes longer than the calls around it.
+    model = context.model(vocab_size=WORDS, **({} if context.gpus else WIDE))
     figures = []
     kinds = [
         value for value in typing.get_args(EngineConfig.model_fields["weight_transfer"].annotation)
