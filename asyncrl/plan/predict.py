@@ -16,7 +16,7 @@ from asyncrl.plan.engine import GRAPHS, EngineMemory, engine_memory
 from asyncrl.plan.states import Kept, Size, kept
 
 if TYPE_CHECKING:
-    from asyncrl.plan.training import StepMemory
+    from asyncrl.plan.training import Activations, StepMemory
 
 GIB = 2**30
 CONTEXT = int(0.6 * GIB)
@@ -226,27 +226,33 @@ def trainer_memory(config: Config, memory: StepMemory) -> dict[str, list[Item]]:
             Item(f"{name}optimizer states", state.moments),
         ]
     base += [Item(f"{name} model", size) for name, size in memory.copies.items()]
-    gradients = [
-        Item(f"{name}{what}", size)
-        for name, state in states.items()
-        for what, size in (("gradients", state.gradients), ("reduction buffers", state.buckets))
-    ]
+    gradients = [Item(f"{name}gradients", state.gradients) for name, state in states.items()]
+    buckets = [Item(f"{name}reduction buffers", state.buckets) for name, state in states.items()]
+    staying = [one for one, state in zip(buckets, states.values(), strict=True) if state.buckets_stay]
+    training = max(
+        [*gradients, *staying, *_activations(memory.before_gradients)],
+        [*gradients, *buckets, *_activations(memory.with_gradients)],
+        key=_sum,
+    )
     passing = [Item(f"{name} model", size) for name, size in memory.offloaded.items()]
     return {
         "loading": [Item("weights while loading", sum(state.loading for state in states.values()))],
-        "passes without gradient": [
-            *base, *passing,
-            Item("activations", memory.passes - memory.passes_logits), Item("logits", memory.passes_logits),
-        ],
-        "forward and backward": [
-            *base, *gradients, Item("activations", memory.activations - memory.logits), Item("logits", memory.logits),
-        ],
+        "passes without gradient": [*base, *passing, *_activations(memory.passes)],
+        "forward and backward": [*base, *training],
         "optimizer step": [
             *base,
             Item("gradients", sum(state.step_gradients for state in states.values())),
             Item("optimizer's temporaries", max(state.step for state in states.values())),
         ],
     }  # fmt: skip
+
+
+def _activations(found: Activations) -> list[Item]:
+    return [Item("activations", found.bytes - found.logits), Item("logits", found.logits)]
+
+
+def _sum(items: Sequence[Item]) -> int:
+    return sum(item.bytes for item in items)
 
 
 def _remedies(prediction: Prediction) -> list[list[str]]:

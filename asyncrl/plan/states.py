@@ -49,6 +49,8 @@ class Kept:
     """During a backward pass that is not the first of its step."""
     buckets: int
     """Buffers through which gradients are reduced."""
+    buckets_stay: bool
+    """Whether they are there between micro-batches too, and not only from the first gradient on."""
     step_gradients: int
     """While the optimizer's step is taken, in place of `gradients` and `buckets`."""
     step: int
@@ -76,6 +78,7 @@ def kept(size: Size, deepspeed: dict[str, Any], ranks: int) -> Kept:
             moments=2 * whole,
             gradients=whole if float32_sums else size.trained_bytes,
             buckets=0,
+            buckets_stay=False,
             step_gradients=whole,
             # On a GPU the square roots of all second moments are taken at once.
             step=whole,
@@ -91,6 +94,7 @@ def kept(size: Size, deepspeed: dict[str, Any], ranks: int) -> Kept:
             moments=2 * share,
             gradients=share,
             buckets=bucket,
+            buckets_stay=True,
             step_gradients=share + bucket,
             step=3 * share,
             # DeepSpeed moves the whole model to each GPU before it divides it.
@@ -104,6 +108,7 @@ def kept(size: Size, deepspeed: dict[str, Any], ranks: int) -> Kept:
             moments=2 * share,
             gradients=whole + during,
             buckets=0,
+            buckets_stay=False,
             step_gradients=whole + during,
             step=share + min(2 * bucket, whole),
             loading=2 * size.bytes,
@@ -117,6 +122,7 @@ def kept(size: Size, deepspeed: dict[str, Any], ranks: int) -> Kept:
         gradients=gradients,
         # In bfloat16 a reduction in float32 works on copies.
         buckets=3 * bucket if bf16 and float32_sums else bucket,
+        buckets_stay=stage == 1,
         step_gradients=averaged,
         # The flat gradient, and the square roots of the second moments.
         step=2 * share + (averaged if averaged < share else 0),

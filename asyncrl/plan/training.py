@@ -6,9 +6,10 @@ DeepSpeed and the values are left out; `asyncrl.plan.states` adds what DeepSpeed
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -46,6 +47,15 @@ class Weights:
     trained_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """What is computed and kept, in bytes."""
+
+    bytes: int = 0
+    logits: int = 0
+    """Of them, what has the vocabulary's size."""
+
+
 @dataclass(slots=True)
 class StepMemory:
     """What a step takes besides what DeepSpeed keeps, in bytes."""
@@ -56,13 +66,12 @@ class StepMemory:
     """Weights of auxiliary models on the device while the policy trains, by what they are."""
     offloaded: dict[str, int] = field(default_factory=dict)
     """Of those that are on the device only for their own pass."""
-    activations: int = 0
-    """At the peak of forward and backward pass of one micro-batch."""
-    logits: int = 0
-    """Part of that peak: what has the vocabulary's size."""
-    passes: int = 0
+    passes: Activations = Activations()
     """At the peak of the passes without gradient."""
-    passes_logits: int = 0
+    before_gradients: Activations = Activations()
+    """At the peak of a micro-batch, as long as no weight has a gradient."""
+    with_gradients: Activations = Activations()
+    """At the peak from the first gradient of a weight on."""
     rows: int = 1
     """Of one micro-batch."""
 
@@ -76,7 +85,13 @@ class PlannedEngine(TrainEngine):
         self.engine: Any = _Module(policy)
         for parameter in policy.parameters():
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(_drop_gradient)
+                parameter.register_post_accumulate_grad_hook(self._take_gradient)
+        self.on_gradient: Callable[[], None] = lambda: None
+        """Called at each gradient of a weight."""
+
+    def _take_gradient(self, parameter: Tensor) -> None:
+        parameter.grad = None
+        self.on_gradient()
 
     def backward(self, loss: Tensor, last: bool) -> None:
         loss.backward()
@@ -90,10 +105,6 @@ class _Module:
 
     def __call__(self, *args: Any) -> Any:
         return self.module(*args)
-
-
-def _drop_gradient(parameter: Tensor) -> None:
-    parameter.grad = None
 
 
 def measure_step(config: Config, shapes: dict[str, dict[str, Any]]) -> StepMemory:
@@ -115,11 +126,15 @@ def measure_step(config: Config, shapes: dict[str, dict[str, Any]]) -> StepMemor
         tracker.forget_all()
         tracker.begin("passes")
         tensors = auxiliary.step_tensors(engine, batch, settings, settings.num_minibatches)
-        tracker.begin("training")
+        tracker.begin("before gradients")
+        for one in (engine, auxiliary.critic.engine if auxiliary.critic else None):
+            if isinstance(one, PlannedEngine):
+                one.on_gradient = partial(tracker.begin, "with gradients")
         _train(engine, auxiliary, objective, batch, tensors, settings)
-    passes, training = tracker.peaks["passes"], tracker.peaks["training"]
-    found.passes, found.passes_logits = passes.bytes, passes.by_kind.get("logits", 0)
-    found.activations, found.logits = training.bytes, training.by_kind.get("logits", 0)
+    found.passes, found.before_gradients, found.with_gradients = (
+        Activations(tracker.peaks[name].bytes, tracker.peaks[name].by_kind.get("logits", 0))
+        for name in ("passes", "before gradients", "with gradients")
+    )
     return found
 
 

@@ -54,3 +54,4 @@ def test_a_real_step_takes_what_was_predicted(model, changes):
     measured = measured_step(config, model, SHAPE["vocab_size"])
     sums = {part: sum(item.bytes for item in predicted[part]) for part in measured}
     assert max(sums.values()) == pytest.approx(max(measured.values()), rel=0.1)
+    assert sums["forward and backward"] == pytest.approx(measured["forward and backward"], rel=0.1)
