@@ -244,8 +244,9 @@ class TrainConfig(Section):
     ranks: int = Field(1, ge=1)
     """Trainer processes, one a GPU."""
     stall_timeout_s: float = Field(600.0, gt=0)
-    """Seconds that a rank may need for one micro-batch, or wait for another rank, beyond the time that publishing may
-    wait for an engine. A trainer that takes longer hangs: it is killed and started again."""
+    """Seconds that a rank may need for one micro-batch, or wait for another rank or for a checkpoint to be written,
+    beyond the time that publishing may wait for an engine. A trainer that takes longer hangs: it is killed and started
+    again."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, about a third more time."""
     checkpoint_every: int = Field(10, ge=0)

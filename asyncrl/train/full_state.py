@@ -71,7 +71,10 @@ def load_state(engine: TrainEngine, tensors: dict[str, Tensor]) -> None:
 
 
 def _trained(engine: TrainEngine) -> Iterator[tuple[str, nn.Parameter]]:
-    return ((n, p) for n, p in engine.engine.module.named_parameters() if p.requires_grad)
+    for name, parameter in engine.engine.module.named_parameters():
+        if parameter.requires_grad:
+            engine.progress.mark()
+            yield name, parameter
 
 
 def _base_optimizer(engine: TrainEngine) -> Any:
