@@ -27,7 +27,7 @@ from asyncrl.train import policy as policies
 from asyncrl.train import prefix_tree
 from asyncrl.train.auxiliary_models import AuxiliaryModels, StepTensors
 from asyncrl.train.auxiliary_weights import FrozenPolicy
-from asyncrl.train.deepspeed_engine import TrainEngine, zero_stage
+from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.models import load_auxiliary_models, load_trained
 from asyncrl.train.step import Step, _ratio_statistics, micro_batch
 from asyncrl.train.step_batch import StepBatch
@@ -80,14 +80,18 @@ class PlannedEngine(TrainEngine):
     """A `TrainEngine` without DeepSpeed: its model runs, and each gradient is dropped where DeepSpeed takes it."""
 
     def __init__(self, policy: nn.Module, train: TrainConfig, dtype: str) -> None:
-        self.stage, self.dtype, self.rank, self.num_ranks = zero_stage(train, dtype), dtype, 0, 1
-        self.device = torch.device("cpu")
-        self.engine: Any = _Module(policy)
+        super().__init__(policy, train, dtype)
         for parameter in policy.parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._take_gradient)
         self.on_gradient: Callable[[], None] = lambda: None
         """Called at each gradient of a weight."""
+
+    def _join(self) -> tuple[int, int]:
+        return 0, 1
+
+    def _initialize(self, policy: nn.Module, train: TrainConfig) -> Any:
+        return _Module(policy)
 
     def _take_gradient(self, parameter: Tensor) -> None:
         parameter.grad = None
@@ -102,6 +106,7 @@ class _Module:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
+        self.device = torch.device("cpu")
 
     def __call__(self, *args: Any) -> Any:
         return self.module(*args)

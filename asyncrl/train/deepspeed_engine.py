@@ -136,23 +136,30 @@ class TrainEngine:
     """A DeepSpeed engine with the few verbs training needs."""
 
     def __init__(self, policy: nn.Module, train: TrainConfig, dtype: str) -> None:
-        init_distributed()
         self.stage = zero_stage(train, dtype)
         self.dtype = dtype
-        self.rank = dist.get_rank()
-        self.num_ranks = dist.get_world_size()
-        trained = [p for p in policy.parameters() if p.requires_grad]
-        self.engine, *_ = deepspeed.initialize(
-            model=policy,
-            model_parameters=trained,
-            config=deepspeed_config(train, dtype, sum(p.numel() for p in trained)),
-        )
+        self.rank, self.num_ranks = self._join()
+        self.engine = self._initialize(policy, train)
         self.device = self.engine.device
         self.progress = Progress()
         self._probe = torch.zeros((), device=self.device)
         for parameter in policy.parameters():
             if parameter.requires_grad:
                 parameter.register_hook(self._note_gradient)
+
+    def _join(self) -> tuple[int, int]:
+        """Join the process group; return this rank and the number of ranks."""
+        init_distributed()
+        return dist.get_rank(), dist.get_world_size()
+
+    def _initialize(self, policy: nn.Module, train: TrainConfig) -> Any:
+        trained = [p for p in policy.parameters() if p.requires_grad]
+        engine, *_ = deepspeed.initialize(
+            model=policy,
+            model_parameters=trained,
+            config=deepspeed_config(train, self.dtype, sum(p.numel() for p in trained)),
+        )
+        return engine
 
     def _note_gradient(self, grad: Tensor) -> None:
         # One NaN or infinity anywhere makes the sum one too, as does a norm beyond what float32 can square.

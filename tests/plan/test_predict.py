@@ -110,7 +110,7 @@ def test_checkpointing_keeps_one_tensor_a_layer():
     config = load_for_gpus("math_qwen3_grpo", ["engine.max_model_len=1024", "train.micro_batch_tokens=1024"])
     shape = architecture(config, "model.path", "Qwen/Qwen3-0.6B")
     sizes = [
-        measure_step(config, {"policy": shape | {"num_hidden_layers": layers}}).activations
+        measure_step(config, {"policy": shape | {"num_hidden_layers": layers}}).before_gradients.bytes
         for layers in (2, 4, 8)
     ]
     assert sizes[2] - sizes[1] == 2 * (sizes[1] - sizes[0]) > 0
