@@ -65,11 +65,13 @@ def compare(
     tolerance: Tolerance,
     settings: StepSettings,
     weights_dir: Path | None = None,
+    kept_kv: bool = False,
 ) -> list[Comparison]:
     """Compare a sample of the batch's tokens with the policies that sampled them. A collective; equal on every rank.
 
     weights_dir: where the weights of earlier versions may be found; None compares the tokens of the step's own version
-    alone.
+    alone. kept_kv: engines keep their cache across versions, so what a turn samples after a change depends on both and
+    is not compared.
     """
     if not (tolerance.max_logp_error or tolerance.max_token_error) or not tolerance.sample_tokens:
         return []
@@ -82,6 +84,8 @@ def compare(
     errors = torch.full((len(batch.trajectories), max(batch.lengths)), torch.nan)
     for version in (step, *earlier):
         _measure(errors, engine, batch, rows, version, settings, weights_dir)
+    if kept_kv:
+        errors[rows] = errors[rows].masked_fill(_over_older_kv(batch, rows, errors.shape[1]), torch.nan)
     found = []
     for index in sorted({int(batch.group[row]) for row in rows}):
         chosen = [row for row in rows if int(batch.group[row]) == index]
@@ -148,6 +152,17 @@ def _versions(batch: StepBatch, rows: list[int], width: int) -> Tensor:
     versions = torch.full((len(rows), width), -1, dtype=torch.long)
     versions[:, : padded.mask.shape[1]] = torch.where(padded.mask, padded.versions, -1)
     return versions
+
+
+def _over_older_kv(batch: StepBatch, rows: list[int], width: int) -> Tensor:
+    """Return where [B,T] a token was sampled by a later version than the first token of its turn."""
+    found = torch.zeros((len(rows), width), dtype=torch.bool)
+    for place, row in enumerate(rows):
+        trajectory = batch.trajectories[row]
+        for turn in trajectory.turns:
+            versions = torch.as_tensor(trajectory.versions[turn.start : turn.end])
+            found[place, turn.start : turn.end] = versions != versions[:1]
+    return found
 
 
 def disagreeing(found: Sequence[Comparison], tolerance: Tolerance) -> list[Comparison]:

@@ -299,7 +299,8 @@ class Trainer:
         If the buffer crashes and forgets that, the batch comes again and fails the same check.
         """
         tolerance = Tolerance.of(self.config.train.max_logp_error)
-        self.comparisons = compare(self.engine, batch, tolerance, self.settings, self.weights_dir)
+        kept_kv = self.config.engine.keep_kv
+        self.comparisons = compare(self.engine, batch, tolerance, self.settings, self.weights_dir, kept_kv)
         wrong = disagreeing(self.comparisons, tolerance)
         if not wrong:
             return True

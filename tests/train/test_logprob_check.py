@@ -137,6 +137,24 @@ def test_each_span_is_compared_under_the_version_that_sampled_it(moved):
     assert seen.worst < 1e-4
 
 
+def test_what_a_turn_samples_over_an_older_cache_is_not_compared(moved):
+    engine, folder, earlier = moved
+    turns = []
+    for old in earlier[0].trajectories:
+        versions, logprobs = old.versions.copy(), old.behavior_logprobs.copy()
+        last = old.turns[1]
+        versions[last.start + 1 : last.end] = 3
+        logprobs[last.start + 1 : last.end] -= 20.0
+        turns.append(replace(old, versions=versions, behavior_logprobs=logprobs))
+    batch = build_step_batch([replace(earlier[0], trajectories=tuple(turns))], 3, 1)
+    [seen] = compare(engine, batch, Tolerance(), SETTINGS, folder)
+    assert (seen.num_tokens, round(seen.worst)) == (24, 20)
+    [seen] = compare(engine, batch, Tolerance(), SETTINGS, folder, kept_kv=True)
+    assert seen.num_tokens < 24
+    assert seen.num_earlier == seen.num_tokens
+    assert seen.worst < 1e-4
+
+
 def test_tokens_whose_versions_weights_are_gone_are_not_compared(moved, tmp_path):
     engine, _folder, earlier = moved
     assert comparisons(engine, earlier) == []
