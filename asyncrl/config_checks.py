@@ -200,6 +200,11 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
     if settings["staleness_control"]["enabled"]:
         _check_staleness_control(recipe, settings["staleness_control"])
     _check_drafter(recipe)
+    if recipe.train.old_policy == "process" and "snapshots" not in words:
+        raise ConfigError(
+            "train.old_policy: 'process' scores tokens for an objective that reads them, such as one with "
+            "algo.proximal.name='snapshot'; allowed otherwise: trainer"
+        )
     _check_schedule(recipe, settings)
     _check_branches_and_hints(recipe, words, settings["advantage"]["name"])
     if "score_norms" in words and recipe.train.zero_stage == 3:

@@ -155,6 +155,8 @@ class PlacementConfig(Section):
     only one, or is also named in `trainer`, is shared."""
     evaluation: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     """GPUs of the engine of periodic evaluations; left out, the next ones, or those of the last engine."""
+    old_policy: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    """The GPU of the old-policy process (`train.old_policy`); left out, the trainer's first."""
     servers: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     """GPUs left to servers that are started apart, such as a judge, a reference or a teacher behind a URL."""
     sleep: bool | Literal["auto"] = "auto"
@@ -253,6 +255,9 @@ class TrainConfig(Section):
     """Steps between checkpoints, and the most that a crash of the trainer costs; 0 keeps only the last version."""
     on_poison: Literal["continue", "stop"] = "continue"
     """What follows a group that makes the loss or gradient NaN, when it has been saved and left out."""
+    old_policy: Literal["trainer", "process"] = "trainer"
+    """Where tokens are scored under the versions that sampled them, for objectives that read it: in the trainer, or a
+    process that scores groups while others are still being sampled (docs/algorithms/proximal.md)."""
     max_logp_error: float = Field(0.25, ge=0)
     """Mean absolute difference, in nats, between the log-probabilities that a worker sent and those the trainer
     computes, above which the worker is quarantined; 0 compares none."""

@@ -34,8 +34,9 @@ LEAST_CHARS = 16
 """A shorter run token could be guessed."""
 _PREFIX = "asyncrl-1."
 _CALLS: dict[str, tuple[str, ...]] = {
-    "run": ("buffer", "engine", "env", "gateway", "monitor", "openenv", "rollout"),
-    "trainer": ("buffer", "engine"),
+    "run": ("buffer", "engine", "env", "gateway", "monitor", "old_policy", "openenv", "rollout"),
+    "trainer": ("buffer", "engine", "old_policy"),
+    "old_policy": ("buffer",),
     "worker": ("buffer", "engine", "env", "gateway"),
     "gateway": ("engine",),
     "engine": ("buffer",),
@@ -45,7 +46,14 @@ _CALLS: dict[str, tuple[str, ...]] = {
 }
 """What each role calls. A `guest` wants to join and asks a buffer for other credentials; an `engine` or `env` tells
 buffers that it takes part."""
-_SERVES = {"worker": "rollout", "gateway": "gateway", "engine": "engine", "env": "env", "openenv": "openenv"}
+_SERVES = {
+    "worker": "rollout",
+    "gateway": "gateway",
+    "engine": "engine",
+    "env": "env",
+    "old_policy": "old_policy",
+    "openenv": "openenv",
+}
 _CACHED = 4096
 
 

@@ -28,6 +28,7 @@ from asyncrl.services.command import STOPPED, Address, RoleCommand
 from asyncrl.services.engine import command as engine
 from asyncrl.services.env import command as env
 from asyncrl.services.gateway import command as gateway
+from asyncrl.services.old_policy import command as old_policy
 from asyncrl.services.openenv import command as openenv
 from asyncrl.services.rollout import command as rollout
 from asyncrl.services.trainer import command as trainer
@@ -37,6 +38,7 @@ ROLES: dict[str, RoleCommand] = {
     "engine": engine,
     "env": env,
     "gateway": gateway,
+    "old_policy": old_policy,
     "openenv": openenv,
     "rollout": rollout,
     "trainer": trainer,
@@ -59,6 +61,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--buffer": {"default": "", "metavar": "URL", "help": "address of the buffer"},
     "--engines": {"nargs": "*", "default": [], "metavar": "URL", "help": "addresses of engines"},
     "--env": {"nargs": "*", "default": [], "metavar": "URL", "help": "addresses of environment services"},
+    "--old-policy": {
+        "default": "",
+        "metavar": "@FILE",
+        "help": "file that will hold the address of the old-policy process",
+    },
     "--name": {"default": "", "help": "name of this worker in the ledger"},
     "--policy": {
         "action": "append",
@@ -92,7 +99,7 @@ OTHERWISE: dict[tuple[str, str], dict[str, Any]] = {
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "serve",
-        help="start one process: buffer, engine, env, gateway, openenv, rollout or trainer",
+        help="start one process: buffer, engine, env, gateway, old_policy, openenv, rollout or trainer",
         description="Start one process. With --folder it reads the configuration of that run, with --recipe that of a "
         "recipe; alone it takes the defaults. Callers must know its token: ASYNCRL_TOKEN, --token-file, that of the "
         "run in --folder, or else your user's own, whose file is named at the start. "

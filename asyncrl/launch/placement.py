@@ -39,6 +39,8 @@ class Placement:
     evaluation: Numbers = ()
     servers: Numbers = ()
     """Left to servers that are started apart."""
+    old_policy: Numbers = ()
+    """Of the old-policy process; empty for the trainer's first."""
     sleep: bool = False
     """Whether engines and trainer use the memory by turns."""
 
@@ -83,6 +85,10 @@ class Placement:
         """The same for the engine of periodic evaluations."""
         return self._env(self.evaluation)
 
+    def old_policy_env(self, policy: str = "") -> dict[str, str]:
+        """The same for the old-policy process of a policy."""
+        return self._env(self.old_policy or self.trainers.get(policy, ())[:1])
+
     def service_env(self) -> dict[str, str]:
         """The same for a process that uses no GPU."""
         return visible_env(()) if self.gpus else {}
@@ -112,9 +118,11 @@ class Placement:
             parts += [f"{_prefixed(policy, f'engine-{i}')} {_ranges(one)}" for i, one in enumerate(engines)]
         if self.evaluation:
             parts.append(f"evaluation {_ranges(self.evaluation)}")
+        if self.old_policy:
+            parts.append(f"old policy {_ranges(self.old_policy)}")
         if self.servers:
             parts.append(f"servers {_ranges(self.servers)}")
-        used = self._training | self._sampling | {*self.evaluation, *self.servers}
+        used = self._training | self._sampling | {*self.evaluation, *self.old_policy, *self.servers}
         if unused := [number for number in range(len(self.gpus)) if number not in used]:
             parts.append(f"unused {_ranges(unused)} (engine.count and train.ranks say how many are used)")
         turns = ", by turns" if self.sleep else ""
@@ -131,16 +139,17 @@ def plan(config: Config, gpus: Sequence[str]) -> Placement:
     policies = {"": config} | {name: config.policy(name) for name in config.policies}
     if not gpus:
         return Placement(sleep=section.sleep is True)
-    for key in ("trainer", "engines", "evaluation", "servers"):
+    for key in ("trainer", "engines", "evaluation", "old_policy", "servers"):
         _check_numbers(key, getattr(section, key), len(gpus))
-    free = _Free(len(gpus), section.servers)
+    free = _Free(len(gpus), [*section.servers, *section.old_policy])
     trainers = _trainers(policies, section.trainer, section.engines, free)
     engines = _engines(config, policies, free, trainers)
     evaluation = _evaluation(config, free, engines)
     shared = set(chain.from_iterable(trainers.values())) & set(_flat(engines))
     placement = Placement(
-        gpus, trainers, engines, evaluation, tuple(section.servers), _by_turns(config, bool(shared))
-    )
+        gpus, trainers, engines, evaluation, tuple(section.servers), tuple(section.old_policy),
+        _by_turns(config, bool(shared)),
+    )  # fmt: skip
     if placement.sleep and set(evaluation) & set(chain.from_iterable(trainers.values())):
         raise ConfigError(
             f"eval.every={config.eval.every}: an evaluation would need memory of a GPU that engine and trainer use by "

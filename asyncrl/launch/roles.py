@@ -53,6 +53,8 @@ class PolicyRoles:
         self.nice = generation_nice()
         """Of engines, environments and workers."""
         self.engines: list[ManagedProcess] = []
+        self.old_policy: ManagedProcess | None = None
+        """Scores tokens under the versions that sampled them, where the recipe asks for it."""
         self.buffer: ManagedProcess
         self.trainer: ManagedProcess
 
@@ -75,8 +77,21 @@ class PolicyRoles:
         self.process_group.wait_ready(self.buffer, self.config.run.start_timeout_s)
         self._probe = self._trainer_probe()
         self._probe.reset()
-        for file in (self._engine_addresses_file, stop_file(self.folder)):
+        for file in (self._engine_addresses_file, self._old_policy_file, stop_file(self.folder)):
             file.unlink(missing_ok=True)
+        if self.config.train.old_policy == "process":
+            self.old_policy = self.process_group.start(
+                f"{self.prefix}old-policy",
+                [
+                    "serve",
+                    "old_policy",
+                    *self._engine_argv(),
+                    "--buffer",
+                    self.route("old_policy", self.buffer),
+                ],
+                self.placement.old_policy_env(self.name),
+                nice=self.nice,
+            )
         self.trainer = self.process_group.start(
             f"{self.prefix}trainer", self._trainer_argv(), self.placement.trainer_env(self.name), ready=False
         )
@@ -85,6 +100,9 @@ class PolicyRoles:
         """Call when the trainer has been started. Raises `UnavailableError`, `DeadlineError`."""
         for process in self.engines:
             self.process_group.wait_ready(process, self.config.run.start_timeout_s)
+        if self.old_policy is not None:
+            self.process_group.wait_ready(self.old_policy, self.config.run.start_timeout_s)
+            write_addresses(self._old_policy_file, [self.route("trainer", self.old_policy)])
         write_addresses(self._engine_addresses_file, self.engine_addresses("trainer"))
 
     def readmit(self, workers: Sequence[str]) -> None:
@@ -103,6 +121,10 @@ class PolicyRoles:
         for process in self.engines:
             probe = HttpProbe(process, "/asyncrl/v1/state", self.credentials.bearer("engine"))
             supervisor.watch(process, probe, self.config.run.start_timeout_s)
+        if self.old_policy is not None:
+            supervisor.watch(
+                self.old_policy, HttpProbe(self.old_policy, "/healthz"), self.config.run.start_timeout_s
+            )
         trainer_start_s = self.config.run.start_timeout_s
         supervisor.watch(
             self.trainer, self._probe, trainer_start_s, ends=True, serving=False, after=self._before_trainer()
@@ -181,6 +203,10 @@ class PolicyRoles:
     def _engine_addresses_file(self) -> Path:
         return self.folder / "endpoints" / "trainer-engines.json"
 
+    @property
+    def _old_policy_file(self) -> Path:
+        return self.folder / "endpoints" / "trainer-old-policy.json"
+
     def _folder(self) -> list[str]:
         return ["--folder", str(self.folder)]
 
@@ -192,6 +218,7 @@ class PolicyRoles:
             *("serve", "trainer", *self._folder(), "--model", self.model),
             *("--buffer", self.route("trainer", self.buffer), "--weights-dir", str(self.weights_dir)),
             *("--engines", f"@{self._engine_addresses_file}"),
+            *(("--old-policy", f"@{self._old_policy_file}") if self.old_policy is not None else ()),
         ]
 
 

@@ -34,6 +34,9 @@ def check_room(config: Config, model: str, folder: Path) -> None:
     one = 0 if config.lora.rank else published_bytes(Path(model), config.model.dtype)
     own_copies = config.engine.weight_delta or config.engine.weight_transfer == "collective"
     copies = PUBLISHED_COPIES + (STAGED_COPIES * config.engine.count if own_copies else 0)
+    if config.train.old_policy == "process":
+        # The current version, those before it that tokens may carry, and the one that is written.
+        copies += config.buffer.max_staleness + 2
     parent = next(place for place in (folder, *folder.parents) if place.is_dir())
     free = shutil.disk_usage(parent).free
     if one * copies > free:

@@ -21,6 +21,7 @@ from asyncrl.train.auxiliary_weights import AveragedPolicy, BasePolicy, FrozenPo
 from asyncrl.train.batch_passes import BatchPasses
 from asyncrl.train.critic import Critic
 from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.old_policy import OldPolicies
 from asyncrl.train.policy import PolicyModel
 from asyncrl.train.scoring import EngineScorer
 from asyncrl.train.step_batch import StepBatch, pad_rows
@@ -74,7 +75,7 @@ class AuxiliaryModels:
     reference: FrozenPolicy | BasePolicy | EngineScorer | None = None
     teacher: FrozenPolicy | EngineScorer | None = None
     average: AveragedPolicy | None = None
-    snapshots: Snapshots | None = None
+    snapshots: Snapshots | OldPolicies | None = None
     critic: Critic | None = None
 
     def __post_init__(self) -> None:
@@ -159,6 +160,8 @@ class AuxiliaryModels:
     def _snapshot_logp(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Tensor:
         """Score each token with the version that sampled it."""
         assert self.snapshots is not None
+        if isinstance(self.snapshots, OldPolicies):
+            return self.snapshots.score(engine, batch)
         versions = batch.whole.versions
         result = torch.zeros(versions.shape)
         for version in sorted(set(versions[versions >= 0].tolist())):
@@ -230,7 +233,7 @@ class AuxiliaryModels:
         return {
             name: model.state_dict()
             for name, model in kept.items()
-            if isinstance(model, FrozenPolicy | AveragedPolicy | Snapshots)
+            if isinstance(model, FrozenPolicy | AveragedPolicy | Snapshots | OldPolicies)
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

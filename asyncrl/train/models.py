@@ -9,6 +9,7 @@ from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.auxiliary_weights import AveragedPolicy, BasePolicy, FrozenPolicy, Snapshots
 from asyncrl.train.critic import CriticSettings, make_critic
 from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.old_policy import OldPolicies
 from asyncrl.train.policy import PolicyModel, load_frozen, load_policy
 from asyncrl.train.scoring import EngineScorer
 
@@ -22,11 +23,19 @@ def load_trained(config: Config, objective: Objective, model: str) -> PolicyMode
 
 
 def load_auxiliary_models(
-    config: Config, objective: Objective, engine: TrainEngine, model: str
+    config: Config,
+    objective: Objective,
+    engine: TrainEngine,
+    model: str,
+    old_policies: OldPolicies | None = None,
 ) -> AuxiliaryModels:
-    """Load the models that `objective` reads, each from where the recipe says. Call on every rank."""
+    """Load the models that `objective` reads, each from where the recipe says. Call on every rank.
+
+    old_policies: a process that scores tokens under earlier versions, instead of copies here.
+    """
     dtype = config.model.dtype
-    average = snapshots = None
+    average: AveragedPolicy | None = None
+    snapshots: Snapshots | OldPolicies | None = None
     if "average" in objective.needs:
         copy = _copy(config, model).to(engine.device)
         params = objective.proximal_params
@@ -34,7 +43,9 @@ def load_auxiliary_models(
             copy, **{key: params[key] for key in ("beta", "reset_below") if key in params}
         )
     if "snapshots" in objective.needs:
-        snapshots = Snapshots(_copy(config, model).to(engine.device), config.buffer.max_staleness)
+        snapshots = old_policies or Snapshots(
+            _copy(config, model).to(engine.device), config.buffer.max_staleness
+        )
     return AuxiliaryModels(
         objective,
         reference=_reference(config, model) if objective.needs_reference else None,

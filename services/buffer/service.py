@@ -58,6 +58,7 @@ _TRAINER = ("take", "peek", "drop", "reject", "commit", "rollback", "staleness_l
 _WORKER = ("lease", "renew", "release", "fail", "put", "put_many", "reclaim")
 ROLES = {
     **{f"/v1/{name}": {"trainer"} for name in _TRAINER},
+    "/v1/peek": {"trainer", "old_policy"},
     **{f"/v1/{name}": {"worker"} for name in _WORKER},
     **{f"/v1/{name}": {"engine", "env"} for name in ("join", "leave")},
     "/v1/enroll": {"guest"},

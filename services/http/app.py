@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/healthz"})
 """Answered without a token."""
-ALL_ROLES = frozenset({"run", "trainer", "worker", "gateway", "engine", "env", "guest"})
+ALL_ROLES = frozenset({"run", "trainer", "worker", "gateway", "engine", "env", "guest", "old_policy"})
 """All roles that a run's callers have."""
 _CALLER = "asyncrl.caller"
 POLICY_VIOLATION = 1008

@@ -11,7 +11,7 @@ from asyncrl.errors import DeadlineError, StopError
 from asyncrl.services.command import MISCONFIGURED, STOPPED, Address, need
 
 HELP = "the trainer of a run"
-OPTIONS = ("--folder", "--model", "--engines", "--buffer", "--weights-dir", "--token-file")
+OPTIONS = ("--folder", "--model", "--engines", "--buffer", "--weights-dir", "--old-policy", "--token-file")
 
 
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
@@ -31,6 +31,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
             need(args.engines, "--engines", "trainer"),
             need(args.weights_dir, "--weights-dir", "trainer"),
             address.credentials,
+            args.old_policy,
         )
     except (DeadlineError, StopError) as error:
         print(f"asyncrl: {error}", file=sys.stderr)

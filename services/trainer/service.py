@@ -29,6 +29,7 @@ from asyncrl.errors import AsyncRLError
 from asyncrl.services.buffer.client import BufferClientSync, members_of
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.sleep import SleepSwitch
+from asyncrl.services.old_policy.client import OldPolicyClient
 from asyncrl.startup import LIMIT_FACTOR
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpointer import Checkpointer
@@ -40,6 +41,7 @@ from asyncrl.train.deepspeed_engine import (
 )
 from asyncrl.train.metrics_log import MetricsLog
 from asyncrl.train.models import load_auxiliary_models, load_trained
+from asyncrl.train.old_policy import FOLDER, OldPolicies
 from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.progress import Progress
 from asyncrl.train.recover import recover
@@ -149,6 +151,16 @@ def open_publisher(
     )  # fmt: skip
 
 
+def open_old_policies(
+    config: Config, weights_dir: Path, address: str, credentials: Credentials
+) -> OldPolicies:
+    """Return the trainer's side of the old-policy process. Raises `DeadlineError` without its address in time."""
+    (url,) = wait_for_addresses([address], LIMIT_FACTOR * config.run.start_timeout_s)
+    token = credentials.bearer("old_policy")
+    client = OldPolicyClient(url, token, config.buffer.wait_timeout_s, config.outage_timeout_s)
+    return OldPolicies(weights_dir / FOLDER, config.buffer.max_staleness, client)
+
+
 class Recorder:
     """Writes each step's metrics and trajectories into the run folder."""
 
@@ -243,12 +255,18 @@ def _engines_asleep(config: Config, engines: Sequence[str], credentials: Credent
 
 
 def run_trainer(
-    folder: Path, model: str, buffer: str, engines: Sequence[str], weights_dir: Path, credentials: Credentials
+    folder: Path,
+    model: str,
+    buffer: str,
+    engines: Sequence[str],
+    weights_dir: Path,
+    credentials: Credentials,
+    old_policy: str = "",
 ) -> int:
     """Train one run to its end; return 0. Every rank calls this.
 
     engines: addresses, or one "@FILE" that will hold them, so that the model can be loaded meanwhile. Raises
-    `DeadlineError` if the file is not written in time.
+    `DeadlineError` if the file is not written in time. old_policy: such a file for the old-policy process, if any.
     """
     config = load_config(folder / "config.json")
     heartbeat = Heartbeat(folder / "endpoints" / f"trainer-{os.environ.get('RANK', '0')}.beat")
@@ -257,7 +275,8 @@ def run_trainer(
     init_distributed(config.rank_timeout_s)
     switch = _engines_asleep(config, engines, credentials) if config.placement.sleep is True else None
     engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
-    auxiliary = load_auxiliary_models(config, objective, engine, model)
+    old_policies = open_old_policies(config, weights_dir, old_policy, credentials) if old_policy else None
+    auxiliary = load_auxiliary_models(config, objective, engine, model, old_policies)
     first = engine.rank == 0
     recorder = Recorder(folder) if first else None
     source = BufferClientSync(buffer, credentials.bearer("buffer")) if first else None
