@@ -144,6 +144,11 @@ def test_two_steps_with_the_process_are_two_steps_with_copies(tiny_model, tmp_pa
                 assert asked[name] == pytest.approx(alone[name], rel=1e-5, abs=1e-6), name
         assert reports[0][1]["split/staleness_kl"] != 0.0
         assert served.auxiliary.snapshots.versions == [0, 1, 2]
+        other = OldPolicyClient(app.url, RUN.issue("worker", "w").bearer("engine"), 5.0, 0.0)
+        with pytest.raises(ConfigError, match="token"):
+            other.score(
+                [Row(np.array([5, 6], np.int32), np.array([False, True]), np.array([-1, 0], np.int32))]
+            )
     finally:
         app.close()
 
