@@ -1,5 +1,5 @@
-"""A real run that trains an adapter: the engine's log-probabilities are the trainer's, also after the launcher was
-killed and the run goes on."""
+"""A real run that trains an adapter, with an old-policy process: the engine's log-probabilities are the trainer's and
+that process's, also after the launcher was killed and the run goes on."""
 
 from pathlib import Path
 
@@ -15,16 +15,22 @@ from asyncrl.run.metrics import read_metrics
 from tests.runs import CACHE, check_trained_once, kill_launcher, resume, start, wait_for_step
 
 pytestmark = pytest.mark.slow
+OLD_POLICY = ('algo.preset="grpo"', 'algo.proximal="snapshot"', 'train.old_policy="process"')
 
 
 def test_an_adapter_is_trained_served_and_saved_and_goes_on_after_a_kill(workplace):
     run = workplace / "runs" / "adapter"
-    process = start(workplace, run.name, "lora.rank=4", "lora.alpha=8")
+    process = start(workplace, run.name, "lora.rank=4", "lora.alpha=8", *OLD_POLICY, "buffer.max_staleness=2")
     wait_for_step(run, 5, process)
     kill_launcher(run, process)
     resume(workplace, run)
     check_trained_once(run)
-    assert max(record["trust/error"] for record in read_metrics(run)) < 1e-4
+    records = read_metrics(run)
+    assert max(record["trust/error"] for record in records) < 1e-4
+    # What the old-policy process says of every token, under its own version, is what the engine said.
+    assert max(abs(record["split/engine_kl"]) for record in records) < 1e-4
+    assert max(abs(record["split/staleness_kl"]) for record in records) > 1e-4
+    assert any(record["lag/mean"] > 0 for record in records)
     _, checkpoint = complete_checkpoints(run / "checkpoints")[0]
     merged = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     base = Path(CACHE) / "base_models" / base_model_key(load_config(workplace / "recipe.toml"))

@@ -95,6 +95,14 @@ class OldPolicy:
             if not bodies:
                 await asyncio.sleep(PAUSE_S)
 
+    def counts(self) -> dict[str, int]:
+        """Return how many sequences were scored before they were asked for, answered from memory, and are kept."""
+        return {
+            "scored_ahead": self.scored_ahead,
+            "answered_from_memory": self.answered_from_memory,
+            "kept": len(self._scored),
+        }
+
     def _key(self, row: Row) -> bytes:
         stamps = [self.model.stamp(int(version)) for version in np.unique(row.versions[row.mask])]
         parts = (row.token_ids.tobytes(), row.mask.tobytes(), row.versions.tobytes(), repr(stamps).encode())
@@ -119,11 +127,7 @@ def create_old_policy_app(policy: OldPolicy, access: Access, buffer: BufferClien
 
     @app.get("/v1/status")
     async def status() -> dict[str, int]:
-        return {
-            "scored_ahead": policy.scored_ahead,
-            "answered_from_memory": policy.answered_from_memory,
-            "kept": len(policy._scored),
-        }
+        return policy.counts()
 
     return app
 
