@@ -9,7 +9,7 @@ import numpy as np
 
 from asyncrl.services.http.client import HttpClient
 from asyncrl.services.old_policy.messages import logprobs_from_map, rows_to_map
-from asyncrl.train.old_policy import Row
+from asyncrl.train.old_policy_model import Row
 
 
 class OldPolicyClient:

@@ -41,7 +41,8 @@ from asyncrl.train.deepspeed_engine import (
 )
 from asyncrl.train.metrics_log import MetricsLog
 from asyncrl.train.models import load_auxiliary_models, load_trained
-from asyncrl.train.old_policy import FOLDER, OldPolicies
+from asyncrl.train.old_policy import OldPolicies
+from asyncrl.train.old_policy_model import FOLDER
 from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.progress import Progress
 from asyncrl.train.recover import recover
