@@ -29,7 +29,6 @@ def test_an_adapter_is_trained_served_and_saved_and_goes_on_after_a_kill(workpla
     assert max(record["trust/error"] for record in records) < 1e-4
     # What the old-policy process says of every token, under its own version, is what the engine said.
     assert max(abs(record["split/engine_kl"]) for record in records) < 1e-4
-    assert max(abs(record["split/staleness_kl"]) for record in records) > 1e-4
     assert any(record["lag/mean"] > 0 for record in records)
     _, checkpoint = complete_checkpoints(run / "checkpoints")[0]
     merged = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
