@@ -110,7 +110,15 @@ class OldPolicy:
 
 def create_old_policy_app(policy: OldPolicy, access: Access, buffer: BufferClient | None = None) -> FastAPI:
     """Return the HTTP app; without a buffer it only answers."""
-    background = {} if buffer is None else {"scoring ahead": lambda: policy.look_ahead(buffer)}
+
+    async def look_ahead() -> None:
+        assert buffer is not None
+        try:
+            await policy.look_ahead(buffer)
+        finally:
+            await buffer.close()
+
+    background = {} if buffer is None else {"scoring ahead": look_ahead}
     app = create_app("asyncrl old policy", access, ROLES, MAX_BODY_BYTES, background=background)
 
     @app.post("/v1/score")
