@@ -22,19 +22,24 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "rows", nargs="+", type=Path, metavar="ROWS", help="files of `asyncrl eval --rows`, two or more"
     )
-    parser.add_argument("--metric", choices=("success", "reward"), default="success")
+    parser.add_argument(
+        "--metric",
+        choices=("success", "reward"),
+        help="success unless given, or reward where no episode has a verdict",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the comparison as JSON")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     from asyncrl.evaluation.comparison import compare, holm
-    from asyncrl.evaluation.rows import values_by_task
+    from asyncrl.evaluation.rows import metric_of, values_by_task
     from asyncrl.evaluation.statistics import clustered_mean
 
     if len(args.rows) < 2:
         raise ConfigError("compare: needs two or more files of rows")
-    first, *others = [values_by_task(path, args.metric) for path in args.rows]
+    metric = args.metric or metric_of(args.rows)
+    first, *others = [values_by_task(path, metric) for path in args.rows]
     try:
         found = [compare(first, other) for other in others]
     except ValueError as error:
@@ -44,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     for path, values in zip(args.rows, (first, *others), strict=True):
         mean = clustered_mean(values)
         print(
-            f"{path!s:{width}s}  {args.metric} {mean.mean:.3f}{_interval(mean.ci_low, mean.ci_high)}, "
+            f"{path!s:{width}s}  {metric} {mean.mean:.3f}{_interval(mean.ci_low, mean.ci_high)}, "
             f"{mean.tasks} tasks"
         )
     for path, one, p in zip(args.rows[1:], found, adjusted, strict=True):
@@ -58,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             {
                 "first": str(args.rows[0]),
                 "second": str(path),
-                "metric": args.metric,
+                "metric": metric,
                 "p_holm": p,
                 **asdict(one),
             }

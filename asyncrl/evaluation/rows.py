@@ -38,21 +38,34 @@ def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
 
+def metric_of(paths: Iterable[Path]) -> str:
+    """Return "success" if any episode of these files has a verdict, else "reward". Raises `ConfigError`."""
+    return "success" if any(row["success"] is not None for path in paths for row in _read(path)) else "reward"
+
+
 def values_by_task(path: Path, metric: str) -> dict[str, list[float]]:
     """Return the values of a metric by task, but for episodes that the environment or infrastructure failed.
 
-    Raises `ConfigError` for a file that is none of `write_rows`, or in which no episode has the metric.
+    An episode without a verdict has no success, as in `asyncrl eval`. Raises `ConfigError` for a file that is none of
+    `write_rows`, or in which no episode counts.
     """
     found: dict[str, list[float]] = {}
+    for row in _read(path):
+        if row["failure"] in (None, FailureClass.AGENT):
+            found.setdefault(f"{row['env']}/{row['task']}", []).append(float(row[metric] or 0.0))
+    if not found:
+        raise ConfigError(f"{path}: no episode counts: the environment or the infrastructure failed them all")
+    return found
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
     try:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            if row["failure"] in (None, FailureClass.AGENT) and row[metric] is not None:
-                found.setdefault(f"{row['env']}/{row['task']}", []).append(float(row[metric]))
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        for row in rows:
+            for name in ("env", "task", "failure", *METRICS):
+                row[name]
+        return rows
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path}: holds no rows of `asyncrl eval --rows` ({error})") from error
-    if not found:
-        raise ConfigError(f"{path}: no episode has a {metric}")
-    return found
+        raise ConfigError(f"{path}: holds no rows of `asyncrl eval --rows` ({error!r})") from error

@@ -6,11 +6,10 @@ A generation is idempotent until its answer is used, so a request that an engine
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +66,6 @@ class EngineRouter:
         self._engines: dict[str, _Engine] = {}
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._prober: asyncio.Task[None] | None = None
-        self._background: set[asyncio.Task[Any]] = set()
         self.newest = -1
         """Newest policy version that an engine serves."""
         self._newest_since = 0.0
@@ -176,10 +174,9 @@ class EngineRouter:
 
     async def close(self) -> None:
         """Stop probing and close all clients."""
-        tasks = [*self._background, *([self._prober] if self._prober else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._prober is not None:
+            self._prober.cancel()
+            await asyncio.gather(self._prober, return_exceptions=True)
         await asyncio.gather(*(engine.close() for engine in self.engines))
 
     async def probe(self) -> None:
@@ -199,7 +196,6 @@ class EngineRouter:
             task = asyncio.current_task()
             if self._engines.get(engine.client.url) is not engine and not (task and task.cancelling()):
                 raise InfrastructureError(f"engine {engine.client.url} left") from None
-            self._later(engine.client.request("abort", {"ids": [request.id]}, timeout_s=PROBE_TIMEOUT_S))
             raise
         finally:
             engine.prefill_tokens -= prefill
@@ -274,15 +270,6 @@ class EngineRouter:
         while True:
             await self.probe()
             await asyncio.sleep(PROBE_EVERY_S)
-
-    def _later(self, call: Coroutine[Any, Any, object]) -> None:
-        async def quietly() -> None:
-            with contextlib.suppress(AsyncRLError):
-                await call
-
-        task = asyncio.ensure_future(quietly())
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
 
 def _key(request: GenerateRequest) -> bytes:

@@ -7,7 +7,7 @@ import pytest
 
 from asyncrl.cli import main
 from asyncrl.errors import ConfigError
-from asyncrl.evaluation.rows import episode_rows, values_by_task, write_rows
+from asyncrl.evaluation.rows import episode_rows, metric_of, values_by_task, write_rows
 from asyncrl.types import FailureClass
 from tests.train.factories import group, trajectory
 
@@ -42,9 +42,19 @@ def test_episodes_that_the_infrastructure_failed_are_left_out_and_those_of_the_a
     assert values_by_task(tmp_path / "rows.jsonl", "reward") == {"gridworld/t": [1.0, 0.0]}
 
 
+def test_rewards_are_compared_where_no_episode_has_a_verdict(tmp_path):
+    paths = [tmp_path / name for name in ("judged", "unjudged")]
+    write_rows(paths[0], episode_rows(evaluated([[1.0], [0.0]]), 1))
+    write_rows(paths[1], episode_rows([group("t0", [0.25])], 1))
+    assert metric_of(paths) == "success"
+    assert metric_of(paths[1:]) == "reward"
+    assert values_by_task(paths[1], "success") == {"gridworld/t0": [0.0]}
+    assert values_by_task(paths[1], "reward") == {"gridworld/t0": [0.25]}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{}\n", "holds no rows"), ("no json\n", "holds no rows"), ("", "no episode has a success")],
+    [("{}\n", "holds no rows"), ("no json\n", "holds no rows"), ("", "no episode counts")],
 )
 def test_a_file_of_something_else_is_refused(tmp_path, text, message):
     path = tmp_path / "rows.jsonl"

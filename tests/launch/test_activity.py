@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 
+import psutil
 import pytest
 from fastapi import Response
 
@@ -15,6 +16,7 @@ from asyncrl.launch.process_group import ManagedProcess
 from asyncrl.services.http.app import create_app
 from tests.app_thread import AppThread, free_port
 from tests.credentials import RUN, TOKEN
+from tests.waiting import wait_until
 
 STATS = dict.fromkeys(activity._BUFFER, 0) | {"ready": 3, "failed_by_class": {}}
 
@@ -51,8 +53,10 @@ def test_a_line_tells_what_engines_buffer_and_processes_do(tmp_path, engine, bus
     busy.url = server.url
     log = ActivityLog(tmp_path, [busy], [busy], TOKEN)
     try:
-        for _ in range(2):
-            asyncio.run(log.record(STATS))
+        asyncio.run(log.record(STATS))
+        # The kernel counts processor time in hundredths of a second, and a busy machine gives it to others first.
+        wait_until(lambda: psutil.Process(busy.popen.pid).cpu_times().user > 0.5)
+        asyncio.run(log.record(STATS))
     finally:
         server.close()
     first, second = lines(tmp_path)

@@ -8,6 +8,7 @@ import pytest
 from asyncrl.config import parse_config
 from asyncrl.errors import UnavailableError
 from asyncrl.launch import base_model
+from asyncrl.process_start import FORK_SERVER
 
 CONFIG = parse_config({"model": {"path": "sft"}, "env": {"name": "gridworld"}})
 
@@ -43,6 +44,8 @@ def test_runs_that_start_together_train_it_once_and_all_have_it(monkeypatch):
 
 def test_a_training_that_fails_is_an_error_of_the_run_and_is_tried_again(monkeypatch):
     monkeypatch.setattr(sys, "executable", "false")
+    # A forked process would not be what the command names.
+    monkeypatch.delenv(FORK_SERVER, raising=False)
     for _ in range(2):
         with pytest.raises(UnavailableError, match="asyncrl sft ended with exit code 1"):
             base_model.cached_base_model(CONFIG)
