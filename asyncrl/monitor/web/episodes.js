@@ -114,7 +114,7 @@ function tokenPanel(episode) {
       const mark = element("i");
       mark.style.background = colourOf(at, range);
       return [mark, number(at)];
-    }), note);
+    }), ` ${note}`);
   };
   panel.addEventListener("click", (event) => { if (event.target.dataset.i) choose(Number(event.target.dataset.i)); });
   panel.addEventListener("keydown", (event) => {
