@@ -22,6 +22,8 @@ from acceptance.context import PART_S, Context, NotRun, run_part
 from acceptance.parts import PARTS
 from bench.report import FAILED, NOT_RUN, PASSED, Record, as_table, describe_machine
 
+from asyncrl.jsonfile import write_json
+
 WORK = Path(tempfile.gettempdir()) / f"asyncrl-acceptance-{os.getuid()}"
 BEGIN, END = "<!-- acceptance: begin -->", "<!-- acceptance: end -->"
 
@@ -123,9 +125,7 @@ def _read_one(path: Path) -> Record:
 def _write(records: list[Record], path: Path | None) -> None:
     if path is None:
         return
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({"parts": [record.to_json() for record in records]}, indent=1) + "\n")
-    partial.replace(path)
+    write_json(path, {"parts": [record.to_json() for record in records]}, indent=1)
 
 
 def _fill(page: Path, records: list[Record]) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import ConfigError
+from asyncrl.jsonfile import write_json
 
 
 def add(subparsers: Any) -> None:
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             }
             for path, one, p in zip(args.rows[1:], found, adjusted, strict=True)
         ]
-        args.json.write_text(json.dumps(found_rows, indent=2) + "\n")
+        write_json(args.json, found_rows, indent=2)
     return 0
 
 

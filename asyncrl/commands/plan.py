@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import ConfigError
+from asyncrl.jsonfile import write_json
 
 ASSUMED = 80 * 2**30
 """Bytes of a GPU where none is given and none is there."""
@@ -59,7 +59,7 @@ def run_memory(args: argparse.Namespace) -> int:
         prediction = planner.advise(planner.predict(config))
     print(as_text(prediction))
     if args.json:
-        args.json.write_text(json.dumps(as_json(prediction), indent=1) + "\n")
+        write_json(args.json, as_json(prediction), indent=1)
     return 0 if prediction.fits else 1
 
 

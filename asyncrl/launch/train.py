@@ -258,10 +258,8 @@ class TrainRun:
 
     def _activity_log(self) -> ActivityLog:
         roles = self.roles
-        engines = [engine for policy in (roles, *roles.policies.values()) for engine in policy.engines]
-        return ActivityLog(
-            self.folder.path, roles.process_group.processes, engines, roles.credentials.bearer("engine")
-        )
+        token = roles.credentials.bearer("engine")
+        return ActivityLog(self.folder.path, roles.process_group.processes, roles.every_engine, token)
 
     def _report_checkpoint_error(self, record: dict[str, Any], reported: str) -> str:
         """Report once that checkpoints cannot be written; return the error that was reported."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from asyncrl.monitor.timeline import idle_cause
@@ -44,7 +44,6 @@ class Observed:
     failures: Sequence[Mapping[str, Any]] = ()
     """Failed episodes by class: `failure`, `episodes`, `first`."""
     restarts: Sequence[Mapping[str, Any]] = ()
-    config: Mapping[str, Any] = field(default_factory=dict)
 
     def recent(self, name: str) -> list[float]:
         """Return the metric's values in the last `WINDOW` steps that have it."""

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from asyncrl.monitor.diagnosis import Finding, Observed, diagnose
 from asyncrl.monitor.ledger_view import read_ledger
-from asyncrl.monitor.runs import read_config
 from asyncrl.monitor.steps import JsonLines
 
 
@@ -15,20 +14,19 @@ class RunObserver:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._steps = JsonLines(folder / "metrics.jsonl")
-        self._activity = JsonLines(folder / "activity.jsonl")
-        self._restarts = JsonLines(folder / "restarts.jsonl")
+        self.steps = JsonLines(folder / "metrics.jsonl")
+        self.activity = JsonLines(folder / "activity.jsonl")
+        self.restarts = JsonLines(folder / "restarts.jsonl")
         self._told: set[str] = set()
 
     def findings(self) -> list[Finding]:
         """Return what is wrong with the run as far as it has come."""
         return diagnose(
             Observed(
-                steps=self._steps.refresh(),
-                activity=self._activity.refresh(),
+                steps=self.steps.refresh(),
+                activity=self.activity.refresh(),
                 failures=read_ledger(self._folder)["failures"],
-                restarts=self._restarts.refresh(),
-                config=read_config(self._folder),
+                restarts=self.restarts.refresh(),
             )
         )
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 
 class JsonLines:
-    """The records of a file of JSON lines that grows; each call reads only what was added."""
+    """The records of a file of JSON lines that grows; each call reads only what was added. Threads may share it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
+        self._lock = threading.Lock()
         self.records: list[dict[str, Any]] = []
 
     def refresh(self) -> list[dict[str, Any]]:
         """Read what was appended; return all records. A file that has become shorter is read again from its start."""
+        with self._lock:
+            self._read()
+            return list(self.records)
+
+    def _read(self) -> None:
         try:
             with open(self._path, "rb") as file:
                 size = file.seek(0, 2)
@@ -26,7 +33,7 @@ class JsonLines:
                 file.seek(self._offset)
                 written = file.read()
         except OSError:
-            return self.records
+            return
         whole = written[: written.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.splitlines():
@@ -36,14 +43,14 @@ class JsonLines:
                 continue  # torn by a crash
             if isinstance(record, dict):
                 self.records.append(record)
-        return self.records
 
 
 class StepColumns:
     """The numbers of a run's metrics.jsonl by name."""
 
-    def __init__(self, folder: Path) -> None:
-        self._lines = JsonLines(folder / "metrics.jsonl")
+    def __init__(self, folder: Path, lines: JsonLines | None = None) -> None:
+        """lines: those of the folder's metrics, where somebody reads them already."""
+        self._lines = lines or JsonLines(folder / "metrics.jsonl")
 
     def names(self) -> list[str]:
         """Return the metrics that any step has as a number, sorted."""

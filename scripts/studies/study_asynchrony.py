@@ -99,6 +99,12 @@ def plot(records: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def overrides(key: dict[str, Any]) -> list[str]:
+    """Return what sets a run apart."""
+    own = [f"buffer.max_staleness={key['staleness']}", f"run.seed={key['seed']}"]
+    return [*METHODS[key["method"]], *own]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -108,14 +114,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only write page and plot from the records")
     args = parser.parse_args()
     if not args.table:
-        args.records.parent.mkdir(parents=True, exist_ok=True)
-        study = Study(args.records)
-        missing = [key for key in plan(args.seeds) if not study.has(key)]
-        if missing:
-            with study.engine(RECIPE, COMMON) as shared:
-                for key in missing:
-                    own = [f"buffer.max_staleness={key['staleness']}", f"run.seed={key['seed']}"]
-                    study.run(shared, key, RECIPE, [*COMMON, *METHODS[key["method"]], *own])
+        Study(args.records).run_missing(plan(args.seeds), RECIPE, COMMON, overrides)
     records = read_records(args.records)
     plot(records, args.records.with_suffix(".png"))
     print(write_page(PAGE, "study", table(records)))

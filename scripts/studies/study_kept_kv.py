@@ -52,6 +52,11 @@ def table(records: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def overrides(key: dict[str, Any]) -> list[str]:
+    """Return what sets a run apart."""
+    return [f"engine.keep_kv={str(key['keep_kv']).lower()}", f"run.seed={key['seed']}"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -61,14 +66,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only write the page from the records")
     args = parser.parse_args()
     if not args.table:
-        args.records.parent.mkdir(parents=True, exist_ok=True)
-        study = Study(args.records)
-        missing = [key for key in plan(args.seeds) if not study.has(key)]
-        if missing:
-            with study.engine(RECIPE, COMMON) as shared:
-                for key in missing:
-                    own = [f"engine.keep_kv={str(key['keep_kv']).lower()}", f"run.seed={key['seed']}"]
-                    study.run(shared, key, RECIPE, [*COMMON, *own])
+        Study(args.records).run_missing(plan(args.seeds), RECIPE, COMMON, overrides)
     print(write_page(PAGE, "kept kv", table(read_records(args.records))))
 
 

@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,20 @@ class Study:
 
     def has(self, key: dict[str, Any]) -> bool:
         return json.dumps(key, sort_keys=True) in self.done
+
+    def run_missing(
+        self,
+        keys: Iterable[dict[str, Any]],
+        recipe: str,
+        common: list[str],
+        own: Callable[[dict[str, Any]], list[str]],
+    ) -> None:
+        """Do the runs that have no record yet, on one engine. own: the overrides of a run beside the common ones."""
+        self.records.parent.mkdir(parents=True, exist_ok=True)
+        if missing := [key for key in keys if not self.has(key)]:
+            with self.engine(recipe, common) as shared:
+                for key in missing:
+                    self.run(shared, key, recipe, [*common, *own(key)])
 
     def run(self, shared: SharedEngine, key: dict[str, Any], recipe: str, overrides: list[str]) -> None:
         """Do one run and append its record; a run that fails leaves its error as the record."""

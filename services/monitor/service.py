@@ -23,7 +23,7 @@ from asyncrl.monitor.export import exported_page
 from asyncrl.monitor.observe import RunObserver
 from asyncrl.monitor.pages import FILES, PAGE, WEB
 from asyncrl.monitor.runs import find_runs, read_config, run_line, state_of
-from asyncrl.monitor.steps import JsonLines, StepColumns
+from asyncrl.monitor.steps import StepColumns
 from asyncrl.monitor.timeline import down_spans, idle_cause, trainer_spans
 from asyncrl.monitor.tokens import TokenTexts
 from asyncrl.services.http.app import create_app
@@ -38,11 +38,10 @@ class RunReader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.steps = StepColumns(folder)
+        self.observer = RunObserver(folder)
+        self.steps = StepColumns(folder, self.observer.steps)
         self.episodes = EpisodeTable(folder)
         self.tokens = TokenTexts(folder)
-        self.activity = JsonLines(folder / "activity.jsonl")
-        self.observer = RunObserver(folder)
 
 
 class Monitor:
@@ -129,11 +128,11 @@ def _add_runs(app: FastAPI, monitor: Monitor) -> None:
         names = ["time", *(f"time/{part}_s" for part in ("wait", "train", "publish"))]
         columns = reader.steps.columns(names)
         rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        samples = reader.activity.refresh()
+        samples = reader.observer.activity.refresh()
         return {
             "state": state_of(reader.folder, read_config(reader.folder)),
             "trainer": trainer_spans(rows[-SPAN_STEPS:]),
-            "down": down_spans(JsonLines(reader.folder / "restarts.jsonl").refresh()),
+            "down": down_spans(reader.observer.restarts.refresh()),
             "activity": [
                 {
                     **sample,

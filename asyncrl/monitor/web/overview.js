@@ -62,16 +62,14 @@ class Curves {
   async refresh(descriptions) {
     for (const description of descriptions) {
       this.evaluations.set(description.name, description.evaluations);
-      const known = new Set(description.metrics);
       if (this.own.options.length < description.metrics.length) {
         const chosen = this.own.value;
         this.own.replaceChildren(...description.metrics.map((name) => element("option", {}, name)));
         this.own.value = chosen || description.metrics[0];
       }
-      const keys = [...known];
       const before = this.columns.get(description.name);
       const after = before && before.step.length ? before.step[before.step.length - 1] : -1;
-      const added = await source.steps(description.name, keys, after);
+      const added = await source.steps(description.name, description.metrics, after);
       this.columns.set(description.name, before ? joined(before, added) : added);
     }
     this.draw();

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 
 import aiohttp
 import numpy as np
@@ -125,15 +126,18 @@ def test_every_sampled_token_has_the_log_probability_a_forward_pass_gives(engine
         np.testing.assert_allclose(generated.logprobs, expected, atol=TOLERANCE)
 
 
+def begin_all(client, prompts, name, max_tokens):
+    """Start a request for each prompt."""
+    requests = [GenerateRequest(f"{name}-{i}", p, max_tokens) for i, p in enumerate(prompts)]
+    return [asyncio.create_task(client.generate(request)) for request in requests]
+
+
 def test_sequences_that_cross_an_update_in_flight_match_the_model_of_each_span(engine_url, published):
     old, new, file, commit = published
     prompts = contexts(24, 40, old.config.vocab_size, seed=1)
 
     async def scenario(client):
-        def begin(name, max_tokens):
-            requests = [GenerateRequest(f"{name}-{i}", p, max_tokens) for i, p in enumerate(prompts)]
-            return [asyncio.create_task(client.generate(request)) for request in requests]
-
+        begin = partial(begin_all, client, prompts)
         # As long as a tenth of the turns takes on this machine now.
         started = time.monotonic()
         await asyncio.gather(*begin("tenth", 20))
@@ -172,19 +176,16 @@ def test_requests_that_keep_their_kv_match_the_new_weights_over_it_and_no_other_
     prompts = contexts(12, 140, old.config.vocab_size, seed=9)
 
     async def scenario(client):
-        def begin(name, max_tokens):
-            requests = [GenerateRequest(f"kv-{name}-{i}", p, max_tokens) for i, p in enumerate(prompts)]
-            return [asyncio.create_task(client.generate(request)) for request in requests]
-
+        begin = partial(begin_all, client, prompts)
         started = time.monotonic()
-        await asyncio.gather(*begin("tenth", 10))
-        running = begin("running", 100)
+        await asyncio.gather(*begin("kv-tenth", 10))
+        running = begin("kv-running", 100)
         await asyncio.sleep(time.monotonic() - started)
         await client.request("weights/prepare", file.to_json())
         commit = asyncio.create_task(client.request("weights/commit", file.to_json() | {"keep_kv": True}))
-        queued = begin("queued", 20)
+        queued = begin("kv-queued", 20)
         await commit
-        later = begin("later", 20)
+        later = begin("kv-later", 20)
         return [await asyncio.gather(*tasks) for tasks in (running, queued, later)]
 
     running, queued, later = with_client(engine_url, scenario)
