@@ -118,7 +118,9 @@ def played_tasks(folder):
 def test_each_policy_is_trained_on_its_own_turns_only(finished):
     folder, _, _ = finished
     main, helpers = rows_of(folder), rows_of(folder / "policies" / "helpers")
-    assert {len(row["turn_start"]) for row in main} == {2}
+    # A sampled turn that hits its limit of tokens ends its episode, so a truncated row may lack the second turn.
+    assert {len(row["turn_start"]) for row in main if row["status"] == "finished"} == {2}
+    assert {len(row["turn_start"]) for row in main} <= {1, 2}
     assert {len(row["turn_start"]) for row in helpers} == {1}
     assert {json.loads(row["info"]).get("agent") for row in main} == {None}
     assert {json.loads(row["info"])["agent"] for row in helpers} == {"helper"}
