@@ -19,6 +19,7 @@ demo: $(STAMP)
 test: $(STAMP) lint
 	@mkdir -p .mypy_cache; $(BIN)/mypy >.mypy_cache/report 2>&1 & types=$$!; \
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES); tests=$$?; \
+	[ $$tests != 1 ] || { $(BIN)/python -m tests.again; tests=$$?; }; \
 	wait $$types; types=$$?; cat .mypy_cache/report; exit $$((tests | types))
 
 quick: $(STAMP) check
