@@ -1,7 +1,7 @@
 """Run the tests that failed in the last run once more, one by one, and name those that then pass.
 
-With thousands of tests that start real processes, one in a run meets a machine that stood still. A test that passes here
-depends on what ran beside it: it is named, to be mended, but does not hide what else the run has shown. More than
+Among thousands of tests that start real processes, one may meet a machine that stood still. A test that passes
+here depends on what ran beside it: it is named, to be mended, but does not hide what else the run has shown. More than
 `MOST` failures are not chance, and stay failures.
 """
 
