@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -41,7 +42,8 @@ def extreme_over(x: Tensor, mask: Tensor | None = None, kind: str = "max") -> Me
     """Largest ("max") or smallest ("min") masked value; absent values never win."""
     mask = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
     absent = -torch.inf if kind == "max" else torch.inf
-    picked = torch.where(mask, x.detach().double(), absent)
+    # One value more, which never wins: there may be none.
+    picked = F.pad(torch.where(mask, x.detach().double(), absent).flatten(), (0, 1), value=absent)
     total = picked.amax() if kind == "max" else picked.amin()
     return Metric(total, mask.sum().double(), kind)
 

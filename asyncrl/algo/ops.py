@@ -65,6 +65,14 @@ def to_tokens(x: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, x.unsqueeze(-1), torch.zeros((), dtype=x.dtype, device=x.device))
 
 
+def quantile(x: Tensor, level: float) -> Tensor:
+    """Quantile of `x` [N], N > 0, with linear interpolation; unlike `torch.quantile` of any number of values."""
+    place = level * (x.numel() - 1)
+    below = x.kthvalue(int(place) + 1).values
+    above = x.kthvalue(min(int(place) + 2, x.numel())).values
+    return below + (place - int(place)) * (above - below)
+
+
 def reward_to_go(token_rewards: Tensor, gamma: float = 1.0) -> Tensor:
     """[B,T] discounted sum of the rewards at and after each position."""
     if gamma == 1.0:

@@ -106,7 +106,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mis": _preset("grpo", "ppo_clip", "token_mean", corrections=[{"name": "mis_geometric"}]),
     "m2po": _preset("grpo", "ppo_clip", "token_mean", corrections=[{"name": "m2po"}]),
     "opsm": _preset("grpo", "ppo_clip", "token_mean", corrections=[{"name": "opsm", "delta": 0.1}, *_TIS]),
-    "optimal_token_baseline": _preset("optimal_token_baseline", "ppo_clip", "token_mean"),
+    "optimal_token_baseline": _preset("tir_optimal_token_baseline", "ppo_clip", "token_mean"),
     # Without rewards, or with pairs of them.
     "online_dpo": _preset("reinforce", "online_dpo", "prompt_mean_token_sum", corrections=[]),
     "online_ipo": _preset("reinforce", "online_ipo", "prompt_mean_token_sum", corrections=[]),

@@ -56,6 +56,7 @@ ADVANTAGES = {
     "remax": _A + "remax:remax",
     "rloo": _A + "rloo:rloo",
     "spo": _A + "spo:spo",
+    "tir_optimal_token_baseline": _A + "optimal_token_baseline:tir_optimal_token_baseline",
     "tree": _A + "tree:tree",
     "ui_s1": _A + "ui_s1:ui_s1",
     "vcpo": _A + "vcpo:vcpo",

@@ -21,7 +21,8 @@ from asyncrl.algo.needs import needs
 def turn_sums(token_rewards: Tensor, values: Tensor, turn_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """`(rewards, first-token values, present)` per turn, each [B,K]; `turn_ids` [B,T] is -1 outside turns."""
     batch, width = turn_ids.shape
-    num_turns = int(turn_ids.max()) + 1 if turn_ids.numel() else 0
+    # At least one, so that a batch without any turn has a place to gather from.
+    num_turns = max(int(turn_ids.max()) + 1 if turn_ids.numel() else 0, 1)
     inside = turn_ids >= 0
     slots = torch.where(inside, turn_ids, num_turns).long()
     rewards = values.new_zeros(batch, num_turns + 1).scatter_add(1, slots, token_rewards.to(values.dtype))

@@ -47,7 +47,7 @@ def level_advantage(
     returns: Tensor, keys: Sequence[Hashable | None], std: bool, ddof: int, eps: float
 ) -> Tensor:
     """[N] deviation inside the groups of equal keys; 0 where there is no key or no partner."""
-    present = torch.tensor([key is not None for key in keys], device=returns.device)
+    present = torch.tensor([key is not None for key in keys], dtype=torch.bool, device=returns.device)
     groups = group_index([key if key is not None else ("alone", i) for i, key in enumerate(keys)])
     groups = groups.to(returns.device)
     centred = centred_in_groups(returns, groups, std, ddof, eps)

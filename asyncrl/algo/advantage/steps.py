@@ -91,7 +91,7 @@ def episode_advantage(
     mean = torch.where(group_size(groups) > 1, group_mean(counted, groups), 0.0)
     scale = torch.where(group_size(groups) > 1, group_std(counted, groups, ddof), 1.0) + eps
     lookup = {int(p): i for i, p in enumerate(groups)}
-    rows = torch.tensor([lookup[int(p)] for p in prompt], device=prompt.device)
+    rows = torch.tensor([lookup[int(p)] for p in prompt], dtype=torch.long, device=prompt.device)
     deviation = episode_reward - mean[rows]
     return deviation / scale[rows] if std else deviation
 

@@ -53,7 +53,7 @@ def ui_s1(
 ) -> Tensor:
     """[B,T] UI-S1 advantages."""
     rows, std = step_rows(batch), mode == "mean_std_norm"
-    matches = torch.tensor([m for row in batch.need("turn_matches") for m in row])
+    matches = torch.tensor([m for row in batch.need("turn_matches") for m in row], dtype=torch.bool)
     returns = matched_returns(rows.reward, rows.traj, matches, gamma)
     step = centred_in_groups(returns, index_groups(rows.prompt, rows.index), std, ddof, eps)
     episode = episode_advantage(rows.episode_reward, rows.prompt, rows.traj, std, False, ddof, eps)

@@ -10,7 +10,7 @@ from torch import Tensor
 from asyncrl.algo.diagnostics.ess import moments
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.metrics import Metrics, extreme_over, mean_over
-from asyncrl.algo.ops import bounded_ratio
+from asyncrl.algo.ops import bounded_ratio, quantile
 
 LAG_BINS: tuple[tuple[str, int, int], ...] = (
     ("lag_0", 0, 0),
@@ -47,8 +47,8 @@ def lag_summary(versions: Tensor, mask: Tensor, current_version: int) -> LagSumm
         return LagSummary(0.0, 0, 0.0, {})
     ages, counts = lags.unique(return_counts=True)
     histogram = {int(a): int(c) for a, c in zip(ages, counts, strict=True)}
-    quantile = torch.quantile(lags.double(), 0.9)
-    return LagSummary(float(lags.double().mean()), int(lags.max()), float(quantile), histogram)
+    p90 = float(quantile(lags.double(), 0.9))
+    return LagSummary(float(lags.double().mean()), int(lags.max()), p90, histogram)
 
 
 def metrics_by_lag(inputs: LossInputs, outputs: LossOutputs, weight: Tensor | None = None) -> Metrics:

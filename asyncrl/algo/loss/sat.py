@@ -12,6 +12,7 @@ when `statistics["sat_quantile"]` is given.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -27,7 +28,8 @@ def order_quantile(x: Tensor, level: float) -> Tensor:
     """Smallest element of `x` [n] with at least the share `level` at or below it; 0 if empty."""
     if not x.numel():
         return x.new_zeros(())
-    rank = min(max(math.ceil(level * x.numel()), 1), x.numel())
+    # The level as it is written: 0.55 times 100 is a little more than 55 in floating point.
+    rank = min(max(math.ceil(Fraction(str(level)) * x.numel()), 1), x.numel())
     return x.kthvalue(rank).values
 
 
