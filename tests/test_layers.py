@@ -24,6 +24,7 @@ LAYERS = [
         "together",
         "credentials",
         "gpus",
+        "clock",
     },
     {"algo"},
     {"config_sections", "config_changes"},

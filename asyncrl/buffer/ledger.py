@@ -11,7 +11,6 @@ states, so no crash can make a counter drift from the rows. Not thread-safe: one
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,6 +22,7 @@ from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.put import PutResult, Puts
 from asyncrl.buffer.steps import Peeked, Steps, Taken
 from asyncrl.buffer.store import Store
+from asyncrl.clock import now_s
 from asyncrl.data.codec import encode_task
 from asyncrl.errors import ConflictError, InputError
 from asyncrl.types import FailureClass, Group, Lease, Task
@@ -298,4 +298,4 @@ class Ledger:
 
 
 def _or_clock(now: float | None) -> float:
-    return time.monotonic() if now is None else now
+    return now_s() if now is None else now

@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from asyncrl.clock import now_s
 from asyncrl.errors import (
     AsyncRLError,
     ConflictError,
@@ -204,7 +205,7 @@ class RolloutLoop:
         A group that the buffer refuses, for example as too large, is lost, but the worker continues: the lease ends at
         once with the reason, and the task is played again or set aside.
         """
-        deadline = time.monotonic() + self.lease_s
+        deadline = now_s() + self.lease_s
         while True:
             try:
                 await self.buffer.put(group)
@@ -221,7 +222,7 @@ class RolloutLoop:
                 await self._end_lease(group.id, failed)
                 return
             except (UnavailableError, TimeoutError, OSError) as error:
-                if time.monotonic() > deadline:
+                if now_s() > deadline:
                     log.error("group %s not delivered: %s", group.id, error)
                     return
                 await self._pause(1.0)

@@ -7,9 +7,9 @@ have room again (additive increase, multiplicative decrease).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
+from asyncrl.clock import now_s
 from asyncrl.services.engine.placement import ROOMY_KV, EngineLoad, Health
 
 ADJUST_EVERY_S = 2.0
@@ -36,7 +36,7 @@ class Concurrency:
         self,
         loads: Callable[[], Sequence[EngineLoad]],
         most: int,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = now_s,
     ) -> None:
         self.most = most
         self._loads = loads

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
+from asyncrl.clock import now_s
 from asyncrl.errors import InfrastructureError
 from asyncrl.generation import Generated, GenerateRequest, Generator
 
@@ -24,13 +24,13 @@ class RetryingGenerator:
 
     async def generate(self, request: GenerateRequest) -> Generated:
         """See `Generator`. Raises what the last attempt raised."""
-        deadline = time.monotonic() + self.wait_s
+        deadline = now_s() + self.wait_s
         pause_s = FIRST_PAUSE_S
         while True:
             try:
                 return await self.generator.generate(request)
             except InfrastructureError as error:
-                if time.monotonic() + pause_s > deadline:
+                if now_s() + pause_s > deadline:
                     raise
                 log.warning("%s; trying again in %g s", error, pause_s)
             await asyncio.sleep(pause_s)

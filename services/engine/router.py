@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from asyncrl.clock import now_s
 from asyncrl.errors import AsyncRLError, InfrastructureError, InputError
 from asyncrl.generation import Generated, GenerateRequest
 from asyncrl.services.engine.client import EngineClient
@@ -79,7 +79,7 @@ class EngineRouter:
 
     def join(self, client: EngineClient) -> None:
         """Add an engine; conversations that have started stay where they are."""
-        self._engines.setdefault(client.url, _Engine(client, EngineHealth(time.monotonic())))
+        self._engines.setdefault(client.url, _Engine(client, EngineHealth(now_s())))
 
     async def leave(self, url: str) -> None:
         """Remove an engine; its running requests fail over. Raises `InputError` for the last one."""
@@ -98,7 +98,7 @@ class EngineRouter:
         """Sample one turn, on another engine when one fails. Raises what the last one raised."""
         self._start_probing()
         session = self._sessions.get(request.session)
-        remembered = session is not None and (session.running > 0 or session.expires > time.monotonic())
+        remembered = session is not None and (session.running > 0 or session.expires > now_s())
         home = session.url if session is not None and remembered else ""
         failure: AsyncRLError | None = None
         for url in place(_key(request), len(request.token_ids), self.loads(), home):
@@ -133,7 +133,7 @@ class EngineRouter:
         if ttl_s <= 0:
             del self._sessions[session]
             return
-        found.expires = time.monotonic() + ttl_s
+        found.expires = now_s() + ttl_s
         engine = self._engines.get(found.url)
         if engine is not None:
             found.held_tokens = num_tokens
@@ -141,7 +141,7 @@ class EngineRouter:
 
     def loads(self) -> list[EngineLoad]:
         """Every engine as placement sees it now."""
-        now = time.monotonic()
+        now = now_s()
         self._expire(now)
         return [
             EngineLoad(
@@ -204,7 +204,7 @@ class EngineRouter:
         self._saw(engine, version)
         if session := self._sessions.get(request.session):
             session.cached_tokens = len(request.token_ids) + len(generated.token_ids)
-            session.expires = max(session.expires, time.monotonic() + DEFAULT_TTL_S)
+            session.expires = max(session.expires, now_s() + DEFAULT_TTL_S)
         return generated
 
     def _settle(self, request: GenerateRequest, url: str) -> _Session:
@@ -216,7 +216,7 @@ class EngineRouter:
             self._release(session)
         if session is None or session.url != url:
             session = _Session(url, 0, 0.0)
-        session.expires = time.monotonic() + DEFAULT_TTL_S
+        session.expires = now_s() + DEFAULT_TTL_S
         self._sessions[request.session] = session
         if len(self._sessions) > MAX_SESSIONS:
             self._release(self._sessions.popitem(last=False)[1])
@@ -253,7 +253,7 @@ class EngineRouter:
         engine.max_model_len = int(state.get("max_model_len", 0))
 
     def _saw(self, engine: _Engine, version: int) -> None:
-        now = time.monotonic()
+        now = now_s()
         engine.health.answered(now, version)
         # Not the newest ever seen: a run that resumes takes all engines back to the version of its checkpoint.
         alive = (e.health for e in self._engines.values() if e.health.health(now) is not Health.DEAD)
