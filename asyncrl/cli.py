@@ -23,6 +23,9 @@ from asyncrl.import_path import search_in
 COMMANDS = (
     "train",
     "monitor",
+    "runs",
+    "top",
+    "logs",
     "recipes",
     "serve",
     "eval",

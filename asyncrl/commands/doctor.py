@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.commands.doctor_gpus import check_gpus
-from asyncrl.errors import ConfigError
 
 PINS = {
     "torch": "2.13.0",
@@ -45,12 +44,10 @@ def run(args: argparse.Namespace) -> int:
 def check_run(folder: Path) -> int:
     """Print what is wrong with a run."""
     from asyncrl.monitor.observe import RunObserver
-    from asyncrl.monitor.runs import find_runs, run_line
+    from asyncrl.monitor.runs import run_folder, run_line
 
-    if not (folder / "config.json").is_file():
-        found = ", ".join(find_runs(folder))
-        raise ConfigError(f"doctor {folder}: has no config.json; give one of its runs: {found}")
-    line = run_line(folder.resolve().name, folder)
+    folder = run_folder(folder, "doctor")
+    line = run_line(folder.name, folder)
     print(f"{line.name}: {line.state}, step {line.step} of {line.num_steps}")
     findings = RunObserver(folder).findings()
     for finding in findings:

@@ -1,8 +1,9 @@
 """What a run's processes did, every two seconds: `activity.jsonl`, which `asyncrl monitor` draws as a timeline.
 
 A line holds `time` (seconds since 1970), `engines` (by name: requests that are decoded and that wait, the share of the
-KV cache in use, whether it is paused), `buffer` (groups by state), `processes` (processor time by name, in cores), and
-of the machine its `cores`, and how much of `cpu` and `memory` is in use, as shares.
+KV cache in use, whether it is paused), `buffer` (groups by state), by name of a process that lives its `pids`, and with
+all it started its `processes` (processor time, in cores) and `memory_bytes` (resident; pages that processes share count
+in each), and of the machine its `cores`, and how much of `cpu` and `memory` is in use, as shares.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class ActivityLog:
         self._processes, self._engines = processes, engines
         self._headers = authorization(token)
         self._last_s = float("-inf")
-        self._used: dict[int, float] = {}
+        self._used_s: dict[int, float] = {}
         self._used_at = time.monotonic()
         self._ended = False
         psutil.cpu_percent()
@@ -54,11 +55,15 @@ class ActivityLog:
         if self._ended or time.monotonic() - self._last_s < EVERY_S:
             return
         self._last_s = time.monotonic()
+        engines = await self._engine_states()
+        cores, memory_bytes = self._used()
         line = {
             "time": round(time.time(), 3),
-            "engines": await self._engine_states(),
+            "engines": engines,
             "buffer": {name: stats[name] for name in _BUFFER},
-            "processes": self._cores(),
+            "pids": {process.name: process.popen.pid for process in self._processes if process.alive()},
+            "processes": cores,
+            "memory_bytes": memory_bytes,
             "cores": psutil.cpu_count(),
             "cpu": round(psutil.cpu_percent() / 100, 3),
             "memory": round(psutil.virtual_memory().percent / 100, 3),
@@ -80,26 +85,27 @@ class ActivityLog:
             if state is not None
         }
 
-    def _cores(self) -> dict[str, float]:
-        """Return the cores that each process and its descendants have used since the last call."""
+    def _used(self) -> tuple[dict[str, float], dict[str, int]]:
+        """Return by process, with its descendants, the cores used since the last call and the resident bytes."""
         # Each process of a run leads a session of its own.
         names = {process.popen.pid: process.name for process in self._processes}
-        used = dict.fromkeys(names, 0.0)
+        used_s, resident = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                if (leader := os.getsid(process.pid)) in used:
+                if (leader := os.getsid(process.pid)) in used_s:
                     times = process.cpu_times()
-                    used[leader] += times.user + times.system
+                    used_s[leader] += times.user + times.system
+                    resident[leader] += process.memory_info().rss
         now = time.monotonic()
         passed_s = max(1e-3, now - self._used_at)
         # Less than before: a child has ended, and took its time with it.
         cores = {
-            names[pid]: round(max(0.0, used[pid] - self._used[pid]) / passed_s, 3)
-            for pid in used
-            if pid in self._used
+            names[pid]: round(max(0.0, used_s[pid] - self._used_s[pid]) / passed_s, 3)
+            for pid in used_s
+            if pid in self._used_s
         }
-        self._used, self._used_at = used, now
-        return cores
+        self._used_s, self._used_at = used_s, now
+        return cores, {names[pid]: size for pid, size in resident.items() if size}
 
 
 async def _state(http: aiohttp.ClientSession, url: str) -> dict[str, Any] | None:

@@ -37,9 +37,10 @@ from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
 from asyncrl.launch.tasks import TaskPlan, plan_tasks
 from asyncrl.launch.weights_folder import check_room, weights_folder
 from asyncrl.monitor.observe import RunObserver
+from asyncrl.monitor.panel import ShowStep, steps_shown
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.run.folder import RunFolder, private_folder
-from asyncrl.run.metrics import MetricsTail, ProgressLine, plot_rewards, read_metrics
+from asyncrl.run.metrics import plot_rewards, read_metrics
 from asyncrl.run.totals import RunTotals, mark_unfinished
 from asyncrl.services.buffer.client import BufferClient
 
@@ -175,7 +176,9 @@ class TrainRun:
             name: PolicyPlan(roles, self.roles.supervisor) for name, roles in self.roles.policies.items()
         }
         try:
-            await self._train(client, tasks)
+            observer = RunObserver(self.folder.path)
+            with steps_shown(self.folder.path, self.config.train.num_steps, observer) as show:
+                await self._train(client, tasks, observer, show)
             stats = await client.status()
             for name, policy in self.policies.items():
                 self.policy_stats[name] = await policy.finish()
@@ -216,15 +219,17 @@ class TrainRun:
                 raise DeadlineError(f"{trainer.name} {missed}; see {trainer.log}\n{trainer.tail()}")
             await asyncio.sleep(TICK_S)
 
-    async def _train(self, client: BufferClient, tasks: TaskPlan) -> None:
-        """Feed tasks and show progress until the trainer ends."""
+    async def _train(
+        self, client: BufferClient, tasks: TaskPlan, observer: RunObserver, show: ShowStep
+    ) -> None:
+        """Feed tasks and show each step until the trainer ends."""
         self.totals.training_started()
-        progress, metrics = ProgressLine(self.config.train.num_steps), MetricsTail(self.folder.path)
+        observer.steps.new()  # what earlier launches of the run have trained
         done, described, checked = False, float("-inf"), float("-inf")
         failures = FailureReport(self.config.buffer.groups_per_step)
         checkpoint_error = ""
         quarantines = QuarantineReport([worker.name for worker in self.roles.workers])
-        activity, observer = self._activity_log(), RunObserver(self.folder.path)
+        activity = self._activity_log()
         while not done:
             done = self.roles.supervisor.done(self.roles.trainer)
             if done or time.monotonic() - checked > STATUS_EVERY_S:
@@ -245,8 +250,8 @@ class TrainRun:
                         await policy.describe()
                     await self._save_totals()
                     described = time.monotonic()
-            for record in metrics.read():
-                progress.show(record["step"], record)
+            for record in observer.steps.new():
+                show(record["step"], record)
                 if record["step"] % DIAGNOSE_EVERY == 0:
                     for finding in await asyncio.to_thread(observer.new_warnings):
                         print_status(f"{finding.kind}: {finding.what}\n    -> {finding.advice}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from asyncrl.monitor.diagnosis import Finding, Observed, diagnose
 from asyncrl.monitor.ledger_view import read_ledger
-from asyncrl.monitor.steps import JsonLines
+from asyncrl.run.json_lines import JsonLines
 
 
 class RunObserver:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import ConfigError
-from asyncrl.run.metrics import read_metrics
+from asyncrl.jsonfile import read_json
+from asyncrl.monitor.evaluations import evaluations
+from asyncrl.run.json_lines import last_record
 from asyncrl.run.totals import finished_summary
 
 ALIVE_S = 20.0
 """A run whose launcher lives writes something at least this often."""
 _WRITTEN_WHILE_ALIVE = ("lives.json", "ledger.sqlite", "ledger.sqlite-wal", "metrics.jsonl", "activity.jsonl")
+_LINE_FILES = (
+    "config.json",
+    "metrics.jsonl",
+    "evals.jsonl",
+    "eval_before.json",
+    "summary.json",
+    "trainer.json",
+)
+_Signature = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +67,70 @@ def find_runs(place: Path) -> dict[str, Path]:
     return found
 
 
+def run_folder(folder: Path, command: str) -> Path:
+    """Return the absolute folder of one run. Raises `ConfigError` for what is none, naming the runs in it."""
+    if not (folder / "config.json").is_file():
+        found = ", ".join(find_runs(folder))
+        raise ConfigError(f"{command} {folder}: has no config.json; give one of its runs: {found}")
+    return folder.resolve()
+
+
 def run_line(name: str, folder: Path) -> RunLine:
     """Return what a list of runs shows of one."""
-    config, steps = read_config(folder), read_metrics(folder)
-    summary = read_json(folder / "summary.json") or {}
-    before = summary.get("eval_before") or read_json(folder / "eval_before.json") or {}
-    after = summary.get("eval_after") or {}
+    return _at_this_moment(_line_of_files(name, folder), folder)
+
+
+class RunLines:
+    """The lines of a list that is asked for again and again. Files of a run that stayed as they were are not read
+    again. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Path, tuple[_Signature, RunLine]] = {}
+
+    def line(self, name: str, folder: Path) -> RunLine:
+        """Return what `run_line` does."""
+        signature = _signature(folder)
+        kept, line = self._kept.get(folder, (None, None))
+        if line is None or kept != signature:
+            line = _line_of_files(name, folder)
+            self._kept[folder] = signature, line
+        return _at_this_moment(line, folder)
+
+
+def _signature(folder: Path) -> _Signature:
+    """Return size in bytes and time of modification in nanoseconds of the files that a line is made of."""
+    found = []
+    for name in _LINE_FILES:
+        try:
+            stat = (folder / name).stat()
+        except OSError:
+            found.append((0, 0))
+        else:
+            found.append((stat.st_size, stat.st_mtime_ns))
+    return tuple(found)
+
+
+def _line_of_files(name: str, folder: Path) -> RunLine:
+    """Return the line of a run that writes nothing at this moment."""
+    config, newest = read_config(folder), last_record(folder / "metrics.jsonl") or {}
+    held_out = {evaluation["when"]: evaluation["mean"] for evaluation in evaluations(folder)}
     return RunLine(
         name=name,
-        state=state_of(folder, config),
-        step=steps[-1]["step"] if steps else 0,
+        state="finished" if finished_summary(folder, config["train"]["num_steps"]) is not None else "stopped",
+        step=newest.get("step", 0),
         num_steps=config["train"]["num_steps"],
-        reward=steps[-1].get("reward/mean") if steps else None,
-        success_before=before.get("mean"),
-        success_after=after.get("mean"),
+        reward=newest.get("reward/mean"),
+        success_before=held_out.get("before"),
+        success_after=held_out.get("after"),
         environment=config["env"]["name"],
         preset=str(config["algo"].get("preset", "")),
-        changed=_changed(folder),
+        changed=0.0,
     )
+
+
+def _at_this_moment(line: RunLine, folder: Path) -> RunLine:
+    state = "running" if line.state != "finished" and _writes(folder) else line.state
+    return replace(line, state=state, changed=_changed(folder))
 
 
 def state_of(folder: Path, config: dict[str, Any]) -> str:
@@ -84,8 +140,12 @@ def state_of(folder: Path, config: dict[str, Any]) -> str:
     """
     if finished_summary(folder, config["train"]["num_steps"]) is not None:
         return "finished"
+    return "running" if _writes(folder) else "stopped"
+
+
+def _writes(folder: Path) -> bool:
     run = folder.parent.parent if folder.parent.name == "policies" else folder
-    return "running" if time.time() - _changed(run) < ALIVE_S else "stopped"
+    return time.time() - _changed(run) < ALIVE_S
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -95,15 +155,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     config["train"] = {"num_steps": 0} | config["train"]
     config["env"] = {"name": ""} | config["env"]
     return config
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the object in a file; None where there is none or another process is replacing it."""
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _changed(folder: Path) -> float:

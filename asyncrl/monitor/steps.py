@@ -2,47 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-
-class JsonLines:
-    """The records of a file of JSON lines that grows; each call reads only what was added. Threads may share it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-        self._lock = threading.Lock()
-        self.records: list[dict[str, Any]] = []
-
-    def refresh(self) -> list[dict[str, Any]]:
-        """Read what was appended; return all records. A file that has become shorter is read again from its start."""
-        with self._lock:
-            self._read()
-            return list(self.records)
-
-    def _read(self) -> None:
-        try:
-            with open(self._path, "rb") as file:
-                size = file.seek(0, 2)
-                if size < self._offset:
-                    self._offset, self.records = 0, []
-                file.seek(self._offset)
-                written = file.read()
-        except OSError:
-            return
-        whole = written[: written.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for line in whole.splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue  # torn by a crash
-            if isinstance(record, dict):
-                self.records.append(record)
+from asyncrl.run.json_lines import JsonLines
+from asyncrl.run.metrics import latest_steps
 
 
 class StepColumns:
@@ -70,8 +35,7 @@ class StepColumns:
         }
 
     def _steps(self) -> list[dict[str, Any]]:
-        latest = {record["step"]: record for record in self._lines.refresh() if "step" in record}
-        return [latest[step] for step in sorted(latest)]
+        return latest_steps(self._lines.refresh())
 
 
 def _is_number(value: Any) -> bool:

@@ -2,50 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from asyncrl.run.json_lines import JsonLines
+
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
-    """Return the steps of a run's metrics.jsonl; a torn last line is skipped, and a repeated step replaces the
-    earlier one."""
-    steps: dict[int, dict[str, Any]] = {}
-    path = Path(folder) / "metrics.jsonl"
-    if not path.exists():
-        return []
-    for line in path.read_text().splitlines():
-        if (record := _parsed(line)) is not None:
-            steps[record["step"]] = record
-    return [steps[step] for step in sorted(steps)]
+    """Return the steps of a run's metrics.jsonl, as `latest_steps` orders them."""
+    return latest_steps(JsonLines(Path(folder) / "metrics.jsonl").refresh())
 
 
-class MetricsTail:
-    """Reads the steps that a run appends to its metrics.jsonl from now on, each once."""
-
-    def __init__(self, folder: str | Path) -> None:
-        self._path = Path(folder) / "metrics.jsonl"
-        self._offset = self._path.stat().st_size if self._path.exists() else 0
-
-    def read(self) -> list[dict[str, Any]]:
-        """Return the complete lines written since the last call; a line torn by a crash is skipped."""
-        if not self._path.exists():
-            return []
-        with open(self._path, "rb") as file:
-            file.seek(self._offset)
-            written = file.read()
-        whole = written[: written.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return [record for line in whole.splitlines() if (record := _parsed(line)) is not None]
-
-
-def _parsed(line: str | bytes) -> dict[str, Any] | None:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None
+def latest_steps(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the records of steps by step; one that was repeated after a crash counts as it was trained last."""
+    latest = {record["step"]: record for record in records if "step" in record}
+    return [latest[step] for step in sorted(latest)]
 
 
 class ProgressLine:

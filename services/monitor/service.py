@@ -17,12 +17,13 @@ from fastapi.responses import FileResponse, Response
 
 from asyncrl.credentials import Access
 from asyncrl.errors import InputError
-from asyncrl.monitor.describe import describe_run, differing_settings, read_log
+from asyncrl.monitor.describe import describe_run, differing_settings
 from asyncrl.monitor.episodes import FILTERS, EpisodeTable
 from asyncrl.monitor.export import exported_page
+from asyncrl.monitor.logs import read_log
 from asyncrl.monitor.observe import RunObserver
 from asyncrl.monitor.pages import FILES, PAGE, WEB
-from asyncrl.monitor.runs import find_runs, read_config, run_line, state_of
+from asyncrl.monitor.runs import RunLines, find_runs, read_config, state_of
 from asyncrl.monitor.steps import StepColumns
 from asyncrl.monitor.timeline import down_spans, idle_cause, trainer_spans
 from asyncrl.monitor.tokens import TokenTexts
@@ -49,6 +50,7 @@ class Monitor:
 
     def __init__(self, place: Path) -> None:
         self.place = place
+        self.lines = RunLines()
         self._readers: dict[str, RunReader] = {}
         self._lock = threading.Lock()
 
@@ -103,7 +105,7 @@ def _add_runs(app: FastAPI, monitor: Monitor) -> None:
     @app.get("/api/runs")
     def runs() -> dict[str, Any]:
         """All runs, the one that wrote last first."""
-        lines = [run_line(name, folder) for name, folder in monitor.folders().items()]
+        lines = [monitor.lines.line(name, folder) for name, folder in monitor.folders().items()]
         return {"place": str(monitor.place), "runs": sorted(lines, key=lambda line: -line.changed)}
 
     @app.get("/api/run")

@@ -66,6 +66,8 @@ def test_a_line_tells_what_engines_buffer_and_processes_do(tmp_path, engine, bus
     assert first["buffer"]["ready"] == 3
     assert "failed_by_class" not in first["buffer"]
     assert second["processes"]["engine-0"] > 0
+    assert second["pids"] == {"engine-0": busy.popen.pid}
+    assert second["memory_bytes"]["engine-0"] > 2**20
     assert 0 <= second["memory"] <= 1
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,25 @@ def make_run(folder: Path, steps: int = 3, groups: int = 2, overrides: tuple[str
     (checkpoint / MARKER).touch()
     write_ledger(folder)
     return folder
+
+
+def long_ago(folder: Path, age_s: float = 3600.0) -> None:
+    """Make a run one that last wrote `age_s` ago."""
+    for path in folder.iterdir():
+        os.utime(path, (time.time() - age_s,) * 2)
+
+
+def add_activity(folder: Path, **more: Any) -> None:
+    """Append a line to what the run's processes do: a trainer that works, and an engine that waits."""
+    engine = {"running": 0, "waiting": 0, "kv_usage": 0.25, "paused": False, "version": 3}
+    line = {
+        "time": 1000.0, "engines": {"engine-0": engine},
+        "buffer": {"version": 3, "pending": 5, "in_flight": 1, "ready": 2, "taken": 1, "slots": 8},
+        "pids": {"trainer": 41, "engine-0": 42}, "processes": {"trainer": 0.5, "engine-0": 1.25, "env": 0.0},
+        "memory_bytes": {"trainer": 2**30, "engine-0": 3 * 2**30}, "cores": 2, "cpu": 0.9, "memory": 0.5, **more,
+    }  # fmt: skip
+    with open(folder / "activity.jsonl", "a") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def token_values(groups: list[Group]) -> TokenValues:

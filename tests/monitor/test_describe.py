@@ -6,7 +6,9 @@ import sqlite3
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.monitor.describe import describe_run, differing_settings, evaluations, read_log
+from asyncrl.monitor.describe import describe_run, differing_settings
+from asyncrl.monitor.evaluations import evaluations
+from asyncrl.monitor.logs import read_log
 from asyncrl.monitor.runs import read_config
 from asyncrl.monitor.tokens import TokenTexts
 from tests.monitor.folders import EVALUATION, make_run

@@ -1,19 +1,12 @@
 """Runs are found and their states told without touching them."""
 
 import json
-import os
-import time
 
 import pytest
 
 from asyncrl.errors import ConfigError
-from asyncrl.monitor.runs import find_runs, read_config, run_line, state_of
-from tests.monitor.folders import make_run
-
-
-def long_ago(folder):
-    for path in folder.iterdir():
-        os.utime(path, (time.time() - 3600,) * 2)
+from asyncrl.monitor.runs import RunLines, find_runs, read_config, run_line, state_of
+from tests.monitor.folders import add_step, long_ago, make_run
 
 
 def test_a_folder_of_runs_a_single_run_and_the_policies_of_a_run_are_found(tmp_path):
@@ -50,7 +43,7 @@ def test_a_run_with_a_summary_of_all_its_steps_is_finished(tmp_path):
 def test_a_line_tells_the_last_step_and_what_is_trained(tmp_path):
     line = run_line("a", make_run(tmp_path / "a", steps=3))
     assert (line.step, line.num_steps, line.reward) == (3, 10, 0.3)
-    assert (line.environment, line.success_before, line.success_after) == ("gridworld", 0.4, None)
+    assert (line.environment, line.success_before, line.success_after) == ("gridworld", 0.5, None)
 
 
 def test_a_run_without_steps_has_a_line_too(tmp_path):
@@ -58,3 +51,20 @@ def test_a_run_without_steps_has_a_line_too(tmp_path):
     (folder / "config.json").write_text("{}")
     line = run_line("a", folder)
     assert (line.step, line.num_steps, line.reward, line.environment) == (0, 0, None, "")
+
+
+def test_a_list_reads_only_what_has_changed(tmp_path, monkeypatch):
+    folder, lines = make_run(tmp_path / "a"), RunLines()
+    first = lines.line("a", folder)
+    assert first == run_line("a", folder)
+    read = []
+    monkeypatch.setattr("asyncrl.monitor.runs.evaluations", lambda folder: read.append(folder) or [])
+    assert lines.line("a", folder) == first
+    long_ago(folder)
+    assert lines.line("a", folder).state == "stopped"
+    seen = len(read)
+    assert [lines.line("a", folder).state for _ in range(3)] == ["stopped"] * 3
+    assert len(read) == seen
+    add_step(folder, 4)
+    line = lines.line("a", folder)
+    assert (line.step, line.reward, line.state, len(read)) == (4, 0.4, "running", seen + 1)

@@ -2,27 +2,13 @@
 
 import json
 
-from asyncrl.run.metrics import MetricsTail, ProgressLine, plot_rewards, read_metrics
+from asyncrl.run.metrics import ProgressLine, plot_rewards, read_metrics
 
 
 def test_a_torn_line_is_skipped_and_a_repeated_step_replaces(tmp_path):
     lines = [json.dumps({"step": s, "reward/mean": r}) for s, r in ((1, 0.1), (2, 0.2), (2, 0.3))]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 3, "rew')
     assert [(m["step"], m["reward/mean"]) for m in read_metrics(tmp_path)] == [(1, 0.1), (2, 0.3)]
-
-
-def test_a_tail_reads_each_new_step_once_and_a_line_when_it_is_whole(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    early = MetricsTail(tmp_path)
-    assert early.read() == []
-    path.write_text('{"step": 1}\n')
-    late = MetricsTail(tmp_path)
-    with path.open("a") as file:
-        file.write('{"step": 2}\n{"st')
-        file.flush()
-        assert (early.read(), late.read()) == ([{"step": 1}, {"step": 2}], [{"step": 2}])
-        file.write('ep": 3}\n')
-    assert (early.read(), late.read()) == ([{"step": 3}], [{"step": 3}])
 
 
 def test_a_run_without_steps_has_no_plot(tmp_path):

@@ -2,7 +2,8 @@
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from asyncrl.run.metrics import MetricsTail, read_metrics
+from asyncrl.run.json_lines import JsonLines
+from asyncrl.run.metrics import read_metrics
 from asyncrl.train.metrics_log import MetricsLog
 
 
@@ -21,11 +22,11 @@ def test_steps_written_are_read_back_and_numbers_reach_tensorboard(tmp_path):
 
 
 def test_a_line_torn_by_a_crash_does_not_take_the_next_one_with_it(tmp_path):
-    tail = MetricsTail(tmp_path)
+    lines = JsonLines(tmp_path / "metrics.jsonl")
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "rew')
     for step in (2, 3):
         log = MetricsLog(tmp_path)
         log.write(step, {})
         log.close()
-    assert [record["step"] for record in tail.read()] == [1, 2, 3]
+    assert [record["step"] for record in lines.new()] == [1, 2, 3]
     assert [record["step"] for record in read_metrics(tmp_path)] == [1, 2, 3]
