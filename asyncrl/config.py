@@ -24,6 +24,7 @@ from asyncrl.config_checks import policy_problems, section_problems
 from asyncrl.config_sections import (
     SCHEDULES,
     BufferConfig,
+    CurriculumConfig,
     EngineConfig,
     EnvConfig,
     EvalConfig,
@@ -52,7 +53,7 @@ LOCAL_RECIPES = Path("recipes")
 MODEL_KEYS = {(section, "path") for section in ("model", "reference", "teacher")}
 """Keys that name a folder with a model, or one of a hub."""
 
-FIXED_SECTIONS = ("run", "model", "env", "algo", "lora", "policies")
+FIXED_SECTIONS = ("run", "model", "env", "curriculum", "algo", "lora", "policies")
 """What makes a run the run it is; the rest may change when it is resumed."""
 
 
@@ -66,6 +67,7 @@ class Config(Section):
     placement: PlacementConfig = PlacementConfig()
     rollout: RolloutConfig = RolloutConfig()
     buffer: BufferConfig = BufferConfig()
+    curriculum: CurriculumConfig = CurriculumConfig()
     algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "decoupled_ppo"})
     """The objective; its keys are those of `asyncrl.algo.settings`, which checks them."""
     train: TrainConfig = TrainConfig()
@@ -115,7 +117,8 @@ class Config(Section):
 
         Keys of its sections replace this configuration's; `algo` is replaced as a whole.
         """
-        data = self.model_dump(mode="json") | {"policies": {}}
+        # Their buffers hand out slots in groups of the main policy's tasks.
+        data = self.model_dump(mode="json") | {"policies": {}, "curriculum": {}}
         data["eval"]["tasks"] = 0
         for section, changes in self.policies[name].model_dump(mode="json", exclude={"agents"}).items():
             if changes:

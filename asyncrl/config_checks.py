@@ -1,7 +1,7 @@
 """Every check across the sections of a configuration, made before anything starts. Imports no torch.
 
 Sections check their own keys. `section_problems` and `policy_problems` run whenever a configuration is read,
-`check_objective` once its import paths can be resolved.
+`check_objective` and `check_curriculum` once its import paths can be resolved.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from asyncrl.algo import signature
+from asyncrl.algo.curation.curricula import Factory, factory
 from asyncrl.algo.settings import needed, part_needs, resolve_settings
 from asyncrl.config_sections import (
     DRAFT_MODELS,
     SCHEDULES,
     BufferConfig,
+    CurriculumConfig,
     EngineConfig,
     EnvConfig,
     EvalConfig,
@@ -25,6 +27,7 @@ from asyncrl.config_sections import (
     PolicyConfig,
     ReferenceConfig,
     RolloutConfig,
+    RunConfig,
     TeacherConfig,
     TrainConfig,
     is_url,
@@ -39,6 +42,8 @@ class Recipe(Protocol):
     """The parts of a `Config` that the checks read."""
 
     @property
+    def run(self) -> RunConfig: ...
+    @property
     def env(self) -> EnvConfig: ...
     @property
     def engine(self) -> EngineConfig: ...
@@ -48,6 +53,8 @@ class Recipe(Protocol):
     def rollout(self) -> RolloutConfig: ...
     @property
     def buffer(self) -> BufferConfig: ...
+    @property
+    def curriculum(self) -> CurriculumConfig: ...
     @property
     def algo(self) -> dict[str, Any]: ...
     @property
@@ -172,6 +179,15 @@ def policy_problems(recipe: Recipe) -> Iterator[str]:
             if agent in players:
                 yield (f"policies.{name}.agents: {agent!r} is already played by policies.{players[agent]}")
             players[agent] = name
+
+
+def check_curriculum(recipe: Recipe) -> Factory | None:
+    """Return what makes the run's curriculum of its tasks; None where tasks come in their own order.
+
+    Raises `ConfigError` for an unknown curriculum and for wrong settings.
+    """
+    chosen = recipe.curriculum
+    return factory(chosen.name, chosen.settings, recipe.rollout.group_size, recipe.run.seed)
 
 
 def check_objective(recipe: Recipe) -> dict[str, Any]:

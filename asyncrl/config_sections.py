@@ -222,6 +222,22 @@ class BufferConfig(Section):
         raise ValueError('must be a whole number from 0 on, or "auto"')
 
 
+MAX_POOL = 100_000
+"""Tasks that a curriculum may choose among. They go to the buffer in one message."""
+
+
+class CurriculumConfig(Section):
+    """Which tasks are played, chosen by what came of earlier ones (docs/curriculum.md)."""
+
+    name: str = Field("file_order", min_length=1)
+    """file_order: the environment's or the task file's own order. Otherwise uniform, window, paced, vade, insight,
+    gdro, staged, or an import path such as `my_curriculum.py:MyCurriculum`."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the curriculum itself, the keyword-only arguments of its constructor."""
+    pool: int = Field(1024, ge=1, le=MAX_POOL)
+    """Tasks that it chooses among, the first of the environment's list; those of a task file are all in the pool."""
+
+
 class TrainConfig(Section):
     """The optimizer (AdamW), its schedule, and what the trainer keeps."""
 

@@ -6,6 +6,7 @@ import secrets
 from typing import Any
 
 from asyncrl.buffer.ledger_settings import LedgerSettings
+from asyncrl.buffer.proposals import Proposals
 from asyncrl.buffer.staleness import deadline
 from asyncrl.buffer.store import Store
 from asyncrl.data.codec import decode_task
@@ -34,9 +35,10 @@ class LeaseGoneError(ConflictError):
 class Leases:
     """Grants, keeps and ends leases. Every method runs inside a transaction of its caller."""
 
-    def __init__(self, store: Store, settings: LedgerSettings) -> None:
+    def __init__(self, store: Store, settings: LedgerSettings, proposals: Proposals) -> None:
         self.store = store
         self.settings = settings
+        self.proposals = proposals
 
     def grant(self, worker: str, request: str, now: float) -> Lease | None:
         """Admit the next task; the same one again for the same `request` of the worker."""
@@ -58,16 +60,17 @@ class Leases:
         seq, body, lease, version, due, attempts, order = row
         s = self.settings
         self.store.execute("UPDATE tasks SET expires = ? WHERE seq = ?", (now + s.lease_s, seq))
-        return Lease(lease, decode_task(body), version, due, s.group_size, attempts + 1, s.lease_s, order)
+        size = self.proposals.group_size(seq)
+        return Lease(lease, decode_task(body), version, due, size, attempts + 1, s.lease_s, order)
 
     def _grant_next(self, worker: str, request: str, now: float) -> Lease | None:
         s = self.settings
         facts = self.store.facts()
         if facts["paused"] or self.free_slots() <= 0:
             return None
-        row = self.store.row(
-            "SELECT seq, body, attempts FROM tasks WHERE state = 'pending' ORDER BY seq LIMIT 1"
-        )
+        row = self._next_pending()
+        if row is None and self.proposals.propose():
+            row = self._next_pending()
         if row is None:
             return None
         seq, body, attempts = row
@@ -79,7 +82,13 @@ class Leases:
             "version = ?, deadline = ?, expires = ?, step = NULL WHERE seq = ?",
             (lease, order, request, worker, version, due, now + s.lease_s, seq),
         )
-        return Lease(lease, decode_task(body), version, due, s.group_size, attempts + 1, s.lease_s, order)
+        size = self.proposals.group_size(seq)
+        return Lease(lease, decode_task(body), version, due, size, attempts + 1, s.lease_s, order)
+
+    def _next_pending(self) -> Any:
+        return self.store.row(
+            "SELECT seq, body, attempts FROM tasks WHERE state = 'pending' ORDER BY seq LIMIT 1"
+        )
 
     def free_slots(self) -> int:
         held = self.store.row(f"SELECT COUNT(*) FROM tasks WHERE state IN {HOLDING}")[0]

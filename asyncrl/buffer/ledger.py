@@ -11,14 +11,16 @@ states, so no crash can make a counter drift from the rows. Not thread-safe: one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from asyncrl.algo.curation.curriculum import Curriculum
 from asyncrl.buffer.counts import count
 from asyncrl.buffer.leases import LeaseGoneError, Leases, UnknownLeaseError, seq_of
 from asyncrl.buffer.ledger_settings import LedgerSettings
+from asyncrl.buffer.proposals import Proposals
 from asyncrl.buffer.put import PutResult, Puts
 from asyncrl.buffer.steps import Peeked, Steps, Taken
 from asyncrl.buffer.store import Store
@@ -42,18 +44,25 @@ class Ledger:
     """See the module. `path` is a file; ":memory:" serves tests. Times are monotonic seconds.
 
     Opening a ledger under another `groups_per_step` or `max_staleness` plans the groups in flight again.
+    curriculum: makes what proposes tasks of a pool (`add_pool`); None for a run whose tasks are added in their order.
     Every method may raise `UnavailableError` when the disk does not take the change; nothing has changed
     then.
     """
 
     def __init__(
-        self, path: str | Path, settings: LedgerSettings, base_version: int = 0, now: float | None = None
+        self,
+        path: str | Path,
+        settings: LedgerSettings,
+        base_version: int = 0,
+        now: float | None = None,
+        curriculum: Callable[[Sequence[Task]], Curriculum] | None = None,
     ) -> None:
         self.settings = settings
         self._store = Store(path, base_version)
-        self._leases = Leases(self._store, settings)
+        self._proposals = Proposals(self._store, settings, curriculum)
+        self._leases = Leases(self._store, settings, self._proposals)
         self._puts = Puts(self._store, settings, self._leases)
-        self._steps = Steps(self._store, settings)
+        self._steps = Steps(self._store, settings, self._proposals)
         with self._store.transaction():
             self._leases.restart(_or_clock(now))
             self._adopt_limits()
@@ -93,6 +102,15 @@ class Ledger:
                 "INSERT OR IGNORE INTO tasks (id, body) VALUES (?, ?)",
                 [(t.id, encode_task(t)) for t in tasks],
             )
+
+    def add_pool(self, tasks: Sequence[Task], total: int = 0) -> int:
+        """Give the curriculum the tasks it chooses among; return how many were new: all, or none when repeated.
+
+        total: tasks to be proposed in the whole run, 0 for no limit. Raises `ConflictError` for another pool than
+        before, and where there is no curriculum; `InputError` for tasks that the curriculum cannot choose among.
+        """
+        with self._store.transaction():
+            return self._proposals.add_pool(tasks, total)
 
     def close_plan(self, abandon: bool = False) -> int:
         """Declare the plan complete, so that the last batch may be short.
@@ -265,7 +283,7 @@ class Ledger:
 
     def stats(self) -> dict[str, Any]:
         """Return the run's counts; see `counts.count`."""
-        return count(self._store, self.settings)
+        return count(self._store, self.settings) | self._proposals.stats()
 
     def _refuse_forged(self, step: int) -> None:
         """Before `step` is taken, quarantine workers whose groups claim tokens of versions after it."""

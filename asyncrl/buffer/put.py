@@ -99,8 +99,9 @@ class Puts:
         if state != "leased":
             outcome = state if state in ("dropped", "failed") else "ready"
             return PutResult(outcome, reason or "", duplicate=True)
-        oldest, newest = self._check(group, decode_task(task), version)
-        admission = admit(group, s.group_size, s.drop_no_signal, s.max_tokens)
+        size = self.leases.proposals.group_size(seq)
+        oldest, newest = self._check(group, decode_task(task), version, size)
+        admission = admit(group, size, s.drop_no_signal, s.max_tokens)
         note_failures(self.store, group, admission.failure)
         # A group that is tried again stays leased until `lose` decides.
         state = "leased" if admission.outcome == "retry" else admission.outcome
@@ -121,15 +122,15 @@ class Puts:
         if admission.outcome == "retry":
             again = self.leases.lose(seq, attempts, admission.failure, admission.reason)
             return PutResult("retried" if again else "failed", admission.reason)
+        self.leases.proposals.note(seq, group)
         if admission.outcome == "ready":
             self.store.execute(
                 "INSERT OR REPLACE INTO bodies VALUES (?, ?)", (seq, body or encode_group(group))
             )
         return PutResult(admission.outcome, admission.reason)
 
-    def _check(self, group: Group, task: Task, version: int) -> tuple[int, int]:
+    def _check(self, group: Group, task: Task, version: int, size: int) -> tuple[int, int]:
         """Return the lowest and highest version among sampled tokens."""
-        size = self.settings.group_size
         if group.task.id != task.id:
             raise InputError(
                 f"group.task.id: must be {task.id!r}, which {group.id} leased, got {group.task.id!r}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from asyncrl.buffer.automatic_admission import AutomaticAdmission
 from asyncrl.buffer.leases import seq_of
 from asyncrl.buffer.ledger_settings import LedgerSettings
+from asyncrl.buffer.proposals import Proposals
 from asyncrl.buffer.staleness import Admitted, Choice, choose
 from asyncrl.buffer.store import Store
 from asyncrl.errors import ConflictError, StaleError
@@ -35,9 +36,10 @@ class Peeked:
 class Steps:
     """Gives groups to steps and counts steps. Every method runs inside a transaction of its caller."""
 
-    def __init__(self, store: Store, settings: LedgerSettings) -> None:
+    def __init__(self, store: Store, settings: LedgerSettings, proposals: Proposals) -> None:
         self.store = store
         self.settings = settings
+        self.proposals = proposals
         self.automatic_admission = AutomaticAdmission(settings.max_over_provision, settings.groups_per_step)
 
     def take(self, step: int, now: float) -> Taken:
@@ -157,6 +159,7 @@ class Steps:
         self.store.execute("DELETE FROM bodies WHERE seq IN (SELECT seq FROM tasks WHERE state = 'taken')")
         self.store.execute("UPDATE tasks SET state = 'trained' WHERE state = 'taken'")
         self.store.set_fact("version", version)
+        self.proposals.observe(current)
         if not self.settings.recycle:
             self._restart_leased()
         return True
@@ -183,6 +186,7 @@ class Steps:
             "DELETE FROM bodies WHERE seq NOT IN (SELECT seq FROM tasks WHERE state IN ('ready', 'taken'))"
         )
         self.store.set_fact("version", version)
+        self.proposals.roll_back(version)
         return again
 
     def replan(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from asyncrl.chat.tool_formats import check_formats, needs_vllm
 from asyncrl.chat.vllm_parsers import check_tokenizer
 from asyncrl.config import Config
-from asyncrl.config_checks import check_objective
+from asyncrl.config_checks import check_curriculum, check_objective
 from asyncrl.config_sections import is_url
 from asyncrl.env.config_check import check_environment, check_settings, first_task
 from asyncrl.env.protocol import Env
@@ -22,6 +22,7 @@ from asyncrl.gateway.agents import load_agent
 from asyncrl.gpus import found_gpus
 from asyncrl.launch.base_model import base_model_is_cached
 from asyncrl.launch.placement import plan
+from asyncrl.launch.tasks import pool_of
 from asyncrl.services.engine.speculation import check_speculation
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -38,6 +39,7 @@ def check_recipe(config: Config) -> None:
         check_objective(one)
     check_formats(config.model.tool_format, config.model.reasoning_format)
     check_settings(config.env.name, config.env.config)
+    check_curriculum(config)
     for name in config.env.limits:
         if name not in ENVS and ":" not in name:
             load_env(name, "env.limits")
@@ -51,6 +53,7 @@ def check_run(config: Config) -> None:
     check_recipe(config)
     plan(config, found_gpus())
     check_tasks(config)
+    check_pool(config)
     check_model("model.path", config.model.path, config)
     check_turn_format(config)
     check_speculation(config.engine.speculative)
@@ -79,6 +82,16 @@ def check_tasks(config: Config) -> None:
         check_agent(env.config)
     else:
         check_environment(env.name, env.config, task)
+
+
+def check_pool(config: Config) -> None:
+    """Check that the run's curriculum, if it has one, can choose among its tasks.
+
+    Raises `ConfigError` and `InputError`.
+    """
+    make = check_curriculum(config)
+    if make is not None:
+        make(pool_of(config))
 
 
 def check_evaluation(config: Config) -> None:

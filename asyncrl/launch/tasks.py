@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
+from asyncrl.algo.curation.curricula import FILE_ORDER
 from asyncrl.config import Config
+from asyncrl.config_sections import MAX_POOL
 from asyncrl.env.registry import load_env
 from asyncrl.env.tasks import read_task_file
+from asyncrl.errors import ConfigError
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.types import Task
 
@@ -46,14 +49,45 @@ class TaskPlan:
                 return
 
 
-def plan_tasks(config: Config) -> TaskPlan:
+class PoolPlan:
+    """Gives the buffer's curriculum the tasks it chooses among. A repeat after a crash changes nothing."""
+
+    def __init__(self, tasks: Sequence[Task], total: int) -> None:
+        self.tasks = tasks
+        self._total = total
+        self._given = False
+
+    async def feed(self, client: BufferClient) -> None:
+        """Give the tasks, once."""
+        if not self._given:
+            await client.add_pool(self.tasks, self._total)
+            self._given = True
+
+
+def plan_tasks(config: Config) -> TaskPlan | PoolPlan:
     """Return the run's tasks, from the task file or the environment. Raises `ConfigError`, `InputError`."""
+    if config.curriculum.name != FILE_ORDER:
+        return PoolPlan(pool_of(config), config.env.num_tasks)
     tasks: Iterator[Task]
     if config.env.task_file:
         tasks = iter(read_task_file(config.env.task_file, config.env.name))
     else:
         tasks = _numbered(load_env(config.env.name).tasks("train", config.env.name, **config.env.config))
     return TaskPlan(tasks, config.env.num_tasks, FEED_FACTOR * config.buffer.groups_per_step)
+
+
+def pool_of(config: Config) -> list[Task]:
+    """Return the tasks that the run's curriculum chooses among. Raises `ConfigError`, `InputError`."""
+    if config.env.task_file:
+        tasks = read_task_file(config.env.task_file, config.env.name)
+        if len(tasks) > MAX_POOL:
+            raise ConfigError(
+                f"env.task_file: a curriculum chooses among at most {MAX_POOL} tasks, got "
+                f"{len(tasks)}; shorten the file"
+            )
+        return tasks
+    listed = load_env(config.env.name).tasks("train", config.env.name, **config.env.config)
+    return list(islice(listed, config.curriculum.pool))
 
 
 def _numbered(tasks: Iterable[Task]) -> Iterator[Task]:

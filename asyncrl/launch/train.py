@@ -34,7 +34,7 @@ from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_fol
 from asyncrl.launch.quarantine import QuarantineReport
 from asyncrl.launch.roles import PolicyRoles, Roles
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
-from asyncrl.launch.tasks import TaskPlan, plan_tasks
+from asyncrl.launch.tasks import PoolPlan, TaskPlan, plan_tasks
 from asyncrl.launch.weights_folder import check_room, weights_folder
 from asyncrl.monitor.observe import RunObserver
 from asyncrl.monitor.panel import ShowStep, steps_shown
@@ -166,7 +166,7 @@ class TrainRun:
             check_same_tokenizer(self.roles.model, model, name)
             self.roles.add_policy(name, config, policy_folder(self.folder.path, name, config), model)
 
-    async def _phases(self, tasks: TaskPlan) -> dict[str, Any]:
+    async def _phases(self, tasks: TaskPlan | PoolPlan) -> dict[str, Any]:
         """Evaluate, train, evaluate; return the buffer's last counts."""
         self.eval_before = await self._evaluated_before()
         for roles in (self.roles, *self.roles.policies.values()):
@@ -220,7 +220,7 @@ class TrainRun:
             await asyncio.sleep(TICK_S)
 
     async def _train(
-        self, client: BufferClient, tasks: TaskPlan, observer: RunObserver, show: ShowStep
+        self, client: BufferClient, tasks: TaskPlan | PoolPlan, observer: RunObserver, show: ShowStep
     ) -> None:
         """Feed tasks and show each step until the trainer ends."""
         self.totals.training_started()

@@ -56,6 +56,11 @@ class BufferClient:
             added += (await self._http.post("/v1/tasks", {"tasks": chunk}))["added"]
         return added
 
+    async def add_pool(self, tasks: Sequence[Task], total: int) -> int:
+        """Give the curriculum its tasks; return how many were new. Raises `ConflictError` for another pool."""
+        body = {"tasks": [task_to_map(task) for task in tasks], "total": total}
+        return (await self._http.post("/v1/pool", body))["added"]
+
     async def close_plan(self, abandon: bool = False) -> int:
         """Declare the plan complete; with `abandon` drop the tasks that wait, and return how many."""
         return (await self._http.post("/v1/plan/close", {"abandon": abandon}))["abandoned"]

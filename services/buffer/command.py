@@ -15,6 +15,7 @@ OPTIONS = (*CONFIGURED, "--base-version", "--model")
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
     from asyncrl.buffer.ledger import LedgerSettings
+    from asyncrl.config_checks import check_curriculum
     from asyncrl.run.model_folder import vocab_size
     from asyncrl.services.buffer.service import serve_buffer
 
@@ -31,5 +32,6 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         token_budget=config.buffer.token_budget,
         vocab_size=vocab_size(args.model) if args.model else 0,
     )
-    serve_buffer(str(ledger), settings, args.base_version, **address._asdict())
+    curriculum = check_curriculum(config)
+    serve_buffer(str(ledger), settings, args.base_version, curriculum=curriculum, **address._asdict())
     return 0

@@ -43,6 +43,13 @@ class AddTasks(Call):
     tasks: list[dict[str, Any]] = Field(max_length=MAX_TASKS)
 
 
+class AddPool(Call):
+    """The tasks a curriculum chooses among, and how many it proposes in the whole run; 0 for no limit."""
+
+    tasks: list[dict[str, Any]] = Field(min_length=1, max_length=MAX_TASKS)
+    total: Whole
+
+
 class Pause(Call):
     paused: bool
 

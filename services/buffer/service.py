@@ -20,6 +20,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from asyncrl.algo.curation.curricula import Factory
 from asyncrl.buffer.ledger import (
     LeaseGoneError,
     Ledger,
@@ -172,6 +173,15 @@ def _add_planning(app: FastAPI, service: BufferService) -> None:
         """Plan tasks in order; known ids are left as they are."""
         body = await read(request, messages.AddTasks)
         added = ledger.add_tasks([task_from_map(task, f"tasks[{i}]") for i, task in enumerate(body.tasks)])
+        service.changed()
+        return {"added": added}
+
+    @app.post("/v1/pool", openapi_extra=documented(messages.AddPool))
+    async def add_pool(request: Request) -> dict[str, int]:
+        """Give the curriculum the tasks it chooses among."""
+        body = await read(request, messages.AddPool)
+        tasks = [task_from_map(task, f"tasks[{i}]") for i, task in enumerate(body.tasks)]
+        added = ledger.add_pool(tasks, body.total)
         service.changed()
         return {"added": added}
 
@@ -415,7 +425,9 @@ def serve_buffer(
     port: int = 0,
     credentials: Credentials | None = None,
     ready_file: str | Path | None = None,
+    curriculum: Factory | None = None,
 ) -> None:
     """Run a buffer until it is stopped. `base_version` is that of the policy the run starts from."""
-    app = create_buffer_app(Ledger(ledger, settings, base_version), credentials or own_credentials())
+    opened = Ledger(ledger, settings, base_version, curriculum=curriculum)
+    app = create_buffer_app(opened, credentials or own_credentials())
     serve(app, host, port, ready_file)

@@ -31,7 +31,7 @@ RUN = [
     for block in BLOCKS
     if (block.language != "text" or block.said("save as")) and not block.note.startswith("not run")
 ]
-SECTIONS = ("run", "model", "env", "engine", "rollout", "buffer", "train", "lora", "judge",
+SECTIONS = ("run", "model", "env", "engine", "rollout", "buffer", "curriculum", "train", "lora", "judge",
             "reference", "teacher", "eval", "sft")  # fmt: skip
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.launch.tasks import TaskPlan, plan_tasks
+from asyncrl.launch.check import check_pool
+from asyncrl.launch.tasks import TaskPlan, plan_tasks, pool_of
 from asyncrl.types import Task
 
 
@@ -106,3 +107,44 @@ def test_a_broken_line_is_refused_by_file_and_number(tmp_path, line, message):
 def test_a_missing_task_file_is_refused_by_path(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere\.jsonl: cannot be read"):
         plan_tasks(config(task_file=str(tmp_path / "nowhere.jsonl")))
+
+
+class PoolBuffer:
+    def __init__(self):
+        self.given = []
+
+    async def add_pool(self, tasks, total):
+        self.given.append((tasks, total))
+
+
+def curriculum(name="uniform", pool=3, **env):
+    recipe = config(**env).model_dump(mode="json")
+    return parse_config(recipe | {"curriculum": {"name": name, "pool": pool}}, strict=False)
+
+
+def test_a_curriculum_gets_its_pool_once_instead_of_tasks_in_order():
+    buffer, plan = PoolBuffer(), plan_tasks(curriculum(num_tasks=20))
+    for _ in range(3):
+        asyncio.run(plan.feed(buffer))
+    ((tasks, total),) = buffer.given
+    assert [task.id for task in tasks] == ["train-0", "train-2", "train-4"]
+    assert total == 20
+
+
+def test_a_curriculum_chooses_among_all_tasks_of_a_file(tmp_path):
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("\n".join(json.dumps({"id": f"q{i}"}) for i in range(5)))
+    assert [task.id for task in pool_of(curriculum(task_file=str(path)))] == [f"q{i}" for i in range(5)]
+
+
+def test_tasks_that_a_curriculum_cannot_choose_among_are_refused_before_the_run():
+    with pytest.raises(InputError, match="task 'train-0': curriculum 'staged' needs a whole number"):
+        check_pool(curriculum("staged"))
+    check_pool(curriculum("vade"))
+    check_pool(config())
+
+
+def test_further_policies_have_no_curriculum_of_their_own():
+    recipe = curriculum("vade").model_dump(mode="json")
+    shared = parse_config(recipe | {"policies": {"b": {"agents": ["b"]}}}, strict=False)
+    assert shared.policy("b").curriculum.name == "file_order"

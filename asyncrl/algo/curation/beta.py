@@ -9,9 +9,13 @@ samples); both from the papers. Start unseen prompts at (1, 1). Torch-free.
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import numpy as np
 from scipy.special import betaln, digamma
+
+Counts = TypeVar("Counts", float, np.ndarray)
+"""alpha or beta, of one prompt or [N] of several."""
 
 
 def update(
@@ -19,6 +23,11 @@ def update(
 ) -> tuple[float, float]:
     """Next `(alpha, beta)`, never below `floor`."""
     return max(decay * alpha + successes, floor), max(decay * beta + failures, floor)
+
+
+def fade(count: Counts, factor: float) -> Counts:
+    """Return alpha or beta with its evidence, what exceeds the prior of 1, multiplied by `factor`."""
+    return 1 + factor * (count - 1)
 
 
 def moments(alpha: float, beta: float) -> tuple[float, float]:
@@ -37,25 +46,21 @@ def variance_reduction_one(alpha: float, beta: float) -> float:
     return alpha * beta / ((alpha + beta) ** 2 * (alpha + beta + 1) ** 2)
 
 
-def mutual_information(alpha: float, beta: float, rollouts: int = 1) -> float:
+def mutual_information(alpha: Counts, beta: Counts, rollouts: int = 1) -> Counts:
     """Nats that the outcomes of M rollouts reveal about the pass rate: `H(outcomes) - M E[H(p)]`."""
-    log_norm = _log_beta(alpha, beta)
-    total = 0.0
+    log_norm = betaln(alpha, beta)
+    entropy = 0.0 * alpha
     for k in range(rollouts + 1):
-        log_p = _log_beta(alpha + k, beta + rollouts - k) - log_norm
-        total -= math.comb(rollouts, k) * math.exp(log_p) * log_p
-    return total - rollouts * expected_entropy(alpha, beta)
+        log_p = betaln(alpha + k, beta + rollouts - k) - log_norm
+        entropy -= math.comb(rollouts, k) * np.exp(log_p) * log_p
+    return entropy - rollouts * expected_entropy(alpha, beta)
 
 
-def expected_entropy(alpha: float, beta: float) -> float:
+def expected_entropy(alpha: Counts, beta: Counts) -> Counts:
     """`E[H(p)]` in nats of a Bernoulli outcome under the belief, in closed form."""
     mean = alpha / (alpha + beta)
     top = digamma(alpha + beta + 1)
-    return float(top - mean * digamma(alpha + 1) - (1 - mean) * digamma(beta + 1))
-
-
-def _log_beta(a: float, b: float) -> float:
-    return float(betaln(a, b))
+    return top - mean * digamma(alpha + 1) - (1 - mean) * digamma(beta + 1)
 
 
 def information_score(pass_rate: np.ndarray) -> np.ndarray:

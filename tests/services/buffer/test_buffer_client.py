@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from asyncrl.algo.curation.curricula import factory
 from asyncrl.data.codec import decode_group
 from asyncrl.errors import ConfigError, ConflictError, InputError, StaleError, StorageError, UnavailableError
 from asyncrl.services.buffer.client import BufferClient, BufferClientSync
@@ -24,6 +25,13 @@ def service(tmp_path):
     served.close()
 
 
+@pytest.fixture
+def curated(tmp_path):
+    served = ThreadService(tmp_path, factory("vade", {}, group_size=2, seed=0))
+    yield served
+    served.close()
+
+
 def with_client(service, act, token=None):
     async def run():
         client = BufferClient(service.url, token)
@@ -34,6 +42,32 @@ def with_client(service, act, token=None):
             await client.close()
 
     return asyncio.run(run())
+
+
+def test_a_worker_that_waits_is_leased_what_the_curriculum_proposes(curated):
+    async def act(client):
+        waiting = asyncio.create_task(client.lease("w", 20.0))
+        assert await client.add_pool(tasks(3), 5) == 3
+        assert await client.add_pool(tasks(3), 5) == 0
+        lease = await waiting
+        number, _, name = lease.task.id.partition("-")
+        assert (number, lease.task.seed) == ("00000000", int(name[1:]))
+        assert (await client.put(group(lease))).outcome == "ready"
+        second = await client.lease("w", 1.0)
+        assert (await client.put(group(second))).outcome == "ready"
+        assert len(await client.take(0, 1.0)) == 2
+        await client.commit(1)
+        status = await client.status()
+        assert (status["curriculum_proposals"], status["curriculum_brier"]) == (2, 0.0)
+        with pytest.raises(ConflictError, match="has 3 tasks, and these 2 are not the same"):
+            await client.add_pool(tasks(2), 5)
+
+    with_client(curated, act)
+
+
+def test_tasks_are_chosen_among_only_where_there_is_a_curriculum(service):
+    with pytest.raises(ConflictError, match="has no curriculum"):
+        with_client(service, lambda client: client.add_pool(tasks(3), 0))
 
 
 def test_a_plan_is_trained_to_its_end(service):

@@ -19,6 +19,7 @@ from tests.credentials import AUTHORIZED
 FUZZ_REQUESTS = 10_000
 CALLS = {
     "/v1/tasks": {"tasks": [{"id": "x", "env": "e", "seed": 0, "split": "train", "data": {}}]},
+    "/v1/pool": {"tasks": [{"id": "x", "env": "e", "seed": 0, "split": "train", "data": {}}], "total": 0},
     "/v1/plan/close": {},
     "/v1/pause": {"paused": True},
     "/v1/staleness_limit": {"limit": 1},

@@ -1,0 +1,81 @@
+"""Curricula, a file each, and the names that recipes give them."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pydantic
+
+from asyncrl.algo.curation.curriculum import Curriculum
+from asyncrl.algo.registry import did_you_mean
+from asyncrl.errors import ConfigError
+from asyncrl.import_path import load_object
+from asyncrl.types import Task
+
+FILE_ORDER = "file_order"
+"""No curriculum: tasks come in the order of the environment's list or of the task file."""
+_HERE = "asyncrl.algo.curation.curricula."
+CURRICULA = {
+    "gdro": _HERE + "gdro:GDRO",
+    "insight": _HERE + "insight:InSight",
+    "paced": _HERE + "paced:Paced",
+    "staged": _HERE + "staged:Staged",
+    "uniform": _HERE + "uniform:Uniform",
+    "vade": _HERE + "vade:VADE",
+    "window": _HERE + "window:DifficultyWindow",
+}
+GIVEN = ("tasks", "group_size", "seed")
+"""Arguments of every curriculum that are not settings."""
+
+Factory = Callable[[Sequence[Task]], Curriculum]
+
+
+def factory(name: str, settings: Mapping[str, Any], group_size: int, seed: int) -> Factory | None:
+    """Return what makes a run's curriculum of its pool; None for `FILE_ORDER`.
+
+    name: one of `CURRICULA`, or an import path. Raises `ConfigError` naming the key, the value and what is allowed.
+    """
+    if name == FILE_ORDER:
+        if settings:
+            raise ConfigError(f"curriculum.settings.{min(settings)}: {FILE_ORDER!r} has no settings")
+        return None
+    if name not in CURRICULA and ":" not in name:
+        raise ConfigError(
+            f"curriculum.name: unknown name {name!r}{did_you_mean(name, [FILE_ORDER, *CURRICULA])}, or an import path"
+        )
+    made = load_object("curriculum.name", CURRICULA.get(name, name))
+    if not (isinstance(made, type) and issubclass(made, Curriculum)):
+        raise ConfigError(f"curriculum.name: {name!r} is no asyncrl.algo.curation.curriculum.Curriculum")
+    _check_settings(name, made, settings)
+
+    def make(tasks: Sequence[Task]) -> Curriculum:
+        return made(tasks, group_size, seed, **settings)
+
+    try:
+        make(())
+    except ValueError as error:
+        raise ConfigError(f"curriculum.settings.{error}") from error
+    return make
+
+
+def _check_settings(name: str, made: type[Curriculum], settings: Mapping[str, Any]) -> None:
+    """Check names and types by the constructor's signature."""
+    parameters = inspect.signature(made).parameters
+    hints = typing.get_type_hints(made.__init__)
+    allowed = [key for key in parameters if key not in GIVEN]
+    for key, value in settings.items():
+        if key not in allowed:
+            raise ConfigError(
+                f"curriculum.settings.{key}: {name!r} has no such setting{did_you_mean(key, allowed)}"
+            )
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(hints.get(key, Any))
+        try:
+            adapter.validate_python(value, strict=True)
+        except pydantic.ValidationError as error:
+            message = error.errors()[0]["msg"]
+            raise ConfigError(
+                f"curriculum.settings.{key}: {message[0].lower()}{message[1:]}, got {value!r}"
+            ) from None

@@ -1,0 +1,259 @@
+"""The curriculum in the ledger: its pool, its proposals, the outcomes of these, and its state.
+
+    pool --propose, when no task waits--> tasks, leased and played as any others
+    put of a group -> an outcome, under the version at the put
+    commit of version v + 1 -> the curriculum observes the outcomes of v; its state is that of version v + 1
+
+Each is part of the transaction that it follows from. Outcomes are kept, so that a rollback can build the state of any
+earlier version again. They are observed in the order of their proposals, whenever they arrived, and proposals are made
+from the state of the committed version alone: what is proposed does not depend on the order in which groups finish.
+Without a curriculum there are none of these tables, and tasks are those that were added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgpack
+
+from asyncrl.algo.curation.curriculum import Curriculum, Outcome, Proposal
+from asyncrl.buffer.ledger_settings import LedgerSettings
+from asyncrl.buffer.store import Store
+from asyncrl.data.codec import decode_task, encode_task, pack, unpack
+from asyncrl.errors import ConflictError
+from asyncrl.types import Group, Task, Trajectory
+
+TABLES = (
+    "CREATE TABLE IF NOT EXISTS pool (place INTEGER PRIMARY KEY, body BLOB NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS proposals ("
+    "seq INTEGER PRIMARY KEY, place INTEGER NOT NULL, rollouts INTEGER NOT NULL, predicted REAL)",
+    "CREATE TABLE IF NOT EXISTS outcomes ("
+    "version INTEGER, seq INTEGER, body BLOB NOT NULL, PRIMARY KEY (version, seq)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS curriculum (version INTEGER NOT NULL, first INTEGER NOT NULL, total INTEGER NOT NULL, "
+    "proposed INTEGER NOT NULL, state BLOB NOT NULL)",
+)
+WAITING = "('pending', 'leased', 'failed')"
+"""States of tasks whose earlier outcome, if they have one, no longer stands."""
+BINS = 10
+
+
+@dataclass(slots=True)
+class Calibration:
+    """How the predicted share of successes compares with the realised one, over all groups with a prediction."""
+
+    bins: list[list[float]] = field(default_factory=lambda: [[0.0, 0.0, 0.0] for _ in range(BINS)])
+    """For each tenth of predictions: groups, sum of predictions, sum of realised shares."""
+    squared_error: float = 0.0
+
+    def add(self, predicted: float, realised: float) -> None:
+        """Count one group."""
+        row = self.bins[min(int(predicted * BINS), BINS - 1)]
+        for i, value in enumerate((1.0, predicted, realised)):
+            row[i] += value
+        self.squared_error += (predicted - realised) ** 2
+
+    def summary(self) -> dict[str, float]:
+        """Return Brier score and expected calibration error: the mean distance of a bin's two means."""
+        groups = sum(row[0] for row in self.bins)
+        if not groups:
+            return {}
+        distance = sum(abs(predicted - realised) for _, predicted, realised in self.bins)
+        return {"brier": self.squared_error / groups, "calibration_error": distance / groups}
+
+
+class Proposals:
+    """See the module. Every method runs inside a transaction of its caller.
+
+    make: makes the curriculum of a pool; None for a ledger without one.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: LedgerSettings,
+        make: Callable[[Sequence[Task]], Curriculum] | None,
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.make = make
+        self._current: tuple[int, Curriculum, Calibration] | None = None
+        """A state and its version. It holds while the ledger is at that version, which a failed transaction leaves."""
+        if make is not None:
+            for table in TABLES:
+                store.execute(table)
+
+    @property
+    def has_pool(self) -> bool:
+        """False while there is nothing to choose among, and without a curriculum."""
+        return self.make is not None and self.store.row("SELECT 1 FROM pool LIMIT 1") is not None
+
+    def add_pool(self, tasks: Sequence[Task], total: int) -> int:
+        """Give the curriculum its tasks, once, and propose the first; return how many were new.
+
+        total: proposals of the whole run, 0 for no limit. Raises `ConflictError` without a curriculum, and for another
+        pool than before.
+        """
+        if self.make is None:
+            raise ConflictError("the run has no curriculum to choose among a pool; add its tasks themselves")
+        bodies = [encode_task(task) for task in tasks]
+        known = [body for (body,) in self.store.rows("SELECT body FROM pool ORDER BY place")]
+        if known and known != bodies:
+            raise ConflictError(
+                f"the run's pool has {len(known)} tasks, and these {len(bodies)} are not the same; resume with the "
+                "tasks it started with"
+            )
+        if known:
+            return 0
+        self.store.executemany("INSERT INTO pool VALUES (?, ?)", list(enumerate(bodies)))
+        version = self.store.fact("version")
+        state = _pack(self.make(tasks), Calibration())
+        self.store.execute("INSERT INTO curriculum VALUES (?, ?, ?, 0, ?)", (version, version, total, state))
+        self.propose()
+        return len(bodies)
+
+    def propose(self) -> bool:
+        """Plan the next step's worth of tasks, and close the plan after the last; True when any was planned."""
+        if not self.has_pool or self.store.fact("closed"):
+            return False
+        curriculum, _ = self._state()
+        total, number = self.store.row("SELECT total, proposed FROM curriculum")
+        count = self.settings.groups_per_step
+        count = min(count, total - number) if total else count
+        for offset, proposal in enumerate(curriculum.propose(count, number, self._busy())):
+            self._plan(number + offset, proposal)
+        self.store.execute("UPDATE curriculum SET proposed = ?", (number + count,))
+        if total and number + count >= total:
+            self.store.set_fact("closed", 1)
+        return count > 0
+
+    def _busy(self) -> set[int]:
+        """Return the places of tasks of which the curriculum has yet to observe an outcome.
+
+        Those with an outcome of this version count, too: which of them finished first must not matter.
+        """
+        waiting = self.store.rows(
+            "SELECT place FROM tasks JOIN proposals USING (seq) WHERE state IN ('pending', 'leased') "
+            "UNION SELECT place FROM outcomes JOIN proposals USING (seq) WHERE version >= ?",
+            self.store.fact("version"),
+        )
+        return {place for (place,) in waiting}
+
+    def _plan(self, number: int, proposal: Proposal) -> None:
+        body = self.store.row("SELECT body FROM pool WHERE place = ?", proposal.place)[0]
+        task = decode_task(body)
+        # A task may be proposed again and again; in the ledger each proposal is a task of its own.
+        again = Task(f"{number:08d}-{task.id}", task.env, task.seed, task.split, task.data)
+        cursor = self.store.execute(
+            "INSERT INTO tasks (id, body) VALUES (?, ?)", (again.id, encode_task(again))
+        )
+        self.store.execute(
+            "INSERT INTO proposals VALUES (?, ?, ?, ?)",
+            (cursor.lastrowid, proposal.place, proposal.rollouts, proposal.predicted),
+        )
+
+    def group_size(self, seq: int) -> int:
+        """Return the number of episodes of a task's group."""
+        if self.make is None:
+            return self.settings.group_size
+        row = self.store.row("SELECT rollouts FROM proposals WHERE seq = ?", seq)
+        return self.settings.group_size if row is None else row[0]
+
+    def note(self, seq: int, group: Group) -> None:
+        """Keep the outcome of a proposal that is put for good, whether it is trained or dropped."""
+        if self.make is None or self.store.row("SELECT 1 FROM proposals WHERE seq = ?", seq) is None:
+            return
+        firsts: dict[int, Trajectory] = {}
+        for trajectory in group.usable:
+            firsts.setdefault(trajectory.rollout, trajectory)
+        rewards = [float(t.reward) for t in firsts.values()]
+        verdicts = [
+            min(max(t.reward, 0.0), 1.0) if t.success is None else float(t.success) for t in firsts.values()
+        ]
+        tokens = sum(t.num_sampled for t in group.trajectories)
+        self.store.execute(
+            "INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?)",
+            (self.store.fact("version"), seq, pack([rewards, verdicts, group.version, tokens])),
+        )
+
+    def observe(self, version: int) -> None:
+        """Let the curriculum observe the outcomes of `version`, which has just been followed by the next one."""
+        if not self.has_pool:
+            return
+        self.store.execute(
+            f"DELETE FROM outcomes WHERE version = ? AND seq IN (SELECT seq FROM tasks WHERE state IN {WAITING})",
+            (version,),
+        )
+        curriculum, calibration = self._state()
+        self._current = None
+        self._fold(curriculum, calibration, version)
+        self._save(curriculum, calibration, version + 1)
+        self._current = version + 1, curriculum, calibration
+
+    def roll_back(self, version: int) -> None:
+        """Return to the state of `version`; forget the later outcomes of tasks that are to be played again."""
+        if not self.has_pool:
+            return
+        self.store.execute(
+            f"DELETE FROM outcomes WHERE version >= ? AND seq IN (SELECT seq FROM tasks WHERE state IN {WAITING})",
+            (version,),
+        )
+        first, newest = self.store.row("SELECT first, version FROM curriculum")
+        if newest == version:
+            return
+        assert self.make is not None
+        curriculum, calibration = self.make(self._tasks()), Calibration()
+        self._current = None
+        for earlier in range(first, version):
+            self._fold(curriculum, calibration, earlier)
+        self._save(curriculum, calibration, version)
+
+    def stats(self) -> dict[str, float]:
+        """Return the number of proposals, and how well their success was predicted; {} without a curriculum."""
+        if not self.has_pool:
+            return {}
+        _, calibration = self._state()
+        proposals = self.store.row("SELECT proposed FROM curriculum")[0]
+        numbers = {"proposals": proposals} | calibration.summary()
+        return {f"curriculum_{name}": value for name, value in numbers.items()}
+
+    def _state(self) -> tuple[Curriculum, Calibration]:
+        version, state = self.store.row("SELECT version, state FROM curriculum")
+        if self._current is None or self._current[0] != version:
+            assert self.make is not None
+            curriculum, found = self.make(self._tasks()), msgpack.unpackb(state)
+            curriculum.load_state(found["state"])
+            self._current = version, curriculum, Calibration(found["bins"], found["squared_error"])
+        return self._current[1:]
+
+    def _tasks(self) -> list[Task]:
+        return [decode_task(body) for (body,) in self.store.rows("SELECT body FROM pool ORDER BY place")]
+
+    def _fold(self, curriculum: Curriculum, calibration: Calibration, version: int) -> None:
+        """Observe one version's outcomes."""
+        outcomes = []
+        for place, predicted, body in self.store.rows(
+            "SELECT place, predicted, body FROM outcomes JOIN proposals USING (seq) WHERE version = ? ORDER BY seq",
+            version,
+        ):
+            rewards, verdicts, admitted, tokens = unpack(body)
+            outcome = Outcome(place, tuple(rewards), tuple(verdicts), admitted, tokens)
+            outcomes.append(outcome)
+            if predicted is not None and outcome.successes:
+                calibration.add(predicted, outcome.success)
+        curriculum.observe(outcomes)
+
+    def _save(self, curriculum: Curriculum, calibration: Calibration, version: int) -> None:
+        self.store.execute(
+            "UPDATE curriculum SET version = ?, state = ?", (version, _pack(curriculum, calibration))
+        )
+
+
+def _pack(curriculum: Curriculum, calibration: Calibration) -> bytes:
+    return pack(
+        {
+            "state": curriculum.state(),
+            "bins": calibration.bins,
+            "squared_error": calibration.squared_error,
+        }
+    )
