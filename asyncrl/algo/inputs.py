@@ -28,6 +28,7 @@ TOKEN_FIELDS = (
     "values",
     "old_values",
     "returns",
+    "clip_scale",
 )
 
 
@@ -63,6 +64,10 @@ class LossInputs:
     versions: Tensor | None = None
     """[B,T] integer version that sampled the token, -1 elsewhere."""
     current_version: int = 0
+    turn_ids: Tensor | None = None
+    """[B,T] index of the turn a sampled token belongs to, -1 elsewhere."""
+    clip_scale: Tensor | None = None
+    """[B,T] factor on the width of the trust region, from the advantage estimator (A2TGPO)."""
     scores: Tensor | None = None
     """[B] trajectory rewards."""
     group: Tensor | None = None
@@ -81,8 +86,10 @@ class LossInputs:
                 object.__setattr__(self, name, torch.where(mask, at_least_float32(x), 0.0))
         if self.advantages is not None:
             object.__setattr__(self, "advantages", self.advantages.detach())
-        if self.versions is not None:
-            _check_shape("versions", self.versions, self.logp.shape)
+        for name in ("versions", "turn_ids"):
+            x = getattr(self, name)
+            if x is not None:
+                _check_shape(name, x, self.logp.shape)
         for name in ("scores", "group"):
             x = getattr(self, name)
             if x is not None:

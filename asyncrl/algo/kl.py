@@ -8,6 +8,9 @@
 | abs | |x| | sign(x) |
 | k1_straight_through, k3_straight_through | k1, k3 | x, as k2 (verl `k1+`, `k3+`) |
 
+Tokens are sampled from mu, not from pi. With `algo.kl.unbiased` the estimate is multiplied by pi / mu, through which
+the gradient passes too: k3 is then unbiased in value and gradient (DeepSeek-V3.2, arXiv 2512.02556; slime, TRL).
+
 Source: Schulman, "Approximating KL divergence". Only the exponential is guarded (|x| clamped to 20); verl
 also clamps k3 itself to ±10, which we do not.
 """

@@ -28,6 +28,7 @@ from asyncrl.algo.diagnostics.token_lags import metrics_by_lag
 from asyncrl.algo.inputs import LossInputs, LossOutputs, Totals
 from asyncrl.algo.metrics import Metrics, extreme_over, mean_over, sum_of, values
 from asyncrl.algo.needs import marks_of
+from asyncrl.algo.ops import bounded_ratio
 from asyncrl.algo.registry import resolve
 from asyncrl.algo.settings import needed, part_needs, resolve_settings
 from asyncrl.algo.value import value_loss
@@ -54,6 +55,8 @@ class Objective:
     kl_fn: Callable[[Tensor, Tensor], Tensor]
     shapings: tuple[Callable[[AdvantageBatch], Tensor], ...]
     filters: tuple[Callable[[AdvantageBatch], Tensor], ...]
+    measured_needs: frozenset[str]
+    """What the loss and corrections with `@step_statistics` need: it is measured on the whole step."""
     step_measures: tuple[Measure, ...]
     """What `@step_statistics` of the loss and the corrections measures."""
     ratio_measures: tuple[Measure, ...]
@@ -223,7 +226,10 @@ class Objective:
             and "reference" in self.needs
             and inputs.reference_logp is not None
         ):
-            terms["reference_kl"] = (kl_coef, self.kl_fn(inputs.logp, inputs.reference_logp.detach()))
+            kl = self.kl_fn(inputs.logp, inputs.reference_logp.detach())
+            if self.settings["kl"]["unbiased"]:
+                kl = kl * bounded_ratio(inputs.behavior_log_ratio)
+            terms["reference_kl"] = (kl_coef, kl)
         if inputs.entropy is not None:
             terms["entropy"] = (-float(self.settings["entropy_coef"]), inputs.entropy)
         return terms
@@ -284,6 +290,7 @@ def build_objective(algo: Any) -> Objective:
         kl_fn=resolve("kl", chosen["kl"]["estimator"]),
         shapings=tuple(_bind("shaping", part) for part in chosen["shaping"]),
         filters=tuple(_bind("filter", part) for part in chosen["filters"]),
+        measured_needs=_measured_needs(chosen),
         step_measures=_measures(chosen, "step_statistics"),
         ratio_measures=_measures(chosen, "ratio_statistics"),
     )
@@ -305,11 +312,20 @@ def _params(kind: str, part: Mapping[str, Any]) -> dict[str, Any]:
 def _measures(settings: Mapping[str, Any], decorator: str) -> tuple[Measure, ...]:
     """What the marks of the loss and the corrections measure, each with its function's parameters."""
     found = []
-    parts = [("loss", settings["loss"]), *(("correction", part) for part in settings["corrections"])]
-    for kind, part in parts:
+    for kind, part in _loss_parts(settings):
         params = _params(kind, part)
         for mark in marks_of(resolve(kind, part["name"])):
             if mark.decorator == decorator and mark.measure is not None and mark.failing(params) is None:
                 read = inspect.signature(mark.measure).parameters
                 found.append(partial(mark.measure, **{k: v for k, v in params.items() if k in read}))
     return tuple(found)
+
+
+def _measured_needs(settings: Mapping[str, Any]) -> frozenset[str]:
+    found = [part_needs(kind, part) for kind, part in _loss_parts(settings)]
+    return frozenset[str]().union(*(words for words in found if "step_statistics" in words))
+
+
+def _loss_parts(settings: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The loss and the corrections, each with its kind."""
+    return [("loss", settings["loss"]), *(("correction", part) for part in settings["corrections"])]

@@ -52,9 +52,18 @@ PRESETS: dict[str, dict[str, Any]] = {
     "ppo_turn": _preset("gae_turn", "ppo_clip", "token_mean", normalize={"name": "tokens"}),
     "vapo": _preset(
         "gae",
-        "dapo_clip",
+        "vapo",
         "token_mean",
         advantage={"name": "gae", "length_adaptive_alpha": 0.05},
+    ),
+    # One rollout of a task (rollout.group_size = 1) against a critic.
+    "sao": _preset(
+        "gae",
+        "importance_zero",
+        "token_mean",
+        advantage={"name": "gae", "length_adaptive_alpha": 1.5, "critic_lam": 1.0},
+        loss={"name": "importance_zero", "eps_low": 0.3, "eps_high": 5.0},
+        corrections=[],
     ),
     "archer": _preset("archer", "reinforce", "seq_mean_token_sum"),
     "impala": _preset("vtrace", "reinforce", "token_mean", corrections=[], proximal={"name": "recompute"}),
@@ -65,6 +74,15 @@ PRESETS: dict[str, dict[str, Any]] = {
         "seq_mean_token_mean",
         loss={"name": "gspo", "eps_low": 3e-4, "eps_high": 4e-4},
     ),
+    "luspo": _preset(
+        "grpo",
+        "gspo",
+        "seq_mean_token_sum",
+        loss={"name": "gspo", "eps_low": 3e-4, "eps_high": 4e-4},
+    ),
+    "atpo": _preset("grpo", "atpo", "seq_mean_token_mean"),
+    "clip_cov": _preset("grpo", "clip_cov", "token_mean"),
+    "kl_cov": _preset("grpo", "kl_cov", "token_mean"),
     "cispo": _preset("grpo", "cispo", "token_mean", loss={"name": "cispo", "eps_low": 1.0, "eps_high": 4.0}),
     "sapo": _preset("grpo", "sapo", "seq_mean_token_mean"),
     "dppo": _preset("grpo", "dppo_tv", "token_mean"),
@@ -86,6 +104,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "ppo_ewma": _preset("grpo", "behavior_clip", "token_mean", corrections=[], proximal={"name": "ewma"}),
     "vespo": _preset("grpo", "vespo", "token_mean", corrections=[]),
     "aipo": _preset("rloo", "aipo", "token_mean", corrections=[]),
+    "asympo": _preset("grpo", "asympo", "seq_mean_token_mean", corrections=[]),
     "topr": _preset("reinforce", "topr_trajectory", "seq_mean_token_sum", corrections=[]),
     "kimi": _preset("dr_grpo", "kimi", "seq_mean_token_sum", corrections=[]),
     "prime_rl": _preset("dr_grpo", "prime_rl", "token_mean", corrections=[]),
@@ -93,7 +112,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "vcpo": _preset(
         "vcpo",
         "reinforce",
-        "seq_mean_token_sum",
+        "seq_mean_token_mean",
+        advantage={"name": "vcpo", "score": "gradient"},
         corrections=[{"name": "sequence_tis", "cap": 8.0}],
         lr_scaling={"power": 0.5, "base_ess": 1.0},
     ),
@@ -103,6 +123,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "icepop": _preset(
         "grpo", "ppo_clip", "token_mean", corrections=[{"name": "icepop", "low": 0.5, "high": 5.0}]
     ),
+    "kpop": _preset("grpo", "ppo_clip", "token_mean", corrections=[{"name": "kpop"}]),
     "mis": _preset("grpo", "ppo_clip", "token_mean", corrections=[{"name": "mis_geometric"}]),
     "m2po": _preset("grpo", "ppo_clip", "token_mean", corrections=[{"name": "m2po"}]),
     "opsm": _preset("grpo", "ppo_clip", "token_mean", corrections=[{"name": "opsm", "delta": 0.1}, *_TIS]),

@@ -38,7 +38,9 @@ DEFAULTS: dict[str, Any] = {
     "corrections": [],
     "aggregation": {"name": "token_mean"},
     "proximal": {"name": "recompute"},
-    "kl": {"estimator": "k3", "coef": 0.0, "where": "loss", "target": None, "horizon": 10000},
+    "kl": {
+        "estimator": "k3", "coef": 0.0, "where": "loss", "unbiased": False, "target": None, "horizon": 10000,
+    },
     "entropy_coef": 0.0,
     "lr_scaling": {"power": 0.0, "base_ess": 1.0},
     "value": {
@@ -64,7 +66,10 @@ MEASURED = ("loss", "correction")
 """Kinds of functions that read `LossInputs.statistics`."""
 CHOICES = {"denominator": ("original", "kept")}
 TABLES = {
-    "kl": {"coef": "float", "where": "Literal['loss', 'reward']", "target": "float | None", "horizon": "int"},
+    "kl": {
+        "coef": "float", "where": "Literal['loss', 'reward']", "unbiased": "bool", "target": "float | None",
+        "horizon": "int",
+    },
     "lr_scaling": {"power": "float", "base_ess": "float"},
     "value": {
         "coef": "float", "clip": "float | None", "huber_delta": "float | None",
@@ -116,6 +121,7 @@ def needed(settings: Mapping[str, Any]) -> frozenset[str]:
     if settings["kl"]["coef"] or settings["kl"]["target"] is not None:
         words.add("reference")
         words |= {"proximal"} if settings["kl"]["where"] == "reward" else set()
+        words |= {"behavior"} if settings["kl"]["unbiased"] else set()
     if settings["entropy_coef"]:
         words.add("entropy")
     if settings["lr_scaling"]["power"]:
@@ -184,6 +190,10 @@ def _check(settings: Mapping[str, Any]) -> None:
                     f"algo.{table}.{name}: must be at least {least:g}, got {settings[table][name]!r}"
                 )
     _check_value("algo.entropy_coef", _parse("float"), settings["entropy_coef"])
+    if settings["kl"]["unbiased"] and settings["kl"]["where"] == "reward":
+        raise ConfigError(
+            "algo.kl.unbiased: True weighs the KL's gradient, which one in the reward (algo.kl.where) has not"
+        )
     for key, allowed in CHOICES.items():
         if settings[key] not in allowed:
             raise ConfigError(f"algo.{key}: got {settings[key]!r}, allowed: {', '.join(allowed)}")

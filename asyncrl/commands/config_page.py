@@ -46,6 +46,7 @@ ALGO = {
     "kl.estimator": "Estimator of the divergence from the reference policy.",
     "kl.coef": "Weight of the divergence; 0 loads no reference.",
     "kl.where": "Whether it is a term of the loss, or is taken from the rewards.",
+    "kl.unbiased": "Multiply the estimate by the ratio of policy and behavior policy; only in the loss.",
     "kl.target": "Divergence that the weight is steered to; left out, the weight is constant.",
     "kl.horizon": "Episodes over which the weight is steered.",
     "entropy_coef": "Weight of the policy's entropy.",

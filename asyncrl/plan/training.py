@@ -150,9 +150,9 @@ def _train(
     rows = list(range(len(batch.trajectories)))
     if objective.needs_values:
         tensors.tensors.setdefault("returns", torch.zeros(batch.whole.mask.shape))
+    tensors.tensors["advantages"] = torch.zeros(batch.whole.mask.shape)
     step = Step(
-        engine, objective, auxiliary, batch, tensors, torch.zeros(batch.whole.mask.shape), settings, 1e-6,
-        objective.kl_coef, lambda found: None,
+        engine, objective, auxiliary, batch, tensors, settings, 1e-6, objective.kl_coef, lambda found: None,
     )  # fmt: skip
     totals = count_totals(batch.whole.mask, batch.group, objective.horizon or settings.horizon)
     micro_batch(step, rows, totals, _ratio_statistics(step, rows), True)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from asyncrl.algo.advantage_batch import AdvantageOutputs
 from asyncrl.algo.inputs import LossInputs
 from asyncrl.algo.objective import Objective
 from asyncrl.data.micro_batches import plan_micro_batches
@@ -36,7 +37,9 @@ FOR_ADVANTAGES = {
     "old_values": "values",
 }
 """What `AdvantageBatch` calls the tensors that losses also know."""
-FOR_LOSS = ("proximal_logp", "reference_logp", "teacher_logp", "snapshot_logp", "old_values", "returns")
+FOR_LOSS = (
+    "proximal_logp", "reference_logp", "teacher_logp", "snapshot_logp", "old_values", "returns", "advantages",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -112,9 +115,15 @@ class AuxiliaryModels:
                 found.tensors[f"{name}_logp"] = self._frozen_logp(model, engine, batch, settings)
         if passes.score_norms:
             found.rows["score_norms"] = score_norms(engine, batch, settings)
-        if self.objective.needs_step_statistics or self.objective.shrinks_denominator:
-            found.statistics = self.objective.step_statistics(self.whole_inputs(batch, found))
         return found
+
+    def measure(self, batch: StepBatch, found: StepTensors, estimate: AdvantageOutputs) -> None:
+        """Add what follows from the advantages: they themselves, and what is measured on the whole step."""
+        found.tensors["advantages"] = estimate.advantages
+        if estimate.returns is not None:
+            found.tensors["returns"] = estimate.returns
+        if self.objective.needs_step_statistics:
+            found.statistics = self.objective.step_statistics(self.whole_inputs(batch, found))
 
     def _policy_pass(
         self,
@@ -206,6 +215,7 @@ class AuxiliaryModels:
         extras.setdefault("proximal_logp", logp)
         return LossInputs(
             logp=logp, behavior_logp=rows.behavior_logp, mask=rows.mask, versions=rows.versions,
+            turn_ids=rows.turn_ids, scores=batch.rewards, group=batch.group, entropy=found.tensors.get("entropy"),
             current_version=batch.step, statistics=found.statistics, **extras,
         )  # fmt: skip
 

@@ -22,7 +22,7 @@ class BatchPasses:
     @classmethod
     def of(cls, objective: Objective, num_minibatches: int) -> BatchPasses:
         """Return what `objective` needs when a batch is trained in `num_minibatches` optimizer steps."""
-        words = objective.advantage_needs
+        words = objective.advantage_needs | objective.measured_needs
         extras = tuple(name for name in ("entropy", "sum_pi_squared") if name in words)
         kl_in_reward = objective.settings["kl"]["where"] == "reward" and objective.needs_reference
         policy = bool(

@@ -55,7 +55,6 @@ class Step:
     auxiliary: AuxiliaryModels
     batch: StepBatch
     tensors: StepTensors
-    advantages: Tensor
     settings: StepSettings
     learning_rate: float
     kl_coef: float
@@ -87,8 +86,7 @@ def train_step(
     if controls.baselines is not None:
         tensors.rows["baselines"] = controls.baselines.baselines(batch)
     estimate = objective.estimate(to_advantage_batch(batch, tensors.for_advantages()), controls.kl.coef)
-    if estimate.returns is not None:
-        tensors.tensors["returns"] = estimate.returns
+    auxiliary.measure(batch, tensors, estimate)
     count = len(batch.trajectories)
     keep = estimate.keep if estimate.keep is not None else torch.ones(count, dtype=torch.bool)
     kept = [row for row in range(count) if bool(keep[row])]
@@ -98,8 +96,7 @@ def train_step(
         )
     log_ratio, rate, measured = _measure(batch, tensors, controls, learning_rate)
     step = Step(
-        engine, objective, auxiliary, batch, tensors, estimate.advantages, settings, rate, controls.kl.coef,
-        on_poison,
+        engine, objective, auxiliary, batch, tensors, settings, rate, controls.kl.coef, on_poison,
     )  # fmt: skip
     parts: list[Metrics] = []
     poisoned: dict[int, str] = {}
@@ -253,7 +250,7 @@ def micro_batch(
     teacher = _teacher_states(step, micro)
     with torch.set_grad_enabled(not step.critic_only or (critic is not None and critic.shared)):
         outputs = engine.outputs(micro.token_ids, micro.mask, step.settings.temperature, want, teacher)
-    inputs = loss_inputs(step.batch, micro, outputs, step.advantages, step.tensors)
+    inputs = loss_inputs(step.batch, micro, outputs, step.tensors)
     inputs = dataclasses.replace(inputs, statistics=inputs.statistics | statistics)
     values = None
     if critic is not None:
@@ -326,14 +323,14 @@ def _teacher_states(step: Step, micro: Rows) -> TeacherStates | None:
 
 
 def loss_inputs(
-    batch: StepBatch, micro: Rows, outputs: dict[str, Tensor], advantages: Tensor, tensors: StepTensors
+    batch: StepBatch, micro: Rows, outputs: dict[str, Tensor], tensors: StepTensors
 ) -> LossInputs:
     """Return what the loss reads for one micro-batch. An empty one is a fully masked row."""
     logp = outputs["logp"]
     width = micro.mask.shape[1]
     device = logp.device
     group = batch.group[micro.indices] if micro.indices else torch.zeros(1, dtype=torch.long)
-    scores = [batch.trajectories[i].reward for i in micro.indices] or [0.0]
+    scores = batch.rewards[micro.indices] if micro.indices else torch.zeros(1)
     extras: dict[str, Any] = tensors.for_loss(micro.indices, width, device)
     extras.setdefault("proximal_logp", logp.detach())
     return LossInputs(
@@ -341,11 +338,11 @@ def loss_inputs(
         entropy=outputs.get("entropy"),
         teacher_kl=outputs.get("teacher_kl"),
         mask=micro.mask.to(device),
-        advantages=(advantages[micro.indices, :width] if micro.indices else torch.zeros(1, width)).to(device),
         behavior_logp=micro.behavior_logp.to(device),
         versions=micro.versions.to(device),
+        turn_ids=micro.turn_ids.to(device),
         current_version=batch.step,
-        scores=torch.tensor(scores, device=device),
+        scores=scores.to(device),
         group=group.to(device),
         statistics={name: value.to(device) for name, value in tensors.statistics.items()},
         **extras,

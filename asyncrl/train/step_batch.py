@@ -48,6 +48,11 @@ class StepBatch:
         return lags
 
     @cached_property
+    def rewards(self) -> Tensor:
+        """[B] float32."""
+        return torch.tensor([t.reward for t in self.trajectories])
+
+    @cached_property
     def whole(self) -> Rows:
         """All rows as padded tensors, made once. Not to be written to."""
         return pad_rows(self, range(len(self.trajectories)))
@@ -66,6 +71,8 @@ class Rows:
     """[B,T] float32."""
     versions: Tensor
     """[B,T] int64, -1 where not sampled."""
+    turn_ids: Tensor
+    """[B,T] int64, the turn that each token is part of, -1 elsewhere."""
 
 
 def build_step_batch(groups: Sequence[Group], step: int, max_staleness: int) -> StepBatch:
@@ -103,34 +110,34 @@ def pad_rows(batch: StepBatch, indices: Sequence[int]) -> Rows:
     mask = np.zeros((count, width), bool)
     logp = np.zeros((count, width), np.float32)
     versions = np.full((count, width), -1, np.int64)
+    turn_ids = np.full((count, width), -1, np.int64)
     for row, t in enumerate(chosen):
         n = t.num_tokens
         token_ids[row, :n] = t.token_ids
         mask[row, :n] = t.loss_mask
         logp[row, :n] = np.where(t.loss_mask, t.behavior_logprobs, 0.0)
         versions[row, :n] = t.versions
+        for number, turn in enumerate(t.turns):
+            turn_ids[row, turn.start : turn.end] = number
     return Rows(
         list(indices),
         torch.from_numpy(token_ids),
         torch.from_numpy(mask),
         torch.from_numpy(logp),
         torch.from_numpy(versions),
+        torch.from_numpy(turn_ids),
     )
 
 
 def to_advantage_batch(batch: StepBatch, token_tensors: dict[str, Any] | None = None) -> AdvantageBatch:
     """Return what advantage estimators read, for all rows. `token_tensors` are [B,T] extras such as `old_logp`."""
     rows = batch.whole
-    turn_ids = torch.full_like(rows.token_ids, -1)
-    for row, t in enumerate(batch.trajectories):
-        for number, turn in enumerate(t.turns):
-            turn_ids[row, turn.start : turn.end] = number
     names = sorted({name for t in batch.trajectories for name in t.components})
     return AdvantageBatch(
-        rewards=torch.tensor([t.reward for t in batch.trajectories]),
+        rewards=batch.rewards,
         group=batch.group,
         mask=rows.mask,
-        turn_ids=turn_ids,
+        turn_ids=rows.turn_ids,
         turn_rewards=[[turn.reward for turn in t.turns] for t in batch.trajectories],
         observation_ids=[[turn.observation_id for turn in t.turns] for t in batch.trajectories],
         components={

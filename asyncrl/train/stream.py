@@ -51,10 +51,11 @@ class StreamedStep:
         tensors = self.auxiliary.step_tensors(self.engine, batch, self.settings, 1)
         estimate = self.objective.estimate(to_advantage_batch(batch, tensors.for_advantages()), self.kl_coef)
         self._estimates.append(estimate.metrics)
+        self.auxiliary.measure(batch, tensors, estimate)
         rows = kept_rows(batch, estimate.keep)
         if rows and not self._wrong:
             step = Step(
-                self.engine, self.objective, self.auxiliary, batch, tensors, estimate.advantages, self.settings,
+                self.engine, self.objective, self.auxiliary, batch, tensors, self.settings,
                 self.learning_rate, self.kl_coef, lambda found: None,
             )  # fmt: skip
             counted = count_totals(pad_rows(batch, rows).mask, batch.group[rows], self._horizon)

@@ -41,8 +41,10 @@ def loss_fields(seed: int, rows: int = 4, width: int = 6, spread: float = 0.5) -
         "values": torch.randn(rows, width, generator=g, dtype=torch.float64),
         "old_values": torch.randn(rows, width, generator=g, dtype=torch.float64),
         "returns": torch.randn(rows, width, generator=g, dtype=torch.float64),
+        "clip_scale": 0.7 + 0.6 * torch.rand(rows, width, generator=g, dtype=torch.float64),
         "versions": torch.randint(0, 6, (rows, width), generator=g),
         "current_version": 6,
+        "turn_ids": (torch.arange(width) * 2 // width).expand(rows, width).clone(),
         "scores": torch.randn(rows, generator=g, dtype=torch.float64),
         "group": torch.arange(rows) // 2,
     }
@@ -93,3 +95,12 @@ def advantage_batch(seed: int, groups: int = 3, size: int = 4, width: int = 8, *
         "score_norms": torch.rand(rows, generator=g, dtype=torch.float64) + 0.1,
     }
     return AdvantageBatch(**{**fields, **changes})
+
+
+def batch_for(name: str, seed: int) -> Any:
+    """A batch that the estimator takes: by column tokens are only compared in episodes of one turn."""
+    if name != "optimal_token_baseline":
+        return advantage_batch(seed)
+    turn_ids = torch.full((12, 8), -1)
+    turn_ids[:, :6] = 0
+    return advantage_batch(seed, mask=turn_ids >= 0, turn_ids=turn_ids, turn_rewards=[[0.5]] * 12)

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from asyncrl.algo.advantage_batch import TOKEN_FIELDS, AdvantageOutputs
 from asyncrl.algo.registry import ADVANTAGES, resolve
-from tests.algo.factories import advantage_batch
+from tests.algo.factories import advantage_batch, batch_for
 
 seeds = st.integers(0, 2**31 - 1)
 few = settings(max_examples=10)
 
+REQUIRED: dict[str, dict[str, Any]] = {"hierarchical_grpo": {"rollout_agents": ["solver"]}}
 GROUP_CENTRED: dict[str, list[dict[str, Any]]] = {
     "dr_grpo": [{}],
     "gigpo": [{}, {"mode": "mean_norm"}],
@@ -27,6 +28,7 @@ GROUP_CENTRED: dict[str, list[dict[str, Any]]] = {
         for std in ("group", "batch", "leave_one_out", "none")
         for ddof in (0, 1)
     ],
+    "hierarchical_grpo": [{}],
     "hgpo": [{}, {"base_group": True}],
     "igpo": [{}],
     "igpo_released": [{}],
@@ -43,17 +45,8 @@ GROUP_CENTRED: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def batch_for(name: str, seed: int):
-    """A batch that the estimator takes: by column tokens are only compared in episodes of one turn."""
-    if name != "optimal_token_baseline":
-        return advantage_batch(seed)
-    turn_ids = torch.full((12, 8), -1)
-    turn_ids[:, :6] = 0
-    return advantage_batch(seed, mask=turn_ids >= 0, turn_ids=turn_ids, turn_rewards=[[0.5]] * 12)
-
-
 def estimate(name: str, batch, **params) -> torch.Tensor:
-    found = resolve("advantage", name)(batch, **params)
+    found = resolve("advantage", name)(batch, **{**REQUIRED.get(name, {}), **params})
     return found.advantages if isinstance(found, AdvantageOutputs) else found
 
 

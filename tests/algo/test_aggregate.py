@@ -11,7 +11,10 @@ from asyncrl.algo.metrics import values
 from asyncrl.algo.registry import AGGREGATIONS, resolve
 from tests.algo.one_loss import ROWS, even_slices, fixture, gradient
 
-OBJECTIVES = ("grpo", "dapo", "gspo", "cispo", "decoupled_ppo", "ppo_ewma", "icepop", "sat_kl_entropy")
+OBJECTIVES = (
+    "grpo", "dapo", "gspo", "luspo", "atpo", "cispo", "decoupled_ppo", "ppo_ewma", "icepop", "kpop", "asympo", "vapo",
+    "clip_cov", "kl_cov", "sat_kl_entropy",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", AGGREGATIONS)

@@ -12,11 +12,13 @@ from asyncrl.algo.settings import resolve_settings
 from asyncrl.config import parse_config
 from asyncrl.config_checks import check_objective
 from asyncrl.errors import ConfigError
-from tests.algo.factories import advantage_batch, loss_fields
+from tests.algo.factories import batch_for, loss_fields
 
 KEYS = {"correction": "corrections", "shaping": "shaping", "filter": "filters"}
 PARAMS = {
+    "hierarchical_grpo": {"rollout_agents": ["solver"]},
     "opsm": {"delta": 0.1},
+    "sequence_kl": {"upper": 0.1},
     "overlong_soft": {"max_len": 6, "buffer": 2},
     "seq_mean_token_sum_norm": {"horizon": 32},
     "trl_dr_grpo": {"horizon": 32},
@@ -34,10 +36,10 @@ def section(kind, name, params):
     return {KEYS[kind]: [part]} if kind in KEYS else {kind: part}
 
 
-def outcome(algo):
+def outcome(algo, name):
     """What an objective asks for and what it computes."""
     objective = build_objective(algo)
-    batch = advantage_batch(1)
+    batch = batch_for(name, 1)
     estimate = objective.estimate(batch)
     fields = loss_fields(2, rows=12, width=8, spread=0.1)
     fields |= {"mask": batch.mask, "advantages": estimate.advantages, "group": batch.group}
@@ -63,7 +65,9 @@ def assert_equal(one, other):
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_an_import_path_is_the_same_part_as_the_registered_name(kind, name):
     params = PARAMS.get(name, {})
-    assert_equal(outcome(section(kind, name, params)), outcome(section(kind, KINDS[kind][name], params)))
+    assert_equal(
+        outcome(section(kind, name, params), name), outcome(section(kind, KINDS[kind][name], params), name)
+    )
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
@@ -72,7 +76,9 @@ def test_a_module_that_imports_a_function_offers_the_same_part(kind, name, tmp_p
     file = tmp_path / "own.py"
     file.write_text(f"from {module} import {function} as renamed\n")
     params = PARAMS.get(name, {})
-    assert_equal(outcome(section(kind, name, params)), outcome(section(kind, f"{file}:renamed", params)))
+    assert_equal(
+        outcome(section(kind, name, params), name), outcome(section(kind, f"{file}:renamed", params), name)
+    )
 
 
 def test_an_import_path_overrides_single_parameters_of_the_preset_as_the_short_name_does():

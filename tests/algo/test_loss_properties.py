@@ -11,7 +11,7 @@ from asyncrl.algo.inputs import TOKEN_FIELDS, LossInputs
 from asyncrl.algo.registry import CORRECTIONS, LOSSES, resolve
 from tests.algo.factories import loss_fields
 
-REQUIRED = {"opsm": {"delta": 0.0}}
+REQUIRED = {"opsm": {"delta": 0.0}, "sequence_kl": {"upper": 0.05}}
 seeds = st.integers(0, 2**31 - 1)
 few = settings(max_examples=15)
 

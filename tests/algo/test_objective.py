@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -130,6 +131,43 @@ def test_kl_in_the_loss_adds_its_coefficient_times_the_mean():
     torch.testing.assert_close(adapted - without, 2 * expected)
     assert objective.needs_reference
     assert objective.report(metrics)["loss/reference_kl"] == pytest.approx(float(expected / 0.3))
+
+
+def test_an_unbiased_kl_is_weighed_by_the_ratio_and_differentiated_through_it():
+    """With x = log pi - log pi_ref and r = pi / mu: the term is r k3(x), its gradient r (k3(x) + k3 of x derived)."""
+    logp = torch.tensor([[-1.0]], dtype=torch.float64, requires_grad=True)
+    inputs = LossInputs(
+        logp=logp,
+        mask=torch.ones(1, 1, dtype=torch.bool),
+        behavior_logp=torch.tensor([[-1.5]], dtype=torch.float64),
+        reference_logp=torch.tensor([[-1.2]], dtype=torch.float64),
+    )
+    objective = build(loss="sft", kl={"coef": 1.0, "estimator": "k3", "unbiased": True})
+    assert "behavior" in objective.needs
+    _, metrics = loss_of(objective, inputs)
+    ratio, k3 = math.exp(0.5), math.exp(-0.2) - 1 + 0.2
+    assert objective.report(metrics)["loss/reference_kl"] == pytest.approx(ratio * k3)
+    term = loss_of(objective, inputs)[0] - loss_of(build(loss="sft"), inputs)[0]
+    gradient = torch.autograd.grad(term, logp)[0].item()
+    assert gradient == pytest.approx(ratio * (k3 + 1 - math.exp(-0.2)))
+
+
+def test_vcpo_reads_gradient_norms_and_weighs_every_sequence_the_same():
+    """As its authors run it: their scripts aggregate by sequence, and the baseline has the norms of gradients."""
+    objective = build(preset="vcpo")
+    rewards, norms = torch.tensor([1.0, 0.0]), torch.tensor([3.0, 1.0])
+    batch = advantage_batch(0, groups=1, size=2, rewards=rewards.double(), score_norms=norms.double())
+    batch = dataclasses.replace(batch, old_logp=batch.behavior_logp)
+    # b* = 9 / 10, and half a standard deviation of 0.5.
+    advantages = objective.estimate(batch).advantages
+    torch.testing.assert_close(advantages[:, 0], torch.tensor([0.2, -1.8], dtype=torch.float64))
+    mask = torch.tensor([[True, True, True, False], [True, False, False, False]])
+    logp = torch.full((2, 4), -1.0, dtype=torch.float64, requires_grad=True)
+    inputs = LossInputs(
+        logp=logp, mask=mask, advantages=torch.ones(2, 4), behavior_logp=logp.detach(), proximal_logp=logp.detach()
+    )  # fmt: skip
+    gradient = torch.autograd.grad(loss_of(objective, inputs)[0], logp)[0]
+    torch.testing.assert_close(gradient.sum(-1), torch.tensor([-0.5, -0.5], dtype=torch.float64))
 
 
 def test_kl_in_the_reward_lowers_the_return():

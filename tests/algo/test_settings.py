@@ -34,6 +34,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "algorithms"
         ({"corrections": "token_tis"}, "corrections: expected a list"),
         ({"kl": {"estimator": "k4"}}, "kl: unknown name 'k4'"),
         ({"kl": {"where": "nowhere"}}, r"kl\.where: got 'nowhere'"),
+        ({"kl": {"unbiased": True, "where": "reward"}}, r"kl\.unbiased: True weighs the KL's gradient"),
         ({"kl": {"coefficient": 1}}, r"kl\.coefficient: unknown key"),
         ({"entropy_coef": "some"}, "entropy_coef: got 'some'"),
         ({"denominator": "shrunk"}, "denominator: got 'shrunk', allowed: original, kept"),

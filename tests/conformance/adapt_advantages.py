@@ -23,6 +23,7 @@ from asyncrl.algo.advantage import (
     vcpo,
     vtrace,
 )
+from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.normalize import standardise, token_moments, tokens
 from asyncrl.algo.ops import to_tokens, whiten
 from tests.conformance.tensors import keys, mask_of, singleton, tensor
@@ -198,6 +199,19 @@ def run_vtrace(i, p, _):
     return {"vs": vs[0], "pg_adv": adv[0]}
 
 
+def run_tir_otb(i, p, _):
+    mask = mask_of(i["mask"])
+    rewards = tensor(i["token_rewards"]) * mask
+    batch = AdvantageBatch(
+        rewards=rewards.sum(-1), group=keys(i["group"]), mask=mask,
+        # A turn for each column, so that rewards stay where they are.
+        turn_ids=torch.arange(mask.shape[1]).expand(mask.shape), turn_rewards=rewards.tolist(),
+        old_logp=tensor(i["old_logp"]), sum_pi_squared=tensor(i["sum_pi_squared"]),
+    )  # fmt: skip
+    found = optimal_token_baseline.tir_optimal_token_baseline(batch, **p)
+    return {"adv": found.advantages, "returns": found.returns}
+
+
 def run_otb(i, p, _):
     rho = tensor(i["rollout_is_weights"]) if "rollout_is_weights" in i else None
     adv, returns = optimal_token_baseline.otb_advantages(
@@ -317,6 +331,7 @@ ADAPTERS = {
     "adv.mt_grpo": run_mt_grpo,
     "adv.vtrace": run_vtrace,
     "adv.optimal_token_baseline": run_otb,
+    "adv.tir_optimal_token_baseline": run_tir_otb,
     "adv.vcpo_opob.paper": opob_paper,
     "adv.vcpo_opob.code_agg": opob_code,
     "adv.vcpo_opob.combined": opob_combined,

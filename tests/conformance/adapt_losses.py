@@ -8,11 +8,14 @@ from typing import Any
 import torch
 
 from asyncrl.algo.aggregate import aggregate
-from asyncrl.algo.correction import masked, truncated
+from asyncrl.algo.correction import kpop, masked, sequence_kl, truncated
 from asyncrl.algo.inputs import LossInputs, count_totals
 from asyncrl.algo.loss import (
     aspo,
+    asympo,
+    atpo,
     cispo,
+    covariance,
     decoupled,
     distill,
     dppo,
@@ -27,6 +30,7 @@ from asyncrl.algo.loss import (
     sat,
     sft,
     topr,
+    vapo,
     vespo,
 )
 from asyncrl.algo.proximal.interpolate import loglinear
@@ -42,6 +46,7 @@ FIELDS = {
     "teacher_logp": "teacher_logp",
     "adv": "advantages",
     "score": "scores",
+    "clip_scale": "clip_scale",
 }
 PPO = {"eps_low": "eps_low", "eps_high": "eps_high", "c": "dual_clip", "log_ratio_clamp": "log_ratio_clamp"}
 CLIP = {"eps_low": "eps_low", "eps_high": "eps_high"}
@@ -54,13 +59,13 @@ def loss_inputs(i, logp=None) -> LossInputs:
         given["advantages"] = given["advantages"].unsqueeze(-1).expand(mask_of(i["mask"]).shape)
     if logp is None:
         logp = tensor(i["logp"]) if "logp" in i else torch.zeros_like(tensor(i["mask"]))
-    versions = torch.tensor(i["versions"]) if "versions" in i else None
+    whole = {name: torch.tensor(i[name]) for name in ("versions", "turn_ids") if name in i}
     return LossInputs(
         logp=logp,
         mask=mask_of(i["mask"]),
-        versions=versions,
         current_version=i.get("current_version", 0),
         **given,
+        **whole,
     )
 
 
@@ -173,6 +178,19 @@ def same(*names):
     return {name: name for name in names}
 
 
+def run_kpop(i, p, _):
+    inputs = loss_inputs(i)
+    divergence = kpop.two_sided_binary_kl(inputs.proximal_logp, inputs.behavior_logp) * inputs.mask
+    return {"divergence": divergence, "weight": kpop.kpop(inputs, threshold=p["threshold"])}
+
+
+def run_sequence_kl(i, p, _):
+    inputs = loss_inputs(i)
+    form = {"estimator": p["estimator"], "agg": p["agg"]}
+    found = sequence_kl.sequence_divergence(inputs.mismatch_log_ratio, inputs.mask, **form)
+    return {"divergence": found, "weight": sequence_kl.sequence_kl(inputs, upper=p["upper"], **form)}
+
+
 ADAPTERS = {
     "loss.ppo_clip": plain(ppo.ppo_clip, PPO),
     "loss.ppo_dual_clip": plain(ppo.ppo_clip, PPO),
@@ -226,4 +244,13 @@ ADAPTERS = {
     "loss.kimi15": plain(kimi.kimi, same("tau")),
     "loss.opd_sampled_reverse_kl": plain(distill.opd_sampled, {}),
     "loss.sft": plain(sft.sft, {}),
+    "loss.atpo": plain(atpo.atpo, CLIP, {"turn_ratio": "turn_ratio"}),
+    "loss.kl_cov": plain(covariance.kl_cov, same("share", "coef"), {"chosen": "chosen"}),
+    "loss.clip_cov": plain(
+        covariance.clip_cov, {**CLIP, **same("share", "cov_low", "cov_high")}, {"chosen": "chosen"}
+    ),
+    "loss.asympo": plain(asympo.asympo, {}, {"response_nll": "response_nll"}),
+    "loss.vapo": plain(vapo.vapo, {}),
+    "mask.kpop": run_kpop,
+    "mask.sequence_kl": run_sequence_kl,
 }

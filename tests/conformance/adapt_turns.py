@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from asyncrl.algo.advantage import gigpo, hgpo, igpo, igpo_released, multi_agent, steps, ui_s1
+from asyncrl.algo.advantage import (
+    gigpo,
+    hgpo,
+    hierarchical_grpo,
+    igpo,
+    igpo_released,
+    multi_agent,
+    steps,
+    ui_s1,
+)
+from asyncrl.algo.groups import group_mean
 from tests.conformance.tensors import keys, mask_of, tensor
 
 
@@ -112,7 +122,14 @@ def igpo_grpo_discounted(i, p, _):
     return {"returns": returns, "adv": adv}
 
 
+def run_hierarchical(i, p, _):
+    rewards = tensor(i["rewards"])
+    compared = hierarchical_grpo.peers(keys(i["group"]), i["agent"], i["rollout"], p["rollout_agents"])
+    return {"adv": rewards - group_mean(rewards, compared)}
+
+
 ADAPTERS = {
+    "adv.hierarchical_grpo": run_hierarchical,
     "adv.gigpo.mean_norm": run_gigpo(False),
     "adv.gigpo.mean_std_norm": run_gigpo(True),
     "adv.gigpo.episode_per_trajectory": gigpo_episode,

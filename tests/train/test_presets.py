@@ -43,7 +43,13 @@ CUT_MATTERS = [
     {"preset": "optimal_token_baseline"},
     {"preset": "ppo_ewma"},
     {"preset": "opd_full", "entropy_coef": 0.01},
-    {"preset": "vcpo", "advantage": {"name": "vcpo", "score": "gradient"}},
+    {"preset": "vcpo"},
+    {"preset": "vapo"},
+    {"preset": "atpo"},
+    {"preset": "clip_cov", "loss": {"share": 0.1, "cov_low": 0.0, "cov_high": 50.0}},
+    {"preset": "kl_cov", "loss": {"share": 0.1}},
+    {"preset": "grpo", "denominator": "kept", "corrections": [{"name": "opsm", "delta": 0.0}]},
+    {"preset": "grpo", "kl": {"coef": 0.1, "unbiased": True}},
 ]
 
 
