@@ -69,10 +69,18 @@ def measured_step(config: Config, model: str, vocab_size: int) -> dict[str, int]
         tensors = auxiliary.step_tensors(engine, batch, settings, settings.num_minibatches)
         if objective.needs_values:
             tensors.tensors["returns"] = torch.zeros(batch.whole.mask.shape)
+        tensors.tensors["advantages"] = torch.zeros(batch.whole.mask.shape)
         step = Step(
-            engine, objective, auxiliary, batch, tensors, torch.zeros(batch.whole.mask.shape), settings, 1e-6,
-            objective.kl_coef, lambda found: None,
-        )  # fmt: skip
+            engine,
+            objective,
+            auxiliary,
+            batch,
+            tensors,
+            settings,
+            1e-6,
+            objective.kl_coef,
+            lambda found: None,
+        )
         parts: dict[str, Callable[[], Any]] = {
             "forward and backward": partial(accumulate, step, rows),
             "optimizer step": partial(apply, step),
