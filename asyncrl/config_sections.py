@@ -126,15 +126,16 @@ class EngineConfig(Section):
     Unused on a CPU."""
     tensor_parallel: int = Field(1, ge=1)
     """GPUs, or processes on a CPU, that one engine is split over."""
-    weight_transfer: Literal["shared_file", "collective"] = "shared_file"
-    """How new weights reach the engines: by a file that both sides see, or over a torch.distributed group (NCCL where
-    every rank has a GPU of its own, else gloo)."""
+    weight_transfer: Literal["shared_file", "collective", "http"] = "shared_file"
+    """How new weights reach the engines: by a file that both sides see, over a torch.distributed group (NCCL where
+    every rank has a GPU of its own, else gloo), or over HTTP from the trainer and from engine to engine, which asks for
+    neither a common folder nor a fast network."""
     weight_delta: bool = False
     """Send only the elements that changed since the version before, where that saves half of the bytes or more. Costs
     processor time and saves network: for engines, or a folder of weights, on other machines."""
     weights_dir: str = ""
     """Folder in which runs publish their weights; empty for shared memory. It holds three copies of them, and two more
-    for each engine that keeps its own, as it does with `weight_delta` and "collective"."""
+    for each engine that keeps its own, as it does with `weight_delta`, "collective" and "http"."""
     keep_kv: bool = False
     """Let running requests keep their KV cache when new weights arrive. It saves computing their tokens again, and what
     they sample then depends on both versions (docs/schedules.md)."""

@@ -34,25 +34,26 @@ LEAST_CHARS = 16
 """A shorter run token could be guessed."""
 _PREFIX = "asyncrl-1."
 _CALLS: dict[str, tuple[str, ...]] = {
-    "run": ("buffer", "engine", "env", "gateway", "monitor", "old_policy", "openenv", "rollout"),
+    "run": ("buffer", "engine", "env", "gateway", "monitor", "old_policy", "openenv", "rollout", "weights"),
     "trainer": ("buffer", "engine", "old_policy"),
     "old_policy": ("buffer",),
     "worker": ("buffer", "engine", "env", "gateway"),
     "gateway": ("engine",),
-    "engine": ("buffer",),
+    "engine": ("buffer", "weights"),
     "env": ("buffer",),
     "openenv": (),
     "guest": ("buffer",),
 }
 """What each role calls. A `guest` wants to join and asks a buffer for other credentials; an `engine` or `env` tells
-buffers that it takes part."""
-_SERVES = {
-    "worker": "rollout",
-    "gateway": "gateway",
-    "engine": "engine",
-    "env": "env",
-    "old_policy": "old_policy",
-    "openenv": "openenv",
+buffers that it takes part, and engines fetch weights from trainers and from each other."""
+_SERVES: dict[str, tuple[str, ...]] = {
+    "trainer": ("weights",),
+    "worker": ("rollout",),
+    "gateway": ("gateway",),
+    "engine": ("engine", "weights"),
+    "env": ("env",),
+    "old_policy": ("old_policy",),
+    "openenv": ("openenv",),
 }
 _CACHED = 4096
 
@@ -126,7 +127,7 @@ class Credentials:
             raise ConfigError(f"credentials of {self.caller} cannot issue others; give the run's token")
         caller = Caller(role, name)
         bearers = {kind: f"{caller}:{_mac(self.keys[kind], str(caller))}" for kind in _CALLS[role]}
-        keys = {_SERVES[role]: self.keys[_SERVES[role]]} if role in _SERVES else {}
+        keys = {kind: self.keys[kind] for kind in _SERVES.get(role, ())}
         return Credentials(caller, bearers, keys, self.run_digest)
 
     @property

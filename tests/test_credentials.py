@@ -43,10 +43,10 @@ def test_a_token_is_good_for_one_kind_of_service_one_caller_and_one_run():
 @pytest.mark.parametrize(
     ("role", "calls", "serves"),
     [
-        ("trainer", {"buffer", "engine", "old_policy"}, set()),
+        ("trainer", {"buffer", "engine", "old_policy"}, {"weights"}),
         ("old_policy", {"buffer"}, {"old_policy"}),
         ("worker", {"buffer", "engine", "env", "gateway"}, {"rollout"}),
-        ("engine", {"buffer"}, {"engine"}),
+        ("engine", {"buffer", "weights"}, {"engine", "weights"}),
         ("env", {"buffer"}, {"env"}),
         ("guest", {"buffer"}, set()),
     ],

@@ -60,6 +60,7 @@ KINDS = {
         **dict.fromkeys(("batching", "status", "workers"), "service"),
     },
     "rollout": {"judge_client": "client", "agents": "service"},
+    "trainer": {"weight_source": "service"},
 }
 """What kind of module those are that are not called by their kind."""
 

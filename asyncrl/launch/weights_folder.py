@@ -32,7 +32,7 @@ def check_room(config: Config, model: str, folder: Path) -> None:
     Without the model's files at hand, as for a name of a hub, nothing is known and nothing refused.
     """
     one = 0 if config.lora.rank else published_bytes(Path(model), config.model.dtype)
-    own_copies = config.engine.weight_delta or config.engine.weight_transfer == "collective"
+    own_copies = config.engine.weight_delta or config.engine.weight_transfer != "shared_file"
     copies = PUBLISHED_COPIES + (STAGED_COPIES * config.engine.count if own_copies else 0)
     if config.train.old_policy == "process":
         # The current version, those before it that tokens may carry, and the one that is written.

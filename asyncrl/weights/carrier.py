@@ -47,6 +47,16 @@ class EngineControl(Protocol):
     ) -> dict[str, Any]: ...
 
 
+class Carrier(Protocol):
+    """Brings weight files to engines that do not read them where they were written."""
+
+    async def carry(self, file: WeightFile, engines: Sequence[EngineControl]) -> dict[str, str]:
+        """Return the engines that did not get `file`, with the reason. Raises no error of an engine."""
+
+    def close(self) -> None:
+        """Give up what is kept from one version to the next."""
+
+
 class CollectiveCarrier:
     """Sends files over groups. device: this process's. timeout_s: for joining a group, and for each bucket."""
 
@@ -68,7 +78,7 @@ class CollectiveCarrier:
                 return await self._carry(file, engines, missed)
             except BaseException:
                 # Also of one who waits no longer: what the group is in the middle of must not meet the next file.
-                self.leave()
+                self.close()
                 raise
 
     async def _carry(
@@ -78,7 +88,7 @@ class CollectiveCarrier:
         for _ in range(len(engines) + 1):
             left = [engine for engine in left if engine.url not in missed]
             limit_s = ANSWER_S + file.num_bytes / SLOWEST_BYTES_PER_S
-            answers = await _each(left, "weights/expect", file.to_json(), limit_s, missed)
+            answers = await ask_each(left, "weights/expect", file.to_json(), limit_s, missed)
             left = [engine for engine in left if engine.url in answers]
             if not left:
                 return missed
@@ -88,11 +98,11 @@ class CollectiveCarrier:
             broken = await self._join(left, answers, missed) or await self._send(file, delta, left, missed)
             if not broken:
                 return missed
-            self.leave()
+            self.close()
             log.warning("version %d is sent again, since the group broke: %s", file.version, broken)
         return missed | {engine.url: f"no group held: {broken}" for engine in left}
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Give the group up; the next file forms another."""
         if self._group is not None:
             self._group.abort()
@@ -106,7 +116,7 @@ class CollectiveCarrier:
         name = self._group.place.name if self._group is not None else ""
         if name and urls == self._members and all(answers[url]["group"] == name for url in urls):
             return ""
-        self.leave()
+        self.close()
         devices = [device_name(self.device)]
         first_ranks = []
         for url in urls:
@@ -124,7 +134,7 @@ class CollectiveCarrier:
             name = secrets.token_hex(16)
             mine = asyncio.ensure_future(asyncio.to_thread(Group, place(0), self.device, listener))
             bodies = [asdict(place(rank)) for rank in first_ranks]
-            joined = await _each(engines, "weights/join", bodies, 3 * self.timeout_s, missed)
+            joined = await ask_each(engines, "weights/join", bodies, 3 * self.timeout_s, missed)
             broken = _first_error(joined)
             try:
                 self._group, self._members = await mine, urls
@@ -143,7 +153,7 @@ class CollectiveCarrier:
         self.sent_bytes += os.stat(path).st_size
         mine = asyncio.ensure_future(self._send_own(self._group, path))
         body = file.to_json() | {"limit_s": limit_s, "send_delta": delta}
-        received = await _each(engines, "weights/receive", body, limit_s + ANSWER_S, missed)
+        received = await ask_each(engines, "weights/receive", body, limit_s + ANSWER_S, missed)
         return await mine or _first_error(received)
 
     async def _send_own(self, group: Group, path: str) -> str:
@@ -160,7 +170,7 @@ def _first_error(answers: dict[str, dict[str, Any]]) -> str:
     return next((f"{url}: {answer['error']}" for url, answer in answers.items() if answer["error"]), "")
 
 
-async def _each(
+async def ask_each(
     engines: Sequence[EngineControl],
     path: str,
     body: dict[str, Any] | Sequence[dict[str, Any]],

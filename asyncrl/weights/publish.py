@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
-from asyncrl.weights.carrier import CollectiveCarrier, EngineControl
+from asyncrl.weights.carrier import Carrier, EngineControl
 from asyncrl.weights.delta import write_delta
 from asyncrl.weights.files import WeightFile, on_cpu, remove_older, verify_weights, write_weights
 from asyncrl.weights.position import read_committed, write_committed
@@ -26,6 +27,7 @@ log = logging.getLogger("asyncrl.weights")
 
 
 RETRY_S = 1.0
+WATCH_S = 2.0
 SLOWEST_READ_BYTES_PER_S = 200e6
 """An engine that verifies or loads a file more slowly than this, beyond the phase's own limit, has stopped."""
 
@@ -63,7 +65,7 @@ class FilePublisher:
         phase_timeout_s: float = 60.0,
         wait_s: float = 0.0,
         finish_requests: bool = False,
-        carrier: CollectiveCarrier | None = None,
+        carrier: Carrier | None = None,
         deltas: bool = False,
         keep_kv: bool = False,
     ) -> None:
@@ -133,10 +135,15 @@ class FilePublisher:
         self.quarantined = dict(report.failed)
         for engine in self.engines:
             if engine.url in self.quarantined:
-                task = asyncio.ensure_future(self._rejoin(engine, file))
-                self._rejoining.add(task)
-                task.add_done_callback(self._rejoining.discard)
+                self._in_background(self._rejoin(engine, file))
+            elif self.carrier is not None:
+                self._in_background(self._watch(engine, file))
         return report
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._rejoining.add(task)
+        task.add_done_callback(self._rejoining.discard)
 
     def follow(self, engines: Sequence[EngineControl]) -> None:
         """Publish to these engines from the next version on."""
@@ -169,6 +176,7 @@ class FilePublisher:
                 delta=file.delta,
             )
             report.failed.clear()
+            await self._carry(file, self.engines)
             prepared = await self._on_each(self.engines, "weights/prepare", file, report)
         report.prepare_s = time.perf_counter() - start
         return report, await self._on_each(prepared, "weights/commit", file, report), file
@@ -176,6 +184,17 @@ class FilePublisher:
     def _limit_s(self, file: WeightFile) -> float:
         """How long an engine may take for a phase."""
         return self.phase_timeout_s + file.num_bytes / SLOWEST_READ_BYTES_PER_S
+
+    async def _watch(self, engine: EngineControl, file: WeightFile) -> None:
+        """Offer the newest version to an engine that restarts and cannot see it in the trainer's folder."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            try:
+                loaded = await engine.request("weights/base", file.to_json(), self.phase_timeout_s)
+            except AsyncRLError:
+                continue
+            if loaded["base"] != file.checksum:
+                await self._rejoin(engine, file)
 
     async def _rejoin(self, engine: EngineControl, file: WeightFile) -> None:
         """Offer the newest version to a quarantined engine until it has loaded it."""
@@ -187,8 +206,8 @@ class FilePublisher:
                 except InputError:
                     if self.carrier is None:
                         raise
-                    # It does not see the trainer's files.
-                    await self._carry(file, [engine])
+                    # It does not see the trainer's files, or could not use the delta.
+                    await self._carry(replace(file, delta=None), [engine])
                     await engine.request("weights/prepare", file.to_json(), self._limit_s(file))
                 await engine.request("weights/commit", file.to_json(), self._limit_s(file))
             except AsyncRLError as error:

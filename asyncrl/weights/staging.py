@@ -1,4 +1,4 @@
-"""Where an engine keeps weight files of its own: what it received over a group, until a newer version is loaded.
+"""Where an engine keeps weight files of its own: what it received, until a newer version is loaded.
 
 The folder is below the engine's folder of weights, so on one machine in shared memory. All ranks of the engine map the
 same file.
@@ -14,9 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from asyncrl.errors import InputError
+from asyncrl.weights.chunks import DELTA
 from asyncrl.weights.files import WeightFile, weights_path
 
 PREFIX = "staged-"
+INCOMPLETE = ".fetching"
+"""Follows the name of a file that is being fetched."""
 
 
 class Staging:
@@ -36,12 +39,42 @@ class Staging:
 
     def make_room(self, file: WeightFile, for_delta: bool = False) -> Path:
         """Reserve memory for a file or its delta; return the path. Raises `InputError` if there is not enough."""
-        if not self._parent.name:
-            raise InputError("this engine was started without --weights-dir and takes no weights")
         path, num_bytes = self.path(file), file.num_bytes
         if for_delta and file.delta is not None:
             path, num_bytes = self.delta_path(file), file.delta.num_bytes
         self._remove_orphans()
+        return self._reserve(path, num_bytes)
+
+    def fetch_room(self, file: WeightFile, kind: str, num_bytes: int) -> tuple[Path, bool]:
+        """Reserve memory for what is fetched; return the path and whether it may hold a part of it already.
+
+        That part is from an attempt of this engine, or of one of this machine that was killed. Raises `InputError`.
+        """
+        path = self.incomplete_path(file, kind)
+        names = [one.relative_to(self._folder) for one in (path, self.complete_path(file, kind))]
+        for found in [folder / name for folder in (self._folder, *self._orphans()) for name in names]:
+            with contextlib.suppress(OSError):
+                if found.stat().st_size == num_bytes:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    os.replace(found, path)
+                    self.complete_path(file, kind).unlink(missing_ok=True)
+                    self._remove_orphans()
+                    return path, True
+        self._remove_orphans()
+        return self._reserve(path, num_bytes), False
+
+    def complete_path(self, file: WeightFile, kind: str) -> Path:
+        """Return where a version's file, or its delta, belongs."""
+        return self.delta_path(file) if kind == DELTA else self.path(file)
+
+    def incomplete_path(self, file: WeightFile, kind: str) -> Path:
+        """Return where it is while it is fetched."""
+        whole = self.complete_path(file, kind)
+        return whole.with_name(whole.name + INCOMPLETE)
+
+    def _reserve(self, path: Path, num_bytes: int) -> Path:
+        if not self._parent.name:
+            raise InputError("this engine was started without --weights-dir and takes no weights")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "wb") as opened:
@@ -72,10 +105,12 @@ class Staging:
             if path != kept:
                 path.unlink(missing_ok=True)
 
-    def _remove_orphans(self) -> None:
-        """Remove what engines of this machine left behind that were killed."""
+    def _orphans(self) -> list[Path]:
+        """Return the folders of engines of this machine that were killed."""
         host = f"{PREFIX}{socket.gethostname()}-"
-        for folder in self._parent.glob(f"{host}*"):
-            pid = folder.name.removeprefix(host)
-            if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-                shutil.rmtree(folder, ignore_errors=True)
+        pids = {folder: folder.name.removeprefix(host) for folder in self._parent.glob(f"{host}*")}
+        return [f for f, pid in pids.items() if pid.isdigit() and not Path(f"/proc/{pid}").exists()]
+
+    def _remove_orphans(self) -> None:
+        for folder in self._orphans():
+            shutil.rmtree(folder, ignore_errors=True)

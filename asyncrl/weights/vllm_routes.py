@@ -13,6 +13,10 @@ requests, bodies are msgpack with raw arrays, and each answer streams back as it
                                    weights are loaded
 `POST /asyncrl/v1/weights/join`    a `GroupPlace` -> the workers are in that group
 `POST /asyncrl/v1/weights/receive` a `WeightFile`, `limit_s`, `send_delta` -> the file or its delta is received
+`POST /asyncrl/v1/weights/base`    a `WeightFile` -> the checksum of the weights that are loaded
+`POST /asyncrl/v1/weights/fetch`   a `WeightFile`, `order` (a `FetchOrder`) -> it is fetched over HTTP in the background
+`POST /asyncrl/v1/weights/fetched` a `WeightFile` -> how much of it has come, whether that has ended, and any error
+`GET  /asyncrl/v1/weights/bytes/EPOCH/VERSION/KIND` one range of a weight file, for other engines
 `POST /asyncrl/v1/weights/prepare` a `WeightFile` -> verified, nothing changed yet
 `POST /asyncrl/v1/weights/commit`  a `WeightFile` -> pause, load, set the version, resume; with `finish_requests`
                                    running requests end under the old weights first, with `keep_kv` they keep
@@ -53,6 +57,8 @@ from asyncrl.errors import AsyncRLError, InputError, UnavailableError
 from asyncrl.http_checks import BodyCheck, Hosts, Refusal, check_msgpack, refuse_headers
 from asyncrl.types import Decoding
 from asyncrl.weights.collective import GroupPlace
+from asyncrl.weights.fetches import fetch_order_from_json
+from asyncrl.weights.offered import send_range
 from asyncrl.weights.position import weight_file_from_json
 from asyncrl.weights.vllm_served import Served, parse_version, served_from_environment
 
@@ -60,6 +66,7 @@ log = logging.getLogger("asyncrl.weights")
 
 PREFIX = "/asyncrl/v1/"
 _ROUTE = re.compile(rf"(?:/policies/(?P<policy>[^/]+))?{PREFIX}(?P<name>.*)")
+_BYTES = re.compile(r"weights/bytes/(\d+)/(\d+)/(whole|delta)")
 MAX_BODY_BYTES = 64 * 1024 * 1024
 TOKEN_BYTES = 4
 OPEN_PATH = "/health"
@@ -86,7 +93,8 @@ class Routes:
 
     def __init__(self, app: Any) -> None:
         self.app = app
-        self.access = own_credentials().access("engine")
+        credentials = own_credentials()
+        self.access, self.weights_access = credentials.access("engine"), credentials.access("weights")
         self.hosts = Hosts("127.0.0.1")
         self.served = served_from_environment()
         # As in the engine's core: every request reads some of them.
@@ -107,6 +115,10 @@ class Routes:
             policy = self.served.get(found["policy"] or "")
             if policy is None:
                 raise InputError(f"policy {found['policy']!r}: this engine serves {sorted(self.served)}")
+            if wanted := _BYTES.fullmatch(found["name"]):
+                find = functools.partial(policy.offered, int(wanted[1]), int(wanted[2]), wanted[3])
+                await send_range(find, scope, receive, send)
+                return
             await self._route(found["name"], policy, scope["app"].state.engine_client, receive, send)
         except UnavailableError as error:
             await _reply(send, 503, {"error": str(error)})
@@ -137,6 +149,9 @@ class Routes:
         if path == OPEN_PATH:
             return None
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        route = _ROUTE.fullmatch(path)
+        if route is not None and _BYTES.fullmatch(route["name"]) and self.weights_access.caller(given):
+            return None
         caller = self.access.caller(given)
         if caller is None:
             return Refusal(401, "missing or wrong bearer token")
@@ -215,6 +230,14 @@ async def _weights(name: str, policy: Served, engine: Any, body: dict[str, Any])
             return await policy.transfers.receive(
                 engine, file, float(body["limit_s"]), bool(body["send_delta"])
             )
+        case "weights/base":
+            base = policy.position.file
+            return {"base": base.checksum if base is not None else ""}
+        case "weights/fetch":
+            await policy.fetches.begin(file, fetch_order_from_json(body["order"]))
+            return {}
+        case "weights/fetched":
+            return await policy.fetches.progress(file)
         case "weights/prepare":
             return {"verify_s": await policy.prepare(file)}
         case "weights/commit":

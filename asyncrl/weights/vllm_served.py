@@ -19,10 +19,14 @@ from typing import Any
 from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
 from asyncrl.config_sections import LoraConfig
+from asyncrl.credentials import authorization, bearer
 from asyncrl.errors import InputError, UnavailableError
+from asyncrl.weights.chunks import WHOLE
 from asyncrl.weights.delta import apply_delta
+from asyncrl.weights.fetches import Fetches
 from asyncrl.weights.files import WeightFile, verify_weights
 from asyncrl.weights.folders import policy_weights
+from asyncrl.weights.offered import Offered
 from asyncrl.weights.position import Position
 from asyncrl.weights.staging import Staging
 from asyncrl.weights.vllm_adapters import Adapters
@@ -72,7 +76,17 @@ class Served:
         """The newest attempt to catch up."""
         self.staging = Staging(folder)
         self.transfers = Transfers(self.staging)
+        self.fetches = Fetches(self.staging, authorization(bearer(None, "weights")))
         self.adapters = None if lora is None else Adapters(lora, folder, base_version(), ids)
+
+    def offered(self, epoch: int, version: int, kind: str) -> Offered | None:
+        """Return what other engines may fetch from this one of a version; None of one it neither has nor fetches."""
+        loaded = self.position.file
+        if (found := self.fetches.find(epoch, version, kind)) is not None:
+            return found
+        if loaded is None or kind != WHOLE or (loaded.epoch, loaded.version) != (epoch, version):
+            return None
+        return Offered(Path(loaded.path)) if Path(loaded.path).is_file() else None
 
     def own(self, request_id: str) -> str:
         """Return the engine's id for a request, distinct from those of other policies' requests."""

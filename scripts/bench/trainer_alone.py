@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from asyncrl.config import load_config
-from asyncrl.credentials import bearer
+from asyncrl.credentials import own_credentials
 from asyncrl.data.codec import encode_group
 from asyncrl.types import Group, Status, Task, Trajectory, Turn
 
@@ -90,7 +90,7 @@ def train_alone(run: Path, model: str, engine_url: str, weights: Path) -> dict[s
     engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
     ends: list[tuple[float, int]] = []
     with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as name:
-        publisher = open_publisher(config, engine, [engine_url], weights / "alone", bearer(None, "engine"))
+        publisher = open_publisher(config, engine, [engine_url], weights / "alone", own_credentials())
         recorder = Recorder(Path(name))
 
         def on_step(version: int, metrics: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ from asyncrl.services.buffer.client import BufferClientSync, members_of
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.sleep import SleepSwitch
 from asyncrl.services.old_policy.client import OldPolicyClient
+from asyncrl.services.trainer.weight_source import HttpWeightSource
 from asyncrl.startup import LIMIT_FACTOR
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpointer import Checkpointer
@@ -49,7 +50,8 @@ from asyncrl.train.recover import recover
 from asyncrl.train.trainer import Trainer, set_threads
 from asyncrl.train.turns import MemoryTurns, NoTurns, Turns
 from asyncrl.types import Group
-from asyncrl.weights.carrier import CollectiveCarrier
+from asyncrl.weights.carrier import Carrier, CollectiveCarrier
+from asyncrl.weights.http_carrier import HttpCarrier
 from asyncrl.weights.publish import FilePublisher, PublishReport
 
 BEAT_S = 1.0
@@ -68,7 +70,7 @@ class SyncFilePublisher:
         wait_s: float = 0.0,
         job: Callable[[], dict[str, Any] | None] = lambda: None,
         finish_requests: bool = False,
-        carrier: CollectiveCarrier | None = None,
+        carrier: Carrier | None = None,
         deltas: bool = False,
         keep_kv: bool = False,
     ) -> None:
@@ -121,6 +123,8 @@ class SyncFilePublisher:
 
     async def _close(self) -> None:
         await self.publisher.close()
+        if self.publisher.carrier is not None:
+            self.publisher.carrier.close()
         await asyncio.gather(*(client.close() for client in (*self._clients, *self._joined.values())))
 
 
@@ -139,17 +143,27 @@ def open_publisher(
     engine: TrainEngine,
     engines: Sequence[str],
     weights_dir: Path,
-    token: str,
+    credentials: Credentials,
     source: BufferClientSync | None = None,
 ) -> SyncFilePublisher:
     """Return the run's publisher, with what `engine.weight_transfer` names to bring the files to the engines."""
-    collective = config.engine.weight_transfer == "collective" and engine.rank == 0
     return SyncFilePublisher(
-        weights_dir, engines, token, engine.rank, config.outage_timeout_s,
+        weights_dir, engines, credentials.bearer("engine"), engine.rank, config.outage_timeout_s,
         lambda: described_job(source), config.train.schedule == "asynchronous",
-        CollectiveCarrier(torch.device(engine.device)) if collective else None, config.engine.weight_delta,
+        open_carrier(config, engine, credentials) if engine.rank == 0 else None, config.engine.weight_delta,
         config.engine.keep_kv,
     )  # fmt: skip
+
+
+def open_carrier(config: Config, engine: TrainEngine, credentials: Credentials) -> Carrier | None:
+    """Return what brings files to engines; None where they read them in a folder that both sides see."""
+    match config.engine.weight_transfer:
+        case "collective":
+            return CollectiveCarrier(torch.device(engine.device))
+        case "http":
+            return HttpCarrier(HttpWeightSource(credentials))
+        case _:
+            return None
 
 
 def open_old_policies(
@@ -282,7 +296,7 @@ def run_trainer(
     recorder = Recorder(folder) if first else None
     source = BufferClientSync(buffer, credentials.bearer("buffer")) if first else None
     urls = wait_for_addresses(engines, LIMIT_FACTOR * config.run.start_timeout_s)
-    publisher = open_publisher(config, engine, urls, weights_dir, credentials.bearer("engine"), source)
+    publisher = open_publisher(config, engine, urls, weights_dir, credentials, source)
     checkpointer = make_checkpointer(folder, config, engine, auxiliary, model, recorder)
     turns: Turns = NoTurns()
     critic = auxiliary.critic.engine if auxiliary.critic is not None else None

@@ -133,7 +133,7 @@ def test_files_reach_all_ranks_of_all_engines_and_a_lost_engine_does_not_keep_th
         assert has(late, files[2])
         late.end()
         assert list(await carrier.carry(files[2], [late])) == [late.url]
-        carrier.leave()
+        carrier.close()
 
     start = time.monotonic()
     try:
@@ -176,7 +176,7 @@ def test_engines_are_free_again_soon_after_the_trainer_has_died_in_a_transfer(tm
         waiting = asyncio.create_task(engine.request("weights/receive", body))
         await asyncio.sleep(0.2)
         # What the end of its process does to its connections.
-        carrier.leave()
+        carrier.close()
         return await asyncio.wait_for(waiting, 60)
 
     try:

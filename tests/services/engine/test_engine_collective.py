@@ -1,4 +1,5 @@
-"""Two engines, one of them over two processes, get versions of a model with MLA and experts over one gloo group.
+"""Two engines, one of them over two processes, get versions of a model with MLA and experts over one gloo group, and
+further ones over HTTP.
 
 Both start once for all of it: their answers must be those of the new weights, whatever was repacked or derived from the
 old ones; an engine whose reload fails halfway ends, and catches up without keeping the other from the next version.
@@ -15,10 +16,13 @@ import torch
 from asyncrl.errors import InfrastructureError
 from asyncrl.generation import GenerateRequest
 from asyncrl.services.engine.client import EngineClient
+from asyncrl.testing.slow_link import SourceBehindLink
 from asyncrl.train.checkpoint_form import checkpoint_form
 from asyncrl.weights.carrier import CollectiveCarrier
 from asyncrl.weights.files import write_weights
+from asyncrl.weights.http_carrier import HttpCarrier
 from asyncrl.weights.publish import FilePublisher
+from tests.credentials import RUN
 from tests.engines import END_S, ENGINE, serving, starting
 from tests.models import save_deepseek
 from tests.services.engine.test_engine import contexts, token_logp
@@ -80,11 +84,23 @@ def test_versions_reach_both_engines_and_one_that_ended_in_a_reload_catches_up(
         clients = [EngineClient(url) for url in urls]
         carrier = CollectiveCarrier(torch.device("cpu"), timeout_s=20.0)
         publisher = FilePublisher(weights, clients, phase_timeout_s=60.0, carrier=carrier, deltas=True)
+        source = SourceBehindLink(RUN)
+        over_http = FilePublisher(
+            weights, [], phase_timeout_s=60.0, carrier=HttpCarrier(source, stall_s=200.0), deltas=True
+        )
 
-        async def publish(version, part=""):
+        async def publish(version, part="", publisher=publisher):
             change(policy, version, part)
             file = publisher.write(version, checkpoint_form(policy, policy.named_parameters()))
             return await publisher.publish(file)
+
+        async def publish_over_http(version, part, engines):
+            """Return the bytes that the trainer sends for a version, and what was reported."""
+            before = source.carried_bytes
+            report = await publish(version, part, over_http)
+            assert (report.failed, len(report.pause_s)) == ({}, 2)
+            assert await disagreement(engines, policy, version) < TOLERANCE
+            return source.carried_bytes - before, report
 
         try:
             assert await disagreement(clients, policy, 0) < TOLERANCE
@@ -113,11 +129,17 @@ def test_versions_reach_both_engines_and_one_that_ended_in_a_reload_catches_up(
                     publisher.follow([clients[0], late])
                     assert (await publish(5)).failed == {}
                     assert await disagreement([clients[0], late], policy, 5) < TOLERANCE
+                    over_http.follow([clients[0], late])
+                    sent, whole = await publish_over_http(6, "", [clients[0], late])
+                    assert whole.num_bytes <= sent < 1.2 * whole.num_bytes
+                    sent, part = await publish_over_http(7, "experts", [clients[0], late])
+                    assert 0 < part.delta_bytes <= sent < whole.num_bytes / 2
                 finally:
                     await late.close()
         finally:
-            await publisher.close()
-            carrier.leave()
+            for one in (publisher, over_http):
+                await one.close()
+                one.carrier.close()
             await asyncio.gather(*(client.close() for client in clients))
 
     with (
