@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from asyncrl.credentials import Credentials
@@ -61,9 +62,8 @@ class HttpWeightSource:
 
     def _listen(self, host: str) -> None:
         app = create_app("weights", self._access, roles={"": ("engine",)})
-        app.add_route(
-            BYTES_ROUTE.replace("{epoch}", "{epoch:int}").replace("{version}", "{version:int}"), _Bytes(self)
-        )
+        path = BYTES_ROUTE.replace("{epoch}", "{epoch:int}").replace("{version}", "{version:int}")
+        app.router.routes.append(Route(path, _Bytes(self)))
         started = threading.Event()
         reasons: list[str] = []
 
