@@ -1,4 +1,4 @@
-"""The ledger's counts, each a query over the tasks."""
+"""The ledger's counts: sums over the few rows of `counts`, which SQLite keeps up to date with the tasks."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
     finished groups, dropped ones included; `trained_tokens_mean` is over those in batches. A large gap between
     the two lengths means that training does not see what is generated.
     """
-    # The plus sign keeps SQLite from walking the index and fetching each row separately.
-    rows = store.rows(
-        "SELECT state, COUNT(*), SUM(usable), SUM(reward_sum), SUM(tokens) FROM tasks GROUP BY +state"
-    )
-    numbers = dict.fromkeys(STATES, 0) | {row[0]: row[1] for row in rows}
-    usable, reward, tokens = (sum(row[i] for row in rows) for i in (2, 3, 4))
+    rows = store.rows("SELECT state, cause, deadline, tasks, usable, reward_sum, tokens FROM counts")
+    numbers = dict.fromkeys(STATES, 0)
+    for state, _, _, tasks, *_ in rows:
+        numbers[state] += tasks
+    usable, reward, tokens = (sum(row[i] for row in rows) for i in (4, 5, 6))
     offered = _length([row for row in rows if row[0] in FINISHED])
     trained = _length([row for row in rows if row[0] in ("taken", "trained")])
-    held = numbers["leased"] + numbers["ready"] + numbers["taken"]
     staleness_limit = store.fact("staleness_limit")
     slots = settings.slots(staleness_limit, store.fact("over_provision"))
     in_flight = numbers.pop("leased")
-    due = store.row("SELECT MIN(deadline) FROM tasks WHERE state IN ('leased', 'ready', 'taken')")[0]
+    deadlines = [row[2] for row in rows if row[2] >= 0]
     return {
         "version": store.fact("version"),
         **numbers,
@@ -41,12 +39,12 @@ def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
         "restarted": store.fact("restarted"),
         "slots": slots,
         "staleness_limit": staleness_limit,
-        "fill": held / slots,
-        "oldest_deadline": due,
+        "fill": sum(row[3] for row in rows if row[2] >= 0) / slots,
+        "oldest_deadline": min(deadlines, default=None),
         "plan_closed": bool(store.fact("closed")),
         "paused": bool(store.fact("paused")),
-        "dropped_by_reason": _by(store, "reason", "dropped"),
-        "failed_by_class": _by(store, "failure", "failed"),
+        "dropped_by_reason": _by_cause(rows, "dropped"),
+        "failed_by_class": _by_cause(rows, "failed"),
         "episodes": store.fact("episodes"),
         "failed_episodes": failed_episodes(store),
         "quarantined": [worker for (worker,) in store.rows("SELECT worker FROM quarantine ORDER BY worker")],
@@ -58,11 +56,27 @@ def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
     }
 
 
+def held(store: Store) -> int:
+    """Return how many groups hold a slot."""
+    return store.row("SELECT coalesce(SUM(tasks), 0) FROM counts WHERE deadline >= 0")[0]
+
+
+def in_state(store: Store, state: str) -> tuple[int, int]:
+    """Return how many tasks are in a state, and their sampled tokens."""
+    query = "SELECT coalesce(SUM(tasks), 0), coalesce(SUM(tokens), 0) FROM counts WHERE state = ?"
+    return store.row(query, state)
+
+
+def by_deadline(store: Store, state: str) -> dict[int, int]:
+    """Return how many groups of a state that holds a slot are due at each deadline."""
+    return dict(store.rows("SELECT deadline, tasks FROM counts WHERE state = ?", state))
+
+
 def _length(rows: list[tuple[Any, ...]]) -> float | None:
     """Mean sampled tokens of a usable episode."""
-    usable = sum(row[2] for row in rows)
-    return sum(row[4] for row in rows) / usable if usable else None
+    usable = sum(row[4] for row in rows)
+    return sum(row[6] for row in rows) / usable if usable else None
 
 
-def _by(store: Store, column: str, state: str) -> dict[str, int]:
-    return dict(store.rows(f"SELECT {column}, COUNT(*) FROM tasks WHERE state = ? GROUP BY {column}", state))
+def _by_cause(rows: list[tuple[Any, ...]], state: str) -> dict[str, int]:
+    return {row[1]: row[3] for row in rows if row[0] == state and row[3]}

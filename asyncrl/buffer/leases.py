@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+from asyncrl.buffer.counts import held
 from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.proposals import Proposals
 from asyncrl.buffer.staleness import deadline
@@ -13,8 +14,6 @@ from asyncrl.data.codec import decode_task
 from asyncrl.errors import ConflictError, InputError, QuarantineError
 from asyncrl.types import FailureClass, Lease
 
-HOLDING = "('leased', 'ready', 'taken')"
-"""States that hold a slot."""
 MAX_REASON = 2000
 
 
@@ -91,9 +90,8 @@ class Leases:
         )
 
     def free_slots(self) -> int:
-        held = self.store.row(f"SELECT COUNT(*) FROM tasks WHERE state IN {HOLDING}")[0]
         facts = self.store.facts()
-        return self.settings.slots(facts["staleness_limit"], facts["over_provision"]) - held
+        return self.settings.slots(facts["staleness_limit"], facts["over_provision"]) - held(self.store)
 
     def find(self, lease: str, columns: str) -> tuple[Any, ...]:
         """Return `columns` of the task whose newest lease this is.

@@ -5,8 +5,8 @@
        +--lost, failed---+   +--put--> dropped (no signal, too few usable, too long)
        (a few times, then `failed`)
 
-leased, ready and taken hold a slot. Every move is one SQLite transaction, and every count is a query over
-states, so no crash can make a counter drift from the rows. Not thread-safe: one thread uses it.
+leased, ready and taken hold a slot. Every move is one SQLite transaction, in which a trigger also moves the counts, so no
+crash can make a counter drift from the rows. Not thread-safe: one thread uses it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.algo.curation.curriculum import Curriculum
-from asyncrl.buffer.counts import count
+from asyncrl.buffer.counts import count, held, in_state
 from asyncrl.buffer.leases import LeaseGoneError, Leases, UnknownLeaseError, seq_of
 from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.proposals import Proposals
@@ -87,8 +87,7 @@ class Ledger:
     @property
     def finished(self) -> bool:
         """True when the plan is closed and every task of it is trained, dropped or failed."""
-        open_task = "SELECT 1 FROM tasks WHERE state IN ('pending', 'leased', 'ready', 'taken') LIMIT 1"
-        return self.closed and self._store.row(open_task) is None
+        return self.closed and not held(self._store) and not in_state(self._store, "pending")[0]
 
     def add_tasks(self, tasks: Sequence[Task]) -> int:
         """Plan tasks in order; a known id is left as it is. Return how many were new.
@@ -98,10 +97,12 @@ class Ledger:
         with self._store.transaction():
             if self.closed and any(not self._known(task.id) for task in tasks):
                 raise ConflictError("the plan is closed; no task can be added")
-            return self._store.executemany(
+            added = self._store.executemany(
                 "INSERT OR IGNORE INTO tasks (id, body) VALUES (?, ?)",
                 [(t.id, encode_task(t)) for t in tasks],
             )
+            self._store.execute("UPDATE counts SET tasks = tasks + ? WHERE state = 'pending'", (added,))
+            return added
 
     def add_pool(self, tasks: Sequence[Task], total: int = 0) -> int:
         """Give the curriculum the tasks it chooses among; return how many were new: all, or none when repeated.
@@ -112,17 +113,20 @@ class Ledger:
         with self._store.transaction():
             return self._proposals.add_pool(tasks, total)
 
-    def close_plan(self, abandon: bool = False) -> int:
+    def close_plan(self, abandon: bool = False, most: int = -1) -> int:
         """Declare the plan complete, so that the last batch may be short.
 
-        With `abandon` the tasks that still wait are dropped. Return how many.
+        With `abandon` the tasks that still wait are dropped, at most `most` of them in this call unless it is -1.
+        Return how many.
         """
         with self._store.transaction():
             self._store.set_fact("closed", 1)
             if not abandon:
                 return 0
             return self._store.execute(
-                "UPDATE tasks SET state = 'dropped', reason = 'abandoned' WHERE state = 'pending'"
+                "UPDATE tasks SET state = 'dropped', reason = 'abandoned' WHERE seq IN "
+                "(SELECT seq FROM tasks WHERE state = 'pending' ORDER BY seq LIMIT ?)",
+                (most,),
             ).rowcount
 
     def pause(self, paused: bool) -> None:
@@ -157,7 +161,7 @@ class Ledger:
             return "paused"
         if self._leases.free_slots() <= 0:
             return "full"
-        if self._store.row("SELECT 1 FROM tasks WHERE state = 'pending' LIMIT 1") is not None:
+        if in_state(self._store, "pending")[0]:
             return ""
         return "finished" if self.finished else "no tasks"
 
@@ -247,6 +251,10 @@ class Ledger:
         with self._store.transaction():
             self._refuse_forged(step)
             return self._steps.take(step, _or_clock(now))
+
+    def answers(self, step: int) -> bool:
+        """True when `take` would answer now, with a batch, [] or an error; cheap, whatever number is admitted."""
+        return self._steps.answers(step)
 
     def peek(self, step: int, seen: Sequence[str]) -> Peeked:
         """Return groups of the step's batch that are ready and not among the leases in `seen`; take nothing.

@@ -1,4 +1,4 @@
-"""The ledger's tables. One row a task; its state says everything that is counted."""
+"""The ledger's tables. One row a task; its state says everything that is counted, and a trigger keeps the counts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from asyncrl.errors import ConfigError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 RENAMED_FACTS = {
     "bound": "staleness_limit",
     "taken": "taken_step",
@@ -49,6 +49,9 @@ CREATE TABLE IF NOT EXISTS tasks (
 );
 CREATE INDEX IF NOT EXISTS tasks_by_state ON tasks (state, seq);
 CREATE INDEX IF NOT EXISTS leases_by_request ON tasks (request) WHERE state = 'leased';
+CREATE INDEX IF NOT EXISTS leases_by_expiry ON tasks (expires) WHERE state = 'leased';
+CREATE INDEX IF NOT EXISTS leases_by_worker ON tasks (worker) WHERE state = 'leased';
+CREATE INDEX IF NOT EXISTS ready_by_newest ON tasks (newest) WHERE state = 'ready';
 -- Encoded groups that are ready or taken.
 CREATE TABLE IF NOT EXISTS bodies (seq INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS quarantine (worker TEXT PRIMARY KEY, reason TEXT NOT NULL);
@@ -62,6 +65,46 @@ CREATE TABLE IF NOT EXISTS failures (
     newest   TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
+
+def _key(row: str) -> str:
+    """The key in `counts` of a row of tasks. Only groups that hold a slot are told apart by deadline."""
+    return (
+        f"{row}.state, CASE {row}.state WHEN 'dropped' THEN coalesce({row}.reason, '') "
+        f"WHEN 'failed' THEN coalesce({row}.failure, '') ELSE '' END, "
+        f"CASE WHEN {row}.state IN ('leased', 'ready', 'taken') THEN {row}.deadline ELSE -1 END"
+    )
+
+
+COUNTED = (
+    f"SELECT {_key('tasks')}, COUNT(*), SUM(usable), SUM(reward_sum), SUM(tokens) FROM tasks GROUP BY 1, 2, 3"
+)
+"""What `counts` holds, counted anew."""
+
+COUNTS = f"""
+-- Sums over tasks, kept in the transaction that changes the tasks: by the trigger below, and by `Ledger.add_tasks`, which
+-- a trigger would make twice as slow.
+CREATE TABLE IF NOT EXISTS counts (
+    state      TEXT NOT NULL,
+    cause      TEXT NOT NULL,               -- reason of a drop, class of a failure, or ''
+    deadline   INTEGER NOT NULL,            -- -1 for groups that hold no slot
+    tasks      INTEGER NOT NULL,
+    usable     INTEGER NOT NULL,
+    reward_sum REAL NOT NULL,
+    tokens     INTEGER NOT NULL,
+    PRIMARY KEY (state, cause, deadline)
+) WITHOUT ROWID;
+INSERT OR IGNORE INTO counts VALUES ('pending', '', -1, 0, 0, 0, 0);
+CREATE TRIGGER IF NOT EXISTS count_changed
+AFTER UPDATE OF state, deadline, reason, failure, usable, reward_sum, tokens ON tasks BEGIN
+    UPDATE counts SET tasks = tasks - 1, usable = usable - OLD.usable, reward_sum = reward_sum - OLD.reward_sum,
+        tokens = tokens - OLD.tokens WHERE (state, cause, deadline) = ({_key("OLD")});
+    INSERT INTO counts VALUES ({_key("NEW")}, 1, NEW.usable, NEW.reward_sum, NEW.tokens)
+        ON CONFLICT DO UPDATE SET tasks = tasks + 1, usable = usable + NEW.usable,
+        reward_sum = reward_sum + NEW.reward_sum, tokens = tokens + NEW.tokens;
+    DELETE FROM counts WHERE (state, cause, deadline) = ({_key("OLD")}) AND tasks = 0 AND deadline >= 0;
+END;
 """
 
 
@@ -81,6 +124,7 @@ def open_database(path: str | Path, base_version: int) -> sqlite3.Connection:
             db.execute(f"PRAGMA {name}={value}")
         db.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
         _upgrade(db)
+        db.executescript(f"BEGIN IMMEDIATE; {COUNTS} COMMIT;")
         first = {"schema": SCHEMA_VERSION, "version": base_version, "closed": 0, "paused": 0}
         steps = {"taken_step": -1, "waited_step": -1, "over_provision": 0}
         counted = {"leases": 0, "expired": 0, "restarted": 0, "episodes": 0}
@@ -98,13 +142,17 @@ def open_database(path: str | Path, base_version: int) -> sqlite3.Connection:
 
 
 def _upgrade(db: sqlite3.Connection) -> None:
-    """Bring a ledger of schema 2 to schema 3, which renames a state of tasks and four facts."""
+    """Bring an earlier ledger to this schema: 3 renamed a state of tasks and four facts, 4 counts the tasks."""
     found = db.execute("SELECT value FROM facts WHERE name = 'schema'").fetchone()
-    if found is None or found[0] != 2:
+    if found is None or found[0] not in (2, 3):
         return
-    db.execute("BEGIN IMMEDIATE")
-    db.execute("UPDATE tasks SET state = 'taken' WHERE state = 'bound'")
-    for old, new in RENAMED_FACTS.items():
-        db.execute("UPDATE facts SET name = ? WHERE name = ?", (new, old))
-    db.execute("UPDATE facts SET value = 3 WHERE name = 'schema'")
+    db.executescript(f"BEGIN IMMEDIATE; {COUNTS}")
+    if found[0] == 2:
+        db.execute("UPDATE tasks SET state = 'taken' WHERE state = 'bound'")
+        for old, new in RENAMED_FACTS.items():
+            db.execute("UPDATE facts SET name = ? WHERE name = ?", (new, old))
+    db.execute("DELETE FROM counts")
+    db.execute(f"INSERT INTO counts {COUNTED}")
+    db.execute("INSERT OR IGNORE INTO counts VALUES ('pending', '', -1, 0, 0, 0, 0)")
+    db.execute("UPDATE facts SET value = ? WHERE name = 'schema'", (SCHEMA_VERSION,))
     db.execute("COMMIT")

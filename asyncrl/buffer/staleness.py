@@ -20,7 +20,7 @@ though they are fewer than P; it takes P all the same where fewer would leave a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -89,6 +89,35 @@ def choose(
         if due is None:
             return Choice(groups=tuple(g.id for g in chosen))
     return Choice(awaited=tuple(g.id for g in unfinished if due is not None and g.deadline <= due))
+
+
+def can_choose(
+    ready: Mapping[int, int],
+    unfinished: Mapping[int, int],
+    tokens: int,
+    version: int,
+    groups_per_step: int,
+    last: bool = False,
+    token_budget: int = 0,
+) -> bool:
+    """Return whether `choose` would decide, or has nothing left to decide on, from counts alone.
+
+    ready, unfinished: groups by deadline. tokens: of all that are ready. The others as in `choose`. Groups of one
+    deadline are alike to `first_infeasible`, so their numbers suffice; with a token budget the largest step that it may
+    choose is the most feasible one.
+    """
+    num_ready = sum(ready.values())
+    complete = num_ready >= groups_per_step or bool(token_budget and tokens >= token_budget)
+    if not complete and not (last and not any(unfinished.values())):
+        return False
+    to_choose, left = min(groups_per_step, num_ready), 0
+    for due in sorted(ready.keys() | unfinished.keys()):
+        chosen = min(to_choose, ready.get(due, 0))
+        to_choose -= chosen
+        left += ready.get(due, 0) - chosen + unfinished.get(due, 0)
+        if left > (due - version) * groups_per_step:
+            return False
+    return True
 
 
 def _reaching(groups: Sequence[Admitted], token_budget: int) -> int:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from asyncrl.buffer.automatic_admission import AutomaticAdmission
+from asyncrl.buffer.counts import by_deadline, in_state
 from asyncrl.buffer.leases import seq_of
 from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.proposals import Proposals
-from asyncrl.buffer.staleness import Admitted, Choice, choose
+from asyncrl.buffer.staleness import Admitted, Choice, can_choose, choose
 from asyncrl.buffer.store import Store
 from asyncrl.errors import ConflictError, StaleError
 
@@ -57,6 +58,17 @@ class Steps:
             self._mark_taken(choice.groups, step)
             self._adapt(facts["waited_step"] == step, now)
         return Taken(self._bodies(self._taken()))
+
+    def answers(self, step: int) -> bool:
+        """True when `take` would not have to wait; also when it would raise. Reads no group."""
+        facts = self.store.facts()
+        if step != facts["version"] or facts["taken_step"] == step:
+            return True
+        s = self.settings
+        last = bool(facts["closed"]) and not self._any_pending()
+        ready, unfinished = by_deadline(self.store, "ready"), by_deadline(self.store, "leased")
+        _, tokens = in_state(self.store, "ready")
+        return can_choose(ready, unfinished, tokens, step, s.groups_per_step, last, s.token_budget)
 
     def peek(self, step: int, seen: Sequence[str]) -> Peeked:
         facts = self.store.facts()
@@ -108,8 +120,8 @@ class Steps:
         s = self.settings
         if s.over_provision != "auto":
             return
-        left = self.store.row("SELECT COUNT(*) FROM tasks WHERE state = 'ready'")[0]
-        tokens = self.store.row("SELECT SUM(tokens) FROM tasks WHERE state = 'taken'")[0]
+        left, _ = in_state(self.store, "ready")
+        _, tokens = in_state(self.store, "taken")
         current = self.store.fact("over_provision")
         over_provision = self.automatic_admission.after_batch(current, waited, left, tokens, now)
         self.store.set_fact("over_provision", over_provision)
@@ -205,4 +217,4 @@ class Steps:
         return [Admitted(lease, due, order, bool(ready), tokens) for lease, due, order, ready, tokens in rows]
 
     def _any_pending(self) -> bool:
-        return self.store.row("SELECT 1 FROM tasks WHERE state = 'pending' LIMIT 1") is not None
+        return in_state(self.store, "pending")[0] > 0

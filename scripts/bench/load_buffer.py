@@ -1,11 +1,15 @@
 """Many rollout workers against one buffer service: nothing lost, nothing stale, memory flat.
 
     python scripts/bench/load_buffer.py [--workers 200] [--minutes 10] [--json OUT]
+    python scripts/bench/load_buffer.py --workers 2000 --planned 1000000 --group-size 16 --tokens 8000 \
+        --staleness 31 --episode-s 60 --longest 1.5
 
 `asyncrl serve buffer` serves simulated rollout workers (`load_buffer_workers.py`: the real loop and client, one
 connection each, episodes of random tokens) in a few processes, and a simulated trainer in this one that takes steps
 and commits versions. Some groups carry no signal, some fail, and every `--kill-every` seconds one of the worker
-processes gets SIGKILL and is started again. Then the plan is closed and worked off, and:
+processes gets SIGKILL and is started again. With `--planned` so many tasks wait from the start; those that still wait
+at the end are abandoned. Meanwhile status is asked for four times a second, as the launcher does. Then the plan is
+closed and worked off, and:
 
     every task was trained in exactly one step, or dropped or failed with a reason
     no lease is left, and no trained token was older than the staleness limit
@@ -44,14 +48,13 @@ from asyncrl.services.buffer.client import BufferClient
 from asyncrl.types import Task
 
 WORKERS = Path(__file__).with_name("load_buffer_workers.py")
-GROUP_SIZE = 4
-STALENESS = 3
 LEASE_S = 30.0
 TAKE_WAIT_S = 60.0
 START_S = 60.0
 STOP_S = 30.0
 SAMPLE_S = 1.0
 PLAN_AHEAD_STEPS = 20
+STATUS_EVERY_S = 0.25
 MEMORY_GROWTH = 0.1
 """Of the memory in the second tenth of the time that may be added by the last, besides `MEMORY_MIB`."""
 MEMORY_MIB = 16.0
@@ -64,10 +67,15 @@ class Trainer:
     client: BufferClient
     groups_per_step: int
     step_s: float
+    wait_s: float
+    """How long a batch may take to be complete."""
+    ahead: int
+    """Tasks planned before the first step and abandoned at the end; 0 to plan as they are needed."""
     trained: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     lags: Counter[int] = field(default_factory=Counter)
-    latency_s: dict[str, list[float]] = field(default_factory=lambda: {"take": [], "commit": []})
+    latency_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     planned: int = 0
+    planning_s: float = 0.0
     version: int = 0
 
     async def train(self, seconds: float) -> None:
@@ -77,26 +85,30 @@ class Trainer:
             if time.monotonic() < end:
                 await self.plan()
             else:
-                await self.client.close_plan()
+                await self.client.close_plan(abandon=bool(self.ahead))
             if not await self._step():
                 return
 
     async def plan(self) -> None:
-        """Keep tasks planned for the next `PLAN_AHEAD_STEPS` steps."""
-        wanted = (self.version + PLAN_AHEAD_STEPS) * self.groups_per_step
-        if self.planned < wanted:
-            number = wanted - self.planned + PLAN_AHEAD_STEPS * self.groups_per_step
-            await self.client.add_tasks([Task(f"task-{self.planned + i}", "load", i) for i in range(number)])
-            self.planned += number
+        """Keep tasks planned for the next `PLAN_AHEAD_STEPS` steps, or all that are planned ahead."""
+        wanted = self.ahead or (self.version + PLAN_AHEAD_STEPS) * self.groups_per_step
+        if self.planned >= wanted:
+            return
+        start = time.perf_counter()
+        number = wanted - self.planned + (0 if self.ahead else PLAN_AHEAD_STEPS * self.groups_per_step)
+        await self.client.add_tasks([Task(f"task-{self.planned + i}", "load", i) for i in range(number)])
+        self.planned += number
+        self.planning_s += time.perf_counter() - start
 
     async def _step(self) -> bool:
         """Take one step; False when the plan is done."""
         start = time.perf_counter()
-        groups = await self.client.take(self.version, TAKE_WAIT_S)
+        groups = await self.client.take(self.version, self.wait_s)
         self.latency_s["take"].append(time.perf_counter() - start)
         if groups is None:
             raise SystemExit(
-                f"step {self.version}: no batch within {TAKE_WAIT_S:g} s, waiting for {self.client.awaited}"
+                f"step {self.version}: no batch within {self.wait_s:g} s, "
+                f"waiting for {len(self.client.awaited)} groups"
             )
         if not groups:
             return False
@@ -132,6 +144,7 @@ class WorkerProcesses:
             "out": str(self.outs[number]),
             "episode_s": options.episode_s,
             "tokens": options.tokens,
+            "longest": options.longest,
             "lease_s": LEASE_S,
         }
         self.starts += 1
@@ -178,14 +191,14 @@ class WorkerProcesses:
 
 
 @contextlib.contextmanager
-def buffer_service(folder: Path, groups_per_step: int) -> Any:
+def buffer_service(folder: Path, options: argparse.Namespace) -> Any:
     """Start `asyncrl serve buffer` in a run folder; yields its process and its address."""
     config = parse_config(
         {
             "model": {"path": "none"},
             "env": {"name": "gridworld"},
-            "buffer": {"groups_per_step": groups_per_step, "max_staleness": STALENESS},
-            "rollout": {"group_size": GROUP_SIZE, "lease_s": LEASE_S},
+            "buffer": {"groups_per_step": options.groups_per_step, "max_staleness": options.staleness},
+            "rollout": {"group_size": options.group_size, "lease_s": LEASE_S},
         }
     )
     (folder / "config.json").write_text(config.model_dump_json())
@@ -215,29 +228,43 @@ async def watch(service: psutil.Process, workers: WorkerProcesses, rss_mib: list
         await asyncio.sleep(SAMPLE_S)
 
 
+async def ask_status(client: BufferClient, latency_s: list[float]) -> None:
+    """Ask for the counts as often as the launcher does, forever."""
+    while True:
+        start = time.perf_counter()
+        await client.status()
+        latency_s.append(time.perf_counter() - start)
+        await asyncio.sleep(STATUS_EVERY_S)
+
+
 async def load(url: str, pid: int, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Apply the load to the service; return the measurements."""
     client, service = BufferClient(url), psutil.Process(pid)
     workers = WorkerProcesses(url, folder, options)
-    trainer = Trainer(client, options.groups_per_step, options.step_s)
+    longest_s = options.longest * options.episode_s
+    trainer = Trainer(
+        client, options.groups_per_step, options.step_s, TAKE_WAIT_S + 2 * longest_s, options.planned
+    )
     rss_mib: list[float] = []
     await trainer.plan()
     workers.start()
     watcher = asyncio.create_task(watch(service, workers, rss_mib))
-    start = time.monotonic()
+    asking = asyncio.create_task(ask_status(client, trainer.latency_s["status"]))
+    start, cpu_before = time.monotonic(), service.cpu_times()
     try:
         disturber = asyncio.create_task(workers.disturb())
         training = asyncio.create_task(trainer.train(60 * options.minutes))
-        await asyncio.wait({training, watcher}, return_when=asyncio.FIRST_COMPLETED)
-        if watcher.done():
-            training.cancel()
-            watcher.result()
+        await asyncio.wait({training, watcher, asking}, return_when=asyncio.FIRST_COMPLETED)
+        for ended in (watcher, asking):
+            if ended.done():
+                training.cancel()
+                ended.result()
         await training
         seconds = time.monotonic() - start
         cpu = service.cpu_times()
         status = await client.status()
     finally:
-        for task in (watcher, disturber):
+        for task in (watcher, disturber, asking):
             task.cancel()
         codes = await asyncio.to_thread(workers.stop)
         await client.close()
@@ -246,16 +273,19 @@ async def load(url: str, pid: int, folder: Path, options: argparse.Namespace) ->
         "seconds": round(seconds, 1),
         "steps": trainer.version,
         "planned": trainer.planned,
+        "planning_s": round(trainer.planning_s, 1),
         "trained": dict(trainer.trained),
         "lags": dict(trainer.lags),
         "status": status,
-        "calls": dict(calls),
+        "calls": dict(calls) | {verb: len(values) for verb, values in trainer.latency_s.items()},
         "leases_lost": lost,
         "kills": workers.kills,
         "worker_exit_codes": codes,
         "latency_ms": {verb: percentiles(values) for verb, values in (latency_s | trainer.latency_s).items()},
         "rss_mib": rss_mib,
-        "service_cpu_share": round((cpu.user + cpu.system) / seconds, 3),
+        "service_cpu_share": round(
+            (cpu.user + cpu.system - cpu_before.user - cpu_before.system) / seconds, 3
+        ),
     }
 
 
@@ -266,8 +296,8 @@ def percentiles(values: list[float]) -> dict[str, float]:
     return {name: round(1e3 * ordered[place], 2) for name, place in at.items()} if ordered else {}
 
 
-def judge(seen: dict[str, Any], rows: list[tuple[str, str, int, str]]) -> list[str]:
-    """Return what is wrong. `rows` are the ledger's tasks: id, state, step, reason."""
+def judge(seen: dict[str, Any], rows: list[tuple[str, str, int, str]], staleness: int) -> list[str]:
+    """Return what is wrong. `rows` are the ledger's tasks: id, state, step, reason. staleness: the limit."""
     problems = []
     ledger = {task: [step] for task, state, step, _ in rows if state == "trained"}
     if len(rows) != seen["planned"]:
@@ -285,8 +315,8 @@ def judge(seen: dict[str, Any], rows: list[tuple[str, str, int, str]]) -> list[s
         problems.append(f"{len(silent)} tasks were lost without a reason, such as {silent[0]}")
     if seen["status"]["in_flight"]:
         problems.append(f"{seen['status']['in_flight']} leases are left")
-    if max(seen["lags"], default=0) > STALENESS:
-        problems.append(f"a token was {max(seen['lags'])} versions old, the bound is {STALENESS}")
+    if max(seen["lags"], default=0) > staleness:
+        problems.append(f"a token was {max(seen['lags'])} versions old, the bound is {staleness}")
     first, last = memory(seen["rss_mib"])
     if last > first * (1 + MEMORY_GROWTH) + MEMORY_MIB:
         problems.append(f"memory grew from {first:.1f} to {last:.1f} MiB")
@@ -305,21 +335,23 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """Start everything, load, stop; return the report with its problems."""
     with tempfile.TemporaryDirectory(prefix="load-buffer-") as name:
         folder = Path(name)
-        with buffer_service(folder, options.groups_per_step) as (process, url):
+        with buffer_service(folder, options) as (process, url):
             seen = asyncio.run(load(url, process.pid, folder, options))
         db = sqlite3.connect(folder / "ledger.sqlite")
         rows = db.execute("SELECT id, state, step, reason FROM tasks ORDER BY seq").fetchall()
         db.close()
         ledger_mib = (folder / "ledger.sqlite").stat().st_size / 2**20
-    problems = judge(seen, rows) + (
+    problems = judge(seen, rows, options.staleness) + (
         [f"the service ended with {process.returncode}"] if process.returncode else []
     )
     first, last = memory(seen["rss_mib"])
-    calls = seen["calls"]
+    samples = seen["rss_mib"]
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[1]:.1f}",
         "workers": options.workers,
+        "group": f"{options.group_size} trajectories of {options.tokens} tokens",
         "seconds": seen["seconds"],
+        "planning_s": seen["planning_s"],
         "steps": seen["steps"],
         "tasks": dict(Counter(state for _, state, _, _ in rows)),
         "reasons": dict(Counter(why for _, state, _, why in rows if state in ("dropped", "failed"))),
@@ -328,9 +360,16 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "worker_processes_killed": seen["kills"],
         "groups_refused": seen["leases_lost"],
         "max_staleness_seen": max(seen["lags"], default=0),
-        "calls_per_s": {verb: round(count / seen["seconds"], 1) for verb, count in sorted(calls.items())},
+        "calls_per_s": {
+            verb: round(count / seen["seconds"], 1) for verb, count in sorted(seen["calls"].items())
+        },
         "latency_ms": seen["latency_ms"],
-        "rss_mib": {"first": round(first, 1), "last": round(last, 1), "max": round(max(seen["rss_mib"]), 1)},
+        "rss_mib": {
+            "first": round(first, 1),
+            "middle": round(samples[len(samples) // 2], 1),
+            "last": round(last, 1),
+            "max": round(max(samples), 1),
+        },
         "service_cpu_share": seen["service_cpu_share"],
         "ledger_mib": round(ledger_mib, 1),
         "problems": problems,
@@ -347,7 +386,11 @@ def main() -> int:
     add("--processes", type=int, default=4, help="processes the workers are spread over (default 4)")
     add("--episode-s", type=float, default=2.0, help="mean time a group takes (default 2)")
     add("--tokens", type=int, default=500, help="mean tokens of a trajectory (default 500)")
+    add("--longest", type=float, default=6.0, help="longest time of a group, in mean times (default 6)")
+    add("--group-size", type=int, default=4, help="trajectories of a group (default 4)")
     add("--groups-per-step", type=int, default=64, help="(default 64)")
+    add("--staleness", type=int, default=3, help="buffer.max_staleness (default 3)")
+    add("--planned", type=int, default=0, help="tasks planned before the start; 0 plans them as needed")
     add("--step-s", type=float, default=0.1, help="time a training step takes (default 0.1)")
     add("--kill-every", type=float, default=60.0, help="seconds between kills of workers; 0 for none")
     add("--json", type=Path, metavar="OUT", help="write the report there as well")

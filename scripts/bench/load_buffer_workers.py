@@ -93,14 +93,16 @@ class TimedBuffer(BufferClient):
 class SimulatedEpisodes:
     """Groups of random tokens after a random time. The tokens of one trajectory come from several versions."""
 
-    def __init__(self, buffer: TimedBuffer, episode_s: float, tokens: int, seed: int) -> None:
-        self.buffer, self.episode_s, self.tokens = buffer, episode_s, tokens
+    def __init__(
+        self, buffer: TimedBuffer, episode_s: float, longest: float, tokens: int, seed: int
+    ) -> None:
+        self.buffer, self.episode_s, self.longest, self.tokens = buffer, episode_s, longest, tokens
         self.random = random.Random(seed)
-        self._ids = np.random.default_rng(seed).integers(0, VOCABULARY, 4 * tokens, dtype=np.int32)
+        self._ids = np.random.default_rng(seed).integers(0, VOCABULARY, 2 * tokens, dtype=np.int32)
 
     async def run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
-        """Wait for an exponential time of mean `episode_s`, at most six times that."""
-        seconds = min(self.random.expovariate(1 / self.episode_s), 6 * self.episode_s)
+        """Wait for an exponential time of mean `episode_s`, at most `longest` times that."""
+        seconds = min(self.random.expovariate(1 / self.episode_s), self.longest * self.episode_s)
         await asyncio.sleep(seconds)
         chance = self.random.random()
         failed = chance < FAILURE_SHARE or lease.task.seed % HOPELESS_EVERY == 0
@@ -138,7 +140,7 @@ async def work(plan: dict[str, Any]) -> None:
         RolloutLoop(
             name=name,
             buffer=buffer,
-            runner=SimulatedEpisodes(buffer, plan["episode_s"], plan["tokens"], seed),
+            runner=SimulatedEpisodes(buffer, plan["episode_s"], plan["longest"], plan["tokens"], seed),
             groups_in_flight=1,
             lease_s=plan["lease_s"],
             episode_timeout_s=plan["lease_s"],

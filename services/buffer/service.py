@@ -50,6 +50,7 @@ from asyncrl.types import FailureClass, Group, Lease
 
 MAX_BODY_BYTES = 256 * 2**20
 MAX_GROUPS_PER_PUT = 1024
+ABANDONED_AT_ONCE = 1000
 REAP_EVERY_S = 1.0
 STALL_S = 5.0
 """A reaper that is this late was suspended with its process, so that no renewals could arrive either."""
@@ -189,7 +190,11 @@ def _add_planning(app: FastAPI, service: BufferService) -> None:
     async def close_plan(request: Request) -> dict[str, int]:
         """Declare the plan complete."""
         body = await read(request, messages.ClosePlan)
-        abandoned = ledger.close_plan(body.abandon)
+        abandoned = 0
+        # A million at once would keep everybody waiting for seconds.
+        while part := ledger.close_plan(body.abandon, ABANDONED_AT_ONCE):
+            abandoned += part
+            await asyncio.sleep(0)
         service.changed()
         return {"abandoned": abandoned}
 
@@ -304,12 +309,14 @@ def _add_steps(app: FastAPI, service: BufferService) -> None:
 
     async def take(request: Request) -> Response:
         body = await read(request, messages.Take)
+        taken = ledger.take(body.step)
+        if taken.groups is None:
 
-        def attempt() -> Taken | None:
-            taken = ledger.take(body.step)
-            return None if taken.groups is None else taken
+            def attempt() -> Taken | None:
+                # On every put: the groups are looked at only if there is a batch among them.
+                return ledger.take(body.step) if ledger.answers(body.step) else None
 
-        taken = await service.takes.get(attempt, body.wait_s, request) or ledger.take(body.step)
+            taken = await service.takes.get(attempt, body.wait_s, request) or ledger.take(body.step)
         return groups_response(taken)
 
     add_hot_route(app, "/v1/take", take)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -28,7 +28,7 @@ class Waiters(Generic[T]):
     """
 
     def __init__(self, stopping: asyncio.Event) -> None:
-        self._queue: deque[_Waiter[T]] = deque()
+        self._queue: OrderedDict[_Waiter[T], None] = OrderedDict()
         self._stopping = stopping
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class Waiters(Generic[T]):
         gone = asyncio.ensure_future(request.receive())
         stop = asyncio.ensure_future(self._stopping.wait())
         waiter = _Waiter(attempt, asyncio.get_running_loop().create_future(), gone)
-        self._queue.append(waiter)
+        self._queue[waiter] = None
         events: set[asyncio.Future[Any]] = {waiter.answer, gone, stop}
         try:
             await asyncio.wait(events, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
@@ -56,15 +56,14 @@ class Waiters(Generic[T]):
         finally:
             gone.cancel()
             stop.cancel()
-            if waiter in self._queue:
-                self._queue.remove(waiter)
+            self._queue.pop(waiter, None)
 
     def pump(self) -> None:
         """Answer waiting requests in order, up to the first that must keep waiting."""
         while self._queue:
-            waiter = self._queue[0]
+            waiter = next(iter(self._queue))
             if waiter.gone.done():
-                self._queue.popleft()
+                del self._queue[waiter]
                 continue
             try:
                 found = waiter.attempt()
@@ -74,4 +73,4 @@ class Waiters(Generic[T]):
                 if found is None:
                     return
                 waiter.answer.set_result(found)
-            self._queue.popleft()
+            del self._queue[waiter]

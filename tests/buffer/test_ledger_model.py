@@ -4,6 +4,7 @@ The model knows, for each task, where the ledger must have it. The machine crash
 SQLite commit, by going on from a copy of its files as they were on disk at that point.
 """
 
+import contextlib
 import shutil
 import tempfile
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
+from asyncrl.buffer.schema import COUNTED
 from asyncrl.data.codec import decode_group
 from asyncrl.errors import ConflictError, StaleError
 from asyncrl.types import FailureClass
@@ -28,6 +30,10 @@ pytestmark = pytest.mark.slow
 
 class Crash(Exception):
     """The process died at a commit point."""
+
+
+class Undone(Exception):
+    """Takes a transaction back."""
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -275,6 +281,23 @@ class LedgerMachine(RuleBasedStateMachine):
         assert stats["in_flight"] == sum(s == "leased" for s in self.state.values())
         assert stats["version"] == self.version
         assert stats["fill"] <= 1.0
+
+    @invariant()
+    def counts_are_what_a_recount_finds(self):
+        if not hasattr(self, "book"):
+            return
+        kept = self.book._store.rows("SELECT * FROM counts WHERE tasks > 0 ORDER BY 1, 2, 3")
+        counted = self.book._store.rows(f"{COUNTED} ORDER BY 1, 2, 3")
+        assert [tuple(row) for row in kept] == [tuple(row) for row in counted]
+
+    @invariant()
+    def take_answers_exactly_when_it_is_said_to(self):
+        if not hasattr(self, "book"):
+            return
+        said = self.book.answers(self.version)
+        with contextlib.suppress(Undone), self.book.batch():
+            assert said == (self.book.take(self.version).groups is not None)
+            raise Undone
 
     @invariant()
     def no_task_is_trained_twice(self):

@@ -1,5 +1,6 @@
 """The arithmetic of the strict limit: never stale, never stuck, nothing thrown away for being slow."""
 
+from collections import Counter
 from itertools import combinations
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from asyncrl.buffer.staleness import (
     Admitted,
+    can_choose,
     capacity,
     choose,
     deadline,
@@ -51,6 +53,14 @@ def test_a_step_is_chosen_whenever_any_choice_keeps_every_deadline(groups, group
         assert tuple(by_id[i] for i in choice.groups) in [
             tuple(sorted(p, key=lambda g: (g.deadline, g.order))) for p in possible
         ]
+
+
+@given(groups_at, st.integers(1, 3), st.booleans(), st.integers(0, 20))
+def test_the_counts_alone_say_whether_a_step_is_chosen(groups, groups_per_step, last, budget):
+    ready, unfinished = (Counter(g.deadline for g in groups if g.ready is which) for which in (True, False))
+    tokens = sum(g.tokens for g in groups if g.ready)
+    found = can_choose(ready, unfinished, tokens, 3, groups_per_step, last, budget)
+    assert found == bool(choose(groups, 3, groups_per_step, last, budget).groups or (last and not groups))
 
 
 @given(groups_at, st.integers(1, 3), st.integers(1, 20))

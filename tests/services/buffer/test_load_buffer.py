@@ -49,7 +49,7 @@ def test_a_small_load_loses_nothing_though_its_workers_are_killed(tmp_path):
 
 
 def test_a_load_of_which_everything_is_accounted_for_has_no_problems(judge):
-    assert judge(SEEN, ROWS) == []
+    assert judge(SEEN, ROWS, 3) == []
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_load_of_which_everything_is_accounted_for_has_no_problems(judge):
     ],
 )
 def test_what_was_seen_wrong_is_a_problem(judge, name, value, found):
-    problems = judge(copy.deepcopy(SEEN) | {name: value}, ROWS)
+    problems = judge(copy.deepcopy(SEEN) | {name: value}, ROWS, 3)
     assert found in problems
 
 
@@ -78,4 +78,4 @@ def test_what_was_seen_wrong_is_a_problem(judge, name, value, found):
     ],
 )
 def test_what_the_ledger_holds_wrong_is_a_problem(judge, row, found):
-    assert judge(SEEN, [*ROWS[:2], row, ROWS[3]]) == [found]
+    assert judge(SEEN, [*ROWS[:2], row, ROWS[3]], 3) == [found]
