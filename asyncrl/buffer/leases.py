@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+from asyncrl.buffer.bodies import Bodies
 from asyncrl.buffer.counts import held
 from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.proposals import Proposals
@@ -34,10 +35,13 @@ class LeaseGoneError(ConflictError):
 class Leases:
     """Grants, keeps and ends leases. Every method runs inside a transaction of its caller."""
 
-    def __init__(self, store: Store, settings: LedgerSettings, proposals: Proposals) -> None:
+    def __init__(
+        self, store: Store, settings: LedgerSettings, proposals: Proposals, bodies: Bodies
+    ) -> None:
         self.store = store
         self.settings = settings
         self.proposals = proposals
+        self.bodies = bodies
 
     def grant(self, worker: str, request: str, now: float) -> Lease | None:
         """Admit the next task; the same one again for the same `request` of the worker."""
@@ -168,10 +172,7 @@ class Leases:
     def quarantine(self, worker: str, reason: str) -> int:
         """Return the worker's untaken groups to the plan, and refuse it further leases."""
         self.store.execute("INSERT OR REPLACE INTO quarantine VALUES (?, ?)", (worker, reason[:MAX_REASON]))
-        self.store.execute(
-            "DELETE FROM bodies WHERE seq IN (SELECT seq FROM tasks WHERE state = 'ready' AND worker = ?)",
-            (worker,),
-        )
+        self.bodies.delete("seq IN (SELECT seq FROM tasks WHERE state = 'ready' AND worker = ?)", (worker,))
         return self.store.execute(
             "UPDATE tasks SET state = 'pending' WHERE state IN ('leased', 'ready') AND worker = ?", (worker,)
         ).rowcount

@@ -5,8 +5,8 @@
        +--lost, failed---+   +--put--> dropped (no signal, too few usable, too long)
        (a few times, then `failed`)
 
-leased, ready and taken hold a slot. Every move is one SQLite transaction, in which a trigger also moves the counts, so no
-crash can make a counter drift from the rows. Not thread-safe: one thread uses it.
+leased, ready and taken hold a slot. Every move is one SQLite transaction, in which triggers also move the counts, so
+no crash can make a counter drift from the rows. Not thread-safe: one thread uses it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.algo.curation.curriculum import Curriculum
+from asyncrl.buffer.bodies import Bodies, Stored
+from asyncrl.buffer.body_files import BodyFiles, FileBody
 from asyncrl.buffer.counts import count, held, in_state
 from asyncrl.buffer.leases import LeaseGoneError, Leases, UnknownLeaseError, seq_of
 from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.proposals import Proposals
-from asyncrl.buffer.put import PutResult, Puts
+from asyncrl.buffer.put import PutResult, Puts, admit
 from asyncrl.buffer.steps import Peeked, Steps, Taken
 from asyncrl.buffer.store import Store
 from asyncrl.clock import now_s
@@ -59,15 +61,18 @@ class Ledger:
     ) -> None:
         self.settings = settings
         self._store = Store(path, base_version)
+        in_memory = str(path) == ":memory:"
+        self._bodies = Bodies(self._store, None if in_memory else BodyFiles(body_folder(path)))
         self._proposals = Proposals(self._store, settings, curriculum)
-        self._leases = Leases(self._store, settings, self._proposals)
+        self._leases = Leases(self._store, settings, self._proposals, self._bodies)
         self._puts = Puts(self._store, settings, self._leases)
-        self._steps = Steps(self._store, settings, self._proposals)
+        self._steps = Steps(self._store, settings, self._proposals, self._bodies)
         with self._store.transaction():
             self._leases.restart(_or_clock(now))
             self._adopt_limits()
 
     def close(self) -> None:
+        self._bodies.close()
         self._store.close()
 
     def batch(self) -> AbstractContextManager[None]:
@@ -97,12 +102,10 @@ class Ledger:
         with self._store.transaction():
             if self.closed and any(not self._known(task.id) for task in tasks):
                 raise ConflictError("the plan is closed; no task can be added")
-            added = self._store.executemany(
+            return self._store.executemany(
                 "INSERT OR IGNORE INTO tasks (id, body) VALUES (?, ?)",
                 [(t.id, encode_task(t)) for t in tasks],
             )
-            self._store.execute("UPDATE counts SET tasks = tasks + ? WHERE state = 'pending'", (added,))
-            return added
 
     def add_pool(self, tasks: Sequence[Task], total: int = 0) -> int:
         """Give the curriculum the tasks it chooses among; return how many were new: all, or none when repeated.
@@ -231,15 +234,30 @@ class Ledger:
                 self._leases.quarantine(worker, reason)
             return workers
 
-    def put(self, group: Group, body: bytes | None = None) -> PutResult:
+    def stage(self, group: Group, body: bytes) -> FileBody | None:
+        """Write a large body to its file ahead of `put`, if `put` may accept it. For any thread.
+
+        Until `put` has taken it, it is the caller's to `discard`. Raises `StorageError`, `UnavailableError`.
+        """
+        s, size = self.settings, len({t.rollout for t in group.trajectories})
+        accepted = admit(group, size, s.drop_no_signal, s.max_tokens).outcome == "ready"
+        return self._bodies.stage(body) if accepted else None
+
+    def discard(self, staged: FileBody) -> None:
+        """Free the file of a body that `put` has not taken, because it refused the group or knew it already."""
+        self._bodies.discard(staged)
+
+    def put(self, group: Group, body: bytes | None = None, staged: FileBody | None = None) -> PutResult:
         """Accept a finished group, or drop it and free its slot in the same transaction.
+
+        body: the group as it was encoded. staged: where `stage` has written it.
 
         A repeated put of a lease changes nothing and tells what became of the first. Raises `LeaseGoneError`,
         `UnknownLeaseError`; `InputError` when the group is not what was leased; `StaleError` when a sampled
         token is older than the admission.
         """
         with self._store.transaction():
-            return self._puts.put(group, body)
+            return self._puts.put(group, body, staged)
 
     def take(self, step: int, now: float | None = None) -> Taken:
         """Take the batch of the step that starts at version `step`; the same one when asked again.
@@ -248,16 +266,37 @@ class Ledger:
         group past its deadline. Groups that claim tokens of later versions, which cannot exist yet, are planned
         again and their worker is quarantined.
         """
+        while True:
+            taken = self.take_unread(step, now)
+            if taken.groups is None:
+                return taken
+            found = self.read(taken.groups)
+            if None not in found:
+                return Taken(found)
+            self.lose(taken.groups, found)
+
+    def take_unread(self, step: int, now: float | None = None) -> Taken:
+        """`take`, with large bodies left where they are, for `read`."""
         with self._store.transaction():
             self._refuse_forged(step)
             return self._steps.take(step, _or_clock(now))
+
+    def read(self, groups: Sequence[Stored]) -> list[bytes | None]:
+        """Return the bytes of groups; None for one whose file has lost them. For any thread."""
+        return [self._bodies.read(one) for one in groups]
+
+    def lose(self, groups: Sequence[Stored], found: Sequence[bytes | None]) -> int:
+        """Plan the tasks again of groups that `read` did not find; the rest of their batch is ready again."""
+        lost = [g for g, body in zip(groups, found, strict=True) if body is None and isinstance(g, FileBody)]
+        with self._store.transaction():
+            return self._steps.lose(lost)
 
     def answers(self, step: int) -> bool:
         """True when `take` would answer now, with a batch, [] or an error; cheap, whatever number is admitted."""
         return self._steps.answers(step)
 
     def peek(self, step: int, seen: Sequence[str]) -> Peeked:
-        """Return groups of the step's batch that are ready and not among the leases in `seen`; take nothing.
+        """Return groups of the step's batch that are ready and not among the leases in `seen`; take and read nothing.
 
         Raises `ConflictError` when `step` is not the committed version.
         """
@@ -321,6 +360,11 @@ class Ledger:
             self._store.set_fact("staleness_limit", self.settings.max_staleness)
             # In force for "auto" until the first batch has been taken.
             self._store.set_fact("over_provision", self._steps.automatic_admission.initial())
+
+
+def body_folder(ledger: str | Path) -> Path:
+    """Return the folder with the large bodies of a ledger."""
+    return Path(ledger).with_suffix(".bodies")
 
 
 def _or_clock(now: float | None) -> float:

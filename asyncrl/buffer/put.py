@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from asyncrl.buffer.body_files import FileBody
 from asyncrl.buffer.failures import note_failures
 from asyncrl.buffer.leases import Leases
 from asyncrl.buffer.ledger_settings import LedgerSettings
@@ -90,8 +91,9 @@ class Puts:
         self.store = store
         self.settings = settings
         self.leases = leases
+        self.bodies = leases.bodies
 
-    def put(self, group: Group, body: bytes | None) -> PutResult:
+    def put(self, group: Group, body: bytes | None, staged: FileBody | None) -> PutResult:
         s = self.settings
         seq, task, state, version, attempts, reason = self.leases.find(
             group.id, "seq, body, state, version, attempts, reason"
@@ -124,9 +126,7 @@ class Puts:
             return PutResult("retried" if again else "failed", admission.reason)
         self.leases.proposals.note(seq, group)
         if admission.outcome == "ready":
-            self.store.execute(
-                "INSERT OR REPLACE INTO bodies VALUES (?, ?)", (seq, body or encode_group(group))
-            )
+            self.bodies.keep(seq, body or encode_group(group), staged)
         return PutResult(admission.outcome, admission.reason)
 
     def _check(self, group: Group, task: Task, version: int, size: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The ledger's tables. One row a task; its state says everything that is counted, and a trigger keeps the counts."""
+"""The ledger's tables. One row a task; its state says everything that is counted, and triggers keep the counts."""
 
 from __future__ import annotations
 
@@ -52,8 +52,14 @@ CREATE INDEX IF NOT EXISTS leases_by_request ON tasks (request) WHERE state = 'l
 CREATE INDEX IF NOT EXISTS leases_by_expiry ON tasks (expires) WHERE state = 'leased';
 CREATE INDEX IF NOT EXISTS leases_by_worker ON tasks (worker) WHERE state = 'leased';
 CREATE INDEX IF NOT EXISTS ready_by_newest ON tasks (newest) WHERE state = 'ready';
--- Encoded groups that are ready or taken.
-CREATE TABLE IF NOT EXISTS bodies (seq INTEGER PRIMARY KEY, body BLOB NOT NULL);
+-- Encoded groups that are ready or taken; a large one is in a file, see `body_files`.
+CREATE TABLE IF NOT EXISTS bodies (
+    seq      INTEGER PRIMARY KEY,
+    body     BLOB NOT NULL,
+    file     INTEGER,
+    size     INTEGER,
+    checksum INTEGER                        -- CRC-32 of the file's first `size` bytes
+);
 CREATE TABLE IF NOT EXISTS quarantine (worker TEXT PRIMARY KEY, reason TEXT NOT NULL);
 -- Episodes that failed by no fault of the policy, over all attempts, with the error of the first and
 -- the newest one of each class.
@@ -83,8 +89,7 @@ COUNTED = (
 """What `counts` holds, counted anew."""
 
 COUNTS = f"""
--- Sums over tasks, kept in the transaction that changes the tasks: by the trigger below, and by `Ledger.add_tasks`, which
--- a trigger would make twice as slow.
+-- Sums over tasks, kept by the triggers below in the transaction that changes the tasks.
 CREATE TABLE IF NOT EXISTS counts (
     state      TEXT NOT NULL,
     cause      TEXT NOT NULL,               -- reason of a drop, class of a failure, or ''
@@ -96,6 +101,9 @@ CREATE TABLE IF NOT EXISTS counts (
     PRIMARY KEY (state, cause, deadline)
 ) WITHOUT ROWID;
 INSERT OR IGNORE INTO counts VALUES ('pending', '', -1, 0, 0, 0, 0);
+CREATE TRIGGER IF NOT EXISTS count_planned AFTER INSERT ON tasks BEGIN
+    UPDATE counts SET tasks = tasks + 1 WHERE (state, cause, deadline) = ('pending', '', -1);
+END;
 CREATE TRIGGER IF NOT EXISTS count_changed
 AFTER UPDATE OF state, deadline, reason, failure, usable, reward_sum, tokens ON tasks BEGIN
     UPDATE counts SET tasks = tasks - 1, usable = usable - OLD.usable, reward_sum = reward_sum - OLD.reward_sum,
@@ -142,11 +150,14 @@ def open_database(path: str | Path, base_version: int) -> sqlite3.Connection:
 
 
 def _upgrade(db: sqlite3.Connection) -> None:
-    """Bring an earlier ledger to this schema: 3 renamed a state of tasks and four facts, 4 counts the tasks."""
+    """Bring an earlier ledger to this schema: 3 renamed a state of tasks and four facts, 4 counts the tasks and
+    has files for large bodies."""
     found = db.execute("SELECT value FROM facts WHERE name = 'schema'").fetchone()
     if found is None or found[0] not in (2, 3):
         return
     db.executescript(f"BEGIN IMMEDIATE; {COUNTS}")
+    for column in ("file", "size", "checksum"):
+        db.execute(f"ALTER TABLE bodies ADD COLUMN {column} INTEGER")
     if found[0] == 2:
         db.execute("UPDATE tasks SET state = 'taken' WHERE state = 'bound'")
         for old, new in RENAMED_FACTS.items():

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from asyncrl.buffer.automatic_admission import AutomaticAdmission
+from asyncrl.buffer.bodies import Bodies, Stored
+from asyncrl.buffer.body_files import FileBody
 from asyncrl.buffer.counts import by_deadline, in_state
 from asyncrl.buffer.leases import seq_of
 from asyncrl.buffer.ledger_settings import LedgerSettings
@@ -19,8 +21,8 @@ from asyncrl.errors import ConflictError, StaleError
 class Taken:
     """A step's batch, or what it waits for."""
 
-    groups: list[bytes] | None
-    """Encoded groups; [] when the plan is exhausted; None when the step must wait."""
+    groups: Sequence[Stored] | None
+    """Bodies of groups; [] when the plan is exhausted; None when the step must wait."""
     awaited: tuple[str, ...] = ()
 
 
@@ -28,8 +30,8 @@ class Taken:
 class Peeked:
     """What a step's batch holds so far; nothing is taken."""
 
-    groups: list[bytes]
-    """Encoded groups that are ready and were not known to the caller."""
+    groups: Sequence[Stored]
+    """Bodies of groups that are ready and were not known to the caller."""
     complete: bool
     """True when `take` would give a batch now."""
 
@@ -37,10 +39,13 @@ class Peeked:
 class Steps:
     """Gives groups to steps and counts steps. Every method runs inside a transaction of its caller."""
 
-    def __init__(self, store: Store, settings: LedgerSettings, proposals: Proposals) -> None:
+    def __init__(
+        self, store: Store, settings: LedgerSettings, proposals: Proposals, bodies: Bodies
+    ) -> None:
         self.store = store
         self.settings = settings
         self.proposals = proposals
+        self.bodies = bodies
         self.automatic_admission = AutomaticAdmission(settings.max_over_provision, settings.groups_per_step)
 
     def take(self, step: int, now: float) -> Taken:
@@ -97,10 +102,9 @@ class Steps:
         found = self.store.rows("SELECT lease FROM tasks WHERE state = 'taken' ORDER BY lease_order")
         return [lease for (lease,) in found]
 
-    def _bodies(self, leases: Sequence[str]) -> list[bytes]:
+    def _bodies(self, leases: Sequence[str]) -> list[Stored]:
         # One by one: a join that sorts would copy each body.
-        query = "SELECT body FROM bodies WHERE seq = ?"
-        return [self.store.row(query, seq_of(lease))[0] for lease in leases]
+        return [self.bodies.find(seq_of(lease)) for lease in leases]
 
     def _mark_taken(self, leases: Sequence[str], step: int) -> None:
         least = step - self.settings.max_staleness
@@ -135,7 +139,7 @@ class Steps:
             if self.store.execute(
                 f"UPDATE tasks SET state = 'dropped', reason = ? {in_batch}", (reason, seq, lease, step)
             ).rowcount:
-                self.store.execute("DELETE FROM bodies WHERE seq = ?", (seq,))
+                self.bodies.delete("seq = ?", (seq,))
                 dropped += 1
         return dropped
 
@@ -153,9 +157,29 @@ class Steps:
         ]
         if any(row is None for row in rows):
             raise ConflictError(f"step {step}: no such batch is taken; it may have been given back before")
-        self.store.execute(f"UPDATE tasks SET state = 'ready', step = NULL WHERE {in_batch}", (step,))
-        self.store.set_fact("taken_step", -1)
+        self._untake()
         return sorted({row[0] for row in rows})
+
+    def lose(self, bodies: Sequence[FileBody]) -> int:
+        """Plan the tasks again whose groups' bodies are lost, and undo a batch with one of them; return how many."""
+        again, taken = 0, False
+        for body in bodies:
+            row = self.store.row(
+                "SELECT seq, state = 'taken' FROM tasks JOIN bodies USING (seq) WHERE file = ? AND checksum = ?",
+                body.file, body.checksum,
+            )  # fmt: skip
+            if row is None:
+                continue
+            again, taken = again + 1, taken or bool(row[1])
+            self.store.execute("UPDATE tasks SET state = 'pending', step = NULL WHERE seq = ?", (row[0],))
+            self.bodies.delete("seq = ?", (row[0],))
+        if taken:
+            self._untake()
+        return again
+
+    def _untake(self) -> None:
+        self.store.execute("UPDATE tasks SET state = 'ready', step = NULL WHERE state = 'taken'")
+        self.store.set_fact("taken_step", -1)
 
     def commit(self, version: int) -> bool:
         """True when this call moved the version."""
@@ -168,7 +192,7 @@ class Steps:
             raise ConflictError(
                 f"version {version} cannot be committed: no batch was taken for step {current}"
             )
-        self.store.execute("DELETE FROM bodies WHERE seq IN (SELECT seq FROM tasks WHERE state = 'taken')")
+        self.bodies.delete("seq IN (SELECT seq FROM tasks WHERE state = 'taken')")
         self.store.execute("UPDATE tasks SET state = 'trained' WHERE state = 'taken'")
         self.store.set_fact("version", version)
         self.proposals.observe(current)
@@ -187,23 +211,20 @@ class Steps:
             raise ConflictError(f"cannot roll forward from version {current} to {version}")
         keeps_batch = version == current
         if not keeps_batch:
-            self.store.execute("UPDATE tasks SET state = 'ready', step = NULL WHERE state = 'taken'")
-            self.store.set_fact("taken_step", -1)
+            self._untake()
         again = self.store.execute(
             "UPDATE tasks SET state = 'pending', step = NULL WHERE state = 'leased' "
             "OR (state = 'ready' AND (newest > ?1 OR version > ?1)) OR (state = 'trained' AND step >= ?1)",
             (version,),
         ).rowcount
-        self.store.execute(
-            "DELETE FROM bodies WHERE seq NOT IN (SELECT seq FROM tasks WHERE state IN ('ready', 'taken'))"
-        )
+        self.bodies.delete("seq NOT IN (SELECT seq FROM tasks WHERE state IN ('ready', 'taken'))")
         self.store.set_fact("version", version)
         self.proposals.roll_back(version)
         return again
 
     def replan(self) -> int:
         """Plan everything in flight again: its deadlines were set under other limits."""
-        self.store.execute("DELETE FROM bodies")
+        self.bodies.delete()
         self.store.set_fact("taken_step", -1)
         return self.store.execute(
             "UPDATE tasks SET state = 'pending', step = NULL WHERE state IN ('leased', 'ready', 'taken')"

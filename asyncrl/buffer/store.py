@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ class Store:
         self._db = open_database(path, base_version)
         self.depth = 0
         """Transactions entered and not yet left."""
+        self._at_end: list[tuple[bool, Callable[[], None]]] = []
+        """What to call when the changes so far are committed (True) or undone (False)."""
 
     @property
     def in_transaction(self) -> bool:
@@ -40,6 +42,25 @@ class Store:
         then.
         """
         return Transaction(self)
+
+    def when_committed(self, act: Callable[[], None]) -> None:
+        """Call `act` once this transaction, with all around it, is committed."""
+        self._at_end.append((True, act))
+
+    def when_undone(self, act: Callable[[], None]) -> None:
+        """Call `act` if this transaction, or one around it, is undone."""
+        self._at_end.append((False, act))
+
+    def mark(self) -> int:
+        """Return a mark that `ended` takes."""
+        return len(self._at_end)
+
+    def ended(self, committed: bool, mark: int = 0) -> None:
+        """What was done since `mark` is committed or undone."""
+        ended, self._at_end[mark:] = self._at_end[mark:], []
+        for wanted, act in ended:
+            if wanted == committed:
+                act()
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         return self._db.execute(statement, values)
@@ -67,11 +88,12 @@ class Store:
 class Transaction:
     """See `Store.transaction`. A class, because it is entered several times a request."""
 
-    __slots__ = ("_statements", "_store")
+    __slots__ = ("_mark", "_statements", "_store")
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._statements = NESTED if store.depth else OUTERMOST
+        self._mark = store.mark()
 
     def __enter__(self) -> None:
         try:
@@ -85,6 +107,8 @@ class Transaction:
         try:
             if kind is None:
                 self._store.execute(self._statements[1])
+                if not self._store.depth:
+                    self._store.ended(committed=True)
                 return
         except sqlite3.OperationalError as failure:
             self._undo()
@@ -98,6 +122,7 @@ class Transaction:
         if self._store.in_transaction:
             for statement in self._statements[2]:
                 self._store.execute(statement)
+        self._store.ended(committed=False, mark=self._mark)
 
     def _explained(self, error: sqlite3.OperationalError) -> UnavailableError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF

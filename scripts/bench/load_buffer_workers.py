@@ -93,9 +93,7 @@ class TimedBuffer(BufferClient):
 class SimulatedEpisodes:
     """Groups of random tokens after a random time. The tokens of one trajectory come from several versions."""
 
-    def __init__(
-        self, buffer: TimedBuffer, episode_s: float, longest: float, tokens: int, seed: int
-    ) -> None:
+    def __init__(self, buffer: TimedBuffer, episode_s: float, longest: float, tokens: int, seed: int) -> None:
         self.buffer, self.episode_s, self.longest, self.tokens = buffer, episode_s, longest, tokens
         self.random = random.Random(seed)
         self._ids = np.random.default_rng(seed).integers(0, VOCABULARY, 2 * tokens, dtype=np.int32)

@@ -18,6 +18,8 @@ from asyncrl.types import FailureClass, Group, Lease, Task
 T = TypeVar("T")
 TASKS_PER_CALL = 10_000
 MAX_ERROR = 2000
+PUT_S = 120.0
+"""Time limit of a put. Thousands may wait for their turn."""
 PIECE_S = 60.0
 """Longest single wait of the synchronous client."""
 MARGIN_S = 30.0
@@ -89,11 +91,12 @@ class BufferClient:
 
         Raises `ConflictError` (lease gone), `StaleError` (a token older than the admission), `InputError`.
         """
-        return PutOutcome(**await self._http.post("/v1/put", encode_group(group)))
+        return PutOutcome(**await self._http.post("/v1/put", encode_group(group), PUT_S))
 
     async def put_many(self, groups: Sequence[Group]) -> list[PutOutcome | AsyncRLError]:
         """Hand in several groups in one call; each is answered for itself, with the error `put` would raise."""
-        answer = await self._http.post("/v1/put_many", {"groups": [encode_group(group) for group in groups]})
+        body = {"groups": [encode_group(group) for group in groups]}
+        answer = await self._http.post("/v1/put_many", body, PUT_S)
         return [_outcome(result) for result in answer["results"]]
 
     async def take(self, step: int, wait_s: float) -> list[bytes] | None:

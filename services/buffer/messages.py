@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgpack
@@ -12,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from asyncrl.buffer.ledger import Taken
 from asyncrl.data.codec import unpack
 from asyncrl.errors import InputError
 
@@ -153,14 +153,14 @@ def error_to_map(response: JSONResponse) -> dict[str, Any]:
     return json.loads(bytes(response.body)) | {"status": response.status_code}
 
 
-def groups_response(taken: Taken) -> Response:
+def groups_response(groups: Sequence[bytes] | None, awaited: Sequence[str] = ()) -> Response:
     """`{"awaited": [ids], "groups": [bytes] or nil}` in msgpack; the groups are sent without being copied."""
-    head = b"\x82" + msgpack.packb("awaited") + msgpack.packb(taken.awaited) + msgpack.packb("groups")
-    if taken.groups is None:
+    head = b"\x82" + msgpack.packb("awaited") + msgpack.packb(tuple(awaited)) + msgpack.packb("groups")
+    if groups is None:
         return Response(head + b"\xc0", media_type=MSGPACK)
     packer = msgpack.Packer()
-    chunks = [head + packer.pack_array_header(len(taken.groups))]
-    for group in taken.groups:
+    chunks = [head + packer.pack_array_header(len(groups))]
+    for group in groups:
         chunks += [_bytes_header(len(group)), group]
     if sum(map(len, chunks)) < 2**16:
         return Response(b"".join(chunks), media_type=MSGPACK)

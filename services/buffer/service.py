@@ -9,9 +9,12 @@ Control messages are JSON or msgpack maps, by their content type; groups are msg
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from asyncrl.algo.curation.curricula import Factory
+from asyncrl.buffer.bodies import Stored
+from asyncrl.buffer.body_files import LARGE_BYTES, FileBody
 from asyncrl.buffer.ledger import (
     LeaseGoneError,
     Ledger,
@@ -48,8 +53,12 @@ from asyncrl.services.http.app import (
 from asyncrl.services.http.waiting import Waiters
 from asyncrl.types import FailureClass, Group, Lease
 
+log = logging.getLogger(__name__)
+
 MAX_BODY_BYTES = 256 * 2**20
 MAX_GROUPS_PER_PUT = 1024
+FILE_THREADS = 4
+PUTS_AT_ONCE = 32
 ABANDONED_AT_ONCE = 1000
 REAP_EVERY_S = 1.0
 STALL_S = 5.0
@@ -68,11 +77,21 @@ ROLES = {
 }
 """Which roles may call what; the launcher may call everything."""
 
-Finished = tuple[Group, bytes]
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A group that was sent: decoded, and its body as bytes, or in a file already."""
+
+    group: Group
+    body: bytes
+    staged: FileBody | None = None
 
 
 class BufferService:
-    """The ledger, the requests that wait for it, and the puts of this pass of the event loop."""
+    """The ledger, the requests that wait for it, and the puts of this pass of the event loop.
+
+    Large groups are decoded, written and read in threads; the ledger is used in the event loop's only.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -81,6 +100,9 @@ class BufferService:
         self.takes: Waiters[Taken] = Waiters(self.stopping)
         self.peeks: Waiters[Peeked] = Waiters(self.stopping)
         self._puts: list[tuple[Finished, asyncio.Future[PutResult]]] = []
+        self.threads = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="buffer-files")
+        self.room = asyncio.Semaphore(PUTS_AT_ONCE)
+        """Of the puts whose bodies are in memory. Others wait in their connections."""
 
     def check_holder(self, request: Request, lease: str) -> None:
         """Raise `ConflictError` when the caller is a worker and the lease another's."""
@@ -93,6 +115,29 @@ class BufferService:
         self.leases.pump()
         self.takes.pump()
         self.peeks.pump()
+
+    async def receive(self, request: Request, body: bytes) -> Finished:
+        """Decode a group, check its sender and write it down ahead of `put`, which must follow."""
+        if len(body) < LARGE_BYTES:
+            group = decode_group(body)
+            self.check_holder(request, group.id)
+            return Finished(group, body)
+        run = asyncio.get_running_loop().run_in_executor
+        group = await run(self.threads, decode_group, body)
+        self.check_holder(request, group.id)
+        return Finished(group, body, await run(self.threads, self.ledger.stage, group, body))
+
+    async def unpacked(self, raw: bytes) -> Any:
+        """The plain data of a message."""
+        if len(raw) < LARGE_BYTES:
+            return unpack(raw)
+        return await asyncio.get_running_loop().run_in_executor(self.threads, unpack, raw)
+
+    async def read(self, groups: Sequence[Stored]) -> list[bytes | None]:
+        """See `Ledger.read`."""
+        if not any(isinstance(group, FileBody) for group in groups):
+            return self.ledger.read(groups)
+        return await asyncio.get_running_loop().run_in_executor(self.threads, self.ledger.read, groups)
 
     def put(self, finished: Finished) -> asyncio.Future[PutResult]:
         """Put a group in one transaction with all others of this pass of the event loop."""
@@ -108,12 +153,15 @@ class BufferService:
         results: list[PutResult | Exception]
         try:
             if len(puts) == 1:
-                results = [self._put_one(*puts[0][0])]
+                results = [self._put_one(puts[0][0])]
             else:
                 with self.ledger.batch():
-                    results = [self._put_one(*finished) for finished, _ in puts]
+                    results = [self._put_one(finished) for finished, _ in puts]
         except Exception as error:
             results = [error] * len(puts)
+        for finished, _ in puts:
+            if finished.staged is not None:
+                self.ledger.discard(finished.staged)
         for (_, answer), result in zip(puts, results, strict=True):
             if answer.done():
                 continue
@@ -123,9 +171,9 @@ class BufferService:
                 answer.set_result(result)
         self.changed()
 
-    def _put_one(self, group: Group, body: bytes) -> PutResult | Exception:
+    def _put_one(self, finished: Finished) -> PutResult | Exception:
         try:
-            return self.ledger.put(group, body)
+            return self.ledger.put(finished.group, finished.body, finished.staged)
         except UnavailableError:
             raise
         except AsyncRLError as error:
@@ -151,6 +199,7 @@ def create_buffer_app(ledger: Ledger, credentials: Credentials) -> FastAPI:
     @asynccontextmanager
     async def open_ledger() -> AsyncIterator[None]:
         yield
+        service.threads.shutdown()
         ledger.close()
 
     background = {"lease reaper": service.reap}
@@ -281,24 +330,25 @@ def _add_leases(app: FastAPI, service: BufferService) -> None:
 
 def _add_groups(app: FastAPI, service: BufferService) -> None:
     async def put(request: Request) -> Response:
-        body = await request.body()
-        group = decode_group(body)
-        service.check_holder(request, group.id)
-        return JSONResponse(_result_to_map(await service.put((group, body))))
+        async with service.room:
+            finished = await service.receive(request, await request.body())
+            return JSONResponse(_result_to_map(await service.put(finished)))
 
     async def put_many(request: Request) -> Response:
         """Each group is answered for itself: its result, or its error."""
-        bodies = messages.PutMany.check(unpack(await request.body()), MAX_GROUPS_PER_PUT)
-        answers: list[asyncio.Future[PutResult] | AsyncRLError] = []
-        for body in bodies:
-            try:
-                group = decode_group(body)
-                service.check_holder(request, group.id)
-                answers.append(service.put((group, body)))
-            except (InputError, ConflictError) as error:
-                answers.append(error)
-        await asyncio.wait([a for a in answers if isinstance(a, asyncio.Future)] or [_done()])
-        return JSONResponse({"results": [_answer_to_map(a) for a in answers]})
+        async with service.room:
+            raw = await request.body()
+            bodies = messages.PutMany.check(await service.unpacked(raw), MAX_GROUPS_PER_PUT)
+            received = await asyncio.gather(*(receive_one(request, body) for body in bodies))
+            answers = [service.put(one) if isinstance(one, Finished) else one for one in received]
+            await asyncio.wait([a for a in answers if isinstance(a, asyncio.Future)] or [_done()])
+            return JSONResponse({"results": [_answer_to_map(a) for a in answers]})
+
+    async def receive_one(request: Request, body: bytes) -> Finished | AsyncRLError:
+        try:
+            return await service.receive(request, body)
+        except (InputError, ConflictError, UnavailableError) as error:
+            return error
 
     add_hot_route(app, "/v1/put", put)
     add_hot_route(app, "/v1/put_many", put_many)
@@ -309,15 +359,28 @@ def _add_steps(app: FastAPI, service: BufferService) -> None:
 
     async def take(request: Request) -> Response:
         body = await read(request, messages.Take)
-        taken = ledger.take(body.step)
-        if taken.groups is None:
 
-            def attempt() -> Taken | None:
-                # On every put: the groups are looked at only if there is a batch among them.
-                return ledger.take(body.step) if ledger.answers(body.step) else None
+        def attempt() -> Taken | None:
+            # On every put: the groups are looked at only if there is a batch among them.
+            return ledger.take_unread(body.step) if ledger.answers(body.step) else None
 
-            taken = await service.takes.get(attempt, body.wait_s, request) or ledger.take(body.step)
-        return groups_response(taken)
+        end = time.monotonic() + body.wait_s
+        while True:
+            taken = ledger.take_unread(body.step)
+            if taken.groups is None:
+                left_s = max(0.0, end - time.monotonic())
+                taken = await service.takes.get(attempt, left_s, request) or ledger.take_unread(body.step)
+            if taken.groups is None:
+                return groups_response(None, taken.awaited)
+            found = await service.read(taken.groups)
+            whole = [one for one in found if one is not None]
+            if len(whole) == len(found):
+                return groups_response(whole)
+            lost = ledger.lose(taken.groups, found)
+            log.warning(
+                "step %d: %d groups were lost with their files and are planned again", body.step, lost
+            )
+            service.changed()
 
     add_hot_route(app, "/v1/take", take)
 
@@ -331,7 +394,8 @@ def _add_steps(app: FastAPI, service: BufferService) -> None:
             return peeked if peeked.groups or peeked.complete else None
 
         peeked = await service.peeks.get(attempt, body.wait_s, request) or ledger.peek(body.step, body.seen)
-        content = pack({"groups": peeked.groups, "complete": peeked.complete})
+        groups = [group for group in await service.read(peeked.groups) if group is not None]
+        content = pack({"groups": groups, "complete": peeked.complete})
         return Response(content, media_type=messages.MSGPACK)
 
     @app.post("/v1/drop", openapi_extra=documented(messages.Drop))

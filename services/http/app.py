@@ -182,12 +182,15 @@ class RequestGuard:
 
     def _checked(self, scope: Scope, receive: Receive) -> Receive:
         packed = any(n == b"content-type" and media_type(v) == MSGPACK for n, v in scope["headers"])
-        check, whole = BodyCheck(self.max_body_bytes, not packed), False
+        check: BodyCheck | None = None
+        whole = False
 
         async def checked() -> Message:
-            nonlocal whole
+            nonlocal check, whole
             if whole:
                 return await receive()
+            # The sender's time starts when the service begins to read.
+            check = check or BodyCheck(self.max_body_bytes, not packed)
             try:
                 async with asyncio.timeout(check.left_s):
                     message = await receive()

@@ -5,11 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from asyncrl.buffer.body_files import LARGE_BYTES
 from asyncrl.buffer.ledger import LeaseGoneError, Ledger, LedgerSettings, UnknownLeaseError
-from asyncrl.data.codec import decode_group
+from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.errors import ConfigError, ConflictError, InputError, QuarantineError, StaleError, StorageError
 from asyncrl.types import FailureClass
 from tests.buffer.factories import failed_group, group, lease, ledger, tasks, trajectory
+
+LARGE = LARGE_BYTES // 26 + 100
+"""Tokens of each of two trajectories that make a body large."""
 
 AGENT, ENVIRONMENT, INFRASTRUCTURE = FailureClass.AGENT, FailureClass.ENVIRONMENT, FailureClass.INFRASTRUCTURE
 
@@ -477,10 +481,91 @@ def test_a_full_disk_changes_nothing_and_says_so(tmp_path):
     before = book.stats()
     book._store.execute("PRAGMA max_page_count=12")
     with pytest.raises(StorageError, match="database or disk is full; nothing was changed"):
-        book.put(group(one, length=200_000))
+        book.put(group(one, length=8_000))
     assert book.stats() == before
     book._store.execute("PRAGMA max_page_count=100000")
-    assert book.put(group(one, length=200_000)).outcome == "ready"
+    assert book.put(group(one, length=8_000)).outcome == "ready"
+
+
+def test_a_full_disk_of_large_bodies_changes_nothing_and_says_so(tmp_path):
+    book = ledger(tmp_path / "ledger.sqlite")
+    one = lease(book)
+    before = book.stats()
+    full = tmp_path / "ledger.bodies" / "00000000.body"
+    full.symlink_to("/dev/full")
+    with pytest.raises(StorageError, match=r"00000000.body: No space left on device; nothing was changed"):
+        book.put(group(one, length=LARGE))
+    assert book.stats() == before
+    full.unlink()
+    assert book.put(group(one, length=LARGE)).outcome == "ready"
+
+
+def files(tmp_path):
+    return sorted(path.name for path in (tmp_path / "ledger.bodies").iterdir())
+
+
+def test_large_bodies_are_files_that_later_groups_use_again(tmp_path):
+    book = ledger(tmp_path / "ledger.sqlite", drop_no_signal=True)
+    leases = [lease(book) for _ in range(4)]
+    sent = [group(one, length=LARGE) for one in leases[:2]]
+    for one in sent:
+        book.put(one)
+    # Neither a group that is dropped nor one that is known needs a file.
+    assert book.put(group(leases[2], rewards=(0.0, 0.0), length=LARGE)).outcome == "dropped"
+    assert book.put(sent[0]).duplicate
+    assert book.take(0).groups == [encode_group(one) for one in sent]
+    assert files(tmp_path) == ["00000000.body", "00000001.body"]
+    book.commit(1)
+    late = group(lease(book), length=LARGE + 5)
+    book.put(late)
+    book.put(group(leases[3], length=LARGE))
+    assert files(tmp_path) == ["00000000.body", "00000001.body"]
+    assert encode_group(late) in book.take(1).groups
+    book.commit(2)
+    book.close()
+    assert files(tmp_path) == []
+
+
+def test_a_put_that_is_undone_gives_its_file_back(tmp_path):
+    book = ledger(tmp_path / "ledger.sqlite")
+    one = group(lease(book), length=LARGE)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            put_and_fail(book, one)
+    book.put(one)
+    assert files(tmp_path) == ["00000000.body"]
+    assert book.put(group(lease(book), length=LARGE)).outcome == "ready"
+    assert book.take(0).groups[0] == encode_group(one)
+
+
+def test_files_without_a_row_are_swept_when_the_ledger_is_opened(tmp_path):
+    book = ledger(tmp_path / "ledger.sqlite")
+    one = group(lease(book), length=LARGE)
+    book.put(one)
+    # As a process leaves it that is killed between the file and the row, or in the middle of a file.
+    orphan = book.stage(group(lease(book), length=LARGE), bytes(LARGE_BYTES))
+    (tmp_path / "ledger.bodies" / "00000009.body").write_bytes(b"torn")
+    assert (orphan.file, len(files(tmp_path))) == (1, 3)
+    book._store.close()
+    book = Ledger(tmp_path / "ledger.sqlite", book.settings)
+    assert files(tmp_path) == ["00000000.body"]
+    book.put(group(lease(book), length=LARGE))
+    assert encode_group(one) in book.take(0).groups
+
+
+@pytest.mark.parametrize("damage", ["torn", "gone"])
+def test_a_group_whose_file_lost_it_is_planned_again_and_the_batch_is_chosen_anew(tmp_path, damage):
+    book = ledger(tmp_path / "ledger.sqlite")
+    first, second, third = (lease(book) for _ in range(3))
+    for one in (first, second):
+        book.put(group(one, length=LARGE))
+    assert len(book.take(0).groups) == 2
+    path = tmp_path / "ledger.bodies" / "00000001.body"
+    _ = path.unlink() if damage == "gone" else path.write_bytes(path.read_bytes()[:-9] + b"otherwise")
+    assert book.take(0).groups is None
+    assert (book.stats()["ready"], book.stats()["pending"]) == (1, 6)
+    book.put(group(third))
+    assert book.take(0).groups == [encode_group(g) for g in (group(first, length=LARGE), group(third))]
 
 
 def put_and_fail(book, finished):
@@ -533,7 +618,7 @@ def test_a_staleness_limit_above_the_recipes_is_refused_and_one_set_survives_a_r
 
 
 def test_a_ledger_of_schema_2_is_upgraded_and_resumes_where_it_stood(tmp_path):
-    """Schema 2 called the state of a taken group `bound`, and four facts otherwise; it had no counts."""
+    """Schema 2 called the state of a taken group `bound`, and four facts otherwise; it had neither counts nor files."""
     path = tmp_path / "l.sqlite"
     book = ledger(path=path, count=8, over_provision="auto")
     book.set_staleness_limit(0)
@@ -545,7 +630,9 @@ def test_a_ledger_of_schema_2_is_upgraded_and_resumes_where_it_stood(tmp_path):
     assert (before["taken"], before["staleness_limit"]) == (2, 0)
     book.close()
     old = sqlite3.connect(path)
-    old.executescript("DROP TRIGGER count_changed; DROP TABLE counts;")
+    old.executescript("DROP TRIGGER count_planned; DROP TRIGGER count_changed; DROP TABLE counts;")
+    for column in ("file", "size", "checksum"):
+        old.execute(f"ALTER TABLE bodies DROP COLUMN {column}")
     old.execute("UPDATE tasks SET state = 'bound' WHERE state = 'taken'")
     for fact, name in {"staleness_limit": "bound", "taken_step": "taken", "waited_step": "waited"}.items():
         old.execute("UPDATE facts SET name = ? WHERE name = ?", (name, fact))

@@ -1,7 +1,8 @@
 """A model of the ledger against the real one: any order of calls, repeats, lost leases and crashes.
 
 The model knows, for each task, where the ledger must have it. The machine crashes the ledger before and after any
-SQLite commit, by going on from a copy of its files as they were on disk at that point.
+SQLite commit, by going on from a copy of its files as they were on disk at that point: after the body of a group was
+written and before the row that names it, for one.
 """
 
 import contextlib
@@ -14,13 +15,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from asyncrl.buffer.ledger import Ledger, LedgerSettings
+from asyncrl.buffer import bodies
+from asyncrl.buffer.ledger import Ledger, LedgerSettings, body_folder
 from asyncrl.buffer.schema import COUNTED
 from asyncrl.data.codec import decode_group
 from asyncrl.errors import ConflictError, StaleError
 from asyncrl.types import FailureClass
 from tests.buffer.factories import group, tasks
 
+LARGE_BYTES = 4096
 LEASE_S = 10.0
 MAX_ATTEMPTS = 3
 
@@ -46,6 +49,9 @@ class LedgerMachine(RuleBasedStateMachine):
     )
     def open(self, staleness, per_step, beyond, recycle, token_budget):
         self.root = Path(tempfile.mkdtemp())
+        # About half of the groups are larger.
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(bodies, "LARGE_BYTES", LARGE_BYTES)
         self.generation = 0
         self.settings = LedgerSettings(
             per_step, staleness, 2, LEASE_S, MAX_ATTEMPTS,
@@ -69,6 +75,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if hasattr(self, "book"):
             self.book.close()
             shutil.rmtree(self.root)
+            self.patch.undo()
 
     # -- crashing ------------------------------------------------------------------------------------------
 
@@ -102,6 +109,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.generation += 1
         self.path = target
         self.book = Ledger(self.path, self.settings, now=self.now)
+        files = {int(path.stem) for path in body_folder(self.path).iterdir()}
+        named = {n for (n,) in self.book._store.rows("SELECT file FROM bodies WHERE file IS NOT NULL")}
+        assert files == named, "what was written without a row is swept"
         for lease_id in self.expiry:
             self.expiry[lease_id] = self.now + LEASE_S
         return act(self.book)
@@ -111,6 +121,7 @@ class LedgerMachine(RuleBasedStateMachine):
             source = Path(str(self.path) + suffix)
             if source.exists():
                 shutil.copyfile(source, str(target) + suffix)
+        shutil.copytree(body_folder(self.path), body_folder(target))
 
     crashes = st.sampled_from([None, None, None, None, "before", "after"])
 
@@ -151,15 +162,21 @@ class LedgerMachine(RuleBasedStateMachine):
         return data.draw(st.sampled_from(names)) if names else None
 
     @precondition(lambda self: self.old_leases)
-    @rule(data=st.data(), crash=crashes, kind=st.sampled_from(["ready", "ready", "ready", "dropped"]))
-    def put(self, data, crash, kind):
+    @rule(
+        data=st.data(),
+        crash=crashes,
+        kind=st.sampled_from(["ready", "ready", "ready", "dropped"]),
+        length=st.sampled_from([0, LARGE_BYTES // 26]),
+    )
+    def put(self, data, crash, kind, length):
         """Any lease ever given: live, repeated, expired, trained."""
         one = data.draw(st.sampled_from(self.old_leases))
         name = one.task.id
         newest = data.draw(
             st.integers(one.version, max(one.version, self.version + (self.batch is not None)))
         )
-        finished = group(one, versions=(one.version, newest), rewards=(0.0, 1.0 if kind == "ready" else 0.0))
+        rewards = (0.0, 1.0 if kind == "ready" else 0.0)
+        finished = group(one, versions=(one.version, newest), rewards=rewards, length=length)
         live = self.leases.get(name) is one
         state = self.state[name]
         try:

@@ -124,9 +124,9 @@ def test_a_full_disk_of_the_buffer_is_distinguished_from_an_outage(service):
         one = await client.lease("w", 0)
         service.ledger._store.execute("PRAGMA max_page_count=8")
         with pytest.raises(StorageError, match="database or disk is full; nothing was changed"):
-            await client.put(group(one, length=200_000))
+            await client.put(group(one, length=8_000))
         service.ledger._store.execute("PRAGMA max_page_count=100000")
-        return await client.put(group(one, length=200_000))
+        return await client.put(group(one, length=8_000))
 
     assert with_client(service, act).outcome == "ready"
 
