@@ -68,7 +68,9 @@ class BodyFiles:
         except OSError as error:
             self.free([number])
             kind = StorageError if disk_problem(error) else UnavailableError
-            raise kind(f"group body {error.filename or self.folders[0]}: {error.strerror}; nothing was changed") from error
+            raise kind(
+                f"group body {error.filename or self.folders[0]}: {error.strerror}; nothing was changed"
+            ) from error
         return FileBody(number, len(body), zlib.crc32(body))
 
     def read(self, body: FileBody) -> bytes | None:

@@ -35,9 +35,7 @@ class LeaseGoneError(ConflictError):
 class Leases:
     """Grants, keeps and ends leases. Every method runs inside a transaction of its caller."""
 
-    def __init__(
-        self, store: Store, settings: LedgerSettings, proposals: Proposals, bodies: Bodies
-    ) -> None:
+    def __init__(self, store: Store, settings: LedgerSettings, proposals: Proposals, bodies: Bodies) -> None:
         self.store = store
         self.settings = settings
         self.proposals = proposals

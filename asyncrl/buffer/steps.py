@@ -39,9 +39,7 @@ class Peeked:
 class Steps:
     """Gives groups to steps and counts steps. Every method runs inside a transaction of its caller."""
 
-    def __init__(
-        self, store: Store, settings: LedgerSettings, proposals: Proposals, bodies: Bodies
-    ) -> None:
+    def __init__(self, store: Store, settings: LedgerSettings, proposals: Proposals, bodies: Bodies) -> None:
         self.store = store
         self.settings = settings
         self.proposals = proposals

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from asyncrl.algo.curation.curricula import factory
+from asyncrl.buffer.body_files import LARGE_BYTES
 from asyncrl.data.codec import decode_group
 from asyncrl.errors import ConfigError, ConflictError, InputError, StaleError, StorageError, UnavailableError
 from asyncrl.services.buffer.client import BufferClient, BufferClientSync
@@ -286,12 +287,13 @@ def test_a_killed_service_loses_nothing_and_its_clients_go_on(tmp_path):
         trained = []
         for step in range(3):
             leases = [await client.lease("w", 5.0) for _ in range(2)]
-            await client.put(group(leases[0]))
+            large = group(leases[0], length=LARGE_BYTES // 13)
+            await client.put(large)
             service.kill()
             put = asyncio.ensure_future(client.put(group(leases[1])))
             await asyncio.to_thread(service.start)
             assert (await put).outcome == "ready"
-            assert (await client.put(group(leases[0]))).duplicate
+            assert (await client.put(large)).duplicate
             batch = await client.take(step, 5.0)
             service.kill()
             await asyncio.to_thread(service.start)
