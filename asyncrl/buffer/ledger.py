@@ -271,8 +271,9 @@ class Ledger:
             if taken.groups is None:
                 return taken
             found = self.read(taken.groups)
-            if None not in found:
-                return Taken(found)
+            whole = [body for body in found if body is not None]
+            if len(whole) == len(found):
+                return Taken(whole)
             self.lose(taken.groups, found)
 
     def take_unread(self, step: int, now: float | None = None) -> Taken:
