@@ -123,25 +123,32 @@ class Objective:
         """Coefficient at the start; an adaptive one is passed to `loss` and `estimate`."""
         return float(self.settings["kl"]["coef"])
 
+    @property
+    def entropy_coef(self) -> float:
+        """Coefficient of the entropy at the start; an adaptive one is passed to `loss`."""
+        return float(self.settings["entropy_coef"])
+
     @torch.no_grad()
     def estimate(self, batch: AdvantageBatch, kl_coef: float | None = None) -> AdvantageOutputs:
         """Advantages, critic targets and which rows stay, for the whole step's batch.
 
         Shaping is added to the rewards, KL in the reward is subtracted, then the estimator and normalisation
         run. Rows that a filter drops keep their share in group statistics and get `keep` False and
-        advantage 0.
+        advantage 0; a filter that weighs rows multiplies the normalised advantages.
         """
         for shape in self.shapings:
             batch = dataclasses.replace(batch, rewards=batch.rewards + shape(batch))
-        keep = torch.ones_like(batch.group, dtype=torch.bool)
-        for keeps in self.filters:
-            keep &= keeps(batch)
+        row_weight = torch.ones_like(batch.rewards)
+        for weigh in self.filters:
+            row_weight = row_weight * weigh(batch)
+        keep = row_weight > 0
         batch = self._with_kl_in_reward(batch, self.kl_coef if kl_coef is None else kl_coef)
         found = self.advantage_fn(batch)
         outputs = found if isinstance(found, AdvantageOutputs) else AdvantageOutputs(found)
         keep = keep if outputs.keep is None else keep & outputs.keep
         kept_tokens = batch.mask & keep.unsqueeze(-1)
         advantages = self.normalize_fn(outputs.advantages * kept_tokens, kept_tokens)
+        advantages = advantages * row_weight.unsqueeze(-1)
         metrics = outputs.metrics | advantage_metrics(batch, advantages, keep)
         return AdvantageOutputs(advantages, outputs.returns, keep, metrics)
 
@@ -152,7 +159,11 @@ class Objective:
         return dataclasses.replace(batch, token_penalty=coef * kl * batch.mask)
 
     def loss(
-        self, inputs: LossInputs, totals: Totals, kl_coef: float | None = None
+        self,
+        inputs: LossInputs,
+        totals: Totals,
+        kl_coef: float | None = None,
+        entropy_coef: float | None = None,
     ) -> tuple[Tensor, Metrics]:
         """This micro-batch's share of the step's loss, and its metrics.
 
@@ -167,7 +178,11 @@ class Objective:
         policy = aggregate(self.aggregation, token_loss, mask, totals, inputs.group)
         metrics |= outputs.metrics | {"loss/policy": sum_of(policy)}
         total = policy
-        extra_terms = self._regularisers(inputs, self.kl_coef if kl_coef is None else kl_coef)
+        extra_terms = self._regularisers(
+            inputs,
+            self.kl_coef if kl_coef is None else kl_coef,
+            self.entropy_coef if entropy_coef is None else entropy_coef,
+        )
         for name, (coef, term) in extra_terms.items():
             value = aggregate(self.aggregation, term, inputs.mask, totals, inputs.group)
             metrics[f"loss/{name}"] = sum_of(value)
@@ -219,7 +234,9 @@ class Objective:
         """Scalars for `LossInputs.statistics`, from log pi - log pi_proximal [N] of one optimizer step's tokens."""
         return {name: value for measure in self.ratio_measures for name, value in measure(log_ratio).items()}
 
-    def _regularisers(self, inputs: LossInputs, kl_coef: float) -> dict[str, tuple[float, Tensor]]:
+    def _regularisers(
+        self, inputs: LossInputs, kl_coef: float, entropy_coef: float
+    ) -> dict[str, tuple[float, Tensor]]:
         terms: dict[str, tuple[float, Tensor]] = {}
         if (
             self.settings["kl"]["where"] == "loss"
@@ -231,7 +248,7 @@ class Objective:
                 kl = kl * bounded_ratio(inputs.behavior_log_ratio)
             terms["reference_kl"] = (kl_coef, kl)
         if inputs.entropy is not None:
-            terms["entropy"] = (-float(self.settings["entropy_coef"]), inputs.entropy)
+            terms["entropy"] = (-entropy_coef, inputs.entropy)
         return terms
 
     def value_term(self, inputs: LossInputs, totals: Totals) -> tuple[Tensor, Metrics]:

@@ -49,6 +49,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "m_grpo": _preset("multi_agent", "ppo_clip", "seq_mean_token_mean"),
     # Critics.
     "ppo": _preset("gae", "ppo_clip", "token_mean", normalize={"name": "tokens"}),
+    "pf_ppo": _preset(
+        "gae", "ppo_clip", "token_mean", normalize={"name": "tokens"}, filters=[{"name": "pf_ppo"}]
+    ),
     "ppo_turn": _preset("gae_turn", "ppo_clip", "token_mean", normalize={"name": "tokens"}),
     "vapo": _preset(
         "gae",
@@ -126,6 +129,13 @@ PRESETS: dict[str, dict[str, Any]] = {
     "kpop": _preset("grpo", "ppo_clip", "token_mean", corrections=[{"name": "kpop"}]),
     "mis": _preset("grpo", "ppo_clip", "token_mean", corrections=[{"name": "mis_geometric"}]),
     "m2po": _preset("grpo", "ppo_clip", "token_mean", corrections=[{"name": "m2po"}]),
+    "top_entropy": _preset(
+        "grpo",
+        "dapo_clip",
+        "token_mean",
+        corrections=[{"name": "top_entropy"}, *_TIS],
+        filters=[{"name": "dynamic_sampling"}],
+    ),
     "opsm": _preset("grpo", "ppo_clip", "token_mean", corrections=[{"name": "opsm", "delta": 0.1}, *_TIS]),
     "optimal_token_baseline": _preset("tir_optimal_token_baseline", "ppo_clip", "token_mean"),
     # Without rewards, or with pairs of them.

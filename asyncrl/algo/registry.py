@@ -13,7 +13,7 @@ keyword-only arguments are the parameters a recipe may set.
 | proximal | `f(inputs: LossInputs, *, params) -> Tensor [B,T]` log-probabilities |
 | kl | `f(logp [B,T], reference_logp [B,T]) -> Tensor [B,T]` |
 | shaping | `f(batch: AdvantageBatch, *, params) -> Tensor [B]` added to the rewards |
-| filter | `f(batch: AdvantageBatch, *, params) -> Tensor [B]` bool, False leaves the loss |
+| filter | `f(batch: AdvantageBatch, *, params) -> Tensor [B]` bool, False leaves the loss; or weights of the advantages |
 """
 
 from __future__ import annotations
@@ -124,6 +124,7 @@ CORRECTIONS = {
     "sequence_tis_or_drop": _C + "masked:sequence_tis_or_drop",
     "token_band": _C + "masked:token_band",
     "token_tis": _C + "truncated:token_tis",
+    "top_entropy": _C + "top_entropy:top_entropy",
     "tv_mask": _C + "tv_mask:tv_mask",
 }
 
@@ -163,6 +164,7 @@ SHAPINGS = {"overlong_soft": "asyncrl.algo.shaping:overlong_soft"}
 FILTERS = {
     "dynamic_sampling": "asyncrl.algo.filters:dynamic_sampling",
     "overlong": "asyncrl.algo.filters:overlong",
+    "pf_ppo": "asyncrl.algo.policy_filtration:pf_ppo",
 }
 
 KINDS: dict[str, dict[str, str]] = {

@@ -8,6 +8,7 @@
     proximal: {name: recompute}
     kl: {estimator: k3, coef: 0.001, where: loss}
     entropy_coef: 0.0
+    entropy_control: {target: 0.2}
     lr_scaling: {power: 0.5, base_ess: 1.0}
     value: {coef: 0.5, trunk: shared}
     staleness_control: {enabled: true, low_ess: 0.3}
@@ -42,6 +43,7 @@ DEFAULTS: dict[str, Any] = {
         "estimator": "k3", "coef": 0.0, "where": "loss", "unbiased": False, "target": None, "horizon": 10000,
     },
     "entropy_coef": 0.0,
+    "entropy_control": {"target": None, "step": 0.005},
     "lr_scaling": {"power": 0.0, "base_ess": 1.0},
     "value": {
         "coef": 0.5, "clip": 0.2, "huber_delta": None, "trunk": "own", "learning_rate": 1e-5, "warmup_steps": 0,
@@ -70,6 +72,7 @@ TABLES = {
         "coef": "float", "where": "Literal['loss', 'reward']", "unbiased": "bool", "target": "float | None",
         "horizon": "int",
     },
+    "entropy_control": {"target": "float | None", "step": "float"},
     "lr_scaling": {"power": "float", "base_ess": "float"},
     "value": {
         "coef": "float", "clip": "float | None", "huber_delta": "float | None",
@@ -82,6 +85,7 @@ TABLES = {
 }  # fmt: skip
 """The types of the keys of each table."""
 LEAST = {
+    "entropy_control": {"step": 0.0},
     "value": {"learning_rate": 0.0, "warmup_steps": 0},
     "staleness_control": {"minimum": 0, "low_ess": 0.0, "high_ess": 0.0, "patience": 1},
     "sft_phase": {"every": 0, "steps": 1, "learning_rate": 0.0, "keep": 1},
@@ -122,7 +126,7 @@ def needed(settings: Mapping[str, Any]) -> frozenset[str]:
         words.add("reference")
         words |= {"proximal"} if settings["kl"]["where"] == "reward" else set()
         words |= {"behavior"} if settings["kl"]["unbiased"] else set()
-    if settings["entropy_coef"]:
+    if settings["entropy_coef"] or settings["entropy_control"]["target"] is not None:
         words.add("entropy")
     if settings["lr_scaling"]["power"]:
         words |= {"behavior", "proximal"}

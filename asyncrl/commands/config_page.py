@@ -50,6 +50,8 @@ ALGO = {
     "kl.target": "Divergence that the weight is steered to; left out, the weight is constant.",
     "kl.horizon": "Episodes over which the weight is steered.",
     "entropy_coef": "Weight of the policy's entropy.",
+    "entropy_control.target": "Entropy that the weight is steered to; left out, the weight is constant.",
+    "entropy_control.step": "What the weight of the entropy changes by in a step.",
     "lr_scaling.power": "Power of the effective sample size that scales the learning rate; 0 for none.",
     "lr_scaling.base_ess": "Effective sample size from which on the rate is not scaled.",
     "value.coef": "Weight of the critic's loss.",

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.advantage.spo import beta_mean, forgetting, initial_beta, update_beta
+from asyncrl.algo.control.entropy_coef import applied_entropy_coef, next_entropy_coef
 from asyncrl.algo.control.lr_schedule import lr_factor
 from asyncrl.algo.control.staleness_controller import StalenessRule, StalenessState, next_staleness
 from asyncrl.algo.control.vcpo_lr import scaled_learning_rate
@@ -48,6 +49,30 @@ class KlController:
             self.coef = adapt_kl_coef(
                 self.coef, metrics["reference_kl"], self.target, self.horizon, num_sequences
             )
+
+
+@dataclass(slots=True)
+class EntropyController:
+    """Holds the coefficient of the entropy bonus; adaptive when the recipe gives a target."""
+
+    coef: float
+    target: float | None = None
+    step: float = 0.005
+    entropy: float = 0.0
+    """Mean token entropy of the last step. Before the first one the bonus applies."""
+
+    @property
+    def applied(self) -> float:
+        """What enters the loss of the next step."""
+        if self.target is None:
+            return self.coef
+        return applied_entropy_coef(self.coef, self.entropy, self.target)
+
+    def update(self, metrics: dict[str, float]) -> None:
+        """Adapt the coefficient to the measured entropy."""
+        if self.target is not None and "entropy" in metrics:
+            self.entropy = metrics["entropy"]
+            self.coef = next_entropy_coef(self.coef, self.entropy, self.target, self.step)
 
 
 @dataclass(slots=True)
@@ -116,6 +141,7 @@ class Controls:
     """All controllers of a run; those the recipe does not use are None."""
 
     kl: KlController
+    entropy: EntropyController
     staleness: StalenessController | None = None
     baselines: BaselineTracker | None = None
     lr_power: float = 0.0
@@ -134,12 +160,15 @@ class Controls:
         """Return plain numbers for a checkpoint."""
         return {
             "kl_coef": self.kl.coef,
+            "entropy_coef": self.entropy.coef,
+            "entropy": self.entropy.entropy,
             "staleness": asdict(self.staleness.state) if self.staleness else None,
             "beliefs": json.dumps(self.baselines.beliefs) if self.baselines else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.kl.coef = float(state["kl_coef"])
+        self.entropy.coef, self.entropy.entropy = float(state["entropy_coef"]), float(state["entropy"])
         if self.staleness and state["staleness"]:
             self.staleness.state = StalenessState(**state["staleness"])
         if self.baselines and state["beliefs"]:
@@ -152,6 +181,7 @@ def make_controls(config: Config, objective: Objective) -> Controls:
     rule = objective.settings["staleness_control"]
     return Controls(
         kl=KlController(float(kl["coef"]), kl["target"], int(kl["horizon"])),
+        entropy=EntropyController(objective.entropy_coef, **objective.settings["entropy_control"]),
         staleness=StalenessController(
             StalenessRule(
                 rule["minimum"],

@@ -20,7 +20,7 @@ from asyncrl.algo.objective import Objective
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.train.auxiliary_models import AuxiliaryModels, StepTensors, whole_batch
 from asyncrl.train.auxiliary_weights import FrozenPolicy
-from asyncrl.train.controls import Controls, KlController, mean_drift
+from asyncrl.train.controls import Controls, EntropyController, KlController, mean_drift
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.step_batch import Rows, StepBatch, pad_rows, to_advantage_batch
 from asyncrl.train.step_settings import StepSettings
@@ -59,6 +59,8 @@ class Step:
     learning_rate: float
     kl_coef: float
     on_poison: OnPoison
+    entropy_coef: float | None = None
+    """None for the recipe's own."""
 
     @property
     def critic_only(self) -> bool:
@@ -81,7 +83,9 @@ def train_step(
     Groups that make the loss or the gradient NaN or infinite are left out, the same ones on every rank, and reported.
     Raises ValueError when what all rows share is not finite; nothing has been applied then.
     """
-    controls = controls or Controls(KlController(objective.kl_coef))
+    controls = controls or Controls(
+        KlController(objective.kl_coef), EntropyController(objective.entropy_coef)
+    )
     tensors = auxiliary.step_tensors(engine, batch, settings, settings.num_minibatches)
     if controls.baselines is not None:
         tensors.rows["baselines"] = controls.baselines.baselines(batch)
@@ -97,6 +101,7 @@ def train_step(
     log_ratio, rate, measured = _measure(batch, tensors, controls, learning_rate)
     step = Step(
         engine, objective, auxiliary, batch, tensors, settings, rate, controls.kl.coef, on_poison,
+        controls.entropy.applied,
     )  # fmt: skip
     parts: list[Metrics] = []
     poisoned: dict[int, str] = {}
@@ -287,7 +292,7 @@ def _losses(
         value, metrics = objective.value_term(dataclasses.replace(inputs, values=values), totals)
     if step.critic_only:
         return torch.zeros((), device=step.engine.device), value, metrics
-    policy, found = objective.loss(inputs, totals, step.kl_coef)
+    policy, found = objective.loss(inputs, totals, step.kl_coef, step.entropy_coef)
     return policy, value, found | metrics
 
 

@@ -36,6 +36,7 @@ class StreamedStep:
     version: int
     learning_rate: float
     kl_coef: float
+    entropy_coef: float | None = None
     seen: list[str] = field(default_factory=list)
     """Leases of the groups that are in the gradient."""
     _parts: list[Metrics] = field(default_factory=list)
@@ -56,7 +57,7 @@ class StreamedStep:
         if rows and not self._wrong:
             step = Step(
                 self.engine, self.objective, self.auxiliary, batch, tensors, self.settings,
-                self.learning_rate, self.kl_coef, lambda found: None,
+                self.learning_rate, self.kl_coef, lambda found: None, self.entropy_coef,
             )  # fmt: skip
             counted = count_totals(pad_rows(batch, rows).mask, batch.group[rows], self._horizon)
             parts, self._wrong = accumulate(step, rows, undivided(counted), last=False)

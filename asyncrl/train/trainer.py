@@ -184,7 +184,7 @@ class Trainer:
             return None, {}
         streamed = StreamedStep(
             self.engine, self.objective, self.auxiliary, self.settings, version,
-            scheduled_rate(self.config.train, version), self.controls.kl.coef,
+            scheduled_rate(self.config.train, version), self.controls.kl.coef, self.controls.entropy.applied,
         )  # fmt: skip
         timeout_s = self.config.buffer.wait_timeout_s
         return streamed, gather(
@@ -348,6 +348,9 @@ class Trainer:
         controls.kl.update(report.metrics, report.num_sequences)
         if controls.kl.target is not None:
             report.metrics["kl_coef"] = controls.kl.coef
+        controls.entropy.update(report.metrics)
+        if controls.entropy.target is not None:
+            report.metrics["entropy_coef"] = controls.entropy.applied
         if controls.staleness is None:
             return
         changed = controls.staleness.update(report.metrics)

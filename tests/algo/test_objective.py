@@ -186,6 +186,53 @@ def test_the_entropy_bonus_lowers_the_loss():
     torch.testing.assert_close(difference, -0.1 * inputs.entropy.sum() / inputs.mask.sum())
 
 
+def test_an_adapted_entropy_coefficient_takes_the_place_of_the_recipes():
+    inputs = loss_inputs(4)
+    objective = build(entropy_coef=0.1)
+    difference = loss_of(objective, inputs, entropy_coef=0.3)[0] - loss_of(build(), inputs)[0]
+    torch.testing.assert_close(difference, -0.3 * inputs.entropy.sum() / inputs.mask.sum())
+    assert "entropy" in build(entropy_control={"target": 0.2}).needs
+
+
+def test_top_entropy_keeps_the_share_of_the_step_that_is_least_certain():
+    entropy = torch.tensor([[0.1, 0.9, 0.5, 9.0], [0.3, 0.8, 0.2, 9.0]], dtype=torch.float64)
+    mask = torch.tensor([[True, True, True, False]] * 2)
+    inputs = loss_inputs(1, rows=2, width=4, entropy=entropy, mask=mask)
+    objective = build(corrections=[{"name": "top_entropy", "share": 0.4}])
+    assert "entropy" in objective.measured_needs
+    # The 0.6 quantile of 0.1, 0.2, 0.3, 0.5, 0.8 and 0.9 is 0.5.
+    statistics = objective.step_statistics(inputs)
+    assert statistics["top_entropy_least"].item() == pytest.approx(0.5)
+    weight, _ = objective.correction_weight(dataclasses.replace(inputs, statistics=statistics))
+    assert weight.tolist() == [[0, 1, 1, 0], [0, 1, 0, 0]]
+    # A micro-batch alone would keep another set.
+    alone, _ = objective.correction_weight(
+        loss_inputs(1, rows=1, width=4, entropy=entropy[1:], mask=mask[1:])
+    )
+    assert alone.tolist() == [[0, 1, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        # 4 w / Σ w with w = R²; the second group has no reward, so all of it stays.
+        ("pow", [4 / 1.5, 0, 1 / 1.5, 1 / 1.5, 1, 1]),
+        ("max_min", [2, 2, 0, 0, 1, 1]),
+        ("max_random", [1.6 / 0.7, 0.4 / 0.7, 0.4 / 0.7, 0.4 / 0.7, 1, 1]),
+    ],
+)
+def test_pf_ppo_weighs_rows_by_how_often_they_would_be_drawn(method, expected):
+    rewards = torch.tensor([1.0, 0, 0.5, 0.5, 0, 0], dtype=torch.float64)
+    group = torch.tensor([0, 0, 0, 0, 1, 1])
+    fields = {"rewards": rewards, "group": group, "baselines": torch.full((6,), -1.0)}
+    batch = advantage_batch(0, groups=3, size=2, **fields)
+    objective = build(advantage="spo", filters=[{"name": "pf_ppo", "method": method}])
+    weights = torch.tensor(expected, dtype=torch.float64)
+    outputs = objective.estimate(batch)
+    torch.testing.assert_close(outputs.advantages[:, 0], weights * (rewards + 1))
+    assert torch.equal(outputs.keep, weights > 0)
+
+
 def test_the_critic_is_trained_only_when_the_advantage_needs_one():
     values = loss_fields(4)["values"].requires_grad_()
     inputs = loss_inputs(4, values=values)

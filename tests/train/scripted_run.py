@@ -47,7 +47,9 @@ def groups_at(version):
     return [group("a", [0.0, 1.0], version), group("b", [1.0, 0.0], version)]
 
 
-def make_trainer(engine, script, num_steps=3, max_staleness=1, on_step=lambda *_: None, schedule="partial"):
+def make_trainer(
+    engine, script, num_steps=3, max_staleness=1, on_step=lambda *_: None, schedule="partial", **algo
+):
     config = parse_config(
         {
             "model": {"path": "m"},
@@ -60,6 +62,7 @@ def make_trainer(engine, script, num_steps=3, max_staleness=1, on_step=lambda *_
                 "max_logp_error": 0,
             },
             "buffer": {"max_staleness": max_staleness, "wait_timeout_s": 5.0},
+            "algo": algo,
         }
     )
     objective = build_objective(config.algo)

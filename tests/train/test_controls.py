@@ -65,6 +65,24 @@ def test_a_middling_sample_starts_the_count_again():
     assert [control.update({"ess/token": e}) for e in (0.1, 0.5, 0.1)] == [None, None, None]
 
 
+def test_the_entropy_bonus_grows_below_its_target_and_rests_above():
+    control = controls(
+        {"preset": "grpo", "entropy_coef": 0.01, "entropy_control": {"target": 0.5, "step": 0.02}}
+    ).entropy
+    assert control.applied == 0.01
+    seen = []
+    for entropy in (0.4, 0.3, 0.6, 0.7, 0.9, 0.5):
+        control.update({"entropy": entropy})
+        seen.append((round(control.coef, 10), round(control.applied, 10)))
+    assert seen == [(0.03, 0.03), (0.05, 0.05), (0.03, 0.0), (0.01, 0.0), (0.0, 0.0), (0.0, 0.0)]
+
+
+def test_without_a_target_the_entropy_bonus_stays():
+    control = controls({"preset": "grpo", "entropy_coef": 0.01}).entropy
+    control.update({"entropy": 5.0})
+    assert control.applied == 0.01
+
+
 def test_the_learning_rate_follows_the_root_of_the_effective_sample():
     vcpo = controls({"preset": "vcpo"})
     mask = torch.ones(2, 1, dtype=torch.bool)

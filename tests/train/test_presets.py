@@ -45,6 +45,7 @@ CUT_MATTERS = [
     {"preset": "opd_full", "entropy_coef": 0.01},
     {"preset": "vcpo"},
     {"preset": "vapo"},
+    {"preset": "top_entropy"},
     {"preset": "atpo"},
     {"preset": "clip_cov", "loss": {"share": 0.1, "cov_low": 0.0, "cov_high": 50.0}},
     {"preset": "kl_cov", "loss": {"share": 0.1}},

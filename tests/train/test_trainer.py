@@ -107,6 +107,22 @@ def test_a_run_leaves_the_trajectories_of_every_step_and_a_checkpoint_finds_thos
     recorder.close()
 
 
+def test_the_weight_of_the_entropy_is_steered_from_step_to_step(engine):
+    seen = []
+    script = Scripted([groups_at(0), groups_at(1)])
+    steered = {"entropy_control": {"target": 100.0, "step": 0.5}}
+    trainer = make_trainer(engine, script, 2, on_step=lambda _, metrics: seen.append(metrics), **steered)
+    trainer.run()
+    assert [metrics["entropy_coef"] for metrics in seen] == [0.5, 1.0]
+    for metrics, applied in zip(seen, (0.0, 0.5), strict=True):
+        assert metrics["loss/total"] == pytest.approx(
+            metrics["loss/policy"] - applied * metrics["loss/entropy"], rel=1e-4
+        )
+    again = make_trainer(engine, script, 2, **steered)
+    again.load_state_dict(trainer.state_dict())
+    assert again.controls.entropy == trainer.controls.entropy
+
+
 def test_an_exhausted_plan_ends_the_run_early(engine):
     script = Scripted([groups_at(0), []])
     assert make_trainer(engine, script).run() == 1
