@@ -13,7 +13,7 @@ keyword-only arguments are the parameters a recipe may set.
 | proximal | `f(inputs: LossInputs, *, params) -> Tensor [B,T]` log-probabilities |
 | kl | `f(logp [B,T], reference_logp [B,T]) -> Tensor [B,T]` |
 | shaping | `f(batch: AdvantageBatch, *, params) -> Tensor [B]` added to the rewards |
-| filter | `f(batch: AdvantageBatch, *, params) -> Tensor [B]` bool, False leaves the loss; or weights of the advantages |
+| filter | `f(batch: AdvantageBatch, *, params) -> Tensor [B]` bool, False leaves the loss; or advantage weights |
 """
 
 from __future__ import annotations
