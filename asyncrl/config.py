@@ -117,8 +117,7 @@ class Config(Section):
 
         Keys of its sections replace this configuration's; `algo` is replaced as a whole.
         """
-        # Their buffers hand out slots in groups of the main policy's tasks.
-        data = self.model_dump(mode="json") | {"policies": {}, "curriculum": {}}
+        data = self.model_dump(mode="json") | {"policies": {}}
         data["eval"]["tasks"] = 0
         for section, changes in self.policies[name].model_dump(mode="json", exclude={"agents"}).items():
             if changes:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from asyncrl.algo import signature
-from asyncrl.algo.curation.curricula import Factory, factory
+from asyncrl.algo.curation.curricula import FILE_ORDER, Factory, factory
 from asyncrl.algo.settings import needed, part_needs, resolve_settings
 from asyncrl.config_sections import (
     DRAFT_MODELS,
@@ -164,6 +164,11 @@ def policy_problems(recipe: Recipe) -> Iterator[str]:
         ("env.name", recipe.env.name == "agent", "an agent behind the gateway is played by one policy"),
         ("rollout.branches", recipe.rollout.branches > 0, "branches follow one policy"),
         ("rollout.hinted", recipe.rollout.hinted > 0, "hints are for one policy"),
+        (
+            "curriculum.name",
+            recipe.curriculum.name != FILE_ORDER,
+            "a curriculum may choose the number of episodes, and slots of other policies have rollout.group_size",
+        ),
         ("eval.every", recipe.eval.every > 0, "an evaluation during training loads one policy"),
     ):
         if wrong:

@@ -232,7 +232,7 @@ class CurriculumConfig(Section):
 
     name: str = Field("file_order", min_length=1)
     """file_order: the environment's or the task file's own order. Otherwise uniform, window, paced, vade, insight,
-    gdro, staged, or an import path such as `my_curriculum.py:MyCurriculum`."""
+    gdro, similarity, v0, staged, xrpo, or an import path such as `my_curriculum.py:MyCurriculum`."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of the curriculum itself, the keyword-only arguments of its constructor."""
     pool: int = Field(1024, ge=1, le=MAX_POOL)

@@ -144,7 +144,7 @@ def test_tasks_that_a_curriculum_cannot_choose_among_are_refused_before_the_run(
     check_pool(config())
 
 
-def test_further_policies_have_no_curriculum_of_their_own():
-    recipe = curriculum("vade").model_dump(mode="json")
-    shared = parse_config(recipe | {"policies": {"b": {"agents": ["b"]}}}, strict=False)
-    assert shared.policy("b").curriculum.name == "file_order"
+def test_several_policies_have_no_curriculum():
+    recipe = curriculum("vade").model_dump(mode="json") | {"policies": {"b": {"agents": ["b"]}}}
+    with pytest.raises(ConfigError, match=r"curriculum.name must be left out where there are policies"):
+        parse_config(recipe, strict=False)

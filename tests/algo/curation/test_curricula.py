@@ -11,11 +11,15 @@ from asyncrl.algo.curation import curricula
 from asyncrl.algo.curation.curricula.gdro import GDRO
 from asyncrl.algo.curation.curricula.insight import InSight
 from asyncrl.algo.curation.curricula.paced import Paced, pace
+from asyncrl.algo.curation.curricula.similarity import Similarity
 from asyncrl.algo.curation.curricula.staged import Staged
 from asyncrl.algo.curation.curricula.uniform import Uniform
+from asyncrl.algo.curation.curricula.v0 import V0
 from asyncrl.algo.curation.curricula.vade import VADE
 from asyncrl.algo.curation.curricula.window import DifficultyWindow
+from asyncrl.algo.curation.curricula.xrpo import XRPO, allocate, half_width, priorities
 from asyncrl.algo.curation.curriculum import Outcome, largest
+from asyncrl.algo.curation.embedding import embed
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.types import Task
 
@@ -23,10 +27,8 @@ GROUP = 4
 
 
 def pool(count, levels=None):
-    return [
-        Task(f"t{i}", "gridworld", i, data={} if levels is None else {"level": levels[i]})
-        for i in range(count)
-    ]
+    levels = levels or [0] * count
+    return [Task(f"t{i}", "gridworld", i, data={"level": levels[i]}) for i in range(count)]
 
 
 def outcome(place, successes):
@@ -57,10 +59,10 @@ def test_proposals_follow_from_seed_state_and_number_and_change_nothing(name):
     another_seed = curricula.factory(name, {}, GROUP, seed=4)(tasks)
     another_seed.load_state(first.state())
     assert any(places(another_seed, 5, n) != places(first, 5, n) for n in range(9, 59, 5))
-    assert all(p.rollouts == GROUP for p in asked)
+    assert sum(p.rollouts for p in asked) == 5 * GROUP
 
 
-@pytest.mark.parametrize("name", [n for n in curricula.CURRICULA if n != "uniform"])
+@pytest.mark.parametrize("name", [n for n in curricula.CURRICULA if n not in ("uniform", "similarity")])
 def test_a_batch_repeats_no_task_and_leaves_busy_ones_alone_while_there_are_others(name):
     made = curricula.factory(name, {}, GROUP, seed=0)(pool(6, levels=[0] * 6))
     assert sorted(places(made, 6)) == list(range(6))
@@ -185,7 +187,7 @@ def test_a_task_without_a_level_is_refused():
     with pytest.raises(
         InputError, match=r"task 't0': curriculum 'staged' needs a whole number data\['level'\]"
     ):
-        Staged(pool(1), GROUP, 0)
+        Staged([Task("t0", "gridworld")], GROUP, 0)
 
 
 def test_ties_are_broken_at_random():
@@ -232,3 +234,88 @@ def test_one_file_makes_a_curriculum(tmp_path):
     made = curricula.factory(f"{path}:Hardest", {"decay": 0.9}, GROUP, 0)(pool(3))
     made.observe([outcome(0, [1, 1]), outcome(2, [0, 0])])
     assert places(made, 3) == [2, 1, 0]
+
+
+def embedded(*rows):
+    return [Task(f"t{i}", "gridworld", i, data={"embedding": list(row)}) for i, row in enumerate(rows)]
+
+
+def test_similarity_predicts_difficulty_by_attention_to_probed_tasks():
+    tasks = embedded((1, 0), (0, 1), (0.6, 0.8))
+    made = Similarity(tasks, GROUP, 0, references=2, tau_attention=1 / math.sqrt(2), tau=1.0, target=0.5)
+    made.references = np.array([0, 1])
+    made.attention = made.attend()
+    made.observe([outcome(0, [1, 1, 1, 1]), outcome(1, [0, 0, 0, 1]), outcome(2, [0, 0, 0, 0])])
+    # The dot products of task 2 are 0.6 and 0.8, and sqrt(2) tau_attention is 1.
+    weight = 1 / (1 + math.exp(0.6 - 0.8))
+    assert made.predicted[2] == pytest.approx(weight * 0.75)
+    assert made.predicted[0] == pytest.approx(0.75 / (1 + math.e))
+    made.tau = 1e-3
+    near = int(np.abs(made.predicted - 0.5).argmin())
+    assert places(made, 1, number=3) == [near]
+
+
+def test_similarity_probes_its_references_first_and_then_in_turn():
+    tasks = embedded(*[(math.cos(i), math.sin(i)) for i in range(20)])
+    made = Similarity(tasks, GROUP, 0, references=5, probe_every=3)
+    references = made.references.tolist()
+    assert places(made, 5) == references
+    later = [places(made, 3, number)[:1] for number in range(5, 20, 3)]
+    assert later == [[place] for place in references]
+
+
+def test_v0_infers_success_from_similar_tasks_and_forgets_with_versions():
+    made = V0(embedded((1, 0), (1, 0), (0, 1)), GROUP, 0, width=1.0, decay=0.5)
+    made.observe([outcome(0, [1, 1, 1, 0])])
+    alpha, beta = made.belief()
+    # The distance of task 2 is sqrt(2): exp(-2 / 2).
+    assert alpha == pytest.approx([4, 4, 1 + 3 / math.e])
+    assert beta == pytest.approx([2, 2, 1 + 1 / math.e])
+    made.observe([])
+    assert made.belief()[0] == pytest.approx([2.5, 2.5, 1 + 1.5 / math.e])
+    assert made.propose(1, 0)[0].predicted is not None
+
+
+def test_v0_keeps_the_newest_outcomes_and_prefers_the_uncertain():
+    made = V0(embedded((1, 0), (0, 1), (-1, 0)), GROUP, 0, history=2, width=0.1, explore=0.0)
+    made.observe([outcome(1, [1, 1]), outcome(0, [1, 1, 1, 1]), outcome(1, [0, 0, 0, 0])])
+    assert [row[0] for row in made.newest] == [0.0, 1.0]
+    assert places(made, 1) == [2]
+
+
+def test_tasks_are_compared_by_their_words_or_their_own_vectors():
+    words = [{"q": "add 3 and 4"}, {"q": "add 3 and 5"}, {"q": "sail the boat"}]
+    first, second, other = embed([Task(f"t{i}", "e", data=data) for i, data in enumerate(words)])
+    assert first @ second > 0.7 > 0.5 > first @ other
+    assert np.linalg.norm(first) == pytest.approx(1)
+    assert embed(embedded((3, 4)))[0] == pytest.approx([0.6, 0.8])
+    for data, message in (
+        ({}, "task 't': this curriculum compares tasks by their data, and this one has none"),
+        ({"embedding": ["x"]}, r"task 't': data\['embedding'\] must be a list of finite numbers"),
+    ):
+        with pytest.raises(InputError, match=message):
+            embed([Task("t", "e", data=data)])
+    with pytest.raises(InputError, match=r"must have one size in all tasks, got \[2, 3\]"):
+        embed(embedded((1, 0), (1, 0, 0)))
+
+
+def test_xrpo_gives_rollouts_where_they_narrow_the_interval_most():
+    # t(0.975) of 1, 2 and 3 degrees of freedom is 12.7062, 4.3027 and 3.1824.
+    expected = 0.5 * np.array([12.7062 / math.sqrt(2), 4.3027 / math.sqrt(3), 3.1824 / 2])
+    assert half_width(np.full(3, 0.5), np.array([2.0, 3.0, 4.0])) == pytest.approx(expected, abs=1e-3)
+    bonus = 0.1 * np.sqrt(math.log(6) / np.array([2, 3]))
+    found = priorities(np.array([0.5, 0.5]), np.array([2.0, 3.0]), 0.1)
+    assert found == pytest.approx(expected[:2] - expected[1:] + bonus, abs=1e-3)
+    # An even, unknown task gets more than a nearly solved one, and both more than one that is well known.
+    unknown, solved, known = allocate(np.array([0.5, 0.95, 0.5]), np.array([0.0, 0, 40]), 24, (2, 16), 0.0)
+    assert unknown > solved > known == 2
+    assert unknown + solved + known == 24
+    assert allocate(np.full(2, 0.5), np.zeros(2), 100, (2, 5), 0.0) == [5, 5]
+
+
+def test_xrpo_spends_the_group_size_on_average():
+    made = XRPO(pool(6), 8, 0)
+    made.observe([outcome(0, [1] * 8), outcome(1, [1, 0] * 4), outcome(2, [0] * 8)])
+    proposed = {p.place: p.rollouts for p in made.propose(6, 0)}
+    assert sum(proposed.values()) == 48
+    assert proposed[0] < proposed[1] < proposed[3]

@@ -22,10 +22,13 @@ CURRICULA = {
     "gdro": _HERE + "gdro:GDRO",
     "insight": _HERE + "insight:InSight",
     "paced": _HERE + "paced:Paced",
+    "similarity": _HERE + "similarity:Similarity",
     "staged": _HERE + "staged:Staged",
     "uniform": _HERE + "uniform:Uniform",
+    "v0": _HERE + "v0:V0",
     "vade": _HERE + "vade:VADE",
     "window": _HERE + "window:DifficultyWindow",
+    "xrpo": _HERE + "xrpo:XRPO",
 }
 GIVEN = ("tasks", "group_size", "seed")
 """Arguments of every curriculum that are not settings."""
