@@ -2,8 +2,8 @@
 
     python scripts/studies/study_curricula.py [--records FILE] [--only NAME,...] [--seeds N] [--table]
 
-The suite is a mix of four parts, from nearly solved to nearly hopeless for the base model: gridworlds of 4 and 16 cells
-a side, and a calculator for one and for three digits. Each run plays the same number of episodes. An interrupted study
+The suite is a mix of gridworlds of 3, 6, 12 and 24 cells a side, from often solved to nearly hopeless for the base
+model. Each run plays the same number of episodes. An interrupted study
 continues with the missing runs. `--table` prints, for each curriculum, held-out success at the end, and the paired
 difference to `uniform` over the seeds with its 95 % interval.
 """
@@ -22,26 +22,27 @@ from study_runs import Study, read_records
 NAMES = ("uniform", "vade", "window", "insight", "gdro", "paced")
 COMMON = [
     'env.name="mix"',
-    'env.config.parts.near={env = "gridworld", config = {size = 4, max_turns = 6}}',
-    'env.config.parts.far={env = "gridworld", config = {size = 16, max_turns = 16}}',
-    'env.config.parts.digit={env = "calculator"}',
-    'env.config.parts.digits={env = "calculator", config = {limit = 1000, say_fraction = 0.0}}',
+    'env.config.parts={a = {env = "gridworld", config = {size = 3, max_turns = 4}}, '
+    'b = {env = "gridworld", config = {size = 6, max_turns = 6}}, '
+    'c = {env = "gridworld", config = {size = 12, max_turns = 10}}, '
+    'd = {env = "gridworld", config = {size = 24, max_turns = 16}}}',
     "curriculum.pool=64",
     "rollout.group_size=8",
-    "rollout.max_tokens_per_turn=40",
-    "buffer.groups_per_step=8",
+    "rollout.max_tokens_per_turn=8",
+    "buffer.groups_per_step=4",
     "buffer.max_staleness=1",
-    "train.num_steps=16",
+    "train.num_steps=24",
     "train.learning_rate=5e-4",
     "train.micro_batch_tokens=4096",
-    "engine.max_model_len=512",
-    "engine.max_num_seqs=128",
+    "engine.max_model_len=256",
+    "engine.max_num_seqs=64",
     "eval.tasks=200",
+    "sft.hidden_size=64",
     "sft.num_layers=2",
-    "sft.episodes=3000",
-    "sft.oracle_fraction=0.5",
+    "sft.episodes=600",
+    "sft.steps=80",
 ]
-RECIPE = "mixed_grpo"
+RECIPE = "gridworld_grpo"
 
 
 def table(records: list[dict[str, Any]]) -> str:
