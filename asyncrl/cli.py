@@ -40,6 +40,9 @@ COMMANDS = (
 )
 """Modules of `asyncrl.commands`, in the order `--help` shows them."""
 
+PLANS = ("memory", "run")
+"""What `asyncrl plan` predicts; the second where none is named."""
+
 READER_GONE = 141
 """The exit code of a program that SIGPIPE ends."""
 
@@ -75,6 +78,7 @@ def _main(arguments: Sequence[str]) -> int:
     if on_cpu():
         # Otherwise DeepSpeed warns on the console that it has found no GPU.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    arguments = _with_kind_of_plan(arguments)
     parser = build_parser(arguments)
     args, rest = parser.parse_known_args(arguments)
     if rest:
@@ -91,6 +95,14 @@ def _main(arguments: Sequence[str]) -> int:
         return _say(error, str(error), 1)
     except KeyboardInterrupt as error:
         return _say(error, "interrupted", 130)
+
+
+def _with_kind_of_plan(arguments: Sequence[str]) -> list[str]:
+    """Read `asyncrl plan RECIPE` as `asyncrl plan run RECIPE`."""
+    command, *rest = arguments or [""]
+    if command == "plan" and rest and rest[0] not in PLANS and not rest[0].startswith("-"):
+        rest = ["run", *rest]
+    return [command, *rest] if arguments else []
 
 
 def _reader_gone() -> bool:

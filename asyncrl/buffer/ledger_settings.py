@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from asyncrl.buffer.staleness import capacity
+from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 
 
@@ -49,6 +50,22 @@ class LedgerSettings:
             raise ConfigError(f"over_provision must be at least 0, got {self.over_provision}")
         if not self.lease_s > 0:
             raise ConfigError(f"lease_s must be above 0 seconds, got {self.lease_s}")
+
+    @classmethod
+    def of(cls, config: Config, vocab_size: int = 0) -> LedgerSettings:
+        """Return the settings of a recipe. vocab_size: of the model, 0 where it is not known."""
+        return cls(
+            groups_per_step=config.buffer.groups_per_step,
+            max_staleness=config.buffer.max_staleness,
+            group_size=config.rollout.group_size,
+            lease_s=config.rollout.lease_s,
+            drop_no_signal=config.buffer.drop_no_signal,
+            max_tokens=config.max_tokens,
+            over_provision=config.buffer.over_provision,
+            recycle=config.buffer.recycle,
+            token_budget=config.buffer.token_budget,
+            vocab_size=vocab_size,
+        )
 
     @property
     def max_over_provision(self) -> int:

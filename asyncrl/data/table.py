@@ -37,6 +37,8 @@ MESSAGE = pa.struct(
 )
 TOKEN_VALUES = ("advantages", "policy_logprobs")
 """Columns of numbers that a step computes for each token."""
+TIMES = ("wall_s", "engine_s", "env_s")
+"""Seconds of the whole episode, of its turns on an engine and of its steps in the environment."""
 SCHEMA = pa.schema(
     [
         ("step", pa.int32()),
@@ -61,7 +63,7 @@ SCHEMA = pa.schema(
         ("behavior_logprobs", pa.list_(pa.float32())),
         ("versions", pa.list_(pa.int32())),
         *((name, pa.list_(pa.float32())) for name in TOKEN_VALUES),
-        ("wall_s", pa.float32()),
+        *((name, pa.float32()) for name in TIMES),
         ("info", pa.string()),
     ]
 )
@@ -203,6 +205,6 @@ def _row(step: int, group: Group, t: Trajectory) -> dict[str, Any]:
         "turn_start": [turn.start for turn in t.turns],
         "turn_end": [turn.end for turn in t.turns],
         "turn_reward": rewards,
-        "wall_s": t.timing.get("wall_s"),
+        **{name: t.timing.get(name) for name in TIMES},
         "info": json.dumps(t.info),
     }

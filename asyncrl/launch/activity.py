@@ -1,9 +1,10 @@
 """What a run's processes did, every two seconds: `activity.jsonl`, which `asyncrl monitor` draws as a timeline.
 
 A line holds `time` (seconds since 1970), `engines` (by name: requests that are decoded and that wait, the share of the
-KV cache in use, whether it is paused), `buffer` (groups by state), by name of a process that lives its `pids`, and with
-all it started its `processes` (processor time, in cores) and `memory_bytes` (resident; pages that processes share count
-in each), and of the machine its `cores`, and how much of `cpu` and `memory` is in use, as shares.
+KV cache in use, whether it is paused, and since its start its iterations and the tokens, read and sampled, that they
+computed), `buffer` (groups by state), by name of a process that lives its `pids`, and with all it started its
+`processes` (processor time, in cores) and `memory_bytes` (resident; pages that processes share count in each), and of
+the machine its `cores`, and how much of `cpu` and `memory` is in use, as shares.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ EVERY_S = 2.0
 ANSWER_S = 1.0
 """How long an engine has to answer; one that swaps its weights may take longer, and is left out of that line."""
 FILE = "activity.jsonl"
-_ENGINE = ("running", "waiting", "kv_usage", "paused", "version")
+_ENGINE = ("running", "waiting", "kv_usage", "paused", "version", "iterations", "computed_tokens")
 _BUFFER = ("version", "pending", "in_flight", "ready", "taken", "trained", "dropped", "failed", "slots")
 
 

@@ -21,8 +21,8 @@ requests, bodies are msgpack with raw arrays, and each answer streams back as it
 `POST /asyncrl/v1/weights/commit`  a `WeightFile` -> pause, load, set the version, resume; with `finish_requests`
                                    running requests end under the old weights first, with `keep_kv` they keep
                                    their KV; an adapter is loaded beside those in use
-`GET  /asyncrl/v1/state`           {version, paused, running, waiting, kv_usage, kv_tokens, max_model_len}, and of an
-                                   engine that speculates {proposed_tokens, accepted_tokens}
+`GET  /asyncrl/v1/state`           {version, paused, running, waiting, kv_usage, iterations, computed_tokens, kv_tokens,
+                                   max_model_len}, and of an engine that speculates {proposed_tokens, accepted_tokens}
 
 All of them exist again under `/policies/NAME` for every further policy whose adapters the engine serves.
 
@@ -79,6 +79,8 @@ _GAUGES = {
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
     "vllm:kv_cache_usage_perc": "kv_usage",
+    "vllm:iteration_tokens_total_count": "iterations",
+    "vllm:iteration_tokens_total_sum": "computed_tokens",
 }
 _SPECULATED = {
     "vllm:spec_decode_num_draft_tokens": "proposed_tokens",
@@ -260,6 +262,8 @@ def _pressure(engine: Any) -> dict[str, Any]:
         "running": int(totals.get("running", 0)),
         "waiting": int(totals.get("waiting", 0)),
         "kv_usage": totals.get("kv_usage", 0.0),
+        "iterations": int(totals.get("iterations", 0)),
+        "computed_tokens": int(totals.get("computed_tokens", 0)),
         "kv_tokens": int((cache.num_gpu_blocks or 0) * (cache.block_size or 0)),
     }
 

@@ -20,18 +20,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     from asyncrl.services.buffer.service import serve_buffer
 
     ledger = args.folder / "ledger.sqlite" if args.folder else Path("ledger.sqlite")
-    settings = LedgerSettings(
-        groups_per_step=config.buffer.groups_per_step,
-        max_staleness=config.buffer.max_staleness,
-        group_size=config.rollout.group_size,
-        lease_s=config.rollout.lease_s,
-        drop_no_signal=config.buffer.drop_no_signal,
-        max_tokens=config.max_tokens,
-        over_provision=config.buffer.over_provision,
-        recycle=config.buffer.recycle,
-        token_budget=config.buffer.token_budget,
-        vocab_size=vocab_size(args.model) if args.model else 0,
-    )
+    settings = LedgerSettings.of(config, vocab_size(args.model) if args.model else 0)
     curriculum = check_curriculum(config)
     serve_buffer(str(ledger), settings, args.base_version, curriculum=curriculum, **address._asdict())
     return 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -35,6 +34,7 @@ from asyncrl.buffer.ledger import (
     Taken,
     UnknownLeaseError,
 )
+from asyncrl.clock import now_s
 from asyncrl.credentials import Credentials, own_credentials
 from asyncrl.data.codec import decode_group, lease_to_map, pack, task_from_map, unpack
 from asyncrl.errors import AsyncRLError, ConfigError, ConflictError, InputError, UnavailableError
@@ -181,10 +181,10 @@ class BufferService:
 
     async def reap(self) -> None:
         """Expire leases until cancelled."""
-        last = time.monotonic()
+        last = now_s()
         while True:
             await asyncio.sleep(REAP_EVERY_S)
-            now = time.monotonic()
+            now = now_s()
             if now - last > REAP_EVERY_S + STALL_S:
                 self.ledger.restart_leases(now)
             elif self.ledger.expire(now):

@@ -1,0 +1,136 @@
+"""What work takes on GPUs, from data sheets: a first estimate, until a run gives better numbers (`calibrate`).
+
+Decoding reads the weights and the cache once an iteration; prefill and training are bound by multiplications. How much
+of a GPU's figures real kernels reach is assumed, in one place here. Nothing of it has been compared with a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from asyncrl.config import Config
+from asyncrl.errors import ConfigError
+from asyncrl.plan.architectures import architecture
+from asyncrl.plan.engine import GIB, engine_memory
+from asyncrl.simulation.costs import Costs, EngineCosts, TrainerCosts
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as its data sheet has it."""
+
+    flops: float
+    """Dense bfloat16 operations a second."""
+    bandwidth: float
+    """Bytes a second from its memory."""
+    memory: int
+    """Bytes."""
+
+
+GPUS = {
+    "a100-40": Gpu(312e12, 1.555e12, 40 * GIB),
+    "a100-80": Gpu(312e12, 2.039e12, 80 * GIB),
+    "l40s": Gpu(362e12, 0.864e12, 48 * GIB),
+    "h100": Gpu(989e12, 3.35e12, 80 * GIB),
+    "h200": Gpu(989e12, 4.8e12, 141 * GIB),
+    "b200": Gpu(2250e12, 7.7e12, 180 * GIB),
+}
+DECODING = 0.7
+"""Share of the bandwidth that decoding reaches."""
+PREFILL = 0.45
+"""Share of the operations that prefill reaches."""
+TRAINING = 0.35
+"""Share of the operations that training reaches."""
+LAUNCH_S = 0.003
+"""Fixed part of an iteration of an engine."""
+SEQUENCE_S = 1e-5
+"""Of the scheduler and the sampler, for each running sequence."""
+WRITE = 4e9
+"""Bytes a second in which one process writes weights to shared memory."""
+READ = 10e9
+"""Bytes a second in which an engine takes them over."""
+STEP_S = 1.0
+"""Fixed part of a training step: its batch, its optimizer steps, its metrics."""
+STATE_BYTES = 18
+"""Of a trained weight: bfloat16, its float32 master and two moments, the gradient in float32."""
+USABLE = 0.85
+"""Share of a GPU's memory that weights and states may take, leaving the rest to activations or a cache."""
+SPLIT, TURNS = 0.9, 0.7
+"""`engine.gpu_memory_utilization` on GPUs of an engine's own, and where trainer and engine use them by turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """Parameters of a model, and those that one token passes through."""
+
+    parameters: int
+    active: int
+
+
+def model_size(described: dict[str, Any]) -> ModelSize:
+    """Count the parameters of a `config.json`: embeddings, attention, feed-forward layers and experts."""
+    text = described.get("text_config", described)
+    hidden, layers, heads = text["hidden_size"], text["num_hidden_layers"], text["num_attention_heads"]
+    head_dim = text.get("head_dim") or hidden // heads
+    kv_heads = text.get("num_key_value_heads") or heads
+    attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
+    experts = text.get("num_experts") or text.get("num_local_experts") or text.get("n_routed_experts") or 0
+    if experts:
+        expert = 3 * hidden * text.get("moe_intermediate_size", text.get("intermediate_size", 0))
+        per_layer, active = experts * expert, text["num_experts_per_tok"] * expert
+    else:
+        per_layer = active = 3 * hidden * text["intermediate_size"]
+    tied = described.get("tie_word_embeddings", text.get("tie_word_embeddings", False))
+    embeddings = (1 if tied else 2) * text["vocab_size"] * hidden
+    return ModelSize(
+        layers * (attention + per_layer) + embeddings,
+        # Every token passes the output layer; its row of the input embeddings is looked up.
+        layers * (attention + active) + text["vocab_size"] * hidden,
+    )
+
+
+def gpu_costs(
+    config: Config, gpu: Gpu, trainer_gpus: int, tensor_parallel: int, by_turns: bool
+) -> Costs | None:
+    """Return what work takes; None where weights and states do not fit these GPUs.
+
+    The sums of memory here are short ones; `asyncrl plan memory` has them in full. Raises `ConfigError`.
+    """
+    described = architecture(config, "model.path", config.model.path)
+    size, element = model_size(described), 2 if config.model.dtype == "bfloat16" else 4
+    weights = size.parameters * element
+    share = TURNS if by_turns else SPLIT
+    memory = engine_memory(
+        described, weights, gpu.memory, share, tensor_parallel, config.engine.max_num_seqs, element
+    )
+    trained = STATE_BYTES * size.parameters if not config.lora.rank else weights
+    sharded = trained / trainer_gpus if config.train.zero_stage == 3 else weights + trained / trainer_gpus
+    if not memory.holds(config.engine.max_model_len) or sharded > USABLE * gpu.memory:
+        return None
+    read = gpu.bandwidth * DECODING
+    engine = EngineCosts(
+        iteration_s=LAUNCH_S + memory.weights / read,
+        sequence_s=SEQUENCE_S + 2 * size.active / tensor_parallel / (gpu.flops * PREFILL),
+        context_token_s=memory.kv_per_token / read,
+        prefill_token_s=2 * size.active / tensor_parallel / (gpu.flops * PREFILL),
+        max_num_seqs=config.engine.max_num_seqs,
+        kv_tokens=memory.kv_tokens,
+    )
+    # A forward and a backward pass, what checkpointing computes again, and the pass that compares log-probabilities.
+    passes = 6 + 2 * config.train.gradient_checkpointing + 2 * (config.train.max_logp_error > 0)
+    trainer = TrainerCosts(
+        token_s=passes * size.active / (gpu.flops * TRAINING * trainer_gpus),
+        step_s=STEP_S,
+        publish_s=weights / WRITE,
+        swap_s=weights / tensor_parallel / READ,
+    )
+    moved = STATE_BYTES * size.parameters / trainer_gpus / READ
+    return Costs(engine, trainer, by_turns=by_turns, turn_s=moved if by_turns else 0.0)
+
+
+def gpu_named(name: str) -> Gpu:
+    """Return a GPU by its name. Raises `ConfigError`."""
+    if name.lower() not in GPUS:
+        raise ConfigError(f"--device: must be one of {', '.join(GPUS)}, got {name!r}")
+    return GPUS[name.lower()]

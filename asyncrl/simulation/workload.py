@@ -1,0 +1,98 @@
+"""What episodes are like: turns, tokens, and how long tools take."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from asyncrl.types import Task
+
+
+@dataclass(frozen=True, slots=True)
+class TurnShape:
+    """One turn of an episode."""
+
+    observed_tokens: int
+    """Prompt or observation that precedes it."""
+    sampled_tokens: int
+    tool_s: float
+    """How long the environment takes for its action."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeShape:
+    """One episode."""
+
+    turns: tuple[TurnShape, ...]
+    reward: float
+
+
+class Workload(Protocol):
+    """Tells what each episode of each task will be like."""
+
+    def group(self, task: Task, size: int) -> Sequence[EpisodeShape]:
+        """Return the task's `size` episodes; the same ones whenever it is asked."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnWorkload:
+    """Log-normal lengths and latencies."""
+
+    turns: int
+    prompt_tokens: int
+    sampled_tokens: float
+    """Median of a turn."""
+    max_sampled_tokens: int
+    observed_tokens: int = 0
+    """After the first turn."""
+    sampled_sigma: float = 0.8
+    """Standard deviation of the logarithm: 0.8 makes the longest of a hundred answers six times the median."""
+    tool_s: float = 0.0
+    """Median."""
+    tool_sigma: float = 1.0
+    no_signal: float = 0.0
+    """Share of groups whose episodes all earn the same."""
+    seed: int = 0
+
+    def group(self, task: Task, size: int) -> Sequence[EpisodeShape]:
+        draw = random.Random(f"{self.seed}/{task.id}")
+        signal = draw.random() >= self.no_signal
+        return [self._episode(draw, float(signal and index == 0)) for index in range(size)]
+
+    def _episode(self, draw: random.Random, reward: float) -> EpisodeShape:
+        turns = []
+        for number in range(self.turns):
+            sampled = draw.lognormvariate(math.log(self.sampled_tokens), self.sampled_sigma)
+            tool_s = draw.lognormvariate(math.log(self.tool_s), self.tool_sigma) if self.tool_s else 0.0
+            turns.append(
+                TurnShape(
+                    observed_tokens=self.observed_tokens if number else self.prompt_tokens,
+                    sampled_tokens=max(1, min(self.max_sampled_tokens, round(sampled))),
+                    tool_s=tool_s,
+                )
+            )
+        return EpisodeShape(tuple(turns), reward)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedWorkload:
+    """Groups that a run played, drawn with replacement, so that lengths within a group stay alike."""
+
+    groups: Sequence[Sequence[EpisodeShape]]
+    no_signal: float = 0.0
+    """Share of groups that the run dropped since their episodes all earned the same; their lengths are those of the
+    recorded ones."""
+    seed: int = 0
+
+    def group(self, task: Task, size: int) -> Sequence[EpisodeShape]:
+        draw = random.Random(f"{self.seed}/{task.id}")
+        signal = draw.random() >= self.no_signal
+        found = self.groups[draw.randrange(len(self.groups))]
+        return [
+            EpisodeShape(found[index % len(found)].turns, float(signal and index == 0))
+            for index in range(size)
+        ]

@@ -1,0 +1,141 @@
+"""Continuous batching, worked out by hand."""
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from asyncrl.clock import now_s
+from asyncrl.errors import InfrastructureError
+from asyncrl.generation import GenerateRequest
+from asyncrl.simulation.costs import EngineCosts
+from asyncrl.simulation.engine import SimulatedEngine
+from asyncrl.simulation.virtual_loop import run_virtually
+
+ONE = EngineCosts(iteration_s=1.0)
+
+
+def request(name, tokens, context=4, order=0, session="", prompt=0):
+    ids = np.full(context, prompt, np.int32)
+    return GenerateRequest(name, ids, max_tokens=tokens, order=order, session=session or name)
+
+
+def ends(costs, *requests, then=None):
+    """When each request ends, and the versions of its tokens."""
+
+    async def one(engine, asked):
+        generated = await engine.generate(asked)
+        return now_s(), generated.versions.tolist()
+
+    async def all_of_them():
+        engine = SimulatedEngine("http://engine", costs)
+        work = [one(engine, asked) for asked in requests]
+        return (await asyncio.gather(*work, *([then(engine)] if then else [])))[: len(requests)]
+
+    return run_virtually(all_of_them())
+
+
+def times(found):
+    return [pytest.approx(at) for at, _ in found]
+
+
+def test_sequences_of_a_batch_get_a_token_each_iteration():
+    assert [at for at, _ in ends(ONE, request("a", 3), request("b", 5))] == times([(3, 0), (5, 0)])
+
+
+def test_a_larger_batch_takes_longer_iterations():
+    # Three iterations of two sequences at 1 + 2 s, two of one at 1 + 1 s.
+    found = ends(replace(ONE, sequence_s=1.0), request("a", 3), request("b", 5))
+    assert [at for at, _ in found] == times([(9, 0), (13, 0)])
+
+
+def test_contexts_that_are_not_cached_are_computed_first_and_siblings_share_their_prompt():
+    costs = replace(ONE, prefill_token_s=0.5)
+    alone = ends(costs, request("a", 2, context=4))
+    siblings = ends(costs, request("a", 2, context=4, prompt=7), request("b", 2, context=4, prompt=7))
+    strangers = ends(costs, request("a", 2, context=4, prompt=7), request("b", 2, context=4, prompt=8))
+    assert [alone[0][0], siblings[1][0], strangers[1][0]] == times([(4, 0), (4, 0), (6, 0)])
+
+
+def test_a_conversation_that_goes_on_finds_its_context_cached():
+    async def talk():
+        engine = SimulatedEngine("http://engine", replace(ONE, prefill_token_s=1.0))
+        await engine.generate(request("1", 2, context=4, session="s"))
+        first = now_s()
+        await engine.generate(request("2", 2, context=7, session="s"))
+        return first, now_s()
+
+    # 4 to prefill and 2 sampled; then 1 observed token to prefill and 2 sampled.
+    assert run_virtually(talk()) == (pytest.approx(6), pytest.approx(9))
+
+
+def test_older_leases_go_first_where_the_engine_is_full():
+    found = ends(
+        replace(ONE, max_num_seqs=1), request("a", 2), request("late", 2, order=9), request("early", 2)
+    )
+    assert [at for at, _ in found] == times([(2, 0), (6, 0), (4, 0)])
+
+
+def test_a_version_in_the_middle_of_a_turn_marks_the_tokens_after_it():
+    async def publish(engine):
+        await asyncio.sleep(2.0)
+        await engine.take_over(1, swap_s=10.0, finish_requests=False, keep_kv=True)
+
+    found = ends(ONE, request("a", 5), then=publish)
+    assert found == [(pytest.approx(15), [0, 0, 1, 1, 1])]
+
+
+def test_without_its_cache_a_running_sequence_is_computed_again():
+    async def publish(engine):
+        await asyncio.sleep(6.0)
+        await engine.take_over(1, swap_s=1.0, finish_requests=False, keep_kv=False)
+
+    # 4 s of prefill, 2 tokens, the swap, 4 + 2 tokens again, 3 tokens.
+    found = ends(replace(ONE, prefill_token_s=1.0), request("a", 5), then=publish)
+    assert found == [(pytest.approx(16), [0, 0, 1, 1, 1])]
+
+
+def test_an_asynchronous_version_waits_for_running_sequences_and_holds_back_new_ones():
+    async def publish(engine):
+        await asyncio.sleep(1.0)
+        await engine.take_over(1, swap_s=1.0, finish_requests=True, keep_kv=False)
+
+    async def later(engine):
+        await asyncio.sleep(2.0)
+        return now_s(), (await engine.generate(request("b", 2))).versions.tolist(), now_s()
+
+    async def both():
+        engine = SimulatedEngine("http://engine", ONE)
+        first = engine.generate(request("a", 3))
+        answers = await asyncio.gather(first, publish(engine), later(engine))
+        return answers[0].versions.tolist(), answers[2]
+
+    assert run_virtually(both()) == ([0, 0, 0], (pytest.approx(2), [1, 1], pytest.approx(6)))
+
+
+def test_a_dead_engine_fails_what_it_ran_and_serves_again_later():
+    async def die():
+        engine = SimulatedEngine("http://engine", ONE)
+        running = asyncio.ensure_future(engine.generate(request("a", 5)))
+        await asyncio.sleep(1.0)
+        engine.die()
+        with pytest.raises(InfrastructureError, match="died"):
+            await running
+        with pytest.raises(InfrastructureError, match="down"):
+            await engine.generate(request("b", 1))
+        await asyncio.sleep(3.0)
+        engine.restart(2)
+        generated = await engine.generate(request("c", 2))
+        times = engine.settle_times()
+        return generated.versions.tolist(), times.dead_s, times.busy_s, engine.in_flight
+
+    assert run_virtually(die()) == ([2, 2], pytest.approx(3), pytest.approx(3), 0)
+
+
+def test_a_slower_engine_takes_longer_from_then_on():
+    async def slow(engine):
+        await asyncio.sleep(2.0)
+        engine.set_speed(0.5)
+
+    assert ends(ONE, request("a", 4), then=slow)[0][0] == pytest.approx(6)
