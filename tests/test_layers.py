@@ -38,6 +38,7 @@ LAYERS = [
     {"services"},
     {"launch"},
     {"plan"},
+    {"simulation"},
     {"commands", "cli", "testing"},
     {"__main__"},
 ]

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from starlette.requests import Request
 
-from asyncrl.buffer.ledger import Ledger, PutResult, Taken
+from asyncrl.buffer.ledger import Ledger, Peeked, PutResult, Taken
 from asyncrl.errors import UnavailableError
 from asyncrl.services.buffer.service import BufferService
 from asyncrl.simulation.player import CONTEXT
@@ -118,17 +118,16 @@ class SimulatedBuffer:
     async def peek(self, step: int, seen: list[str], wait_s: float) -> tuple[list[GroupSize], bool] | None:
         """Return groups of a step that are ready and not in `seen`, which they join; None where none came in time."""
 
-        def attempt() -> tuple[list[bytes], bool] | None:
+        def attempt() -> Peeked | None:
             peeked = self.ledger.peek(step, seen)
-            return (peeked.groups, peeked.complete) if peeked.groups or peeked.complete else None
+            return peeked if peeked.groups or peeked.complete else None
 
-        found = await self.service.peeks.get(attempt, wait_s, CONNECTED)  # type: ignore[arg-type]
+        found = await self.service.peeks.get(attempt, wait_s, CONNECTED)
         if found is None:
             return None
-        bodies, complete = found
-        names = [body.decode() for body in bodies]
+        names = [body.decode() for body in found.groups]
         seen.extend(names)
-        return [self._sizes[name] for name in names], complete
+        return [self._sizes[name] for name in names], found.complete
 
     def commit(self, version: int) -> None:
         """Account for a published version."""
