@@ -1,0 +1,59 @@
+"""Every way to share GPUs out is tried, and the fastest is written as keys of a recipe."""
+
+import json
+
+import pytest
+
+from asyncrl.cli import main
+from asyncrl.config import load_config
+from asyncrl.simulation.search import layouts, with_schedule
+
+
+def test_layouts_use_all_gpus_under_each_schedule():
+    found = list(layouts(4))
+    assert all(layout.gpus == 4 for layout in found)
+    split = {(one.trainer_gpus, one.engines, one.tensor_parallel) for one in found if not one.by_turns}
+    assert split == {(1, 3, 1), (2, 2, 1), (3, 1, 1), (2, 1, 2)}
+    assert {(one.engines, one.tensor_parallel) for one in found if one.by_turns} == {(4, 1), (2, 2), (1, 4)}
+
+
+def test_a_layout_as_keys_is_a_recipe_that_is_accepted():
+    layout = next(one for one in layouts(4) if one.engines == 3 and one.schedule == "partial")
+    config = load_config("math_qwen3_grpo", [*layout.changes(), "train.zero_stage=1"])
+    assert (config.train.ranks, config.engine.count) == (1, 3)
+    assert (config.placement.trainer, config.placement.engines) == ([0], [1, 2, 3])
+
+
+@pytest.mark.parametrize(("schedule", "limit"), [("synchronous", 0), ("one_step_off", 1), ("partial", 4)])
+def test_another_schedule_brings_its_staleness_limit(schedule, limit):
+    config = load_config("gridworld_grpo", ["buffer.max_staleness=4"])
+    assert with_schedule(config, schedule).buffer.max_staleness == limit
+
+
+def test_the_command_prints_a_table_and_writes_all_layouts(tmp_path, capsys):
+    out = tmp_path / "plan.json"
+    words = ["math_qwen3_grpo", "--gpus", "2", "--steps", "3", "--json", str(out), "buffer.groups_per_step=4"]
+    assert main(["plan", *words]) == 0
+    printed = capsys.readouterr().out
+    rows = json.loads(out.read_text())
+    assert len(rows) == len(list(layouts(2)))
+    rates = [row["groups_per_hour"] for row in rows]
+    assert rates == sorted(rates, reverse=True)
+    assert f"fastest: {rows[0]['layout']}" in printed
+    assert all(f"  {change}" in printed for change in rows[0]["changes"])
+    assert sum(rows[0]["trainer"]["idle"].values()) + rows[0]["trainer"]["busy"] == pytest.approx(1, abs=0.02)
+    assert sum(rows[0]["engines"]["idle"].values()) + rows[0]["engines"]["busy"] == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--gpus", "0"], "--gpus must be 1 or more"),
+        (["--device", "abacus"], "--device: must be one of"),
+        (["--gpus", "1", "model.path=Qwen/Qwen3-32B"], "fits no split of 1 such GPUs"),
+        (["--calibrate", "nowhere"], "nowhere: is no run"),
+    ],
+)
+def test_what_cannot_be_planned_is_said(words, message, capsys):
+    assert main(["plan", "run", "math_qwen3_grpo", *words]) == 2
+    assert message in capsys.readouterr().err
