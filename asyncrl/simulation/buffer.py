@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from starlette.requests import Request
 
+from asyncrl.buffer.bodies import Stored
 from asyncrl.buffer.ledger import Ledger, Peeked, PutResult, Taken
 from asyncrl.errors import UnavailableError
-from asyncrl.services.buffer.service import BufferService
+from asyncrl.services.buffer.service import BufferService, Finished
 from asyncrl.simulation.player import CONTEXT
 from asyncrl.types import FailureClass, Group, Lease, Task
 
@@ -93,7 +95,7 @@ class SimulatedBuffer:
         return state
 
     async def put(self, group: Group) -> PutResult:
-        result = await self.service.put((group, group.id.encode()))
+        result = await self.service.put(Finished(group, group.id.encode()))
         if result.outcome == "ready" and not result.duplicate:
             self._sizes[group.id] = _size(group)
         return result
@@ -107,13 +109,12 @@ class SimulatedBuffer:
         """Return the batch of a step, [] at the end of the plan; None where it did not come in time."""
 
         def attempt() -> Taken | None:
-            taken = self.ledger.take(step)
-            return None if taken.groups is None else taken
+            return self.ledger.take_unread(step) if self.ledger.answers(step) else None
 
         taken = await self.service.takes.get(attempt, wait_s, CONNECTED)
         if taken is None or taken.groups is None:
             return None
-        return [self._sizes[body.decode()] for body in taken.groups]
+        return self._of(taken.groups)
 
     async def peek(self, step: int, seen: list[str], wait_s: float) -> tuple[list[GroupSize], bool] | None:
         """Return groups of a step that are ready and not in `seen`, which they join; None where none came in time."""
@@ -125,9 +126,11 @@ class SimulatedBuffer:
         found = await self.service.peeks.get(attempt, wait_s, CONNECTED)
         if found is None:
             return None
-        names = [body.decode() for body in found.groups]
-        seen.extend(names)
-        return [self._sizes[name] for name in names], found.complete
+        seen.extend(_names(found.groups))
+        return self._of(found.groups), found.complete
+
+    def _of(self, stored: Sequence[Stored]) -> list[GroupSize]:
+        return [self._sizes[name] for name in _names(stored)]
 
     def commit(self, version: int) -> None:
         """Account for a published version."""
@@ -154,6 +157,11 @@ class SimulatedBuffer:
         abandoned = self.ledger.close_plan()
         self.service.changed()
         return abandoned
+
+
+def _names(stored: Sequence[Stored]) -> list[str]:
+    """Bodies this small are never in files."""
+    return [body.decode() for body in stored if isinstance(body, bytes)]
 
 
 def _size(group: Group) -> GroupSize:

@@ -156,6 +156,9 @@ class Cluster:
             for index in range(len(self.connections)):
                 self._tasks["worker", index] = group.create_task(self._worker(index).run())
             await self._train(steps)
+            for connection in self.connections:
+                # What is given back while the workers end would be leased again, in no particular order.
+                connection.cut = True
             for task in [*background, *self._tasks.values()]:
                 task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)

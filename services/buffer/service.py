@@ -364,11 +364,11 @@ def _add_steps(app: FastAPI, service: BufferService) -> None:
             # On every put: the groups are looked at only if there is a batch among them.
             return ledger.take_unread(body.step) if ledger.answers(body.step) else None
 
-        end = time.monotonic() + body.wait_s
+        end = now_s() + body.wait_s
         while True:
             taken = ledger.take_unread(body.step)
             if taken.groups is None:
-                left_s = max(0.0, end - time.monotonic())
+                left_s = max(0.0, end - now_s())
                 taken = await service.takes.get(attempt, left_s, request) or ledger.take_unread(body.step)
             if taken.groups is None:
                 return groups_response(None, taken.awaited)
