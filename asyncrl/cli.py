@@ -26,6 +26,7 @@ COMMANDS = (
     "runs",
     "top",
     "logs",
+    "trace",
     "recipes",
     "serve",
     "eval",

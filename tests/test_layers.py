@@ -24,6 +24,7 @@ LAYERS = [
         "together",
         "credentials",
         "gpus",
+        "tracing",
         "clock",
     },
     {"algo"},

@@ -21,6 +21,12 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8090, help="port to listen on; 0 takes a free one (8090)")
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="file with the token to ask for (a new one at each start)",
+    )
     parser.add_argument("--ready-file", type=Path, help=argparse.SUPPRESS)
     parser.add_argument(
         "--export", type=Path, metavar="FILE", help="write one HTML file that shows them, and end"
@@ -35,14 +41,25 @@ def run(args: argparse.Namespace) -> int:
     from asyncrl.services.http.app import serve
     from asyncrl.services.monitor.service import monitor_app
 
-    token = secrets.token_urlsafe(24)
-    app = monitor_app(args.place, read_credentials(token).access("monitor"))
+    token = _read(args.token_file).strip() if args.token_file else secrets.token_urlsafe(24)
+    app = monitor_app(
+        args.place, read_credentials(token, f"--token-file {args.token_file}").access("monitor")
+    )
 
     def say(url: str) -> None:
         print(f"{args.place}: open {url}/#token={token}\nCtrl-C ends it", file=sys.stderr, flush=True)
 
     serve(app, args.host, args.port, args.ready_file, serving=say)
     return 0
+
+
+def _read(file: Path) -> str:
+    from asyncrl.errors import ConfigError
+
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--token-file {file}: cannot be read: {error.strerror}") from error
 
 
 def _export(place: Path, file: Path) -> int:

@@ -22,6 +22,7 @@ from asyncrl.gateway.agents import load_agent
 from asyncrl.gpus import found_gpus
 from asyncrl.launch.base_model import base_model_is_cached
 from asyncrl.launch.placement import plan
+from asyncrl.launch.sinks import check_sinks
 from asyncrl.launch.tasks import pool_of
 from asyncrl.services.engine.speculation import check_speculation
 
@@ -57,6 +58,7 @@ def check_run(config: Config) -> None:
     check_model("model.path", config.model.path, config)
     check_turn_format(config)
     check_speculation(config.engine.speculative)
+    check_sinks(config)
     for name in config.policies:
         policy = config.policy(name)
         check_model(f"policies.{name}.model.path", policy.model.path, policy)

@@ -33,6 +33,7 @@ from asyncrl.launch.placement import placed, plan
 from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_folder
 from asyncrl.launch.quarantine import QuarantineReport
 from asyncrl.launch.roles import PolicyRoles, Roles
+from asyncrl.launch.sinks import SinkProcesses
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
 from asyncrl.launch.tasks import PoolPlan, TaskPlan, plan_tasks
 from asyncrl.launch.weights_folder import check_room, weights_folder
@@ -68,6 +69,7 @@ class TrainRun:
         self.eval_before: EvalResult | None = None
         self.eval_after: EvalResult | None = None
         self.periodic_evaluation: PeriodicEvaluation
+        self.sinks: SinkProcesses
         self.policies: dict[str, PolicyPlan] = {}
         self.policy_stats: dict[str, dict[str, Any]] = {}
         """Last counts of the further policies' buffers."""
@@ -81,6 +83,7 @@ class TrainRun:
         self.folder.write_json("config.json", self.config.model_dump(mode="json"))
         self.roles = self.make_roles(base_model(self.config))
         self._add_policies()
+        self.sinks = SinkProcesses(self.folder.path, self.config)
         self.periodic_evaluation = PeriodicEvaluation(
             self.config, self.folder.path, self.roles.process_group, self.placement.evaluation_env()
         )
@@ -99,6 +102,8 @@ class TrainRun:
             raise
         finally:
             self._stop()
+            for line in self.sinks.finish():
+                print_status(line)
         summary = build_summary(self._result(stats))
         self.folder.write_json("summary.json", summary)
         before = self.eval_before.mean if self.eval_before else None
@@ -249,6 +254,8 @@ class TrainRun:
                     for policy in self.policies.values():
                         await policy.describe()
                     await self._save_totals()
+                    for line in self.sinks.failures():
+                        print_status(line)
                     described = time.monotonic()
             for record in observer.steps.new():
                 show(record["step"], record)
@@ -256,6 +263,8 @@ class TrainRun:
                     for finding in await asyncio.to_thread(observer.new_warnings):
                         print_status(f"{finding.kind}: {finding.what}\n    -> {finding.advice}")
                 checkpoint_error = self._report_checkpoint_error(record, checkpoint_error)
+                if error := record.get("sink/error"):
+                    print_status(f"{error}; metrics.jsonl has everything, and the run does without it")
             print_evaluation(self.periodic_evaluation.tick())
             await asyncio.sleep(TICK_S)
         await self._save_totals()

@@ -18,6 +18,7 @@ from asyncrl.errors import AgentError, DeadlineError, EpisodeError, Infrastructu
 from asyncrl.generation import GenerateRequest, Generator
 from asyncrl.rollout.judge import Judging
 from asyncrl.rollout.player import EpisodeRequest
+from asyncrl.tracing import span
 from asyncrl.types import FailureClass, Message, Status, Task, Trajectory
 
 
@@ -88,7 +89,8 @@ class ChatPlayer:
         """Play the episode; its session is closed when this returns."""
         try:
             start = time.monotonic()
-            session = await self.envs.open(request.task, self.settings.env_config or {})
+            with span("open"):
+                session = await self.envs.open(request.task, self.settings.env_config or {})
             request.on_open()
             builder.env_s += time.monotonic() - start
         except EpisodeError as error:
@@ -148,22 +150,20 @@ class ChatPlayer:
         """Sample one turn; True when it was cut by `max_tokens` before it ended."""
         builder, seed = conversations.current.builder, self.settings.seed
         start = time.monotonic()
-        generated = await self.generator.generate(
-            GenerateRequest(
-                id=f"{request.id}-{turn}",
-                token_ids=builder.token_ids(),
-                max_tokens=max_tokens,
-                temperature=self.settings.temperature,
-                seed=None
-                if seed is None
-                else sampling_seed(seed, builder.task.id, builder.episode_index, turn),
-                stop_token_ids=self.renderer.stop_token_ids,
-                session=(request.prefix.session if request.prefix is not None else "") or request.id,
-                min_version=request.min_version,
-                agent=conversations.agent,
-                order=request.order,
-            )
+        asked = GenerateRequest(
+            id=f"{request.id}-{turn}",
+            token_ids=builder.token_ids(),
+            max_tokens=max_tokens,
+            temperature=self.settings.temperature,
+            seed=None if seed is None else sampling_seed(seed, builder.task.id, builder.episode_index, turn),
+            stop_token_ids=self.renderer.stop_token_ids,
+            session=(request.prefix.session if request.prefix is not None else "") or request.id,
+            min_version=request.min_version,
+            agent=conversations.agent,
+            order=request.order,
         )
+        with span("generate", turn=turn, tokens=len(asked.token_ids), agent=asked.agent):
+            generated = await self.generator.generate(asked)
         builder.engine_s += time.monotonic() - start
         builder.add_turn(generated)
         if generated.finish_reason != "length":
@@ -177,7 +177,8 @@ class ChatPlayer:
         action = self.parse(text, conversations.current.tools)
         conversations.current.append_action(action, text)
         start = time.monotonic()
-        step = await session.step(turn, action, self.settings.step_timeout_s)
+        with span("step", turn=turn):
+            step = await session.step(turn, action, self.settings.step_timeout_s)
         builder.env_s += time.monotonic() - start
         conversations.credit(step)
         return step

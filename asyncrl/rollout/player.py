@@ -16,6 +16,7 @@ from typing import Protocol
 
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.rollout.given_prefix import GivenPrefix
+from asyncrl.tracing import span
 from asyncrl.types import FailureClass, Status, Task, Trajectory
 
 MAX_ATTEMPTS = {FailureClass.INFRASTRUCTURE: 3, FailureClass.ENVIRONMENT: 2}
@@ -75,7 +76,8 @@ async def play_with_retries(player: EpisodePlayer, request: EpisodeRequest) -> t
                     id=attempt_id(request.id, attempt),
                     on_open=partial(_start_clock, clock, request.timeout_s),
                 )
-                played = await player.play(own)
+                with span("episode", index=request.index, attempt=attempt):
+                    played = await player.play(own)
         except TimeoutError:
             error = f"episode did not end within rollout.episode_timeout_s={request.timeout_s:g}"
             played = (failed_episode(request.task, request.index, FailureClass.INFRASTRUCTURE, error),)

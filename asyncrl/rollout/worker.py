@@ -28,6 +28,7 @@ from asyncrl.errors import (
     UnavailableError,
 )
 from asyncrl.rollout.group import GroupRunner
+from asyncrl.tracing import group_span, span
 from asyncrl.types import FailureClass, Group, Lease
 
 log = logging.getLogger("asyncrl.rollout")
@@ -144,6 +145,7 @@ class RolloutLoop:
             # The launcher would restart the process if it ended.
             await self._draining.wait()
             return False
+        asked_s = time.time()
         try:
             lease = await self.buffer.lease(self.name, self.poll_s)
         except (UnavailableError, TimeoutError, OSError) as error:
@@ -154,7 +156,8 @@ class RolloutLoop:
             self._stop_leasing(error)
             return True
         if lease is not None:
-            await self._work(lease)
+            with group_span(lease.id, asked_s, task=lease.task.id, version=lease.version, worker=self.name):
+                await self._work(lease)
         return True
 
     def _stop_leasing(self, error: ConflictError) -> None:
@@ -180,7 +183,8 @@ class RolloutLoop:
                 await self._give_back(lease)
                 return
             self.counters.add(group)
-            await self._put(group)
+            with span("put"):
+                await self._put(group)
         except asyncio.CancelledError:
             await self._give_back(lease)
             raise

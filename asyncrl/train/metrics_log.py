@@ -3,32 +3,55 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from pathlib import Path
 from typing import Any
 
-from torch.utils.tensorboard import SummaryWriter
+from asyncrl.run.sinks import Sink, TensorBoardSink, numbers_of
+
+log = logging.getLogger("asyncrl.train")
 
 
 class MetricsLog:
-    """Appends one JSON object a step and mirrors numbers to TensorBoard."""
+    """Appends one JSON object a step and sends its numbers to a sink. The sink may fail, and the log goes on."""
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, tensorboard: bool = True) -> None:
         self.path = Path(folder) / "metrics.jsonl"
         torn = self.path.exists() and self.path.read_bytes()[-1:] not in (b"", b"\n")
         self._file = open(self.path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - lives as long as the run
         if torn:
             # A trainer that was killed within a line must not take the next one with it.
             self._file.write("\n")
-        self._board = SummaryWriter(str(Path(folder) / "tensorboard"))
+        self._sink: Sink | None = None
+        self._error = ""
+        if tensorboard:
+            try:
+                self._sink = TensorBoardSink(Path(folder) / "tensorboard")
+            except Exception as error:
+                self._fail(error)
 
     def write(self, step: int, metrics: dict[str, Any]) -> None:
-        """Record one step; non-numbers go to the JSON lines only."""
-        self._file.write(json.dumps({"step": step, "time": time.time(), **metrics}) + "\n")
-        for name, value in metrics.items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                self._board.add_scalar(name, value, step)
+        """Record one step; non-numbers go to the JSON lines only. The step after a sink's failure has `sink/error`."""
+        record = {"step": step, "time": time.time(), **metrics}
+        if self._sink is not None:
+            try:
+                self._sink.write(step, record["time"], numbers_of(metrics))
+            except Exception as error:
+                self._fail(error)
+        if self._error:
+            record["sink/error"], self._error = self._error, ""
+        self._file.write(json.dumps(record) + "\n")
+
+    def _fail(self, error: Exception) -> None:
+        """Do without the sink, whatever its library has raised."""
+        self._sink = None
+        self._error = f"TensorBoard failed: {type(error).__name__}: {error}"
 
     def close(self) -> None:
         self._file.close()
-        self._board.close()
+        if self._sink is not None:
+            try:
+                self._sink.close()
+            except Exception as error:
+                log.warning("TensorBoard failed: %s: %s", type(error).__name__, error)

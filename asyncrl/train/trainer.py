@@ -21,6 +21,7 @@ from asyncrl.config import Config
 from asyncrl.data.codec import decode_group
 from asyncrl.data.table import TokenValues
 from asyncrl.errors import DeadlineError, StopError
+from asyncrl.tracing import groups_spans
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.controls import make_controls, scheduled_rate
@@ -166,7 +167,7 @@ class Trainer:
 
     def _one_step(self, batch: StepBatch, streamed: StreamedStep | None, times: StepTimes) -> None:
         version = batch.step + 1
-        with times.training():
+        with times.training(), groups_spans("train", [group.id for group in batch.groups], step=version):
             report = self._train(batch, streamed)
         self._settle(times)
         with times.publishing():

@@ -91,7 +91,7 @@ def train_alone(run: Path, model: str, engine_url: str, weights: Path) -> dict[s
     ends: list[tuple[float, int]] = []
     with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as name:
         publisher = open_publisher(config, engine, [engine_url], weights / "alone", own_credentials())
-        recorder = Recorder(Path(name))
+        recorder = Recorder(Path(name), ["tensorboard"])
 
         def on_step(version: int, metrics: dict[str, Any]) -> None:
             recorder.on_step(version, metrics)

@@ -23,6 +23,7 @@ from asyncrl.monitor.export import exported_page
 from asyncrl.monitor.logs import read_log
 from asyncrl.monitor.observe import RunObserver
 from asyncrl.monitor.pages import FILES, PAGE, WEB
+from asyncrl.monitor.prometheus import CONTENT_TYPE, exposition
 from asyncrl.monitor.runs import RunLines, find_runs, read_config, state_of
 from asyncrl.monitor.steps import StepColumns
 from asyncrl.monitor.timeline import down_spans, idle_cause, trainer_spans
@@ -101,6 +102,12 @@ def _static(name: str) -> FileResponse:
 
 
 def _add_runs(app: FastAPI, monitor: Monitor) -> None:
+    @app.get("/metrics")
+    def metrics() -> Response:
+        """The newest state of the runs, for Prometheus."""
+        lines = ((monitor.lines.line(name, folder), folder) for name, folder in monitor.folders().items())
+        return Response(exposition(lines), media_type=CONTENT_TYPE)
+
     # Plain functions: FastAPI runs them in threads, and they read files.
     @app.get("/api/runs")
     def runs() -> dict[str, Any]:

@@ -48,6 +48,7 @@ from asyncrl.services.http.app import Background, create_app, serve
 from asyncrl.services.rollout.agents import AGENT, Agents
 from asyncrl.services.rollout.judge_client import JudgeClient
 from asyncrl.together import to_their_ends, together
+from asyncrl.tracing import start_tracing, stop_tracing
 from asyncrl.types import Lease, Task
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -410,9 +411,13 @@ def serve_rollout(
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     credentials = credentials or own_credentials()
     service = RolloutService(config, model, engines, envs, buffer, credentials, name, policies)
-    serve(
-        create_rollout_app(service, credentials.access("rollout")),
-        host=host,
-        port=port,
-        ready_file=ready_file,
-    )
+    start_tracing("rollout")
+    try:
+        serve(
+            create_rollout_app(service, credentials.access("rollout")),
+            host=host,
+            port=port,
+            ready_file=ready_file,
+        )
+    finally:
+        stop_tracing()

@@ -32,6 +32,7 @@ from asyncrl.services.engine.sleep import SleepSwitch
 from asyncrl.services.old_policy.client import OldPolicyClient
 from asyncrl.services.trainer.weight_source import HttpWeightSource
 from asyncrl.startup import LIMIT_FACTOR
+from asyncrl.tracing import start_tracing, stop_tracing
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.deepspeed_engine import (
@@ -179,8 +180,8 @@ def open_old_policies(
 class Recorder:
     """Writes each step's metrics and trajectories into the run folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.metrics = MetricsLog(folder)
+    def __init__(self, folder: Path, sinks: Sequence[str]) -> None:
+        self.metrics = MetricsLog(folder, "tensorboard" in sinks)
         self.trajectories = TrajectoryWriter(folder / "trajectories")
 
     def on_commit(self, version: int, groups: Sequence[Group], values: TokenValues) -> None:
@@ -293,7 +294,9 @@ def run_trainer(
     old_policies = open_old_policies(config, weights_dir, old_policy, credentials) if old_policy else None
     auxiliary = load_auxiliary_models(config, objective, engine, model, old_policies)
     first = engine.rank == 0
-    recorder = Recorder(folder) if first else None
+    if first:
+        start_tracing("trainer")
+    recorder = Recorder(folder, config.run.sinks) if first else None
     source = BufferClientSync(buffer, credentials.bearer("buffer")) if first else None
     urls = wait_for_addresses(engines, LIMIT_FACTOR * config.run.start_timeout_s)
     publisher = open_publisher(config, engine, urls, weights_dir, credentials, source)
@@ -333,6 +336,7 @@ def run_trainer(
         totals = trainer.totals.to_dict() | {"version": version, "wall_s": wall_s}
         (folder / "trainer.json").write_text(json.dumps(totals))
     publisher.close()
+    stop_tracing()
     if source is not None:
         source.close()
     leave_distributed()

@@ -44,6 +44,11 @@ def test_runs_are_exported_into_one_file(tmp_path, capsys):
     [
         (["nowhere"], "nowhere: no such folder"),
         (["empty"], "empty: holds no run"),
+        (["runs", "--token-file", "nowhere"], "--token-file nowhere: cannot be read"),
+        (
+            ["runs", "--token-file", "runs/one/config.json"],
+            "--token-file runs/one/config.json: must be a run's token",
+        ),
         (["runs", "--export", "nowhere/file.html"], "--export nowhere/file.html: cannot be written"),
     ],
 )

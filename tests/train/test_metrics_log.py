@@ -30,3 +30,21 @@ def test_a_line_torn_by_a_crash_does_not_take_the_next_one_with_it(tmp_path):
         log.close()
     assert [record["step"] for record in lines.new()] == [1, 2, 3]
     assert [record["step"] for record in read_metrics(tmp_path)] == [1, 2, 3]
+
+
+def test_a_tensorboard_that_fails_is_told_of_once_and_steps_are_still_written(tmp_path):
+    (tmp_path / "tensorboard").write_text("not a folder")
+    log = MetricsLog(tmp_path)
+    for step in (1, 2):
+        log.write(step, {"reward/mean": 0.5})
+    log.close()
+    first, second = read_metrics(tmp_path)
+    assert first["sink/error"].startswith("TensorBoard failed: ")
+    assert "sink/error" not in second
+
+
+def test_tensorboard_is_left_out_where_it_is_no_sink(tmp_path):
+    log = MetricsLog(tmp_path, tensorboard=False)
+    log.write(1, {"reward/mean": 0.5})
+    log.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]

@@ -97,7 +97,7 @@ def test_a_run_leaves_the_trajectories_of_every_step_and_a_checkpoint_finds_thos
 ):
     script = Scripted([groups_at(0), groups_at(1)])
     trainer = make_trainer(engine, script, 2)
-    recorder = Recorder(tmp_path)
+    recorder = Recorder(tmp_path, ["tensorboard"])
     saver = make_checkpointer(tmp_path, trainer.config, engine, trainer.auxiliary, tiny_model, recorder)
     trainer.checkpointer, trainer.on_commit, trainer.on_step = saver, recorder.on_commit, recorder.on_step
     saver.finish(trainer.run(), trainer.state_dict())

@@ -80,3 +80,10 @@ def test_an_episode_has_a_text_for_each_token(served):
     episode = served.get("/api/episode", params=key).json()
     assert len(episode["texts"]) == len(episode["token_ids"]) == 16
     assert episode["texts"][0] == f"word{episode['token_ids'][0]}"
+
+
+def test_prometheus_gets_the_runs_with_the_token(served):
+    assert httpx.get(f"{served.base_url}/metrics").status_code == 401
+    answer = served.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'asyncrl_run_step{run="one"} 3.0' in answer.text
