@@ -181,9 +181,7 @@ class TrainRun:
             name: PolicyPlan(roles, self.roles.supervisor) for name, roles in self.roles.policies.items()
         }
         try:
-            observer = RunObserver(self.folder.path)
-            with steps_shown(self.folder.path, self.config.train.num_steps, observer) as show:
-                await self._train(client, tasks, observer, show)
+            await self._train(client, tasks)
             stats = await client.status()
             for name, policy in self.policies.items():
                 self.policy_stats[name] = await policy.finish()
@@ -224,11 +222,19 @@ class TrainRun:
                 raise DeadlineError(f"{trainer.name} {missed}; see {trainer.log}\n{trainer.tail()}")
             await asyncio.sleep(TICK_S)
 
-    async def _train(
+    async def _train(self, client: BufferClient, tasks: TaskPlan | PoolPlan) -> None:
+        """Feed tasks and show progress until the trainer ends."""
+        self.totals.training_started()
+        observer = RunObserver(self.folder.path)
+        with steps_shown(self.folder.path, self.config.train.num_steps, observer) as show:
+            await self._feed(client, tasks, observer, show)
+        await self._save_totals()
+        self.totals.training_ended()
+
+    async def _feed(
         self, client: BufferClient, tasks: TaskPlan | PoolPlan, observer: RunObserver, show: ShowStep
     ) -> None:
-        """Feed tasks and show each step until the trainer ends."""
-        self.totals.training_started()
+        """Feed tasks and report on each step until the trainer ends."""
         observer.steps.new()  # what earlier launches of the run have trained
         done, described, checked = False, float("-inf"), float("-inf")
         failures = FailureReport(self.config.buffer.groups_per_step)
@@ -267,8 +273,6 @@ class TrainRun:
                     print_status(f"{error}; metrics.jsonl has everything, and the run does without it")
             print_evaluation(self.periodic_evaluation.tick())
             await asyncio.sleep(TICK_S)
-        await self._save_totals()
-        self.totals.training_ended()
 
     def _activity_log(self) -> ActivityLog:
         roles = self.roles
