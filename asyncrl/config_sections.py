@@ -47,9 +47,7 @@ class RunConfig(Section):
     moves."""
     silence_timeout_s: float = Field(60.0, gt=0)
     """Seconds after which a process that gives no sign of life is killed and started again."""
-    sinks: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = Field(
-        default_factory=lambda: ["tensorboard"]
-    )
+    sinks: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = Field(default=["tensorboard"])
     """Where the metrics of steps go beside the run's folder (docs/metrics.md)."""
     sink_python: str = ""
     """Python of another environment, with the libraries of sinks that cannot be installed beside vLLM."""

@@ -129,7 +129,11 @@ class TrackioSink:
         self._run.finish()
 
 
-PROCESSES = {"wandb": WandbSink, "mlflow": MlflowSink, "trackio": TrackioSink}
+PROCESSES: dict[str, type[WandbSink | MlflowSink | TrackioSink]] = {
+    "wandb": WandbSink,
+    "mlflow": MlflowSink,
+    "trackio": TrackioSink,
+}
 """Sinks in processes of their own, each by the name of its library."""
 
 
