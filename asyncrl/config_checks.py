@@ -285,8 +285,8 @@ def _check_schedule(recipe: Recipe, settings: dict[str, Any]) -> None:
         return
     whole = {
         f"train.num_minibatches={recipe.train.num_minibatches}": recipe.train.num_minibatches > 1,
-        **_beyond_group(settings, "advantage"),
-        **_beyond_group(settings, "normalize"),
+        **_beyond_group("advantage", settings["advantage"]),
+        **_beyond_group("normalize", settings["normalize"]),
         f"algo.loss.name={settings['loss']['name']!r}": _measures_batch("loss", settings["loss"]),
         "algo.denominator='kept'": settings["denominator"] == "kept",
         "algo.lr_scaling": bool(settings["lr_scaling"]["power"]),
@@ -297,6 +297,8 @@ def _check_schedule(recipe: Recipe, settings: dict[str, Any]) -> None:
             for part in settings["corrections"]
         },
     }
+    for part in settings["filters"]:
+        whole |= _beyond_group("filter", part)
     wrong = [name for name, reads in whole.items() if reads]
     if wrong:
         raise ConfigError(
@@ -305,9 +307,8 @@ def _check_schedule(recipe: Recipe, settings: dict[str, Any]) -> None:
         )
 
 
-def _beyond_group(settings: dict[str, Any], kind: str) -> dict[str, bool]:
-    """Return the key for which an advantage or a normalisation reads beyond a row's own group, and whether it does."""
-    part = settings[kind]
+def _beyond_group(kind: str, part: dict[str, Any]) -> dict[str, bool]:
+    """Return the key for which a part of the objective reads beyond a row's own group, and whether it does."""
     found = signature.read(kind, part["name"])
     key = found.beyond_group(part) if found is not None else "name"
     return {f"algo.{kind}.{key}={part.get(key)!r}": key is not None}

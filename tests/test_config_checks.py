@@ -99,6 +99,7 @@ def test_the_check_loads_no_torch():
         ({"preset": "sat"}, {}, "algo.loss.name='sat'"),
         ({"preset": "grpo", "denominator": "kept"}, {}, "algo.denominator='kept'"),
         ({"preset": "m2po"}, {}, "algo.corrections: 'm2po'"),
+        ({"preset": "grpo", "filters": ["max_variance"]}, {}, "algo.filter.name='max_variance'"),
         ({"preset": "grpo", "kl": {"where": "reward", "coef": 0.1}}, {}, "algo.kl.where='reward'"),
     ],
 )
@@ -110,3 +111,4 @@ def test_the_periodic_schedule_refuses_what_reads_the_whole_batch(algo, train, n
 
 def test_the_periodic_schedule_takes_group_relative_objectives():
     assert check_objective(recipe({"preset": "decoupled_ppo"}, train={"schedule": "periodic"}))
+    assert check_objective(recipe({"preset": "dapo"}, train={"schedule": "periodic"}))

@@ -16,7 +16,6 @@ pool = 24
 """
 SETTINGS = (
     "buffer.max_staleness=0",
-    "buffer.drop_no_signal=true",
     f"train.num_steps={STEPS}",
     "env.num_tasks=0",
 )

@@ -5,11 +5,15 @@ A filter returns [B] bool; False rows keep their place in group statistics.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from asyncrl.algo.advantage_batch import AdvantageBatch
-from asyncrl.algo.groups import group_range, group_size
+from asyncrl.algo.curation.subset import max_variance_subset
+from asyncrl.algo.groups import group_mean, group_range, group_size, group_std
+from asyncrl.algo.needs import group_local
 
 
 def has_signal(rewards: Tensor, group: Tensor, keep_singletons: bool = True) -> Tensor:
@@ -21,11 +25,31 @@ def has_signal(rewards: Tensor, group: Tensor, keep_singletons: bool = True) -> 
     return (high > low) | ((group_size(group) == 1) & keep_singletons)
 
 
+@group_local
 def dynamic_sampling(batch: AdvantageBatch, *, keep_singletons: bool = True) -> Tensor:
     """[B] rows of groups with signal. A rollout worker that applies it too can sample replacements."""
     return has_signal(batch.rewards, batch.group, keep_singletons)
 
 
+def max_variance(batch: AdvantageBatch, *, keep: float = 0.5, eps: float = 1e-6) -> Tensor:
+    """[B] the share `keep` of the batch's rows, rounded up, whose group-relative advantages vary the most.
+
+    The samples of D3S (arXiv 2509.22115), for its advantage `(R - mean) / (std + eps)` (ddof 0) whatever the estimator
+    is; its choice of tokens and its schedule are not part of this. Rows of the lowest and of the highest advantages are
+    kept, so groups without signal leave first. Raises `ValueError` for a share outside (0, 1].
+    """
+    if not 0 < keep <= 1:
+        raise ValueError(f"keep: must be above 0 and at most 1, got {keep}")
+    spread = group_std(batch.rewards, batch.group, 0) + eps
+    advantages = (batch.rewards - group_mean(batch.rewards, batch.group)) / spread
+    # The subtraction keeps a share of whole rows from being rounded up by the error of the product.
+    chosen = max_variance_subset(advantages.numpy(force=True), math.ceil(keep * len(advantages) - 1e-9))
+    kept = torch.zeros_like(batch.group, dtype=torch.bool)
+    kept[chosen] = True
+    return kept
+
+
+@group_local
 def overlong(batch: AdvantageBatch) -> Tensor:
     """[B] rows that no limit truncated (DAPO overlong filter): their rewards still enter group statistics."""
     if batch.truncated is None:

@@ -102,7 +102,7 @@ def group_local(function: F) -> F: ...
 @overload
 def group_local(**when: Any) -> Callable[[F], F]: ...
 def group_local(function: Callable | None = None, **when: Any) -> Any:
-    """Mark an advantage or normalisation that reads nothing beyond the row's own group.
+    """Mark an advantage, normalisation or filter that reads nothing beyond the row's own group.
 
     Only such a one can be used on groups as they arrive (`train.schedule: periodic`).
     """

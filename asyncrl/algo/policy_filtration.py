@@ -19,8 +19,10 @@ from torch import Tensor
 
 from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import group_range, group_size, group_sum
+from asyncrl.algo.needs import group_local
 
 
+@group_local
 def pf_ppo(
     batch: AdvantageBatch, *, method: Literal["pow", "max_min", "max_random"] = "pow", power: float = 2.0
 ) -> Tensor:

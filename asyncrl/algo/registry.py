@@ -163,6 +163,7 @@ SHAPINGS = {"overlong_soft": "asyncrl.algo.shaping:overlong_soft"}
 
 FILTERS = {
     "dynamic_sampling": "asyncrl.algo.filters:dynamic_sampling",
+    "max_variance": "asyncrl.algo.filters:max_variance",
     "overlong": "asyncrl.algo.filters:overlong",
     "pf_ppo": "asyncrl.algo.policy_filtration:pf_ppo",
 }

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from asyncrl.algo.filters import max_variance
 from asyncrl.algo.inputs import TOKEN_FIELDS, LossInputs, LossOutputs, count_totals
 from asyncrl.algo.objective import build_objective
 from asyncrl.algo.presets import PRESETS
@@ -250,6 +251,20 @@ def test_filtered_rows_leave_the_loss_but_stay_in_group_statistics():
     assert (filtered.advantages[batch.truncated] == 0).all()
     kept = ~batch.truncated
     torch.testing.assert_close(filtered.advantages[kept], everything.advantages[kept])
+
+
+def test_the_rows_whose_advantages_vary_the_most_are_kept_over_all_groups():
+    batch = dataclasses.replace(
+        advantage_batch(2, groups=4, size=2),
+        rewards=torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0]),
+        group=torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]),
+    )
+    # Advantages are 0 in the groups 0 and 2, and 1 and -1 in the others.
+    assert max_variance(batch, keep=0.5).tolist() == [False, False, True, True, False, False, True, True]
+    assert max_variance(batch, keep=0.3).sum() == 3
+    assert max_variance(batch, keep=1.0).all()
+    with pytest.raises(ValueError, match="keep: must be above 0 and at most 1, got 0"):
+        max_variance(batch, keep=0.0)
 
 
 def test_shaping_is_added_to_the_reward():
