@@ -308,10 +308,10 @@ def _check_schedule(recipe: Recipe, settings: dict[str, Any]) -> None:
 
 
 def _beyond_group(kind: str, part: dict[str, Any]) -> dict[str, bool]:
-    """Return the key for which a part of the objective reads beyond a row's own group, and whether it does."""
+    """Return the key for which a part of the objective reads beyond a row's own group, with True; {} if it does not."""
     found = signature.read(kind, part["name"])
     key = found.beyond_group(part) if found is not None else "name"
-    return {f"algo.{kind}.{key}={part.get(key)!r}": key is not None}
+    return {} if key is None else {f"algo.{kind}.{key}={part.get(key)!r}": True}
 
 
 def _measures_batch(kind: str, part: dict[str, Any]) -> bool:

@@ -218,9 +218,10 @@ class Proposals:
         return {f"curriculum_{name}": value for name, value in numbers.items()}
 
     def _state(self) -> tuple[Curriculum, Calibration]:
-        version, state = self.store.row("SELECT version, state FROM curriculum")
+        version = self.store.row("SELECT version FROM curriculum")[0]
         if self._current is None or self._current[0] != version:
             assert self.make is not None
+            state = self.store.row("SELECT state FROM curriculum")[0]
             curriculum, found = self.make(self._tasks()), msgpack.unpackb(state)
             curriculum.load_state(found["state"])
             self._current = version, curriculum, Calibration(found["bins"], found["squared_error"])

@@ -185,6 +185,20 @@ def test_outcomes_of_dropped_groups_are_observed_and_those_of_broken_ones_are_no
     assert sum(curriculum.alpha + curriculum.beta - 2) == 4 * (PER_STEP + 1)
 
 
+def test_what_a_quarantined_worker_has_put_is_forgotten_when_its_tasks_are_played_again():
+    book = opened()
+    for lease in leases(book, PER_STEP):
+        book.put(group(lease, rewards=[1.0, 1.0, 1.0, 0.0]))
+    assert book.quarantine("w", "its log-probabilities are wrong") == PER_STEP
+    for _ in range(PER_STEP):
+        book.put(group(book.lease("other", 0.0), rewards=[0.0, 0.0, 0.0, 1.0]))
+    book.take(0, 0.0)
+    book.commit(1)
+    curriculum, _ = book._proposals._state()
+    assert sorted(curriculum.alpha)[-PER_STEP:] == [2.0] * PER_STEP
+    assert sum(curriculum.alpha + curriculum.beta - 2) == 4 * PER_STEP
+
+
 def test_a_verdict_counts_before_the_reward_and_an_episode_of_several_agents_once():
     book = opened()
     lease, *_ = leases(book, 1)
