@@ -42,6 +42,7 @@ not forked."""
 FORKED = (
     ("asyncrl", "sft"),
     ("asyncrl", "serve", "engine"),
+    ("asyncrl", "serve", "policy"),
     ("asyncrl", "serve", "rollout"),
     ("asyncrl", "serve", "trainer"),
 )

@@ -46,6 +46,8 @@ SECONDS = {
     "tests/test_shared_engine.py": 50,
     "tests/services/env/test_load_env.py": 50,
     "tests/launch/test_supervise.py": 50,
+    "tests/services/engine/test_policy.py": 50,
+    "tests/launch/test_suite_evaluation.py": 45,
     "tests/docs/docs/environments.md": 45,
     "tests/launch/test_periodic_evaluation.py": 40,
     "tests/envs/test_terminal.py": 40,

@@ -54,9 +54,13 @@ ACROSS_ROLES = {"messages", "client"}
 """Kinds of modules of a role that other roles may import."""
 KINDS = {
     "buffer": {"members": "service"},
-    "engine": dict.fromkeys(
-        ("router", "placement", "health", "concurrency", "retrying", "sleep", "speculation"), "client"
-    ),
+    "engine": {
+        **dict.fromkeys(
+            ("router", "placement", "health", "concurrency", "retrying", "sleep", "speculation"), "client"
+        ),
+        "policy": "service",
+        "policy_command": "command",
+    },
     "env": {
         **dict.fromkeys(("connection", "lease"), "client"),
         **dict.fromkeys(("batching", "status", "workers"), "service"),

@@ -26,6 +26,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.services.buffer import command as buffer
 from asyncrl.services.command import STOPPED, Address, RoleCommand
 from asyncrl.services.engine import command as engine
+from asyncrl.services.engine import policy_command as policy
 from asyncrl.services.env import command as env
 from asyncrl.services.gateway import command as gateway
 from asyncrl.services.old_policy import command as old_policy
@@ -40,10 +41,15 @@ ROLES: dict[str, RoleCommand] = {
     "gateway": gateway,
     "old_policy": old_policy,
     "openenv": openenv,
+    "policy": policy,
     "rollout": rollout,
     "trainer": trainer,
 }
 OPTIONS: dict[str, dict[str, Any]] = {
+    "CHECKPOINT": {
+        "metavar": "CHECKPOINT",
+        "help": "a model folder, such as a checkpoint of a run, or a hub name",
+    },
     "--folder": {"type": Path, "help": "a run folder, whose config.json is the configuration"},
     "--recipe": {"help": "a recipe to take the configuration from, instead of a run folder"},
     "--join": {
@@ -99,7 +105,7 @@ OTHERWISE: dict[tuple[str, str], dict[str, Any]] = {
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "serve",
-        help="start one process: buffer, engine, env, gateway, old_policy, openenv, rollout or trainer",
+        help="start one process: buffer, engine, env, gateway, old_policy, openenv, policy, rollout or trainer",
         description="Start one process. With --folder it reads the configuration of that run, with --recipe that of a "
         "recipe; alone it takes the defaults. Callers must know its token: ASYNCRL_TOKEN, --token-file, that of the "
         "run in --folder, or else your user's own, whose file is named at the start. "
@@ -109,11 +115,13 @@ def add(subparsers: Any) -> None:
     for role, command in ROLES.items():
         one = roles.add_parser(role, help=command.HELP, description=f"Start {command.HELP}.")
         absent = {
-            name.strip("-").replace("-", "_"): option.get("default") for name, option in OPTIONS.items()
+            name.strip("-").replace("-", "_").lower(): option.get("default")
+            for name, option in OPTIONS.items()
         }
         one.set_defaults(run=run, **absent)
         for name in command.OPTIONS:
-            one.add_argument(name, **OPTIONS[name] | OTHERWISE.get((role, name), {}))
+            options = OPTIONS[name] | OTHERWISE.get((role, name), {})
+            one.add_argument(name if name.startswith("-") else name.lower(), **options)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -192,6 +200,10 @@ def _joined(args: argparse.Namespace, credentials: Credentials) -> int:
 
 
 def _serve(args: argparse.Namespace, config: Config, credentials: Credentials) -> int:
+    if args.role == "policy":
+        from asyncrl.launch.check import check_model
+
+        check_model("serve policy", args.checkpoint, config, policy=False)
     address = Address(args.host, args.port, credentials, args.ready_file)
     return ROLES[args.role].start(args, config, address)
 
@@ -204,4 +216,5 @@ def _config(args: argparse.Namespace) -> Config:
         return load_config(path)
     if args.recipe:
         return load_config(args.recipe)
-    return Config.model_validate({"model": {"path": args.model or "none"}, "env": {"name": "gridworld"}})
+    model = args.model or args.checkpoint or "none"
+    return Config.model_validate({"model": {"path": model}, "env": {"name": "gridworld"}})

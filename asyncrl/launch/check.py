@@ -24,6 +24,7 @@ from asyncrl.launch.base_model import base_model_is_cached
 from asyncrl.launch.placement import plan
 from asyncrl.launch.sinks import check_sinks
 from asyncrl.launch.tasks import pool_of
+from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.services.engine.speculation import check_speculation
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -163,6 +164,10 @@ def _check_folder(key: str, folder: Path) -> Path:
     if not folder.is_dir():
         raise ConfigError(
             f"{key}: there is no folder {str(folder)!r}; give a Hugging Face folder or a hub name"
+        )
+    if found := complete_checkpoints(folder / "checkpoints") or complete_checkpoints(folder):
+        raise ConfigError(
+            f"{key}: {str(folder)!r} holds checkpoints; give one of them, such as {str(found[0][1])!r}"
         )
     if (folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
         raise ConfigError(f"{key}: {str(folder)!r} holds an adapter alone; give the model it was trained on")

@@ -9,6 +9,7 @@ token, and its development routes (pause, weight updates) for the trainer's. It 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from asyncrl.startup import StartDeadline
 from asyncrl.weights.adapter import buffer_rank
 
 LOOPBACK = "127.0.0.1"
+ANY_ADDRESS = ("0.0.0.0", "::")
 WEIGHT_BACKEND = "shared_file"
 """What loads weights in vLLM's workers, from a file whatever brought it; see `asyncrl.weights.vllm_backend`."""
 MIN_BATCHED_TOKENS = 8192
@@ -111,18 +113,24 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         command += ["--max-cpu-loras", str(slots + 2 * len(adapters))]
         modules = dict.fromkeys(module for lora in adapters for module in lora.target_modules)
         command += ["--lora-target-modules", *modules]
-    if on_cpu():
-        # A prompt prefilled in pieces makes vLLM rewind the generator of a seeded request, which CPU generators
-        # cannot do: the engine would die. Whole prefills need a budget of at least one context.
-        command += ["--enforce-eager", "--no-enable-chunked-prefill"]
-        command += ["--max-num-batched-tokens", str(max(MIN_BATCHED_TOKENS, options.max_model_len))]
-        if options.tensor_parallel == 1:
-            command += ["--distributed-executor-backend", "asyncrl.weights.vllm_executor.InProcessExecutor"]
-    else:
-        command += ["--gpu-memory-utilization", str(options.gpu_memory_utilization)]
+    command += device_arguments(options)
+    if not on_cpu() and options.sleep:
         # On a CPU vLLM refuses the option; its routes answer all the same, and release nothing.
-        command += ["--enable-sleep-mode"] if options.sleep else []
+        command += ["--enable-sleep-mode"]
     return command + list(options.extra_args)
+
+
+def device_arguments(options: EngineOptions) -> list[str]:
+    """Return vLLM's arguments that follow from the machine having GPUs or none."""
+    if not on_cpu():
+        return ["--gpu-memory-utilization", str(options.gpu_memory_utilization)]
+    # A prompt prefilled in pieces makes vLLM rewind the generator of a seeded request, which CPU generators
+    # cannot do: the engine would die. Whole prefills need a budget of at least one context.
+    arguments = ["--enforce-eager", "--no-enable-chunked-prefill"]
+    arguments += ["--max-num-batched-tokens", str(max(MIN_BATCHED_TOKENS, options.max_model_len))]
+    if options.tensor_parallel == 1:
+        arguments += ["--distributed-executor-backend", "asyncrl.weights.vllm_executor.InProcessExecutor"]
+    return arguments
 
 
 def build_env(
@@ -178,47 +186,73 @@ def serve_engine(
     Raises `ConfigError` (model or port), `DeadlineError` (not up in time), `UnavailableError` (it died).
     """
     _check_model(options.model)
-    with _scratch_folder(options.weights_dir) as scratch:
+    with scratch_folder(options.weights_dir) as scratch:
         loaded = replace(options, model=loadable_policy(options.model, Path(scratch)))
-        return _serve(loaded, credentials, port, ready_file, scratch)
+
+        def told(url: str) -> str:
+            return f"engine: serving {loaded.model} (version {loaded.base_version}) at {url}"
+
+        env = build_env(loaded, credentials, scratch)
+        return run_server(
+            lambda chosen: build_command(loaded, chosen), env, LOOPBACK, port, loaded.start_timeout_s,
+            ready_file, told,
+        )  # fmt: skip
 
 
-def _serve(
-    options: EngineOptions, credentials: Credentials, port: int, ready_file: str | Path | None, sockets: str
+def run_server(
+    command: Callable[[int], list[str]],
+    env: Mapping[str, str],
+    host: str,
+    port: int,
+    start_timeout_s: float,
+    ready_file: str | Path | None,
+    told: Callable[[str], str],
 ) -> int:
-    with reserved_port(port) as chosen:
-        child = start_child(
-            build_command(options, chosen), build_env(options, credentials, sockets), library="vllm"
-        )
+    """Run a vLLM server until it exits or a signal ends it; return its exit code.
+
+    command: its command line for a port. told: what to print for its address once it serves.
+    """
+    with reserved_port(port, host) as chosen:
+        child = start_child(command(chosen), env, library="vllm")
         stop_with(child)
+        # A server that listens on all addresses is asked at that of loopback.
+        asked = LOOPBACK if host in ANY_ADDRESS else host
+        url = f"http://[{asked}]:{chosen}" if ":" in asked else f"http://{asked}:{chosen}"
         try:
-            _wait_until_healthy(child, chosen, options.start_timeout_s)
+            _wait_until_healthy(child, url, start_timeout_s)
         except DeadlineError:
             child.kill()
             raise
-    url = f"http://{LOOPBACK}:{chosen}"
-    print(f"engine: serving {options.model} (version {options.base_version}) at {url}", flush=True)
+    print(told(url), flush=True)
     if ready_file:
         announce(Path(ready_file), url, child.pid)
     return child.wait()
 
 
 @contextlib.contextmanager
-def reserved_port(port: int) -> Iterator[int]:
+def reserved_port(port: int, host: str = LOOPBACK) -> Iterator[int]:
     """Keep a port for vLLM, which listens only after it has loaded the model; 0 takes a free one.
 
     A socket that is bound but does not listen keeps the port from everybody except those who ask for it by number
     with SO_REUSEADDR, as vLLM does.
     """
     if port:
-        _check_port(port)
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((LOOPBACK, port))
+        _check_port(port, host)
+    with _socket(host) as sock:
+        try:
+            sock.bind((host, port))
+        except OSError as error:
+            raise ConfigError(f"--host {host}: cannot be listened on: {error.strerror or error}") from error
         yield sock.getsockname()[1]
 
 
-def _scratch_folder(weights_dir: str) -> tempfile.TemporaryDirectory[str]:
+def _socket(host: str) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return sock
+
+
+def scratch_folder(weights_dir: str) -> tempfile.TemporaryDirectory[str]:
     """Return a folder for files that vLLM needs while it runs and leaves behind, such as sockets. In a run it is in the
     folder of weights, so that it is removed with them when this process is killed."""
     fits = len(weights_dir) <= MAX_PARENT_CHARS and Path(weights_dir).is_dir()
@@ -251,9 +285,9 @@ def _check_model(model: str) -> None:
         )
 
 
-def _check_port(port: int) -> None:
+def _check_port(port: int, host: str) -> None:
     deadline = time.monotonic() + PORT_WAIT_S
-    while _port_taken(port):
+    while _port_taken(port, host):
         if time.monotonic() < deadline:
             # The engine that this one replaces may still be shutting down.
             time.sleep(0.2)
@@ -261,23 +295,22 @@ def _check_port(port: int) -> None:
         raise ConfigError(f"port {port} is in use; choose another or 0 for a free one")
 
 
-def _port_taken(port: int) -> bool:
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _port_taken(port: int, host: str) -> bool:
+    with _socket(host) as sock:
         try:
-            sock.bind((LOOPBACK, port))
-        except OSError:
-            return True
+            sock.bind((host, port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
     return False
 
 
-def _wait_until_healthy(child: Process, port: int, timeout_s: float) -> None:
+def _wait_until_healthy(child: Process, url: str, timeout_s: float) -> None:
     deadline = StartDeadline(child.pid, timeout_s)
     while not (missed := deadline.missed()):
         if (code := child.poll()) is not None:
             raise UnavailableError(f"engine: vLLM exited with code {code} while starting; its log says why")
         try:
-            with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/health", timeout=2) as reply:
+            with urllib.request.urlopen(f"{url}/health", timeout=2) as reply:
                 if reply.status == 200:
                     return
         except (urllib.error.URLError, OSError):

@@ -80,6 +80,10 @@ def test_config_shows_where_the_processes_of_a_recipe_go(capsys, monkeypatch):
         (["serve", "engine"], "serve engine: needs --model"),
         (["serve", "engine", "--model", "m", "--host", "0.0.0.0"], "listens on 127.0.0.1 only"),
         (["serve", "engine", "--model", "./nowhere"], "'./nowhere' has no config.json"),
+        (
+            ["serve", "policy", "./nowhere"],
+            "serve policy: there is no folder 'nowhere'; give a Hugging Face folder",
+        ),
         (["serve", "buffer", "--folder", "nowhere"], "--folder nowhere: has no config.json"),
         (
             ["serve", "gateway", "--model", "/nope", "--engines", "http://127.0.0.1:1"],

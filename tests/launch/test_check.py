@@ -150,6 +150,18 @@ def test_a_folder_without_a_model_is_refused(folder):
         check_model("model.path", "model", config)
 
 
+@pytest.mark.parametrize("given", ["runs/one", "runs/one/checkpoints"])
+def test_a_run_given_for_a_model_is_answered_with_its_newest_checkpoint(folder, given):
+    for step in (2, 10):
+        state = folder / f"runs/one/checkpoints/step-{step:06d}/training_state"
+        state.mkdir(parents=True)
+        (state / "training.json").write_text("{}")
+        (state.parent / "complete.json").write_text("{}")
+    newest = "give one of them, such as 'runs/one/checkpoints/step-000010'"
+    with pytest.raises(ConfigError, match=newest):
+        check_model("checkpoint", given, load_config("gridworld_grpo"))
+
+
 def test_a_model_of_the_hub_is_asked_for_unless_it_is_cached(folder, monkeypatch):
     config = load_config("gridworld_grpo")
 
