@@ -38,6 +38,7 @@ COMMANDS = (
     "env",
     "sandbox",
     "replay",
+    "restore",
 )
 """Modules of `asyncrl.commands`, in the order `--help` shows them."""
 

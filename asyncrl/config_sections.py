@@ -218,6 +218,9 @@ class BufferConfig(Section):
     token_budget: int = Field(0, ge=0)
     """Sampled tokens with which a step is complete even before it has all its groups; 0 for none. Needs
     `over_provision`."""
+    replica: str = ""
+    """Folder on another node's disk, mounted here, which gets every change before it is acknowledged: if the buffer's
+    node is lost, `asyncrl restore` makes the ledger of it. Left out, there is none."""
 
     @field_validator("over_provision", mode="before")
     @classmethod

@@ -23,7 +23,8 @@ class Bodies:
         self.store = store
         self.files = files
         if files is not None:
-            files.sweep(n for (n,) in store.rows("SELECT file FROM bodies WHERE file IS NOT NULL"))
+            named = store.rows("SELECT file, size, checksum FROM bodies WHERE file IS NOT NULL")
+            files.sweep([FileBody(*row) for row in named])
 
     def stage(self, body: bytes) -> FileBody | None:
         """Write a large body to its file, ahead of `keep`; None for a small one. For any thread.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,9 +47,17 @@ class BodyFiles:
         for one in self.folders:
             one.mkdir(parents=True, exist_ok=True)
 
-    def sweep(self, named: Iterable[int]) -> None:
-        """Remove all files but those that are `named`: their rows were never committed, or are gone."""
-        kept = set(named)
+    def sweep(self, named: Collection[FileBody]) -> None:
+        """Remove all files but those that are `named`: their rows were never committed, or are gone.
+
+        The copies get what they lack.
+        """
+        kept = {body.file for body in named}
+        for body in named if len(self.folders) > 1 else ():
+            found = self.read(body)
+            for folder in self.folders[1:]:
+                if found is not None and self._read(folder, body) is None:
+                    _write(self._path(folder, body.file), found)
         for folder in self.folders:
             for path in folder.glob(f"*{SUFFIX}"):
                 if not path.stem.isdigit() or int(path.stem) not in kept:
@@ -75,8 +83,11 @@ class BodyFiles:
 
     def read(self, body: FileBody) -> bytes | None:
         """Return the bytes; None where the file does not hold them, as after a loss of power."""
+        return self._read(self.folders[0], body)
+
+    def _read(self, folder: Path, body: FileBody) -> bytes | None:
         try:
-            with open(self._path(self.folders[0], body.file), "rb", buffering=0) as file:
+            with open(self._path(folder, body.file), "rb", buffering=0) as file:
                 found = file.read(body.size)
         except FileNotFoundError:
             return None
@@ -114,10 +125,11 @@ def _write(path: Path, body: bytes) -> None:
     finally:
         os.close(descriptor)
     if new:
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on the disk. Raises `OSError`."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -24,6 +24,7 @@ from asyncrl.buffer.leases import LeaseGoneError, Leases, UnknownLeaseError, seq
 from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.proposals import Proposals
 from asyncrl.buffer.put import PutResult, Puts, admit
+from asyncrl.buffer.replica import Replica
 from asyncrl.buffer.steps import Peeked, Steps, Taken
 from asyncrl.buffer.store import Store
 from asyncrl.clock import now_s
@@ -46,6 +47,7 @@ class Ledger:
     """See the module. `path` is a file; ":memory:" serves tests. Times are monotonic seconds.
 
     Opening a ledger under another `groups_per_step` or `max_staleness` plans the groups in flight again.
+    replica: a folder on another node's disk; nothing is acknowledged before it is there, too (see `replica`).
     curriculum: makes what proposes tasks of a pool (`add_pool`); None for a run whose tasks are added in their order.
     Every method may raise `UnavailableError` when the disk does not take the change; nothing has changed
     then.
@@ -58,11 +60,14 @@ class Ledger:
         base_version: int = 0,
         now: float | None = None,
         curriculum: Callable[[Sequence[Task]], Curriculum] | None = None,
+        replica: Path | None = None,
     ) -> None:
         self.settings = settings
-        self._store = Store(path, base_version)
-        in_memory = str(path) == ":memory:"
-        self._bodies = Bodies(self._store, None if in_memory else BodyFiles(body_folder(path)))
+        second = None if replica is None else Replica(replica)
+        self._store = Store(path, base_version, second)
+        copies = () if second is None else (second.bodies,)
+        files = None if str(path) == ":memory:" else BodyFiles(body_folder(path), copies)
+        self._bodies = Bodies(self._store, files)
         self._proposals = Proposals(self._store, settings, curriculum)
         self._leases = Leases(self._store, settings, self._proposals, self._bodies)
         self._puts = Puts(self._store, settings, self._leases)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from asyncrl.buffer.replica import Replica
 from asyncrl.buffer.schema import open_database
 from asyncrl.disk import unwritable
 from asyncrl.errors import StorageError, UnavailableError
@@ -20,9 +21,16 @@ NESTED = ("SAVEPOINT inner", "RELEASE inner", ["ROLLBACK TO inner", "RELEASE inn
 class Store:
     """One SQLite connection. Not thread-safe."""
 
-    def __init__(self, path: str | Path, base_version: int) -> None:
+    def __init__(self, path: str | Path, base_version: int, replica: Replica | None = None) -> None:
         self.path = str(path)
         self._db = open_database(path, base_version)
+        self.replica = replica
+        if replica is not None:
+            try:
+                replica.start(self._db, self.path)
+            except BaseException:
+                self.close()
+                raise
         self.depth = 0
         """Transactions entered and not yet left."""
         self._at_end: list[tuple[bool, Callable[[], None]]] = []
@@ -34,6 +42,8 @@ class Store:
 
     def close(self) -> None:
         self._db.close()
+        if self.replica is not None:
+            self.replica.close()
 
     def transaction(self) -> Transaction:
         """All or nothing. Nests: an inner one that fails undoes only itself.
@@ -54,6 +64,15 @@ class Store:
     def mark(self) -> int:
         """Return a mark that `ended` takes."""
         return len(self._at_end)
+
+    def committed(self) -> None:
+        """A transaction with all around it is committed here; have it in the second place, too.
+
+        If that fails, what waits for the commit goes on waiting, until a later one is in both places.
+        """
+        if self.replica is not None:
+            self.replica.ship()
+        self.ended(committed=True)
 
     def ended(self, committed: bool, mark: int = 0) -> None:
         """What was done since `mark` is committed or undone."""
@@ -108,7 +127,7 @@ class Transaction:
             if kind is None:
                 self._store.execute(self._statements[1])
                 if not self._store.depth:
-                    self._store.ended(committed=True)
+                    self._store.committed()
                 return
         except sqlite3.OperationalError as failure:
             self._undo()

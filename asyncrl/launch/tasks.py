@@ -11,7 +11,7 @@ from asyncrl.config_sections import MAX_POOL
 from asyncrl.env.registry import load_env
 from asyncrl.env.tasks import read_task_file
 from asyncrl.errors import ConfigError
-from asyncrl.services.buffer.client import BufferClient
+from asyncrl.services.buffer.client import TASKS_PER_CALL, BufferClient
 from asyncrl.types import Task
 
 FEED_FACTOR = 4
@@ -33,12 +33,13 @@ class TaskPlan:
 
     async def feed(self, client: BufferClient) -> None:
         """Keep enough tasks pending; close the plan after the last one."""
+        chunk = self._chunk
         while not self._closed:
             status = await client.status()
             self._closed = status["plan_closed"]
             if self._closed or status["pending"] >= self._chunk:
                 return
-            wanted = self._chunk if self._endless else min(self._chunk, self._left)
+            wanted = chunk if self._endless else min(chunk, self._left)
             tasks = list(islice(self._tasks, wanted))
             new = await client.add_tasks(tasks) if tasks else 0
             self._left -= len(tasks)
@@ -47,6 +48,8 @@ class TaskPlan:
                 self._closed = True
             if new:
                 return
+            # The plan starts over: a million tasks that are known already are not asked about a few at a time.
+            chunk = max(chunk, min(2 * chunk, TASKS_PER_CALL))
 
 
 class PoolPlan:

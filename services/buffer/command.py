@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from asyncrl.config import Config
 from asyncrl.services.command import CONFIGURED, Address
@@ -22,5 +23,6 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     ledger = args.folder / "ledger.sqlite" if args.folder else Path("ledger.sqlite")
     settings = LedgerSettings.of(config, vocab_size(args.model) if args.model else 0)
     curriculum = check_curriculum(config)
-    serve_buffer(str(ledger), settings, args.base_version, curriculum=curriculum, **address._asdict())
+    served: dict[str, Any] = {"curriculum": curriculum, "replica": config.buffer.replica, **address._asdict()}
+    serve_buffer(str(ledger), settings, args.base_version, **served)
     return 0

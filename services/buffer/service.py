@@ -497,8 +497,10 @@ def serve_buffer(
     credentials: Credentials | None = None,
     ready_file: str | Path | None = None,
     curriculum: Factory | None = None,
+    replica: str = "",
 ) -> None:
     """Run a buffer until it is stopped. `base_version` is that of the policy the run starts from."""
-    opened = Ledger(ledger, settings, base_version, curriculum=curriculum)
+    second = Path(replica) if replica else None
+    opened = Ledger(ledger, settings, base_version, curriculum=curriculum, replica=second)
     app = create_buffer_app(opened, credentials or own_credentials())
     serve(app, host, port, ready_file)

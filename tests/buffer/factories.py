@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -66,10 +67,12 @@ def failed_group(lease: Lease, failures: Sequence[FailureClass | None]) -> Group
     return Group(lease.id, lease.task, lease.version, episodes, "w")
 
 
-def ledger(path: object = ":memory:", count: int = 8, **settings: object) -> Ledger:
+def ledger(
+    path: object = ":memory:", count: int = 8, replica: Path | None = None, **settings: object
+) -> Ledger:
     """A ledger with `count` planned tasks, P = 2, S = 1, G = 2."""
     chosen = {"groups_per_step": 2, "max_staleness": 1, "group_size": 2, "lease_s": 10.0} | settings
-    made = Ledger(path, LedgerSettings(**chosen), now=0.0)  # type: ignore[arg-type]
+    made = Ledger(path, LedgerSettings(**chosen), now=0.0, replica=replica)  # type: ignore[arg-type]
     made.add_tasks(tasks(count))
     return made
 

@@ -30,8 +30,11 @@ class ThreadService(AppThread):
 class ProcessService:
     """`settings` are those of `LedgerSettings`; the defaults are P = 2, S = 1, G = 2."""
 
-    def __init__(self, folder: Path, port: int = 0, base_version: int = 0, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, port: int = 0, base_version: int = 0, replica: str = "", **settings: Any
+    ) -> None:
         self.folder = folder
+        self.replica = replica
         self.port = port
         self.base_version = base_version
         self.settings = {"groups_per_step": 2, "max_staleness": 1, "group_size": 2} | settings
@@ -42,7 +45,12 @@ class ProcessService:
         ready.unlink(missing_ok=True)
         script = "import json, sys; from asyncrl.services.buffer.service import *; "
         script += "serve_buffer(*sys.argv[1:2], LedgerSettings(**json.loads(sys.argv[2])), **json.loads(sys.argv[3]))"
-        served = {"base_version": self.base_version, "port": self.port, "ready_file": str(ready)}
+        served = {
+            "base_version": self.base_version,
+            "port": self.port,
+            "ready_file": str(ready),
+            "replica": self.replica,
+        }
         arguments = [str(self.folder / "ledger.sqlite"), json.dumps(self.settings), json.dumps(served)]
         self.process = subprocess.Popen([sys.executable, "-c", script, *arguments])
         self.url = wait_for_url(ready, lambda: self.process.poll() is None)

@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from asyncrl.buffer import bodies
+from asyncrl.buffer import bodies, replica
 from asyncrl.buffer.ledger import Ledger, LedgerSettings, body_folder
+from asyncrl.buffer.replica import restore
 from asyncrl.buffer.schema import COUNTED
 from asyncrl.data.codec import decode_group
 from asyncrl.errors import ConflictError, StaleError
@@ -24,6 +25,8 @@ from asyncrl.types import FailureClass
 from tests.buffer.factories import group, tasks
 
 LARGE_BYTES = 4096
+MEMORY = Path("/dev/shm")
+"""The ledger syncs at every step, and what is tested here does not need a disk."""
 LEASE_S = 10.0
 MAX_ATTEMPTS = 3
 
@@ -46,9 +49,10 @@ class LedgerMachine(RuleBasedStateMachine):
         beyond=st.sampled_from([None, None, 0, 1, 2, 20]),
         recycle=st.booleans(),
         token_budget=st.sampled_from([0, 0, 1, 10, 1000]),
+        replicated=st.booleans(),
     )
-    def open(self, staleness, per_step, beyond, recycle, token_budget):
-        self.root = Path(tempfile.mkdtemp())
+    def open(self, staleness, per_step, beyond, recycle, token_budget, replicated):
+        self.root = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
         # About half of the groups are larger.
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(bodies, "LARGE_BYTES", LARGE_BYTES)
@@ -59,7 +63,9 @@ class LedgerMachine(RuleBasedStateMachine):
         )  # fmt: skip
         self.now = 0.0
         self.path = self.root / "ledger-0.sqlite"
-        self.book = Ledger(self.path, self.settings, now=0.0)
+        self.replica = self.root / "second" if replicated else None
+        self.patch.setattr(replica, "LONGEST_LOG_BYTES", 300_000)
+        self.book = Ledger(self.path, self.settings, now=0.0, replica=self.replica)
         self.version = 0
         self.planned = 0
         self.state = {}
@@ -80,15 +86,18 @@ class LedgerMachine(RuleBasedStateMachine):
     # -- crashing ------------------------------------------------------------------------------------------
 
     def call(self, act, crash):
-        """Run `act(ledger)`; `crash` is None, "before" or "after" a commit. The caller repeats a crashed call."""
-        if crash is None:
+        """Run `act(ledger)`; `crash` is None, "before" or "after" a commit. The caller repeats a crashed call.
+
+        "node" is a crash between the commit and its arrival at the replica, which the ledger is restored from.
+        """
+        if crash is None or (crash == "node" and self.replica is None):
             return act(self.book)
         target = self.root / f"ledger-{self.generation + 1}.sqlite"
         execute = self.book._store.execute
 
         def spy(statement, values=()):
             if statement == "COMMIT":
-                if crash == "after":
+                if crash != "before":
                     execute(statement, values)
                 self._copy(target)
                 raise Crash
@@ -108,7 +117,11 @@ class LedgerMachine(RuleBasedStateMachine):
         self.book.close()
         self.generation += 1
         self.path = target
-        self.book = Ledger(self.path, self.settings, now=self.now)
+        if crash == "node":
+            target.unlink(missing_ok=True)
+            Path(f"{target}-wal").unlink(missing_ok=True)
+            assert restore(self.replica, target)["lost"] == 0
+        self.book = Ledger(self.path, self.settings, now=self.now, replica=self.replica)
         files = {int(path.stem) for path in body_folder(self.path).iterdir()}
         named = {n for (n,) in self.book._store.rows("SELECT file FROM bodies WHERE file IS NOT NULL")}
         assert files == named, "what was written without a row is swept"
@@ -123,7 +136,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 shutil.copyfile(source, str(target) + suffix)
         shutil.copytree(body_folder(self.path), body_folder(target))
 
-    crashes = st.sampled_from([None, None, None, None, "before", "after"])
+    crashes = st.sampled_from([None, None, None, None, "before", "after", "node"])
 
     # -- calls ---------------------------------------------------------------------------------------------
 
@@ -217,7 +230,8 @@ class LedgerMachine(RuleBasedStateMachine):
         due = [name for name in due if self.expiry[self.leases[name].id] < self.now]
         self.call(lambda book: book.expire(self.now), crash)
         # A restart gives every lease its time again, unless it had ended before.
-        for name in due if crash != "before" else ():
+        undone = crash == "before" or (crash == "node" and self.replica is not None)
+        for name in () if undone else due:
             self.lose(name)
 
     def lose(self, name):

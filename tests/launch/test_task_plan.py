@@ -60,12 +60,32 @@ def test_a_counted_plan_closes_after_its_last_task():
 
 def test_a_plan_that_starts_over_adds_only_tasks_that_the_buffer_lacks():
     buffer = Buffer()
-    feed(plan_tasks(config(num_tasks=20)), buffer)
-    feed(plan_tasks(config(num_tasks=20)), buffer, take=8)
-    assert [int(task.id[:8]) for task in buffer.tasks] == list(range(16))
-    assert feed(plan_tasks(config(num_tasks=20)), buffer, take=8) == 20
+    feed(plan_tasks(config(num_tasks=40)), buffer)
+    feed(plan_tasks(config(num_tasks=40)), buffer, take=8)
+    # The 8 that are known, and the next 16.
+    assert [int(task.id[:8]) for task in buffer.tasks] == list(range(24))
+    assert feed(plan_tasks(config(num_tasks=40)), buffer, take=16) == 40
     assert buffer.closed
-    assert feed(plan_tasks(config(num_tasks=20)), buffer, take=4) == 20
+    assert feed(plan_tasks(config(num_tasks=40)), buffer, take=4) == 40
+
+
+def test_a_plan_that_starts_over_finds_the_place_where_it_was_in_few_calls():
+    class Counting(Buffer):
+        calls = 0
+
+        async def add_tasks(self, tasks):
+            self.calls += 1
+            return await super().add_tasks(tasks)
+
+    def numbered():
+        return (Task(f"t{i}", "gridworld") for i in range(2000))
+
+    buffer = Counting()
+    buffer.tasks, buffer.taken = list(numbered())[:1000], 1000
+    assert feed(TaskPlan(numbered(), total=2000, chunk=8), buffer) > 1000
+    # 8 + 16 + ... + 1024 are more than a thousand.
+    assert buffer.calls == 7
+    assert buffer.tasks == list(numbered())[: len(buffer.tasks)]
 
 
 def test_a_list_that_runs_out_closes_the_plan():
