@@ -1,4 +1,4 @@
-"""The buffer's node is lost while groups arrive: what it acknowledged is restored from its replica in another folder."""
+"""The buffer's node is lost while groups arrive: what it acknowledged is restored from its replica elsewhere."""
 
 import asyncio
 import contextlib
