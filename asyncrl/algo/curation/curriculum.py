@@ -57,7 +57,7 @@ class Curriculum:
 
     tasks: the pool. group_size: episodes of a group where the curriculum does not choose their number. seed: of every
     random choice. A constructor raises `ValueError` as "name: what is wrong" for a setting, and `InputError` for tasks
-    that it cannot choose among. It is also called without tasks, to check settings.
+    that it cannot choose among.
     """
 
     def __init__(self, tasks: Sequence[Task], group_size: int, seed: int) -> None:

@@ -221,6 +221,19 @@ def test_a_wrong_curriculum_is_refused_by_key(name, given, message):
         curricula.factory(name, given, GROUP, 0)
 
 
+def test_a_curriculum_of_the_users_own_that_cannot_be_made_is_named(tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text(
+        "from asyncrl.algo.curation.curriculum import Curriculum\n"
+        "class Narrow(Curriculum):\n"
+        "    def __init__(self, tasks):\n"
+        "        super().__init__(tasks, 1, 0)\n"
+    )
+    make = curricula.factory(f"{path}:Narrow", {}, GROUP, 0)
+    with pytest.raises(ConfigError, match=r"curriculum.name: '.*broken.py:Narrow': .*takes 2 positional"):
+        make(pool(2))
+
+
 def test_one_file_makes_a_curriculum(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(

@@ -55,19 +55,27 @@ def factory(name: str, settings: Mapping[str, Any], group_size: int, seed: int) 
     _check_settings(name, made, settings)
 
     def make(tasks: Sequence[Task]) -> Curriculum:
-        return made(tasks, group_size, seed, **settings)
+        try:
+            return made(tasks, group_size, seed, **settings)
+        except (TypeError, ValueError) as error:
+            key = str(error).partition(":")[0]
+            where = "curriculum.settings." if key in settings else f"curriculum.name: {name!r}: "
+            raise ConfigError(f"{where}{error}") from error
 
-    try:
+    if name in CURRICULA:
+        # One of the user's own may need tasks; it is made of the run's before that begins.
         make(())
-    except ValueError as error:
-        raise ConfigError(f"curriculum.settings.{error}") from error
     return make
 
 
 def _check_settings(name: str, made: type[Curriculum], settings: Mapping[str, Any]) -> None:
     """Check names and types by the constructor's signature."""
     parameters = inspect.signature(made).parameters
-    hints = typing.get_type_hints(made.__init__)
+    try:
+        hints = typing.get_type_hints(made.__init__)
+    except Exception:
+        # Annotations may use names that exist for type checkers only.
+        hints = {}
     allowed = [key for key in parameters if key not in GIVEN]
     for key, value in settings.items():
         if key not in allowed:

@@ -53,9 +53,10 @@ class GDRO(BeliefCurriculum):
             check_range(name, value, 0.0, 1.0)
         check_range("eta", eta, 0.0, 100.0)
         check_range("hysteresis", hysteresis, 0.0, 1.0)
-        check_range("min_rollouts", min_rollouts, 1, group_size)
         most = max_rollouts or 2 * group_size
-        check_range("max_rollouts", most, group_size, 1024)
+        if rollouts == "sqrt":
+            check_range("min_rollouts", min_rollouts, 1, group_size)
+            check_range("max_rollouts", most, group_size, 1024)
         self.ema, self.eta, self.gamma, self.hysteresis = ema, eta, gamma, hysteresis
         self.rollouts, self.min_rollouts, self.max_rollouts = rollouts, min_rollouts, most
         self.scores = np.zeros(BINS)
