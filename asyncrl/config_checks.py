@@ -99,6 +99,8 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "with that many groups in flight the staleness limit leaves no step without all of its groups, got "
             f"{recipe.buffer.over_provision}"
         )
+    if recipe.train.ranks % recipe.train.nodes:
+        yield f"train.ranks must be a multiple of train.nodes={recipe.train.nodes}, got {recipe.train.ranks}"
     if recipe.judge.url and recipe.env.name == "agent":
         yield (
             "judge.url must be left out for env.name='agent', whose agent reports its own reward, got "

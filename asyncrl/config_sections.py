@@ -269,6 +269,8 @@ class TrainConfig(Section):
     """What DeepSpeed spreads over the ranks: 1 optimizer states, 2 also gradients, 3 also weights."""
     ranks: int = Field(1, ge=1)
     """Trainer processes, one a GPU."""
+    nodes: int = Field(1, ge=1)
+    """Machines over which the ranks are spread evenly (docs/scaling.md)."""
     stall_timeout_s: float = Field(600.0, gt=0)
     """Seconds that a rank may need for one micro-batch, or wait for another rank or for a checkpoint to be written,
     beyond the time that publishing may wait for an engine. A trainer that takes longer hangs: it is killed and started

@@ -18,7 +18,7 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -34,7 +34,10 @@ LEAST_CHARS = 16
 """A shorter run token could be guessed."""
 _PREFIX = "asyncrl-1."
 _CALLS: dict[str, tuple[str, ...]] = {
-    "run": ("buffer", "engine", "env", "gateway", "monitor", "old_policy", "openenv", "rollout", "weights"),
+    "run": (
+        *("buffer", "engine", "env", "gateway", "monitor", "node", "old_policy", "openenv", "rollout"),
+        "weights",
+    ),
     "trainer": ("buffer", "engine", "old_policy"),
     "old_policy": ("buffer",),
     "worker": ("buffer", "engine", "env", "gateway"),
@@ -182,6 +185,18 @@ def run_credentials(folder: Path) -> Credentials:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     return found
+
+
+def role_token(credentials: Credentials, argv: Sequence[str]) -> str:
+    """Return the credentials that `asyncrl ARGV` needs, and no more; "" for commands that make their own."""
+    if argv[0] != "serve":
+        return ""
+    role = argv[1]
+    if role == "buffer":
+        # It issues credentials to processes that join.
+        return credentials.text
+    name = argv[argv.index("--name") + 1] if "--name" in argv else role
+    return credentials.issue("worker" if role == "rollout" else role, name if role == "rollout" else "").text
 
 
 def share_one_token() -> None:

@@ -6,15 +6,73 @@ process that was started before the services it calls. A third asks a trainer to
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from asyncrl.errors import DeadlineError
+import psutil
+
+from asyncrl.errors import ConfigError, DeadlineError
 from asyncrl.jsonfile import write_json
 
 POLL_S = 0.05
+EVERY_INTERFACE = ("0.0.0.0", "::")
+"""What a service listens on that is not bound to one address."""
+ELSEWHERE = "192.0.2.1"
+"""An address of no machine (RFC 5737): the way to it is the default one."""
+
+
+def advertised_host(bound: str, given: str = "") -> str:
+    """Return the host that others are told of a service: the one given, else the one it listens on, and for all
+    interfaces this machine's address on the default route, or its only one. Raises `ConfigError` without any."""
+    if given or bound not in EVERY_INTERFACE:
+        return given or bound
+    with contextlib.suppress(OSError):
+        return route_to(ELSEWHERE)
+    own = [
+        address.address
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.family == socket.AF_INET and not address.address.startswith("127.")
+    ]
+    if len(own) == 1:
+        return own[0]
+    found = f"has the addresses {', '.join(own)}" if own else "has no address that others may reach"
+    raise ConfigError(f"--host {bound}: this machine {found}; name one with --advertise")
+
+
+def route_to(host: str) -> str:
+    """Return this machine's address on the way to `host`, which others there can reach. Sends nothing.
+
+    Raises OSError.
+    """
+    family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])
+
+
+def interface_to(host: str) -> str:
+    """Return the name of this machine's network interface on the way to `host`. Raises `ConfigError`."""
+    try:
+        own = route_to(host)
+    except OSError as error:
+        raise ConfigError(
+            f"{host}: this machine has no way there: {error.strerror}; check its name and the network"
+        ) from error
+    return next(
+        name
+        for name, addresses in psutil.net_if_addrs().items()
+        if any(address.address.partition("%")[0] == own for address in addresses)
+    )
+
+
+def in_url(host: str) -> str:
+    """Return a host as it stands in an address."""
+    return f"[{host}]" if ":" in host else host
 
 
 def announce(ready_file: Path, url: str, pid: int) -> None:

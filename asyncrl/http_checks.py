@@ -38,10 +38,12 @@ class Refusal(NamedTuple):
 
 
 class Hosts:
-    """The names under which a service may be called. `bound` is where it listens, "" while it does not."""
+    """The names under which a service may be called. `bound` is where it listens, "" while it does not, and
+    `advertised` the host that others were told."""
 
-    def __init__(self, bound: str = "") -> None:
+    def __init__(self, bound: str = "", advertised: str = "") -> None:
         self.bound = bound
+        self.advertised = advertised
 
     def allow(self, header: str) -> bool:
         """True when a `Host` header names this machine. A web page whose own name was made to resolve here sends that
@@ -59,7 +61,7 @@ class Hosts:
 
     def _names(self) -> set[str]:
         given = os.environ.get(HOSTS_VARIABLE, "").split(",")
-        own = (self.bound, "localhost", socket.gethostname(), socket.getfqdn(), *given)
+        own = (self.bound, self.advertised, "localhost", socket.gethostname(), socket.getfqdn(), *given)
         return {name.strip().lower() for name in own if name.strip()}
 
 

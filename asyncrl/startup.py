@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
@@ -23,19 +24,61 @@ LIMIT_FACTOR = 5
 """A process that is busy without moving data has failed after so many times its timeout."""
 
 
+class Meter(Protocol):
+    """What a process and its descendants have used so far. It falls when one of them ends."""
+
+    def cpu_s(self) -> float:
+        """CPU time in seconds."""
+        ...
+
+    def data_bytes(self) -> int:
+        """Bytes read and written."""
+        ...
+
+
+class ProcessMeter:
+    """Measures a process of this machine."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def cpu_s(self) -> float:
+        total = 0.0
+        for one in self._processes():
+            with contextlib.suppress(psutil.Error):
+                times = one.cpu_times()
+                total += times.user + times.system
+        return total
+
+    def data_bytes(self) -> int:
+        total = 0
+        for one in self._processes():
+            with contextlib.suppress(psutil.Error):
+                counts = one.io_counters()
+                # From pages in memory or by calls; files that are mapped count where they are read from the disk.
+                total += counts.read_chars + counts.write_chars + counts.read_bytes
+        return total
+
+    def _processes(self) -> list[psutil.Process]:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self.pid)
+            return [process, *process.children(recursive=True)]
+        return []
+
+
 class StartDeadline:
     """A start has failed after `timeout_s` without progress, or `LIMIT_FACTOR` times that without moving data.
 
     Progress is output in `log`, `PROGRESS_CPU_S` of CPU time, or `PROGRESS_BYTES` of data. A download takes as long as
     it takes.
-    pid: of the process that starts. log: None where the process has no log of its own.
+    process: the pid of the one that starts, or what measures it. log: None where it has no log of its own.
     """
 
-    def __init__(self, pid: int, timeout_s: float, log: Path | None = None) -> None:
-        self.pid = pid
+    def __init__(self, process: int | Meter, timeout_s: float, log: Path | None = None) -> None:
+        self.meter = ProcessMeter(process) if isinstance(process, int) else process
         self.timeout_s = timeout_s
         self.log = log
-        self._cpu_s, self._log_bytes, self._data_bytes = self._cpu(), self._log_size(), self._data()
+        self._cpu_s, self._log_bytes, self._data_bytes = self.meter.cpu_s(), self._log_size(), self._data()
         self.restart()
 
     def restart(self) -> None:
@@ -59,7 +102,7 @@ class StartDeadline:
         return ""
 
     def _progressed(self) -> bool:
-        cpu_s, log_bytes = self._cpu(), self._log_size()
+        cpu_s, log_bytes = self.meter.cpu_s(), self._log_size()
         # It falls when a descendant ends.
         self._cpu_s = min(self._cpu_s, cpu_s)
         if log_bytes <= self._log_bytes and cpu_s < self._cpu_s + PROGRESS_CPU_S:
@@ -76,28 +119,8 @@ class StartDeadline:
         return True
 
     def _data(self) -> int:
-        """Return the bytes that the process and its descendants have read and written, but for those of the log."""
-        total = -self._log_size()
-        for one in self._processes():
-            with contextlib.suppress(psutil.Error):
-                counts = one.io_counters()
-                # From pages in memory or by calls; files that are mapped count where they are read from the disk.
-                total += counts.read_chars + counts.write_chars + counts.read_bytes
-        return total
-
-    def _processes(self) -> list[psutil.Process]:
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(self.pid)
-            return [process, *process.children(recursive=True)]
-        return []
-
-    def _cpu(self) -> float:
-        total = 0.0
-        for one in self._processes():
-            with contextlib.suppress(psutil.Error):
-                times = one.cpu_times()
-                total += times.user + times.system
-        return total
+        """Return the bytes that it has read and written, but for those of the log."""
+        return self.meter.data_bytes() - self._log_size()
 
     def _log_size(self) -> int:
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
 """Kill, stop and cut off the processes of a real training run at random, and check that nothing was lost.
 
-    python scripts/chaos.py --kills 10 --seed 0 [--minutes M] [--json OUT] [key=value ...]
+    python scripts/chaos.py --kills 10 --seed 0 [--nodes N] [--minutes M] [--json OUT] [key=value ...]
 
 A run of a recipe trains on the CPU while a random process (buffer, environment service and its workers, engine and
 its children, rollout worker, trainer and its ranks) gets SIGKILL or SIGSTOP, and connections between two roles are cut
@@ -11,6 +11,10 @@ or slowed by a proxy. `engine.count=2 env.processes=2 train.ranks=2` has several
     held-out success is within noise of an undisturbed run of the same seed (skipped with --no-baseline)
     no process, lease, session, semaphore, segment of shared memory, weight folder or temporary file is left
 
+With `--nodes N` the run is on N further machines, network namespaces with their own addresses, `/dev/shm` and `/tmp`,
+and each fault kills everything on one of them. A moment later the machine is there again, empty but for asyncrl. The
+buffer's machine, this one, is spared.
+
 Exit code 0 when all of it holds.
 """
 
@@ -19,6 +23,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import collections
+import contextlib
 import json
 import os
 import shutil
@@ -26,20 +31,24 @@ import sqlite3
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from asyncrl.config import load_config
+from asyncrl.config import load_config, override_config
+from asyncrl.errors import ConfigError
 from asyncrl.launch.roles import Roles
+from asyncrl.launch.spread import ClusterOptions
 from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics import read_metrics
 from asyncrl.services.engine.service import compile_cache
 from asyncrl.testing.faults import Monkey, Network
 from asyncrl.testing.leftovers import SharedMemory, files_left, processes_left, sessions_left
+from asyncrl.testing.namespaces import Machines, problem
 
 STEPS_PER_FAULT = 3
 OVERRIDES = (
@@ -54,6 +63,8 @@ OVERRIDES = (
     "run.silence_timeout_s=12",
 )
 """Small steps and short waits, so that many faults fit into a few minutes; a learning rate for many small steps."""
+AWAY_S = (0.5, 5.0)
+"""How long a killed machine is away."""
 
 
 class ChaosRoles(Roles):
@@ -65,17 +76,61 @@ class ChaosRoles(Roles):
         return self.network.route(caller, callee.name, callee.url)
 
 
-class ChaosRun(TrainRun):
-    """A run with a monkey beside it."""
+class NodeMonkey(Monkey):
+    """Kills whole machines."""
 
-    def __init__(self, *args: Any, kills: int, seed: int, minutes: float) -> None:
-        super().__init__(*args)
+    machines: Machines
+    start_node: Callable[[int], Any]
+
+    def _strike(self) -> int:
+        number = self.random.choice(self.machines.numbers)
+        killed = self.machines.kill(number)
+        self._note("node", "SIGKILL", f"node{number}, {killed} processes")
+        self._closed.wait(self.random.uniform(*AWAY_S))
+        self.start_node(number)
+        return 1
+
+    def _disturb_network(self) -> None:
+        """Leave it as it is: nodes call each other directly."""
+
+
+class ChaosRun(TrainRun):
+    """A run with a monkey beside it. machines: on which the run is, beside this one."""
+
+    def __init__(
+        self, *args: Any, kills: int, seed: int, minutes: float, machines: Machines | None = None
+    ) -> None:
+        self.machines = machines
+        on = None
+        if machines is not None:
+            # Any free port: another run may have the usual one.
+            on = ClusterOptions(len(machines.numbers), machines.address(0), port=0)
+        super().__init__(*args, on=on)
         self.kills, self.seed, self.minutes = kills, seed, minutes
         self.monkey: Monkey
         self.shared_memory = SharedMemory()
         self.sessions_left = -1
 
+    def start_node(self, number: int) -> None:
+        """Start a machine's node."""
+        assert self.machines is not None
+        assert self.cluster is not None
+        token = self.cluster.credentials.text
+        self.machines.join(number, self.cluster.url, token, self.folder.path / f"node{number}.log")
+
+    def _gather(self, cluster: Any, model: str) -> None:
+        assert self.machines is not None
+        for number in self.machines.numbers:
+            self.start_node(number)
+        super()._gather(cluster, model)
+
     def make_roles(self, model: str) -> Roles:
+        if self.machines is not None:
+            roles = super().make_roles(model)
+            monkey = NodeMonkey(roles, Network(), self.kills, self.seed, 60 * self.minutes)
+            monkey.machines, monkey.start_node = self.machines, self.start_node
+            self.monkey = monkey
+            return roles
         roles = ChaosRoles(self.config, self.folder.path, model, self.weights_dir)
         roles.network = Network()
         self.monkey = Monkey(roles, roles.network, self.kills, self.seed, 60 * self.minutes)
@@ -125,6 +180,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=10, help="processes killed or stopped")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
+        "--nodes", type=int, default=0, help="further machines; kills are of whole machines then"
+    )
+    parser.add_argument(
         "--minutes", type=float, default=float("inf"), help="make no more faults after this time, however few"
     )
     parser.add_argument("--json", help="file for the report")
@@ -137,20 +195,28 @@ def parse_arguments() -> argparse.Namespace:
 def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run undisturbed and disturbed; return the report."""
     steps = STEPS_PER_FAULT * args.kills + 4
-    wanted = [*OVERRIDES, f"train.num_steps={steps}", f"run.seed={args.seed}", *args.overrides]
+    if args.nodes and (refused := problem()):
+        raise ConfigError(f"--nodes {args.nodes}: {refused}")
+    transfer = ["engine.weight_transfer=collective"] if args.nodes else []
+    wanted = [*OVERRIDES, *transfer, f"train.num_steps={steps}", f"run.seed={args.seed}", *args.overrides]
     config = load_config(args.recipe, wanted)
     steps = config.train.num_steps
     config = load_config(args.recipe, [*wanted, f"env.num_tasks={steps * config.buffer.groups_per_step}"])
     baseline = None
     if not args.no_baseline and config.eval.tasks:
         with RunFolder(folder / "undisturbed") as run_folder:
-            baseline = TrainRun(config, run_folder).run()["eval_after"]
+            # On this machine alone.
+            alone = override_config(config, ["train.nodes=1"])
+            baseline = TrainRun(alone, run_folder).run()["eval_after"]
     temporary = folder / "tmp"
     temporary.mkdir()
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", compile_cache())  # what torch compiles is meant to stay
     os.environ["TMPDIR"] = str(temporary)
-    with RunFolder(folder / "disturbed") as run_folder:
-        run = ChaosRun(config, run_folder, kills=args.kills, seed=args.seed, minutes=args.minutes)
+    further = Machines(args.nodes) if args.nodes else contextlib.nullcontext()
+    with RunFolder(folder / "disturbed") as run_folder, further as machines:
+        run = ChaosRun(
+            config, run_folder, kills=args.kills, seed=args.seed, minutes=args.minutes, machines=machines
+        )
         summary = run.run()
     kills = [fault for fault in run.monkey.faults if fault.kind in ("SIGKILL", "SIGSTOP")]
     left = {

@@ -21,18 +21,20 @@ STOPPED = 3
 MISCONFIGURED = 2
 """Exit code of a process that refuses its configuration, or whose address is taken."""
 ADDRESS = ("--host", "--port", "--ready-file", "--token-file")
-CONFIGURED = ("--folder", "--recipe", *ADDRESS)
+CONFIGURED = ("--folder", "--recipe", "--advertise", *ADDRESS)
 SIMULATOR_KEY = "ASYNCRL_SIMULATOR_KEY"
 """The one secret that a built-in environment reads."""
 
 
 class Address(NamedTuple):
-    """Where a process serves, where it announces that, and who may call it. `port` 0 takes a free one."""
+    """Where a process serves, where it announces that, and who may call it. `port` 0 takes a free one; `advertise` is
+    the host that others are told, "" for the one it listens on."""
 
     host: str
     port: int
     credentials: Credentials
     ready_file: str | Path | None
+    advertise: str = ""
 
 
 class RoleCommand(Protocol):

@@ -1,12 +1,16 @@
 """Where a service serves is read whole or not at all."""
 
 import json
+import socket
 import threading
 
 import pytest
+from psutil._ntuples import snicaddr
 
-from asyncrl.endpoint import announce, announced_url, wait_for_addresses, write_addresses
-from asyncrl.errors import DeadlineError
+from asyncrl.endpoint import advertised_host, announce, announced_url, wait_for_addresses, write_addresses
+from asyncrl.errors import ConfigError, DeadlineError
+
+OWN = {"lo": "127.0.0.1", "eth0": "10.0.0.1", "eth1": "10.1.0.1"}
 
 
 def test_an_address_is_known_from_its_announcement_until_it_is_taken_back(tmp_path):
@@ -55,3 +59,25 @@ def test_addresses_are_taken_as_given_or_waited_for_in_a_file(tmp_path):
 def test_the_wait_for_addresses_ends_by_its_deadline(tmp_path):
     with pytest.raises(DeadlineError, match=r"no addresses were written to .*engines\.json within 0\.1 s"):
         wait_for_addresses([f"@{tmp_path}/engines.json"], 0.1)
+
+
+@pytest.mark.parametrize(
+    ("bound", "given", "told"),
+    [
+        ("127.0.0.1", "", "127.0.0.1"),
+        ("0.0.0.0", "node1", "node1"),
+        ("10.0.0.5", "gate.example", "gate.example"),
+    ],
+)
+def test_others_are_told_the_advertised_host_else_the_bound_one(bound, given, told):
+    assert advertised_host(bound, given) == told
+
+
+def test_a_machine_without_one_address_of_its_own_asks_for_a_name(monkeypatch):
+    interfaces = {name: [snicaddr(socket.AF_INET, ip, None, None, None)] for name, ip in OWN.items()}
+    monkeypatch.setattr("asyncrl.endpoint.ELSEWHERE", "no such address")
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: interfaces)
+    with pytest.raises(ConfigError, match=r"10\.0\.0\.1, 10\.1\.0\.1; name one with --advertise"):
+        advertised_host("0.0.0.0")
+    del interfaces["eth1"]
+    assert advertised_host("0.0.0.0") == "10.0.0.1"

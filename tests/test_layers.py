@@ -31,7 +31,7 @@ LAYERS = [
     {"config_sections", "config_changes"},
     {"config_checks"},
     {"config"},
-    {"data", "run", "sandbox", "weights"},
+    {"data", "hosts", "run", "sandbox", "weights"},
     {"buffer", "env"},
     {"chat", "evaluation"},
     {"monitor", "rollout", "train"},
@@ -65,6 +65,7 @@ KINDS = {
         **dict.fromkeys(("connection", "lease"), "client"),
         **dict.fromkeys(("batching", "status", "workers"), "service"),
     },
+    "node": {"registry": "service"},
     "rollout": {"judge_client": "client", "agents": "service"},
     "trainer": {"weight_source": "service"},
 }

@@ -29,6 +29,7 @@ from asyncrl.services.engine import command as engine
 from asyncrl.services.engine import policy_command as policy
 from asyncrl.services.env import command as env
 from asyncrl.services.gateway import command as gateway
+from asyncrl.services.node import command as node
 from asyncrl.services.old_policy import command as old_policy
 from asyncrl.services.openenv import command as openenv
 from asyncrl.services.rollout import command as rollout
@@ -39,6 +40,7 @@ ROLES: dict[str, RoleCommand] = {
     "engine": engine,
     "env": env,
     "gateway": gateway,
+    "node": node,
     "old_policy": old_policy,
     "openenv": openenv,
     "policy": policy,
@@ -73,6 +75,24 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "file that will hold the address of the old-policy process",
     },
     "--name": {"default": "", "help": "name of this worker in the ledger"},
+    "--launcher": {
+        "default": "",
+        "metavar": "URL",
+        "help": "address of `asyncrl train --on nodes`, as it prints it",
+    },
+    "--roles": {
+        "default": "",
+        "metavar": "ROLE,...",
+        "help": "what this node takes: engine, env, rollout, trainer; all by default",
+    },
+    "--nodes": {"type": int, "default": 1, "help": "machines over which the ranks are spread"},
+    "--node-rank": {"type": int, "default": 0, "help": "number of this machine among them; 0 has rank 0"},
+    "--main-address": {
+        "default": "",
+        "metavar": "HOST",
+        "help": "address of machine 0, at which the ranks meet",
+    },
+    "--main-port": {"type": int, "default": 0, "metavar": "PORT", "help": "port at which they meet"},
     "--policy": {
         "action": "append",
         "default": [],
@@ -82,6 +102,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--host": {
         "default": "127.0.0.1",
         "help": "address to listen on (127.0.0.1)",
+    },
+    "--advertise": {
+        "default": "",
+        "metavar": "HOST",
+        "help": "name or address under which others reach it, if not --host; with --host 0.0.0.0 this machine's own "
+        "address by default",
     },
     "--port": {"type": int, "default": 0, "help": "port to listen on; 0, the default, takes a free one"},
     "--token-file": {
@@ -96,8 +122,12 @@ OTHERWISE: dict[tuple[str, str], dict[str, Any]] = {
         "metavar": "NAME",
         "help": "name or import path of the environment, instead of a recipe's",
     },
+    ("node", "--name"): {"help": "name of this node, unique in the run; by default that of the machine"},
+    ("node", "--host"): {
+        "default": "",
+        "help": "address to listen on; by default this machine's on the way to the launcher",
+    },
     ("trainer", "--engines"): {"help": "addresses of engines; @FILE waits for a JSON list of them"},
-    ("engine", "--host"): {"help": "127.0.0.1 only: its update routes must not be reachable from elsewhere"},
 }
 """Options that mean something else for a role."""
 
@@ -105,7 +135,7 @@ OTHERWISE: dict[tuple[str, str], dict[str, Any]] = {
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "serve",
-        help="start one process: buffer, engine, env, gateway, old_policy, openenv, policy, rollout or trainer",
+        help="start one process: buffer, engine, env, gateway, node, old_policy, openenv, policy, rollout or trainer",
         description="Start one process. With --folder it reads the configuration of that run, with --recipe that of a "
         "recipe; alone it takes the defaults. Callers must know its token: ASYNCRL_TOKEN, --token-file, that of the "
         "run in --folder, or else your user's own, whose file is named at the start. "
@@ -154,6 +184,10 @@ def _credentials(args: argparse.Namespace) -> Credentials:
     if args.join:
         raise ConfigError(
             "--join: give the run's join token: --token-file runs/NAME/join-token, or ASYNCRL_TOKEN"
+        )
+    if args.role == "node":
+        raise ConfigError(
+            "serve node: give the run's token: ASYNCRL_TOKEN, or --token-file and a copy of runs/NAME/token"
         )
     if args.folder is not None:
         return run_credentials(args.folder) if args.folder.is_dir() else _no_run(args.folder)
@@ -204,7 +238,7 @@ def _serve(args: argparse.Namespace, config: Config, credentials: Credentials) -
         from asyncrl.launch.check import check_model
 
         check_model("serve policy", args.checkpoint, config, policy=False)
-    address = Address(args.host, args.port, credentials, args.ready_file)
+    address = Address(args.host, args.port, credentials, args.ready_file, args.advertise)
     return ROLES[args.role].start(args, config, address)
 
 

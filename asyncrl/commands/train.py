@@ -15,6 +15,9 @@ from asyncrl.errors import AsyncRLError, ConfigError, InputError, StorageError
 if TYPE_CHECKING:
     # Imported when it is used, so that `--help` is fast.
     from asyncrl.config import Config
+    from asyncrl.launch.spread import ClusterOptions
+
+PLACES = ("local", "nodes", "slurm", "k8s")
 
 
 def add(subparsers: Any) -> None:
@@ -40,7 +43,112 @@ def add(subparsers: Any) -> None:
         help="resume an interrupted run from its newest checkpoint; settings may change except those of "
         "run, model, env and algo",
     )
+    add_machines(parser)
     parser.set_defaults(run=run)
+
+
+def add_machines(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say on which machines a run is."""
+    machines = parser.add_argument_group(
+        "machines", "docs/scaling.md; by default the run is on this machine alone"
+    )
+    machines.add_argument(
+        "--on",
+        choices=PLACES,
+        default="local",
+        help="local: this machine; nodes: also machines on which you start `asyncrl serve node`; slurm: all machines "
+        "of the Slurm job this is in; k8s: with --render only",
+    )
+    machines.add_argument(
+        "--nodes",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --on nodes the machines to wait for beside this one, with --render those of the whole run",
+    )
+    machines.add_argument(
+        "--host",
+        default="",
+        help="this machine's address for the others; by default that of its default route",
+    )
+    machines.add_argument("--port", type=int, default=0, help="port at which nodes register (8700)")
+    machines.add_argument(
+        "--advertise",
+        default="",
+        metavar="HOST",
+        help="name or address under which they reach it, if not --host",
+    )
+    machines.add_argument(
+        "--render",
+        type=Path,
+        metavar="FOLDER",
+        help="with --on slurm or k8s: write there what the run is submitted with, and submit nothing",
+    )
+    machines.add_argument(
+        "--gpus", type=int, default=0, metavar="N", help="with --render: GPUs of each machine"
+    )
+    machines.add_argument("--image", default="", help="with --on k8s: the container image, which has asyncrl")
+
+
+def _cluster(args: argparse.Namespace) -> ClusterOptions | None:
+    """Return the further machines of the run, None without any. Raises `ConfigError`."""
+    from asyncrl.launch.slurm import other_nodes, step
+    from asyncrl.launch.spread import PORT, ClusterOptions
+
+    port = args.port or PORT
+    if args.on == "k8s":
+        raise ConfigError(
+            "--on k8s: write the manifests with --render FOLDER, and apply them (kubectl apply -f FOLDER/run.yaml)"
+        )
+    if args.on == "local":
+        if args.nodes:
+            raise ConfigError(
+                f"--nodes {args.nodes}: needs --on nodes, which waits for so many machines to join"
+            )
+        return None
+    if args.on == "slurm":
+        if args.nodes:
+            raise ConfigError(f"--nodes {args.nodes}: a Slurm job has the nodes it was given; leave it out")
+        names = other_nodes()
+        steps = {name: tuple(step(name, [])) for name in names}
+        return ClusterOptions(len(names), args.host, port, args.advertise, steps) if names else None
+    if args.nodes < 1:
+        raise ConfigError("--on nodes: say with --nodes how many machines there are beside this one")
+    return ClusterOptions(args.nodes, args.host, port, args.advertise)
+
+
+def _render(args: argparse.Namespace) -> int:
+    """Write what a run is submitted with."""
+    from asyncrl.config import find_recipe, load_config
+    from asyncrl.launch.rendered import Request, render_k8s, render_slurm, secret_name
+    from asyncrl.launch.spread import check_machines
+    from asyncrl.run.folder import choose_folder
+
+    if args.on not in ("slurm", "k8s"):
+        raise ConfigError(f"--render {args.render}: needs --on slurm or --on k8s")
+    if not args.recipe or args.resume is not None:
+        raise ConfigError("--render: give a recipe; a run that was interrupted is resumed by the same files")
+    config = load_config(args.recipe, args.overrides)
+    name = choose_folder(config, find_recipe(args.recipe)).name
+    if args.nodes > 1:
+        check_machines(config)
+    request = Request(name, max(1, args.nodes), args.gpus, args.image)
+    files = render_slurm(config, request) if args.on == "slurm" else render_k8s(config, request)
+    args.render.mkdir(parents=True, exist_ok=True)
+    for file, text in files.items():
+        (args.render / file).write_text(text)
+        print(args.render / file)
+    if args.on == "slurm":
+        print(
+            f"submit it: sbatch {args.render / 'train.sbatch'} {args.render / 'recipe.json'}", file=sys.stderr
+        )
+    else:
+        print(
+            f"submit it: kubectl create secret generic {secret_name(name)} "
+            f"--from-literal=token=$(openssl rand -hex 32) && kubectl apply -f {args.render / 'run.yaml'}",
+            file=sys.stderr,
+        )
+    return 0
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,16 +158,21 @@ def run(args: argparse.Namespace) -> int:
     from asyncrl.run.folder import RunFolder
     from asyncrl.run.totals import finished_summary
 
+    if args.render is not None:
+        return _render(args)
     signal.signal(signal.SIGTERM, _interrupt)
     config, path = _chosen(args)
     if args.resume is not None and (done := finished_summary(path, config.train.num_steps)):
         _print_finished(done, path)
         return 0
-    check_run(config)
-    check_memory(config)
+    on = _cluster(args)
+    check_run(config, alone=on is None)
+    if on is None:
+        # What is predicted are the GPUs of one machine.
+        check_memory(config)
     with RunFolder(path) as folder, _resumable(path):
         print(f"run folder: {path}", file=sys.stderr)
-        training = TrainRun(config, folder, resume=args.resume is not None)
+        training = TrainRun(config, folder, args.resume is not None, on)
         summary = training.run()
         if training.eval_before and training.eval_after:
             print(f"held-out before: {describe(training.eval_before)}")

@@ -88,8 +88,8 @@ class ActivityLog:
 
     def _used(self) -> tuple[dict[str, float], dict[str, int]]:
         """Return by process, with its descendants, the cores used since the last call and the resident bytes."""
-        # Each process of a run leads a session of its own.
-        names = {process.popen.pid: process.name for process in self._processes}
+        # Each process of a run leads a session of its own; those of other machines have no pid here.
+        names = {process.popen.pid: process.name for process in self._processes if process.popen.pid > 0}
         used_s, resident = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):

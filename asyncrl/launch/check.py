@@ -23,6 +23,7 @@ from asyncrl.gpus import found_gpus
 from asyncrl.launch.base_model import base_model_is_cached
 from asyncrl.launch.placement import plan
 from asyncrl.launch.sinks import check_sinks
+from asyncrl.launch.spread import check_machines
 from asyncrl.launch.tasks import pool_of
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.services.engine.speculation import check_speculation
@@ -47,13 +48,17 @@ def check_recipe(config: Config) -> None:
             load_env(name, "env.limits")
 
 
-def check_run(config: Config) -> None:
+def check_run(config: Config, alone: bool = True) -> None:
     """Check everything that can be known before a run starts: the recipe, tasks, models, agent and environment.
 
+    alone: whether the run is on this machine only, and so needs all its GPUs here.
     Raises `ConfigError` and `InputError` naming the key, the value and what is allowed.
     """
     check_recipe(config)
-    plan(config, found_gpus())
+    if alone:
+        plan(config, found_gpus())
+    else:
+        check_machines(config)
     check_tasks(config)
     check_pool(config)
     check_model("model.path", config.model.path, config)

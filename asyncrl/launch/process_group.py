@@ -1,7 +1,6 @@
 """The processes of a run: one log file each, addresses announced, deaths noticed, nothing left behind.
 
-Each runs in a session of its own and asks the kernel to be killed with its parent, so neither Ctrl-C, a crash nor
-SIGKILL of the launcher leaves an orphan.
+Where one runs is its host's business (`asyncrl.hosts`); its log and its address are files of the run folder either way.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
-from asyncrl.credentials import VARIABLE, Credentials, run_credentials
+from asyncrl.credentials import VARIABLE, role_token, run_credentials
 from asyncrl.endpoint import announced_url
 from asyncrl.errors import DeadlineError, UnavailableError
 from asyncrl.gpus import on_cpu
+from asyncrl.hosts.host import Host, Start
+from asyncrl.hosts.local import LocalHost
 from asyncrl.launch.death import last_error
-from asyncrl.process_start import Process, start_process
+from asyncrl.process_start import Process
 from asyncrl.startup import StartDeadline
 
 GENERATION_NICE = 10
@@ -53,6 +52,7 @@ class ManagedProcess:
     command: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     nice: int = 0
+    host: Host = field(default_factory=LocalHost)
     log_start: int = 0
     """Where in the log the output since its latest start begins, in bytes."""
 
@@ -67,10 +67,12 @@ class ManagedProcess:
 
     def start_deadline(self, timeout_s: float) -> StartDeadline:
         """Return the deadline of its latest start."""
-        return StartDeadline(self.popen.pid, timeout_s, self.log)
+        return StartDeadline(self.host.meter(self.popen), timeout_s, self.log)
 
     def ending(self) -> str:
         """Return how it ended."""
+        if problem := self.host.problem():
+            return f"was lost: {problem}"
         code = self.popen.poll()
         return (
             f"was killed by signal {-code}"
@@ -98,7 +100,12 @@ class ManagedProcess:
 class ProcessGroup:
     """The processes of one run, in start order. They are stopped in reverse order."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, host: Host | None = None, hosts: Mapping[str, Host] | None = None
+    ) -> None:
+        """host: where processes run, but for those that `hosts` names; this machine by default."""
+        self.host = host or LocalHost()
+        self.hosts = hosts or {}
         self.logs = folder / "logs"
         self.ready = folder / "endpoints"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -120,16 +127,17 @@ class ProcessGroup:
 
         nice: its niceness, added to that of this process.
         """
+        host = self.hosts.get(name, self.host)
         command = [sys.executable, "-m", "asyncrl", *argv]
         ready_file = self.ready / f"{name}.json" if ready else None
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
-            command += ["--ready-file", str(ready_file)]
+            command += ["--ready-file", str(ready_file), *host.bind_options]
         log = self.logs / f"{name}.log"
         env = {**(env or {}), VARIABLE: role_token(self.credentials, argv)}
         log_start = _size(log)
-        popen = spawn(command, log, env, nice)
-        process = ManagedProcess(name, popen, log, ready_file, "", command, env, nice, log_start)
+        popen = host.start(Start(name, command, log, ready_file, env, nice))
+        process = ManagedProcess(name, popen, log, ready_file, "", command, env, nice, host, log_start)
         self.processes.append(process)
         return process
 
@@ -143,14 +151,13 @@ class ProcessGroup:
             process.ready_file.unlink(missing_ok=True)
         port = ["--port", process.url.rpartition(":")[2]] if process.url else []
         process.log_start = _size(process.log)
-        process.popen = spawn([*process.command, *port], process.log, process.env, process.nice)
+        command = [*process.command, *port]
+        start = Start(process.name, command, process.log, process.ready_file, process.env, process.nice)
+        process.popen = process.host.start(start)
 
     def kill(self, process: ManagedProcess) -> None:
         """Kill a process and everything it started."""
-        descendants = _descendants(process)
-        _kill_session(process)
-        _kill_all(descendants)
-        process.popen.wait(KILL_WAIT_S)
+        process.host.kill(process.popen, KILL_WAIT_S)
 
     def wait_ready(self, process: ManagedProcess, timeout_s: float) -> str:
         """Return the process's address once it serves.
@@ -176,7 +183,8 @@ class ProcessGroup:
     def stop(self, processes: Sequence[ManagedProcess] | None = None, grace_s: float | None = None) -> None:
         """End processes in reverse start order: SIGTERM, a grace period, then SIGKILL to all they started."""
         chosen = list(self.processes if processes is None else processes)
-        descendants = {process.name: _descendants(process) for process in chosen}
+        for process in chosen:
+            process.host.note_descendants(process.popen)
         for process in reversed(chosen):
             if process.alive():
                 process.popen.terminate()
@@ -184,11 +192,9 @@ class ProcessGroup:
         for process in reversed(chosen):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.popen.wait(max(0.1, deadline - time.monotonic()))
-            _kill_session(process)
-            _kill_all(descendants[process.name])
             with contextlib.suppress(subprocess.TimeoutExpired):
                 # It is killed already. A busy machine may take a while to end it, and the others must be stopped, too.
-                process.popen.wait(KILL_WAIT_S)
+                self.kill(process)
             self.processes = [one for one in self.processes if one is not process]
 
 
@@ -199,50 +205,5 @@ def describe_end(process: ManagedProcess, why: str, advice: str = "") -> str:
     return f"{process.name} {text}; see {process.log}\n{process.tail()}"
 
 
-def role_token(credentials: Credentials, argv: Sequence[str]) -> str:
-    """Return the credentials that `asyncrl ARGV` needs, and no more; "" for commands that make their own."""
-    if argv[0] != "serve":
-        return ""
-    role = argv[1]
-    if role == "buffer":
-        # It issues credentials to processes that join.
-        return credentials.text
-    name = argv[argv.index("--name") + 1] if "--name" in argv else role
-    return credentials.issue("worker" if role == "rollout" else role, name if role == "rollout" else "").text
-
-
-def spawn(command: Sequence[str], log: Path, env: Mapping[str, str], nice: int = 0) -> Process:
-    """Start a command in a session of its own, its output appended to `log`; it dies with this thread."""
-    with open(log, "ab") as sink:
-        return start_process(command, {**os.environ, **env}, sink.fileno(), nice)
-
-
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _kill_session(process: ManagedProcess) -> None:
-    """Kill the operating system's process group of a process, but for Python's resource trackers: these end by
-    themselves once they have removed the semaphores and shared memory of the others."""
-    for found in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
-            if os.getpgid(found.pid) == process.popen.pid and not _is_tracker(found):
-                found.kill()
-
-
-def _is_tracker(process: psutil.Process) -> bool:
-    return any("multiprocessing.resource_tracker" in part for part in process.cmdline())
-
-
-def _descendants(process: ManagedProcess) -> list[psutil.Process]:
-    """Return the descendants of a process, which may have left its session."""
-    with contextlib.suppress(psutil.Error):
-        return psutil.Process(process.popen.pid).children(recursive=True)
-    return []
-
-
-def _kill_all(processes: Sequence[psutil.Process]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            if not _is_tracker(process):
-                process.kill()

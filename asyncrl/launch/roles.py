@@ -236,8 +236,10 @@ class Roles(PolicyRoles):
         model: str,
         weights_dir: Path,
         placement: Placement | None = None,
+        process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(config, folder, model, weights_dir, ProcessGroup(folder), placement=placement)
+        process_group = process_group or ProcessGroup(folder)
+        super().__init__(config, folder, model, weights_dir, process_group, placement=placement)
         self.supervisor = Supervisor(
             self.process_group,
             folder / "restarts.jsonl",

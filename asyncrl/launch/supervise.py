@@ -30,7 +30,7 @@ from asyncrl.launch.death import address_taken, lacks_memory
 from asyncrl.launch.health_probes import HealthProbe
 from asyncrl.launch.process_group import ManagedProcess, ProcessGroup, describe_end
 from asyncrl.services.command import MISCONFIGURED, STOPPED
-from asyncrl.startup import StartDeadline
+from asyncrl.startup import KEY, StartDeadline
 
 T = TypeVar("T")
 
@@ -156,7 +156,9 @@ class Supervisor:
 
     def _check(self, one: SupervisedProcess, now: float) -> None:
         if one.state == "waiting":
-            if now >= one.pause_until and self._may_start(one):
+            if problem := one.process.host.problem():
+                self._wait_for_host(one, problem, now)
+            elif now >= one.pause_until and self._may_start(one):
                 self._restart(one, now)
         elif one.state != "done" and not one.process.alive():
             self._on_death(one, now, one.process.ending())
@@ -167,6 +169,14 @@ class Supervisor:
                 self._on_death(one, now, missed)
         elif one.state == "serving":
             self._probe(one, now)
+
+    def _wait_for_host(self, one: SupervisedProcess, problem: str, now: float) -> None:
+        """Raise `UnavailableError` when the host of a lost process has not returned in time."""
+        if now - one.pause_until > one.start_timeout_s:
+            raise UnavailableError(
+                f"{one.process.name}: {problem}; it did not return within {KEY}={one.start_timeout_s:g} s. Start it "
+                "again, or another node in its place, and resume the run"
+            )
 
     def _probe(self, one: SupervisedProcess, now: float) -> None:
         if one.probing is None:
@@ -193,9 +203,11 @@ class Supervisor:
         before, one.reason = one.reason, process.reason()
         if one.state == "serving":
             one.died, one.why = now, why
-        one.deaths += 1
-        self._give_up(one, why, before)
-        pause_s = 0.0 if one.deaths == 1 else FIRST_PAUSE_S * 2.0 ** (one.deaths - 2)
+        if not process.host.problem():
+            # A host that was lost says nothing about its processes.
+            one.deaths += 1
+            self._give_up(one, why, before)
+        pause_s = 0.0 if one.deaths <= 1 else FIRST_PAUSE_S * 2.0 ** (one.deaths - 2)
         one.state, one.pause_until = "waiting", now + min(pause_s, LONGEST_PAUSE_S)
         text = f"{why}: {one.reason}" if one.reason else why
         log.warning("%s %s; starting it again", process.name, text)
@@ -246,7 +258,13 @@ class Supervisor:
     def _restart(self, one: SupervisedProcess, now: float) -> None:
         self.check()
         one.probe.reset()
-        self.process_group.restart(one.process)
+        try:
+            self.process_group.restart(one.process)
+        except UnavailableError as error:
+            # Its host was lost at this moment, or cannot be asked just now.
+            log.warning("%s was not started: %s", one.process.name, error)
+            one.pause_until = now + FIRST_PAUSE_S
+            return
         one.state, one.since = "starting", now
         one.start_deadline = one.process.start_deadline(one.start_timeout_s)
         one.restarts += 1

@@ -18,25 +18,27 @@ import shutil
 import sys
 import time
 import urllib.request
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncrl.config import Config
 from asyncrl.credentials import authorization
-from asyncrl.errors import DeadlineError, StopError
+from asyncrl.errors import ConfigError, DeadlineError, StopError
 from asyncrl.gpus import found_gpus
 from asyncrl.launch.activity import ActivityLog
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.failures import USABLE, FailureReport
 from asyncrl.launch.periodic_evaluation import PeriodicEvaluation
-from asyncrl.launch.placement import placed, plan
+from asyncrl.launch.placement import Placement, placed, plan
 from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_folder
+from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.launch.quarantine import QuarantineReport
 from asyncrl.launch.roles import PolicyRoles, Roles
 from asyncrl.launch.sinks import SinkProcesses
+from asyncrl.launch.spread import ClusterOptions
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
 from asyncrl.launch.tasks import PoolPlan, TaskPlan, plan_tasks
-from asyncrl.launch.weights_folder import check_room, weights_folder
+from asyncrl.launch.weights_folder import check_room
 from asyncrl.monitor.observe import RunObserver
 from asyncrl.monitor.panel import ShowStep, steps_shown
 from asyncrl.run.checkpoints import complete_checkpoints
@@ -44,6 +46,10 @@ from asyncrl.run.folder import RunFolder, private_folder
 from asyncrl.run.metrics import plot_rewards, read_metrics
 from asyncrl.run.totals import RunTotals, mark_unfinished
 from asyncrl.services.buffer.client import BufferClient
+from asyncrl.weights.folders import weights_folder
+
+if TYPE_CHECKING:
+    from asyncrl.launch.cluster import Cluster
 
 TICK_S = 0.25
 DESCRIBE_EVERY_S = 5.0
@@ -59,8 +65,25 @@ FAST_STOP_S = 0.5
 class TrainRun:
     """Everything one run does, in order."""
 
-    def __init__(self, config: Config, folder: RunFolder, resume: bool = False) -> None:
-        self.placement = plan(config, found_gpus())
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        resume: bool = False,
+        on: ClusterOptions | None = None,
+    ) -> None:
+        """on: the further machines of the run; None for this one alone."""
+        if on is None and config.train.nodes > 1:
+            raise ConfigError(
+                f"train.nodes = {config.train.nodes}: the run is on one machine; start it with --on nodes"
+            )
+        self.cluster: Cluster | None = None
+        if on is not None:
+            # Imported here: a run on one machine serves nothing from the launcher.
+            from asyncrl.launch.cluster import Cluster
+
+            self.cluster = Cluster(on, config, folder.path)
+        self.placement = plan(config, found_gpus()) if on is None else Placement()
         self.config = placed(config, self.placement)
         self.folder = folder
         self.resume = resume
@@ -81,7 +104,22 @@ class TrainRun:
         tasks = plan_tasks(self.config)
         mark_unfinished(self.folder.path)
         self.folder.write_json("config.json", self.config.model_dump(mode="json"))
-        self.roles = self.make_roles(base_model(self.config))
+        model = base_model(self.config)
+        with self.cluster or contextlib.nullcontext():
+            if self.cluster is not None:
+                self._gather(self.cluster, model)
+            return self._run(tasks, model)
+
+    def _gather(self, cluster: Cluster, model: str) -> None:
+        """Wait for the nodes of the run."""
+        how = "" if cluster.options.steps else f"; on each run: {cluster.join_command}"
+        print_status(f"waiting for {cluster.options.nodes} nodes{how}")
+        cluster.gather(model)
+        self.placement = cluster.placement
+        print_status(f"placement: {self.placement}")
+
+    def _run(self, tasks: TaskPlan | PoolPlan, model: str) -> dict[str, Any]:
+        self.roles = self.make_roles(model)
         self._add_policies()
         self.sinks = SinkProcesses(self.folder.path, self.config)
         self.periodic_evaluation = PeriodicEvaluation(
@@ -162,7 +200,10 @@ class TrainRun:
 
     def make_roles(self, model: str) -> Roles:
         """Return what starts the processes."""
-        return Roles(self.config, self.folder.path, model, self.weights_dir, self.placement)
+        process_group = None
+        if self.cluster is not None:
+            process_group = ProcessGroup(self.folder.path, self.cluster.local, self.cluster.hosts())
+        return Roles(self.config, self.folder.path, model, self.weights_dir, self.placement, process_group)
 
     def _add_policies(self) -> None:
         for name in self.config.policies:

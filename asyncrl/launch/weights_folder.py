@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import os
 import shutil
 from pathlib import Path
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 
-SHARED_MEMORY = Path("/dev/shm")
 PUBLISHED_COPIES = 3
 """The version that is written, the one that is served, and the one before it."""
 STAGED_COPIES = 2
 """Those of an engine that has its own: the version it serves and the next."""
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-
-
-def weights_folder(config: Config, run: Path) -> Path:
-    """Return the folder of a run's published weights: the same for every launch, so that none is left behind."""
-    digest = hashlib.blake2b(str(run.resolve()).encode(), digest_size=4).hexdigest()
-    return _parent(config) / f"asyncrl-{digest}-{run.name}"
 
 
 def check_room(config: Config, model: str, folder: Path) -> None:
@@ -55,9 +46,3 @@ def published_bytes(model: Path, dtype: str) -> int:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         elements += sum(math.prod(one["shape"]) for name, one in header.items() if name != "__metadata__")
     return elements * BYTES[dtype]
-
-
-def _parent(config: Config) -> Path:
-    if config.engine.weights_dir:
-        return Path(config.engine.weights_dir).absolute()
-    return SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(os.environ.get("TMPDIR", "/tmp"))

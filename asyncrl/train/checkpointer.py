@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor
 
 from asyncrl.errors import InputError
@@ -126,9 +126,7 @@ class Checkpointer:
 
         Raises `InputError` when it was made by another model.
         """
-        state = state_folder(path)
-        tensors = load_file(str(state / TENSORS))
-        values = json.loads((state / VALUES).read_text())
+        tensors, values = self._read(path)
         load_state(self.engine, tensors)
         for name, other in self.others.items():
             prefix = f"{name}:"
@@ -136,6 +134,24 @@ class Checkpointer:
             load_state(other, own)
         set_random_state(self.engine, tensors)
         return Restored(values["version"], join(values["extra"], tensors))
+
+    def _read(self, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return tensors and values of a checkpoint on every rank. A collective.
+
+        They are read there, or sent by rank 0 where another rank does not see the folder, as on another machine.
+        """
+        state, engine = state_folder(path), self.engine
+        seen = torch.tensor([int((state / VALUES).is_file())], device=engine.device)
+        engine.all_reduce(seen, "min")
+        if int(seen):
+            return load_file(str(state / TENSORS)), json.loads((state / VALUES).read_text())
+        first = engine.rank == 0
+        tensors = load_file(str(state / TENSORS)) if first else {}
+        values = engine.broadcast(json.loads((state / VALUES).read_text()) if first else None)
+        # One by one, since a message is copied twice.
+        for name in engine.broadcast(sorted(tensors)):
+            tensors[name] = load(engine.broadcast_bytes(save({name: tensors[name]}) if first else None))[name]
+        return tensors, values
 
     def wait(self) -> None:
         """Wait for a write in progress. Raises the error that ended it, on rank 0."""
@@ -149,10 +165,9 @@ class Checkpointer:
         Raises the error that kept it from being written, on rank 0.
         """
         self._join()
-        saved = torch.tensor([int((checkpoint_path(self.folder, version) / MARKER).is_file())])
-        saved = saved.to(self.engine.device)
-        self.engine.all_reduce(saved, "min")
-        if not int(saved):
+        # Other ranks may not see the folder: they may be on other machines.
+        saved = (checkpoint_path(self.folder, version) / MARKER).is_file()
+        if not self.engine.broadcast(saved):
             self.save(version, extra)
         self.wait()
         self.engine.barrier()

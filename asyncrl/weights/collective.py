@@ -24,6 +24,8 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 
+from asyncrl.endpoint import route_to
+
 BUCKET_BYTES = 64 * 2**20
 CPU = "cpu"
 LOOPBACK = "127.0.0.1"
@@ -57,14 +59,6 @@ def device_name(device: torch.device) -> str:
     if device.type == CPU:
         return CPU
     return f"{socket.gethostname()}/{torch.cuda.get_device_properties(device).uuid}"
-
-
-def route_to(host: str) -> str:
-    """Return the address of this machine on the way to `host`: what others there can reach. Sends nothing."""
-    family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(address)
-        return str(probe.getsockname()[0])
 
 
 def advertised(urls: Sequence[str]) -> str:

@@ -35,6 +35,7 @@ import asyncio
 import functools
 import json
 import logging
+import os
 import re
 import struct
 from collections.abc import Iterable
@@ -65,6 +66,9 @@ from asyncrl.weights.vllm_served import Served, parse_version, served_from_envir
 log = logging.getLogger("asyncrl.weights")
 
 PREFIX = "/asyncrl/v1/"
+ENGINE_HOSTS = "ASYNCRL_ENGINE_HOSTS"
+"""Environment variable: where the server listens, and the host that others are told."""
+LOOPBACK = "127.0.0.1"
 _ROUTE = re.compile(rf"(?:/policies/(?P<policy>[^/]+))?{PREFIX}(?P<name>.*)")
 _BYTES = re.compile(r"weights/bytes/(\d+)/(\d+)/(whole|delta)")
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -97,7 +101,7 @@ class Routes:
         self.app = app
         credentials = own_credentials()
         self.access, self.weights_access = credentials.access("engine"), credentials.access("weights")
-        self.hosts = Hosts("127.0.0.1")
+        self.hosts = Hosts(*os.environ.get(ENGINE_HOSTS, LOOPBACK).split(","))
         self.served = served_from_environment()
         # As in the engine's core: every request reads some of them.
         enable_envs_cache()

@@ -496,6 +496,7 @@ def serve_buffer(
     port: int = 0,
     credentials: Credentials | None = None,
     ready_file: str | Path | None = None,
+    advertise: str = "",
     curriculum: Factory | None = None,
     replica: str = "",
 ) -> None:
@@ -503,4 +504,4 @@ def serve_buffer(
     second = Path(replica) if replica else None
     opened = Ledger(ledger, settings, base_version, curriculum=curriculum, replica=second)
     app = create_buffer_app(opened, credentials or own_credentials())
-    serve(app, host, port, ready_file)
+    serve(app, host, port, ready_file, advertise=advertise)

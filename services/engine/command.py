@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from asyncrl.config import Config
-from asyncrl.errors import ConfigError
 from asyncrl.gpus import ENGINE_SHARE
 from asyncrl.services.command import CONFIGURED, Address, need
 
@@ -18,8 +17,6 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     from asyncrl.run.model_folder import context_length
     from asyncrl.services.engine.service import EngineOptions, serve_engine
 
-    if address.host != "127.0.0.1":
-        raise ConfigError("serve engine: listens on 127.0.0.1 only; its update routes must not be reachable")
     engine, model = config.engine, need(args.model, "--model", "engine")
     share = engine.gpu_memory_utilization
     configured = args.folder or args.recipe or args.join
@@ -43,5 +40,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         # Without a run that publishes adapters the model is served as it is, as for an evaluation.
         lora=config.lora if config.lora.rank and args.weights_dir else None,
         policies=config.co_served_policies if args.weights_dir else {},
+        host=address.host,
+        advertise=address.advertise,
     )
     return serve_engine(options, address.credentials, address.port, address.ready_file)

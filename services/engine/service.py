@@ -26,7 +26,7 @@ from pathlib import Path
 
 from asyncrl.config_sections import LoraConfig, SpeculativeConfig
 from asyncrl.credentials import VARIABLE, Credentials
-from asyncrl.endpoint import announce
+from asyncrl.endpoint import EVERY_INTERFACE, advertised_host, announce, in_url
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
 from asyncrl.gpus import on_cpu
 from asyncrl.process_start import Process, start_child
@@ -36,7 +36,6 @@ from asyncrl.startup import StartDeadline
 from asyncrl.weights.adapter import buffer_rank
 
 LOOPBACK = "127.0.0.1"
-ANY_ADDRESS = ("0.0.0.0", "::")
 WEIGHT_BACKEND = "shared_file"
 """What loads weights in vLLM's workers, from a file whatever brought it; see `asyncrl.weights.vllm_backend`."""
 MIN_BATCHED_TOKENS = 8192
@@ -77,6 +76,10 @@ class EngineOptions:
     """If given, the published weights are adapters."""
     policies: Mapping[str, LoraConfig] = field(default_factory=dict)
     """Further policies whose adapters it serves, at `/policies/NAME`; only with `lora`."""
+    host: str = LOOPBACK
+    """Where it listens."""
+    advertise: str = ""
+    """The host that others are told, "" for the one it listens on."""
 
     @property
     def adapters(self) -> list[LoraConfig]:
@@ -93,7 +96,7 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
     command = [
         *(sys.executable, "-m", "asyncrl.weights.vllm_api_server"),
         *("--model", options.model, "--served-model-name", "policy"),
-        *("--host", LOOPBACK, "--port", str(port)),
+        *("--host", options.host, "--port", str(port)),
         *("--dtype", options.dtype, "--seed", str(options.seed)),
         *("--max-model-len", str(options.max_model_len), "--max-num-seqs", str(options.max_num_seqs)),
         *("--tensor-parallel-size", str(options.tensor_parallel)),
@@ -149,6 +152,7 @@ def build_env(
         VLLM_NO_USAGE_STATS="1",
         VLLM_PLUGINS="asyncrl",
         ASYNCRL_BASE_VERSION=str(options.base_version),
+        ASYNCRL_ENGINE_HOSTS=f"{options.host},{options.advertise}",
         ASYNCRL_WEIGHTS_DIR=options.weights_dir,
         ASYNCRL_LORA="" if options.lora is None else options.lora.model_dump_json(),
         ASYNCRL_POLICIES=json.dumps({name: lora.model_dump() for name, lora in options.policies.items()}),
@@ -187,15 +191,19 @@ def serve_engine(
     """
     _check_model(options.model)
     with scratch_folder(options.weights_dir) as scratch:
-        loaded = replace(options, model=loadable_policy(options.model, Path(scratch)))
+        loaded = replace(
+            options,
+            model=loadable_policy(options.model, Path(scratch)),
+            advertise=advertised_host(options.host, options.advertise),
+        )
 
         def told(url: str) -> str:
             return f"engine: serving {loaded.model} (version {loaded.base_version}) at {url}"
 
         env = build_env(loaded, credentials, scratch)
         return run_server(
-            lambda chosen: build_command(loaded, chosen), env, LOOPBACK, port, loaded.start_timeout_s,
-            ready_file, told,
+            lambda chosen: build_command(loaded, chosen), env, loaded.host, port, loaded.start_timeout_s,
+            ready_file, told, loaded.advertise,
         )  # fmt: skip
 
 
@@ -207,22 +215,25 @@ def run_server(
     start_timeout_s: float,
     ready_file: str | Path | None,
     told: Callable[[str], str],
+    advertise: str = "",
 ) -> int:
     """Run a vLLM server until it exits or a signal ends it; return its exit code.
 
-    command: its command line for a port. told: what to print for its address once it serves.
+    command: its command line for a port. told: what to print for its address once it serves. advertise: the host in
+    that address, "" for the one that this machine reaches it by.
     """
     with reserved_port(port, host) as chosen:
         child = start_child(command(chosen), env, library="vllm")
         stop_with(child)
         # A server that listens on all addresses is asked at that of loopback.
-        asked = LOOPBACK if host in ANY_ADDRESS else host
-        url = f"http://[{asked}]:{chosen}" if ":" in asked else f"http://{asked}:{chosen}"
+        asked = LOOPBACK if host in EVERY_INTERFACE else host
+        url = f"http://{in_url(asked)}:{chosen}"
         try:
             _wait_until_healthy(child, url, start_timeout_s)
         except DeadlineError:
             child.kill()
             raise
+    url = f"http://{in_url(advertise or asked)}:{chosen}"
     print(told(url), flush=True)
     if ready_file:
         announce(Path(ready_file), url, child.pid)

@@ -122,6 +122,7 @@ def serve_env(
     port: int = 0,
     credentials: Credentials | None = None,
     ready_file: str | Path | None = None,
+    advertise: str = "",
     max_sessions: int = 1024,
     lease_s: float = 120.0,
     processes: int = 0,
@@ -141,4 +142,4 @@ def serve_env(
     served = {name: {} for name in ENVS} if envs is None else envs
     sessions = EnvHost(max_sessions, lease_s, limits, runtime, served)
     access = (credentials or own_credentials()).access("env")
-    serve(create_env_app(sessions, access), host, port, ready_file)
+    serve(create_env_app(sessions, access), host, port, ready_file, advertise=advertise)

@@ -179,6 +179,7 @@ def serve_gateway(
     port: int = 0,
     credentials: Credentials | None = None,
     ready_file: str | Path | None = None,
+    advertise: str = "",
 ) -> None:
     """Run a gateway until it is told to stop."""
     credentials = credentials or own_credentials()
@@ -188,4 +189,4 @@ def serve_gateway(
     parse, split = load_format(config.model.tool_format, config.model.reasoning_format, renderer)
     sampler = Sampler(router, renderer, parse, split=split)
     app = create_gateway_app(Episodes(sampler), router, credentials.access("gateway"))
-    serve(app, host=host, port=port, ready_file=ready_file)
+    serve(app, host=host, port=port, ready_file=ready_file, advertise=advertise)

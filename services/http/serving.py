@@ -17,7 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from asyncrl.data.memory import keep_freed_memory
-from asyncrl.endpoint import announce
+from asyncrl.endpoint import advertised_host, announce, in_url
 from asyncrl.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -36,21 +36,23 @@ def serve(
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
     serving: Callable[[str], None] | None = None,
+    advertise: str = "",
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain for `DRAIN_S` and return.
 
     port: 0 takes a free one. ready_file: gets `{"url", "pid"}` in one atomic write once requests are served, and is
-    removed at the end. serving: called with the address once requests are served. Raises `ConfigError` for an address
-    that cannot be used, and the error that ended a background task of the app.
+    removed at the end. serving: called with the address once requests are served. advertise: the host in that address,
+    "" for the one that `advertised_host` finds. Raises `ConfigError` for an address that cannot be used, and the error
+    that ended a background task of the app.
     """
     if (tls_cert is None) != (tls_key is None):
         raise ConfigError("tls_cert and tls_key must be given together")
-    app.state.hosts.bound = host
+    told = advertised_host(host, advertise)
+    app.state.hosts.bound, app.state.hosts.advertised = host, told
     keep_freed_memory()
     listener = _listen(host, port)
     scheme = "https" if tls_cert else "http"
-    name = f"[{host}]" if ":" in host else host
-    url = f"{scheme}://{name}:{listener.getsockname()[1]}"
+    url = f"{scheme}://{in_url(told)}:{listener.getsockname()[1]}"
     config = uvicorn.Config(
         app,
         log_level="warning",

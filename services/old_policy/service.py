@@ -148,6 +148,7 @@ def serve_old_policy(
     host: str = "127.0.0.1",
     port: int = 0,
     ready_file: str | Path | None = None,
+    advertise: str = "",
 ) -> None:
     """Run the process until it is told to stop. Raises `UnavailableError` without a model."""
     if config.run.threads:
@@ -163,4 +164,4 @@ def serve_old_policy(
     policy = OldPolicy(scorer, 2 * config.slots * config.rollout.group_size)
     client = BufferClient(buffer, credentials.bearer("buffer"))
     app = create_old_policy_app(policy, credentials.access("old_policy"), client)
-    serve(app, host=host, port=port, ready_file=ready_file)
+    serve(app, host=host, port=port, ready_file=ready_file, advertise=advertise)

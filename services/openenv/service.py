@@ -191,10 +191,11 @@ def serve_openenv(
     port: int = 0,
     credentials: Credentials | None = None,
     ready_file: str | Path | None = None,
+    advertise: str = "",
     max_sessions: int = 1024,
 ) -> None:
     """Serve environment `name` to OpenEnv clients until told to stop."""
     # A session ends with its socket, however long the client thinks.
     sessions = EnvHost(max_sessions, lease_s=math.inf)
     access = (credentials or own_credentials()).access("openenv")
-    serve(create_openenv_app(name, config, sessions, access), host, port, ready_file)
+    serve(create_openenv_app(name, config, sessions, access), host, port, ready_file, advertise=advertise)

@@ -404,6 +404,7 @@ def serve_rollout(
     port: int = 0,
     credentials: Credentials | None = None,
     ready_file: str | Path | None = None,
+    advertise: str = "",
     name: str = "",
     policies: Mapping[str, PolicyAddresses] | None = None,
 ) -> None:
@@ -418,6 +419,7 @@ def serve_rollout(
             host=host,
             port=port,
             ready_file=ready_file,
+            advertise=advertise,
         )
     finally:
         stop_tracing()

@@ -7,17 +7,28 @@ import os
 import sys
 
 from asyncrl.config import Config
+from asyncrl.endpoint import interface_to
 from asyncrl.errors import DeadlineError, StopError
 from asyncrl.services.command import MISCONFIGURED, STOPPED, Address, need
 
 HELP = "the trainer of a run"
-OPTIONS = ("--folder", "--model", "--engines", "--buffer", "--weights-dir", "--old-policy", "--token-file")
+NODES = ("--nodes", "--node-rank", "--main-address", "--main-port")
+OPTIONS = (
+    "--folder",
+    "--model",
+    "--engines",
+    "--buffer",
+    "--weights-dir",
+    "--old-policy",
+    "--token-file",
+    *NODES,
+)
 
 
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
     if config.train.ranks > 1 and "RANK" not in os.environ:
-        return _run_ranks(config.train.ranks)
+        return _run_ranks(config.train.ranks, args)
     from asyncrl.process_hooks import collecting_no_garbage, die_with_parent
 
     die_with_parent()
@@ -28,7 +39,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
             need(args.folder, "--folder", "trainer"),
             need(args.model, "--model", "trainer"),
             need(args.buffer, "--buffer", "trainer"),
-            need(args.engines, "--engines", "trainer"),
+            args.engines if args.node_rank else need(args.engines, "--engines", "trainer"),
             need(args.weights_dir, "--weights-dir", "trainer"),
             address.credentials,
             args.old_policy,
@@ -38,13 +49,22 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         return STOPPED
 
 
-def _run_ranks(count: int) -> int:
-    """Run this command once a rank under torchrun; return the first exit code that says the run is to end."""
+def _run_ranks(count: int, args: argparse.Namespace) -> int:
+    """Run this command once a rank of this machine under torchrun; return the first exit code that says the run is to
+    end. Over several machines the first one has rank 0: torchrun's dynamic rendezvous would not say which."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
+    where = ["--standalone"]
+    if args.nodes > 1:
+        where = ["--nnodes", str(args.nodes), "--node-rank", str(args.node_rank)]
+        where += ["--master-addr", args.main_address, "--master-port", str(args.main_port)]
+        interface = interface_to(args.main_address)
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            # Else gloo takes the one that the machine's name resolves to, often loopback.
+            os.environ.setdefault(variable, interface)
     try:
-        torchrun(["--standalone", "--nproc-per-node", str(count), "-m", "asyncrl", *sys.argv[1:]])
+        torchrun([*where, "--nproc-per-node", str(count // args.nodes), "-m", "asyncrl", *sys.argv[1:]])
     except ChildFailedError as error:
         codes = [failure.exitcode for failure in error.failures.values()]
         return next((code for code in codes if code in (MISCONFIGURED, STOPPED)), 1)

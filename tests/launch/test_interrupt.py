@@ -7,7 +7,7 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.endpoint import stop_file
-from asyncrl.launch.process_group import spawn
+from asyncrl.hosts.local import spawn
 from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
 from tests.waiting import wait_until

@@ -11,8 +11,8 @@ import urllib.request
 import pytest
 
 from asyncrl.errors import StorageError, UnavailableError
+from asyncrl.hosts.local import spawn
 from asyncrl.launch.health_probes import HeartbeatProbe, HttpProbe
-from asyncrl.launch.process_group import spawn
 from asyncrl.launch.supervise import MAX_DEATHS, Supervisor
 
 START_S = 60.0

@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.weights_folder import check_room, published_bytes, weights_folder
+from asyncrl.launch.weights_folder import check_room, published_bytes
+from asyncrl.weights.folders import weights_folder
 
 
 def config(**engine):

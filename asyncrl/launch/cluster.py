@@ -1,0 +1,175 @@
+"""The machines of a run beside this one: they register here, fetch the run, and are asked to start its processes."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import FastAPI
+
+from asyncrl.config import Config
+from asyncrl.credentials import RUN_FILE, VARIABLE, Credentials, run_credentials
+from asyncrl.endpoint import EVERY_INTERFACE, advertised_host
+from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
+from asyncrl.gpus import found_gpus
+from asyncrl.hosts.host import Host
+from asyncrl.hosts.local import LocalHost
+from asyncrl.launch.node_commands import NodeCommands
+from asyncrl.launch.node_host import LinkThread, NodeHost
+from asyncrl.launch.placement import Placement
+from asyncrl.launch.spread import ClusterOptions, Machine, Spread, SpreadPlacement, spread
+from asyncrl.launch.spread_host import SpreadHost
+from asyncrl.services.http.app import serve
+from asyncrl.services.node.messages import NODE_ROLES
+from asyncrl.services.node.registry import Registry, create_registry_app
+from asyncrl.startup import KEY, LIMIT_FACTOR
+
+HEAD = "head"
+TICK_S = 0.1
+START_S = 30.0
+
+
+class Cluster:
+    """The machines of one run. Use as a context manager."""
+
+    def __init__(self, options: ClusterOptions, config: Config, folder: Path) -> None:
+        self.options, self.config, self.folder = options, config, folder
+        self.bound = options.host or advertised_host(EVERY_INTERFACE[0], options.advertise)
+        self.address = advertised_host(self.bound, options.advertise)
+        self.credentials: Credentials = run_credentials(folder)
+        if not self.credentials.run_token:
+            raise ConfigError("ASYNCRL_TOKEN: must be a run's token itself where a run has several machines")
+        self.registry = Registry()
+        self.url = ""
+        self._app: FastAPI = create_registry_app(self.registry, self.credentials.access("node"))
+        self._server = threading.Thread(target=self._serve, name="registry", daemon=True)
+        self._serving, self._failure = threading.Event(), ""
+        self._link = LinkThread()
+        self._hosts: dict[str, NodeHost] = {}
+        self._commands: NodeCommands | None = None
+        self._spread: Spread
+
+    def _serve(self) -> None:
+        try:
+            serve(self._app, self.bound, self.options.port, serving=self._served, advertise=self.address)
+        except ConfigError as error:
+            self._failure = str(error)
+            self._serving.set()
+
+    def _served(self, url: str) -> None:
+        self.url = url
+        self._serving.set()
+
+    def open(self) -> None:
+        """Serve at `url`, where nodes register. Raises `ConfigError`, `DeadlineError`."""
+        self._server.start()
+        if not self._serving.wait(START_S):
+            raise DeadlineError(f"the launcher's service for nodes did not start within {START_S:g} s")
+        if self._failure:
+            raise ConfigError(f"{self._failure}; choose another with --port, or another address with --host")
+        if self.options.steps:
+            self._start_nodes()
+
+    def _start_nodes(self) -> None:
+        """Start the nodes that this run starts itself."""
+        serve_node = [sys.executable, "-m", "asyncrl", "serve", "node", "--launcher", self.url]
+        commands = {name: [*step, *serve_node, "--name", name] for name, step in self.options.steps.items()}
+        logs = self.folder / "logs"
+        logs.mkdir(exist_ok=True)
+        self._commands = NodeCommands(commands, logs, {VARIABLE: self.credentials.text})
+        self._commands.start()
+
+    def gather(self, model: str) -> None:
+        """Wait until all nodes have the run, and decide where its processes go. Raises `DeadlineError`, `ConfigError`,
+        and `UnavailableError` where two machines cannot reach each other."""
+        self.registry.offer(self.folder.name, self.config.model_dump(mode="json"), model)
+        limit_s = LIMIT_FACTOR * self.config.run.start_timeout_s
+        deadline = time.monotonic() + limit_s
+        while len(ready := [node for node in self.registry.nodes() if node.run]) < self.options.nodes:
+            if time.monotonic() > deadline:
+                known = ", ".join(node.name for node in self.registry.nodes()) or "none"
+                raise DeadlineError(
+                    f"{len(ready)} of {self.options.nodes} nodes were ready within {LIMIT_FACTOR} times {KEY}="
+                    f"{self.config.run.start_timeout_s:g} s (registered: {known}); start the others: "
+                    f"{self.join_command}"
+                )
+            time.sleep(TICK_S)
+        token = self.credentials.bearer("node")
+        self._hosts = {
+            node.name: NodeHost(node.name, self.registry, self._link, token, self.folder) for node in ready
+        }
+        self._check_routes()
+        head = Machine(HEAD, len(found_gpus()), frozenset(NODE_ROLES))
+        machines = [Machine(node.name, node.gpus, frozenset(node.roles)) for node in ready]
+        self._spread = spread(self.config, head, machines)
+
+    @property
+    def join_command(self) -> str:
+        """What is to be run on a machine for it to join."""
+        return f"asyncrl serve node --launcher {self.url} --token-file {self.folder / RUN_FILE}"
+
+    @property
+    def placement(self) -> Placement:
+        """What the processes are told of their GPUs."""
+        return SpreadPlacement(found_gpus(), spread=self._spread, head=HEAD)
+
+    @property
+    def local(self) -> LocalHost:
+        """This machine, whose services others can reach."""
+        told = ["--advertise", self.address] if self.address != self.bound else []
+        return LocalHost(["--host", self.bound, *told])
+
+    def hosts(self) -> Mapping[str, Host]:
+        """Return where the processes run that do not run on this machine, by name."""
+        placement = SpreadPlacement(found_gpus(), spread=self._spread, head=HEAD)
+        found: dict[str, Host] = {
+            name: self._hosts[place.machine]
+            for name, place in self._spread.processes.items()
+            if place.machine != HEAD
+        }
+        parts = self._spread.trainer
+        if len(parts) > 1:
+            members: Sequence[Host] = [self.local, *(self._hosts[part.machine] for part in parts[1:])]
+            env = [placement.env_of(part) for part in parts[1:]]
+            found["trainer"] = SpreadHost(members, self.address, env)
+        return found
+
+    def _check_routes(self) -> None:
+        """Raise `UnavailableError` for the first two machines of which one cannot reach the other."""
+        urls = {HEAD: self.url} | {name: host.url for name, host in self._hosts.items()}
+        for name, host in self._hosts.items():
+            missed = host.unreachable([url for other, url in urls.items() if other != name])
+            for url, why in missed.items():
+                other = next(one for one, known in urls.items() if known == url)
+                raise UnavailableError(
+                    f"node {name} cannot reach {other} at {url}: {why}; open the network between them, or start "
+                    f"{other} with --advertise and an address that {name} reaches ({urlsplit(url).hostname} is not one)"
+                )
+
+    def close(self) -> None:
+        """Tell the nodes that the run is over, and end the service."""
+        for host in self._hosts.values():
+            host.close()
+        if self._commands is not None:
+            self._commands.close()
+        if self.url:
+            self._app.state.request_exit()
+        self._link.close()
+        if self._server.is_alive():
+            self._server.join(START_S)
+
+    def __enter__(self) -> Cluster:
+        try:
+            self.open()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()

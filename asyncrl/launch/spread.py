@@ -1,0 +1,181 @@
+"""Which machine each process of a run is on, and which of its GPUs it has. Pure.
+
+    head (the run folder)    launcher, buffer, old policy, the trainer's first ranks
+    nodes                    the trainer's other ranks, engines, environments, rollout workers
+
+The head takes an engine, environment or worker only where no node takes that role, or the nodes have no GPU left for
+it. Each process goes to the machine with the fewest so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from asyncrl.config import Config
+from asyncrl.errors import ConfigError
+from asyncrl.gpus import visible_env
+from asyncrl.launch.placement import Numbers, Placement
+
+TRAINER = "trainer"
+PORT = 8700
+"""Where nodes register, unless another port is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """`nodes`: how many machines beside this one. `host`: where this machine's services listen, "" for its address on
+    the default route. `port`: where nodes register. `advertise`: the host that others are told, if another. `steps`: by
+    the name of a node, the beginning of the command that starts something there; empty where nodes come by themselves.
+    """
+
+    nodes: int
+    host: str = ""
+    port: int = PORT
+    advertise: str = ""
+    steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One machine: its name, how many GPUs it has, and the roles it takes."""
+
+    name: str
+    gpus: int
+    roles: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The machine of a process, and its GPUs there as positions; None where the machine has none."""
+
+    machine: str
+    gpus: Numbers | None
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The places of all processes by name, and those of the trainer's parts, the head's first."""
+
+    processes: Mapping[str, Place]
+    trainer: Sequence[Place]
+
+    def __str__(self) -> str:
+        """One line for the user."""
+        by_machine: dict[str, list[str]] = {}
+        for part in self.trainer:
+            by_machine.setdefault(part.machine, []).append(_said(TRAINER, part))
+        for name, place in self.processes.items():
+            by_machine.setdefault(place.machine, []).append(_said(name, place))
+        return "; ".join(f"{machine}: {', '.join(names)}" for machine, names in by_machine.items())
+
+
+def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
+    """Return where the processes go. Raises `ConfigError` naming keys and numbers."""
+    check_machines(config)
+    free = {machine.name: list(range(machine.gpus)) for machine in (head, *nodes)}
+    count = dict.fromkeys(free, 0)
+
+    def place(machine: Machine, gpus: int) -> Place:
+        count[machine.name] += 1
+        own = free[machine.name]
+        taken, free[machine.name] = tuple(own[:gpus]), own[gpus:]
+        return Place(machine.name, taken if machine.gpus else None)
+
+    def best(key: str, role: str, gpus: int) -> Machine:
+        able = [machine for machine in nodes if role in machine.roles]
+        for found in (
+            [m for m in able if len(free[m.name]) >= gpus],
+            [head] if len(free[head.name]) >= gpus else [],
+        ):
+            if found:
+                return min(found, key=lambda machine: count[machine.name])
+        raise ConfigError(
+            f"{key}: no machine has {gpus} GPUs left for another {role}; {_left(free)}. Lower it, or add nodes"
+        )
+
+    with_gpus = any(machine.gpus for machine in (head, *nodes))
+    parts = config.train.nodes
+    ranks = config.train.ranks // parts if with_gpus else 0
+    others = [machine for machine in nodes if TRAINER in machine.roles][: parts - 1]
+    if len(others) < parts - 1:
+        raise ConfigError(
+            f"train.nodes = {parts} needs {parts - 1} nodes that take the trainer beside this machine, there are "
+            f"{len(others)}; start more, or lower it"
+        )
+    for machine in (head, *others):
+        if len(free[machine.name]) < ranks:
+            raise ConfigError(
+                f"train.ranks = {config.train.ranks} on train.nodes = {parts} needs {ranks} GPUs on each, "
+                f"{machine.name} has {machine.gpus}"
+            )
+    trainer = [place(machine, ranks) for machine in (head, *others)]
+    processes = {}
+    size = config.engine.tensor_parallel if with_gpus else 0
+    for index in range(config.engine.count):
+        processes[f"engine-{index}"] = place(best("engine.count", "engine", size), size)
+    processes["env"] = place(best("env", "env", 0), 0)
+    for index in range(config.rollout.workers):
+        processes[f"rollout-{index}"] = place(best("rollout.workers", "rollout", 0), 0)
+    return Spread(processes, trainer)
+
+
+def check_machines(config: Config) -> None:
+    """Raise `ConfigError` for settings that need all processes on one machine."""
+    section = config.placement
+    for key in ("trainer", "engines", "evaluation", "old_policy", "servers"):
+        if given := getattr(section, key):
+            raise ConfigError(
+                f"placement.{key} must be left out where a run has several machines, which have GPUs of their own, got "
+                f"{given}"
+            )
+    if config.policies:
+        raise ConfigError(
+            f"policies: {', '.join(config.policies)}: several policies train on one machine only (--on local)"
+        )
+    if config.engine.weight_transfer == "shared_file":
+        raise ConfigError(
+            "engine.weight_transfer must not be 'shared_file' where a run has several machines: its engines do not see "
+            "the trainer's folder; set engine.weight_transfer=http, or collective on a fast network of their own"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadPlacement(Placement):
+    """What processes are told of their GPUs where they are on several machines: positions on their own machine, and on
+    the head names."""
+
+    spread: Spread = field(default_factory=lambda: Spread({}, ()))
+    head: str = ""
+
+    def trainer_env(self, policy: str = "") -> dict[str, str]:
+        return self.env_of(self.spread.trainer[0])
+
+    def engine_env(self, index: int, policy: str = "") -> dict[str, str]:
+        return self.env_of(self.spread.processes[f"engine-{index}"])
+
+    def evaluation_env(self) -> dict[str, str]:
+        return visible_env(self.gpus[-1:]) if self.gpus else {}
+
+    def old_policy_env(self, policy: str = "") -> dict[str, str]:
+        first = self.spread.trainer[0].gpus or ()
+        return visible_env([self.gpus[number] for number in first[:1]]) if self.gpus else {}
+
+    def env_of(self, place: Place) -> dict[str, str]:
+        """Return the variables that show a process its GPUs; none on a machine without any."""
+        if place.gpus is None:
+            return {}
+        if place.machine == self.head:
+            return visible_env([self.gpus[number] for number in place.gpus])
+        return visible_env([str(number) for number in place.gpus])
+
+    def __str__(self) -> str:
+        return str(self.spread)
+
+
+def _said(name: str, place: Place) -> str:
+    return f"{name} (GPU {'+'.join(map(str, place.gpus))})" if place.gpus else name
+
+
+def _left(free: Mapping[str, Sequence[int]]) -> str:
+    return "left are " + ", ".join(f"{len(numbers)} on {name}" for name, numbers in free.items())

@@ -1,0 +1,129 @@
+"""Several hosts that act as one for a process with ranks on all of them: the trainer."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from asyncrl.hosts.host import Host, Start
+from asyncrl.process_start import Process
+from asyncrl.startup import Meter
+
+
+@dataclass(slots=True)
+class SpreadProcess:
+    """Implements `Process`: it has ended when one part has failed, or all have ended well."""
+
+    parts: Sequence[Process]
+
+    @property
+    def pid(self) -> int:
+        return self.parts[0].pid
+
+    @property
+    def returncode(self) -> int | None:
+        return _combined([part.returncode for part in self.parts])
+
+    def poll(self) -> int | None:
+        return _combined([part.poll() for part in self.parts])
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        codes = [
+            part.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            for part in self.parts
+        ]
+        code = _combined(list(codes))
+        assert code is not None
+        return code
+
+    def send_signal(self, sig: int) -> None:
+        for part in self.parts:
+            part.send_signal(sig)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _combined(codes: Sequence[int | None]) -> int | None:
+    failed = [code for code in codes if code]
+    # An exit code says more than the signal that ended another part because of it.
+    return max(failed) if failed else (None if None in codes else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    meters: Sequence[Meter]
+
+    def cpu_s(self) -> float:
+        return sum(meter.cpu_s() for meter in self.meters)
+
+    def data_bytes(self) -> int:
+        return sum(meter.data_bytes() for meter in self.meters)
+
+
+class SpreadHost:
+    """Implements `Host` by several, the machine of the run folder first. Their output goes to one log.
+
+    address: of the first one, at which the ranks meet. env: variables of each of the others.
+    """
+
+    bind_options: Sequence[str] = ()
+
+    def __init__(self, hosts: Sequence[Host], address: str, env: Sequence[Mapping[str, str]]) -> None:
+        self.hosts, self.address, self.env = hosts, address, env
+
+    def start(self, start: Start) -> Process:
+        where = [
+            "--nodes",
+            str(len(self.hosts)),
+            "--main-address",
+            self.address,
+            "--main-port",
+            str(_free_port(self.address)),
+        ]
+        parts: list[Process] = []
+        try:
+            for rank, host in enumerate(self.hosts):
+                command = [*start.command, *where, "--node-rank", str(rank)]
+                env = {**start.env, **(self.env[rank - 1] if rank else {})}
+                parts.append(host.start(replace(start, command=command, env=env)))
+        except BaseException:
+            self._kill(parts, 0.0)
+            raise
+        return SpreadProcess(parts)
+
+    def note_descendants(self, process: Process) -> None:
+        assert isinstance(process, SpreadProcess)
+        for host, part in zip(self.hosts, process.parts, strict=True):
+            host.note_descendants(part)
+
+    def kill(self, process: Process, wait_s: float) -> None:
+        assert isinstance(process, SpreadProcess)
+        self._kill(process.parts, wait_s)
+
+    def _kill(self, parts: Sequence[Process], wait_s: float) -> None:
+        for host, part in zip(self.hosts, parts, strict=False):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                host.kill(part, wait_s)
+
+    def meter(self, process: Process) -> Meter:
+        assert isinstance(process, SpreadProcess)
+        return _Sum([host.meter(part) for host, part in zip(self.hosts, process.parts, strict=True)])
+
+    def problem(self) -> str:
+        return next((problem for host in self.hosts if (problem := host.problem())), "")
+
+
+def _free_port(address: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as sock:
+        sock.bind((address, 0))
+        return int(sock.getsockname()[1])

@@ -1,0 +1,145 @@
+"""Machines out of Linux namespaces: each has its own address, host name, `/dev/shm` and `/tmp`. Needs root.
+
+They are joined by a bridge. What is common is the rest of the file system, such as the installation of asyncrl.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from asyncrl.credentials import VARIABLE
+
+_ENTER = """
+hostname "$1"; mount --bind "$2" /etc/hosts; mount -t tmpfs tmpfs /dev/shm; mount -t tmpfs tmpfs /tmp
+shift 2; exec "$@"
+"""
+
+
+def problem() -> str:
+    """Return why namespaces cannot be made here, "" if they can."""
+    if os.geteuid() != 0:
+        return "namespaces as machines need root"
+    tried = subprocess.run(
+        ["ip", "netns", "add", f"asyncrl-try-{os.getpid()}"], capture_output=True, text=True, check=False
+    )
+    if tried.returncode:
+        return f"no network namespaces here: {tried.stderr.strip()}"
+    _ip("netns", "del", f"asyncrl-try-{os.getpid()}")
+    return ""
+
+
+class Machines:
+    """This machine, as number 0, and `count` further ones, at `address(i)` and under the names `node1`, `node2`, ..."""
+
+    def __init__(self, count: int) -> None:
+        self.numbers = range(1, count + 1)
+        self._id = f"a{os.getpid() % 100000}"
+        self._net = f"10.{77 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
+        self._folder = tempfile.TemporaryDirectory(prefix="asyncrl-machines-")
+
+    def address(self, number: int) -> str:
+        return f"{self._net}.{number + 1}"
+
+    def __enter__(self) -> Machines:
+        hosts = [f"{self.address(i)} node{i}" for i in (0, *self.numbers)]
+        self._hosts.write_text("127.0.0.1 localhost\n" + "\n".join(hosts) + "\n")
+        hub = self._space("hub")
+        _ip("netns", "add", hub)
+        _inside(hub, "link", "add", "name", "bridge0", "type", "bridge")
+        _inside(hub, "link", "set", "bridge0", "up")
+        for number in (0, *self.numbers):
+            inner, outer = f"{self._id}v{number}", f"{self._id}b{number}"
+            where = []
+            if number:
+                _ip("netns", "add", self._space(number))
+                where = ["netns", self._space(number)]
+            _ip("link", "add", inner, *where, "type", "veth", "peer", "name", outer, "netns", hub)
+            _inside(hub, "link", "set", outer, "master", "bridge0", "up")
+            own = ["netns", "exec", self._space(number), "ip"] if number else []
+            _ip(*own, "addr", "add", f"{self.address(number)}/24", "dev", inner)
+            _ip(*own, "link", "set", inner, "up")
+            if number:
+                _ip(*own, "link", "set", "lo", "up")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number in self.numbers:
+            self.kill(number)
+        subprocess.run(["ip", "link", "del", f"{self._id}v0"], check=False, capture_output=True)
+        for name in ("hub", *self.numbers):
+            subprocess.run(["ip", "netns", "del", self._space(name)], check=False, capture_output=True)
+        self._folder.cleanup()
+
+    def start(
+        self, number: int, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a command on one of the further machines. It ends with `kill`, or with these machines."""
+        with open(log, "ab") as sink:
+            return subprocess.Popen(
+                [
+                    *(
+                        "ip",
+                        "netns",
+                        "exec",
+                        self._space(number),
+                        "unshare",
+                        "-m",
+                        "-u",
+                        "--propagation",
+                        "private",
+                    ),
+                    *("bash", "-ec", _ENTER, "enter", f"node{number}", str(self._hosts), *command),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,
+            )
+
+    def join(self, number: int, launcher: str, token: str, log: Path) -> subprocess.Popen[bytes]:
+        """Have a machine be a node of a run, until that is over."""
+        command = [sys.executable, "-m", "asyncrl", "serve", "node", "--launcher", launcher]
+        return self.start(number, command, log, {VARIABLE: token, "XDG_STATE_HOME": "/tmp/state"})
+
+    def pids(self, number: int) -> list[int]:
+        """Return the processes on a machine."""
+        done = subprocess.run(
+            ["ip", "netns", "pids", self._space(number)], capture_output=True, text=True, check=False
+        )
+        return [int(pid) for pid in done.stdout.split()]
+
+    def kill(self, number: int) -> int:
+        """Kill everything on a machine, as when it loses power; return how many processes that were."""
+        killed: set[int] = set()
+        while pids := [pid for pid in self.pids(number) if pid not in killed]:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+        return len(killed)
+
+    @property
+    def _hosts(self) -> Path:
+        return Path(self._folder.name) / "hosts"
+
+    def _space(self, name: int | str) -> str:
+        return f"{self._id}-{name}"
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+def _inside(space: str, *words: str) -> None:
+    _ip("netns", "exec", space, "ip", *words)

@@ -1,0 +1,133 @@
+"""The launcher's service for nodes: they register again and again, and fetch the run's configuration and model."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from pydantic import Field
+
+from asyncrl import __version__
+from asyncrl.credentials import Access
+from asyncrl.data.codec import pack, unpack
+from asyncrl.errors import ConflictError, InputError, UnavailableError
+from asyncrl.http_checks import MSGPACK
+from asyncrl.services.http.app import create_app
+from asyncrl.services.node.client import PART_BYTES
+from asyncrl.services.node.messages import (
+    BEAT_S,
+    DATA_FILES,
+    FileEntry,
+    FileName,
+    Message,
+    Register,
+    RunFiles,
+    Whole,
+    checked,
+    checksum,
+)
+
+
+class FilePart(Message):
+    name: FileName
+    offset: Whole
+    size: int = Field(ge=1, le=PART_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    node: Register
+    at: float
+
+
+class Registry:
+    """The nodes that have registered, and the run that they are to have. Used by several threads."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, _Registered] = {}
+        self._lock = threading.Lock()
+        self.run: RunFiles | None = None
+        """None until `offer`."""
+        self._model = Path()
+
+    def offer(self, run: str, config: dict[str, Any], model: str) -> None:
+        """Offer the run to nodes. model: a folder, whose files they fetch, or a name that each can load."""
+        folder = Path(model)
+        if folder.is_dir():
+            paths = [
+                path for path in sorted(folder.iterdir()) if path.is_file() and path.name.endswith(DATA_FILES)
+            ]
+            files = {
+                path.name: FileEntry(size=path.stat().st_size, checksum=checksum(path)) for path in paths
+            }
+            self._model, self.run = folder, RunFiles(run=run, config=config, files=files)
+        else:
+            self.run = RunFiles(run=run, config=config, model=model)
+
+    def register(self, node: Register) -> str:
+        """Return the name of the run, "" while there is none.
+
+        Raises `ConflictError` for another version of asyncrl, and `UnavailableError` for the name of a node that was
+        there a moment ago: either another one, or this one before it was killed.
+        """
+        if node.version != __version__:
+            raise ConflictError(
+                f"node {node.name} has asyncrl {node.version}, the launcher {__version__}; install the same version on "
+                "all machines"
+            )
+        with self._lock:
+            before, now = self._nodes.get(node.name), time.monotonic()
+            if before is not None and before.node.boot != node.boot and now - before.at < BEAT_S / 2:
+                raise UnavailableError(
+                    f"there is a node {node.name} already, at {before.node.url}; give one of them another --name"
+                )
+            self._nodes[node.name] = _Registered(node, now)
+        return self.run.run if self.run is not None else ""
+
+    def nodes(self) -> list[Register]:
+        """Return what each node said last, by name."""
+        with self._lock:
+            return [self._nodes[name].node for name in sorted(self._nodes)]
+
+    def latest(self, name: str) -> Register:
+        """Return what a node said last."""
+        with self._lock:
+            return self._nodes[name].node
+
+    def read(self, part: FilePart) -> bytes:
+        """Return a part of one of the model's files. Raises `InputError` for any other file."""
+        if self.run is None or part.name not in self.run.files:
+            raise InputError(f"name: the run's model has no file {part.name!r}")
+        with open(self._model / part.name, "rb") as file:
+            file.seek(part.offset)
+            return file.read(part.size)
+
+
+def create_registry_app(registry: Registry, access: Access) -> FastAPI:
+    """Return the launcher's HTTP app. Only callers with the run's token may call it."""
+    app = create_app("asyncrl launcher", access)
+
+    @app.post("/v1/nodes")
+    async def register(request: Request) -> dict[str, str]:
+        """Register a node."""
+        return {"run": registry.register(checked(Register, unpack(await request.body())))}
+
+    @app.get("/v1/run")
+    async def run() -> dict[str, Any]:
+        """The run's configuration and the list of its model's files."""
+        if registry.run is None:
+            raise UnavailableError("the run is not ready yet", retry_after_s=1.0)
+        return registry.run.model_dump()
+
+    @app.post("/v1/file")
+    async def file(request: Request) -> Response:
+        """A part of a file of the model."""
+        part = checked(FilePart, unpack(await request.body()))
+        return Response(pack({"data": await asyncio.to_thread(registry.read, part)}), media_type=MSGPACK)
+
+    return app

@@ -1,0 +1,147 @@
+"""A real node in a thread: it registers, fetches the run, starts an environment service, reports it, and is lost."""
+
+from pathlib import Path
+
+import pytest
+
+from asyncrl import __version__
+from asyncrl.config import parse_config
+from asyncrl.credentials import read_credentials
+from asyncrl.errors import ConflictError, InputError, UnavailableError
+from asyncrl.hosts.local import LocalHost
+from asyncrl.launch import node_host
+from asyncrl.launch.node_host import LinkThread, NodeHost
+from asyncrl.launch.process_group import ProcessGroup
+from asyncrl.services.node.messages import NODE_ROLES, Register, checked_arguments
+from asyncrl.services.node.registry import Registry, create_registry_app
+from asyncrl.services.node.service import NodeService, create_node_app
+from tests.app_thread import AppThread
+from tests.waiting import wait_until
+
+TOKEN = "the-token-of-this-run"
+RUN = read_credentials(TOKEN)
+CONFIG = {"model": {"path": "m"}, "env": {"name": "gridworld"}, "run": {"threads": 1}}
+
+
+class NodeThread:
+    """A node in this process, as `serve_node` makes it."""
+
+    def __init__(self, name, folder, launcher, roles=NODE_ROLES):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.name, self.folder, self.roles = name, folder, roles
+        self.start(launcher)
+
+    def start(self, launcher):
+        host = LocalHost(["--host", "127.0.0.1"])
+        self.node = NodeService(self.name, self.folder, RUN, host, self.roles, launcher)
+        self.app = AppThread(create_node_app(self.node, RUN), self.folder)
+        self.node.url = self.app.url
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A launcher's registry with a model of two files, a node, and the run's processes."""
+    monkeypatch.setenv("ASYNCRL_TOKEN", TOKEN)
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(bytes(range(256)) * 50_000)
+    (model / "modeling.py").write_text("raise SystemExit")
+    registry = Registry()
+    launcher = AppThread(create_registry_app(registry, RUN.access("node")), tmp_path, "launcher")
+    registry.offer("one", parse_config(CONFIG).model_dump(mode="json"), str(model))
+    node = NodeThread("cpu", tmp_path / "node", launcher.url)
+    wait_until(lambda: any(found.run == "one" for found in registry.nodes()), limit_s=60.0)
+    link = LinkThread()
+    host = NodeHost("cpu", registry, link, RUN.bearer("node"), tmp_path / "run")
+    group = ProcessGroup(tmp_path / "run", hosts={"env": host, "second": host})
+    yield launcher, node, host, group
+    group.stop()
+    host.close()
+    link.close()
+    node.app.close()
+    launcher.close()
+
+
+def test_a_process_on_a_node_is_watched_like_one_of_this_machine(run, tmp_path):
+    _, node, _, group = run
+    fetched = tmp_path / "node" / "model"
+    assert sorted(path.name for path in fetched.iterdir()) == ["config.json", "model.safetensors"]
+    assert (fetched / "model.safetensors").read_bytes() == (
+        tmp_path / "model" / "model.safetensors"
+    ).read_bytes()
+
+    # The launcher's own folder is replaced by the node's.
+    child = group.start("env", ["serve", "env", "--folder", str(tmp_path / "run")], {})
+    url = group.wait_ready(child, 60.0)
+    assert child.alive()
+    running = node.node._running["env"]
+    assert str(tmp_path / "run") not in " ".join(_command(running.process.pid))
+
+    running.process.kill()
+    wait_until(lambda: not child.alive(), limit_s=60.0)
+    assert child.ending() == "was killed by signal 9"
+    group.restart(child)
+    assert group.wait_ready(child, 60.0) == url
+
+    port = url.rpartition(":")[2]
+    refused = group.start("second", ["serve", "env", "--port", port], {})
+    wait_until(lambda: not refused.alive(), limit_s=60.0)
+    assert refused.reason() == f"cannot listen on 127.0.0.1:{port}: Address already in use"
+    with pytest.raises(UnavailableError, match="second ended with exit code 2: cannot listen on"):
+        group.check()
+    group.stop([refused])
+
+
+def test_a_lost_node_takes_its_processes_with_it_and_may_return(run, monkeypatch):
+    monkeypatch.setattr(node_host, "LOST_S", 1.0)
+    launcher, node, host, group = run
+    child = group.start("env", ["serve", "env"], {})
+    group.wait_ready(child, 60.0)
+    assert host.unreachable([node.app.url, "http://127.0.0.1:9"]).keys() == {"http://127.0.0.1:9"}
+
+    node.app.close()
+    wait_until(lambda: not child.alive(), limit_s=60.0)
+    assert child.ending().startswith(f"was lost: node cpu at {node.app.url} has not answered for 1 s")
+    with pytest.raises(UnavailableError):
+        group.restart(child)
+
+    node.start(launcher.url)
+    wait_until(lambda: not host.problem(), limit_s=60.0)
+    group.restart(child)
+    group.wait_ready(child, 60.0)
+
+
+def test_the_registry_refuses_what_would_be_two_nodes_of_one_name_and_other_versions():
+    registry = Registry()
+    first = Register(
+        name="cpu", url="http://10.0.0.1:1", version=__version__, boot="a", gpus=0, roles=["env"]
+    )
+    registry.register(first)
+    with pytest.raises(
+        UnavailableError, match=r"already, at http://10\.0\.0\.1:1; give one of them another --name"
+    ):
+        registry.register(first.model_copy(update={"boot": "b"}))
+    with pytest.raises(
+        ConflictError, match=r"has asyncrl 0\.0\.0, the launcher .*; install the same version"
+    ):
+        registry.register(first.model_copy(update={"version": "0.0.0"}))
+
+
+@pytest.mark.parametrize(
+    ("role", "arguments", "refused"),
+    [
+        ("engine", {"--weights-dir": ["/"]}, "is not given '--weights-dir'"),
+        ("env", {"--recipe": ["/tmp/mine.toml"]}, "is not given '--recipe'"),
+        ("rollout", {"--buffer": ["file:///etc/passwd"]}, "--buffer must match"),
+        ("rollout", {"--name": ["--folder"]}, "--name must match"),
+        ("trainer", {"--main-address": ["a b"]}, "--main-address must match"),
+    ],
+)
+def test_a_node_starts_known_roles_with_checked_arguments_only(role, arguments, refused):
+    with pytest.raises(InputError, match=refused):
+        checked_arguments(role, arguments)
+
+
+def _command(pid):
+    return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
