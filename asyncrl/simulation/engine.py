@@ -154,14 +154,23 @@ class SimulatedEngine:
         """Change to a version. With `finish_requests` running sequences end first, and none starts meanwhile."""
         if self.dead:
             return
-        if finish_requests:
-            self._draining = True
-            await self._empty.wait()
+        self._draining = finish_requests
+        try:
+            if finish_requests:
+                await self._empty.wait()
+            await self._swap(version, swap_s, keep_kv)
+        finally:
+            # Also where the trainer dies meanwhile.
+            self._draining = False
+            self._change()
+
+    async def _swap(self, version: int, swap_s: float, keep_kv: bool) -> None:
         self.pause()
-        await asyncio.sleep(swap_s)
-        self._set_version(version, keep_kv)
-        self._draining = False
-        self.resume()
+        try:
+            await asyncio.sleep(swap_s)
+            self._set_version(version, keep_kv)
+        finally:
+            self.resume()
 
     def die(self) -> None:
         """Fail everything in flight and refuse what comes."""

@@ -139,3 +139,16 @@ def test_a_slower_engine_takes_longer_from_then_on():
         engine.set_speed(0.5)
 
     assert ends(ONE, request("a", 4), then=slow)[0][0] == pytest.approx(6)
+
+
+def test_an_engine_serves_on_when_the_trainer_dies_in_the_middle_of_a_version():
+    async def die():
+        engine = SimulatedEngine("http://engine", ONE)
+        running = asyncio.ensure_future(engine.generate(request("a", 4)))
+        await asyncio.sleep(1.0)
+        publishing = asyncio.ensure_future(engine.take_over(1, 9.0, finish_requests=False, keep_kv=True))
+        await asyncio.sleep(2.0)
+        publishing.cancel()
+        return (await running).versions.tolist(), now_s()
+
+    assert run_virtually(die()) == ([0, 0, 0, 0], pytest.approx(6))
