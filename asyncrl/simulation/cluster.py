@@ -41,6 +41,8 @@ CAUSES = {
     "dead_s": "down",
 }
 """Why an engine does nothing, by the field of `EngineTimes`."""
+POLL_S = 60.0
+"""How long a worker waits for a lease before it asks again; calls that end without one only cost the simulation time."""
 MAX_ROUTERS = 16
 """Routers that are simulated; more workers share them, since each router probes every engine every second."""
 
@@ -210,6 +212,7 @@ class Cluster:
             groups_in_flight=self.in_flight,
             lease_s=self.config.rollout.lease_s,
             episode_timeout_s=self.config.rollout.episode_timeout_s,
+            poll_s=POLL_S,
             limit=Concurrency(router.loads, self.in_flight).limit,
         )
 
