@@ -68,7 +68,7 @@ def calibrate(run: Path) -> Calibration:
     engine = _engine_costs(run, config, activity, on_gpus)
     shared = SharedCores() if on_gpus else _shared_cores(activity)
     costs = Costs(engine, _trainer_costs(steps), shared)
-    measured = _groups_per_hour(steps)
+    measured = measured_groups_per_hour(steps)
     return _fit_factor(config, costs, workload, measured, len(steps))
 
 
@@ -220,6 +220,7 @@ def _no_signal(steps: Sequence[dict[str, Any]]) -> float:
     return dropped / max(1, dropped + trained)
 
 
-def _groups_per_hour(steps: Sequence[dict[str, Any]]) -> float:
+def measured_groups_per_hour(steps: Sequence[dict[str, Any]]) -> float:
+    """Return the groups a run trained an hour, from its first commit on."""
     seconds = steps[-1]["time"] - steps[0]["time"]
     return 3600 * sum(step["batch/groups"] for step in steps[1:]) / max(seconds, 1e-9)

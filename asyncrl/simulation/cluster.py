@@ -42,7 +42,7 @@ CAUSES = {
 }
 """Why an engine does nothing, by the field of `EngineTimes`."""
 POLL_S = 60.0
-"""How long a worker waits for a lease before it asks again; calls that end without one only cost the simulation time."""
+"""How long a worker waits for a lease before it asks again. Calls that end without one only cost computing time."""
 MAX_ROUTERS = 16
 """Routers that are simulated; more workers share them, since each router probes every engine every second."""
 

@@ -1,0 +1,98 @@
+"""Compares what `asyncrl plan run --calibrate` predicts with runs that were made.
+
+    python scripts/bench/bench_plan.py [--steps 16] [--json OUT] [--runs FOLDER] [key=value ...]
+
+Trains gridworld_grpo once as it is calibrated on (synchronous) and then in six other ways: schedules, staleness limits,
+sizes of steps and groups. Each is predicted from the first run alone. The report has groups an hour of each, measured
+and predicted, and their ratio. With --runs the folders are kept, and those that are there are not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from report import describe_machine, write_report
+
+from asyncrl.config import load_config
+from asyncrl.launch.base_model import cached_base_model
+from asyncrl.launch.train import TrainRun
+from asyncrl.run.folder import RunFolder
+from asyncrl.run.metrics import read_metrics
+from asyncrl.simulation.calibrate import calibrate, measured_groups_per_hour
+from asyncrl.simulation.cluster import simulate
+
+RECIPE = "gridworld_grpo"
+CALIBRATED = "synchronous"
+RUNS = {
+    CALIBRATED: ["train.schedule=synchronous"],
+    "one step off": ["train.schedule=one_step_off"],
+    "asynchronous, limit 2": ["train.schedule=asynchronous", "buffer.max_staleness=2"],
+    "partial, limit 1": ["train.schedule=partial", "buffer.max_staleness=1"],
+    "partial, limit 4": ["train.schedule=partial", "buffer.max_staleness=4"],
+    "partial, 32 groups of 8": ["buffer.groups_per_step=32", "rollout.group_size=8"],
+    "synchronous, 32 groups": ["train.schedule=synchronous", "buffer.groups_per_step=32"],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--runs", type=Path, help="folder to keep the runs in")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = args.runs or Path(scratch)
+        for name, changes in RUNS.items():
+            if not (folder / _file(name) / "summary.json").exists():
+                train([*_common(args), *changes], folder / _file(name))
+        write_report(compare(folder, args), args.json)
+
+
+def _common(args: argparse.Namespace) -> list[str]:
+    model = cached_base_model(load_config(RECIPE))
+    return [f"model.path={model}", f"train.num_steps={args.steps}", "eval.tasks=0", *args.overrides]
+
+
+def train(changes: list[str], folder: Path) -> None:
+    """Train once; the run is in `folder` afterwards."""
+    with RunFolder(folder) as run_folder:
+        TrainRun(load_config(RECIPE, changes), run_folder).run()
+
+
+def compare(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Return measured and predicted rates of all runs."""
+    found = calibrate(folder / _file(CALIBRATED))
+    rows = {}
+    for name in RUNS:
+        run = folder / _file(name)
+        config = load_config(run / "config.json")
+        outcome = simulate(config, found.costs, found.workload, config.engine.count, args.steps)
+        measured = measured_groups_per_hour(read_metrics(run))
+        rows[name] = {
+            "measured_groups_per_hour": measured,
+            "predicted_groups_per_hour": outcome.groups_per_hour,
+            "predicted_over_measured": outcome.groups_per_hour / measured,
+        }
+    others = [abs(row["predicted_over_measured"] - 1) for name, row in rows.items() if name != CALIBRATED]
+    return {
+        "machine": describe_machine(),
+        "calibrated_on": CALIBRATED,
+        "factor_on_engine_time": found.factor,
+        "costs": repr(found.costs),
+        "runs": rows,
+        "largest_error": max(others),
+    }
+
+
+def _file(name: str) -> str:
+    return name.replace(",", "").replace(" ", "-")
+
+
+if __name__ == "__main__":
+    main()
