@@ -1,0 +1,1 @@
+"""Readers of benchmark files that people have, one format a module: each line becomes a task of an environment."""

@@ -1,0 +1,48 @@
+"""Function calls to make, in the fields of BFCL: `question`, `function` and, in one record, `ground_truth`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from asyncrl.evaluation.importers.records import Imported
+
+ENV = "asyncrl.envs.benchmarks.calls:Calls"
+EXPECTED = (
+    "question (a list of messages, or a list with one), function (schemas) and ground_truth "
+    "([{name: {argument: [values]}}], empty where no call is right)"
+)
+TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
+"""BFCL's names of JSON schema's types."""
+
+
+def read(record: Mapping[str, Any]) -> Imported:
+    """See `Importer.read`."""
+    question, functions, answers = record["question"], record["function"], record["ground_truth"]
+    if isinstance(question, list) and question and isinstance(question[0], list):
+        if len(question) > 1:
+            raise ValueError(f"question: has {len(question)} turns; only those with one can be judged here")
+        question = question[0]
+    if not isinstance(question, list) or not all(isinstance(one, dict) and "role" in one for one in question):
+        raise TypeError(f"question: must be a list of messages, got {question!r:.80}")
+    functions = functions if isinstance(functions, list) else [functions]
+    for answer in answers:
+        for name, arguments in answer.items():
+            if not isinstance(arguments, dict) or not all(isinstance(v, list) for v in arguments.values()):
+                raise TypeError(f"ground_truth: {name}: must map arguments to lists, got {arguments!r:.80}")
+            if name not in [one["name"] for one in functions]:
+                raise ValueError(f"ground_truth: there is no function {name!r}")
+    tools = [{"type": "function", "function": _schema(one)} for one in functions]
+    return Imported(str(record.get("id", "")), {"messages": question, "tools": tools, "answers": answers})
+
+
+def _schema(value: Any) -> Any:
+    """Return a schema with the names of JSON schema's types."""
+    if isinstance(value, list):
+        return [_schema(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: TYPES.get(one, one) if key == "type" and isinstance(one, str) else _schema(one)
+        for key, one in value.items()
+    }

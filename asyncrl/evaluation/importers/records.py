@@ -1,0 +1,108 @@
+"""What the readers share: the records of a file, and errors that name file, line and what is expected."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from asyncrl.errors import ConfigError, InputError
+from asyncrl.types import Task
+
+FORMATS = ("math", "humaneval", "mbpp", "livecodebench", "bfcl")
+"""Modules of this package."""
+
+
+class Imported(NamedTuple):
+    """A record as a task: its id, "" where it has none, and what its environment needs."""
+
+    id: str
+    data: dict[str, Any]
+
+
+class Importer(Protocol):
+    """A module of this package."""
+
+    @property
+    def ENV(self) -> str:
+        """Import path of the environment that plays and judges the tasks."""
+        ...
+
+    @property
+    def EXPECTED(self) -> str:
+        """What a record must hold, for errors."""
+        ...
+
+    def read(self, record: Mapping[str, Any]) -> Imported:
+        """Return a record as a task. Raises `ValueError`, `KeyError` and `TypeError` for one that is none."""
+        ...
+
+
+def importer(name: str, setting: str = "format") -> Importer:
+    """Return a format's module. Raises `ConfigError` naming the setting."""
+    if name not in FORMATS:
+        raise ConfigError(f"{setting}: unknown format {name!r}; allowed: {', '.join(FORMATS)}")
+    return importlib.import_module(f"asyncrl.evaluation.importers.{name}")  # type: ignore[return-value]
+
+
+def import_tasks(name: str, path: str | Path) -> list[Task]:
+    """Read a benchmark file: JSON lines, a JSON list, or Parquet.
+
+    Raises `ConfigError` for a file that cannot be read, `InputError` naming the line and what is expected.
+    """
+    module = importer(name)
+    tasks: list[Task] = []
+    seen: dict[str, int] = {}
+    for number, record in _records(Path(path)):
+        where = f"{path}, line {number}"
+        try:
+            found = module.read(record)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            wrong = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+            raise InputError(f"{where}: {wrong}; expected: {module.EXPECTED}") from error
+        task_id = found.id or f"{Path(path).stem}-{number}"
+        if task_id in seen:
+            raise InputError(f"{where}: id {task_id!r} stands on line {seen[task_id]} already")
+        seen[task_id] = number
+        kept = {key: record[key] for key in ("tags", "difficulty", "level") if key in record}
+        tasks.append(Task(task_id, module.ENV, number, "heldout", {**kept, **found.data}))
+    if not tasks:
+        raise InputError(f"{path}: holds no task; expected: {module.EXPECTED}")
+    return tasks
+
+
+def text(record: Mapping[str, Any], *names: str) -> str:
+    """Return the first of these fields that is there. Raises `KeyError`, `TypeError`."""
+    name = next((name for name in names if name in record), None)
+    if name is None:
+        raise KeyError(" or ".join(names))
+    if not isinstance(record[name], str):
+        raise TypeError(f"{name}: must be text, got {record[name]!r:.80}")
+    return record[name]
+
+
+def _records(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the number of a line (of a list or Parquet: of an item) and its object."""
+    try:
+        if path.suffix == ".parquet":
+            import pyarrow.parquet
+
+            found: list[Any] = pyarrow.parquet.read_table(path).to_pylist()
+        else:
+            written = path.read_text(encoding="utf-8")
+            found = json.loads(written) if written.lstrip().startswith("[") else written.splitlines()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    for number, one in enumerate(found, 1):
+        if isinstance(one, str):
+            if not one.strip():
+                continue
+            try:
+                one = json.loads(one)
+            except ValueError as error:
+                raise InputError(f"{path}, line {number}: no JSON: {error}") from error
+        if not isinstance(one, dict):
+            raise InputError(f"{path}, line {number}: must be an object, got {type(one).__name__}")
+        yield number, one
