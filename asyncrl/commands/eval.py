@@ -1,42 +1,77 @@
-"""`asyncrl eval CHECKPOINT --env NAME`"""
+"""`asyncrl eval CHECKPOINT --env NAME`, and `asyncrl eval --suite NAME CHECKPOINT...`"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from asyncrl.errors import AsyncRLError
+from asyncrl.errors import AsyncRLError, ConfigError
+
+OVERRIDE = re.compile(r"[a-z_]+(\.\w+)+=")
 
 
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "eval",
-        help="evaluate a checkpoint on an environment's held-out tasks",
+        help="evaluate checkpoints on a suite, or one on an environment's held-out tasks",
         description="Mean reward, success and pass@k with intervals clustered by task. Failures of the environment "
-        "or the infrastructure are counted apart and never enter a rate.",
+        "or the infrastructure are counted apart and never enter a rate. With --suite several checkpoints are "
+        "compared; an evaluation that was stopped goes on when its command is given again.",
     )
-    parser.add_argument("checkpoint", help="a Hugging Face model folder or hub name")
-    parser.add_argument("--env", required=True, help="environment name or import path")
-    parser.add_argument("--tasks", type=int, default=100)
-    parser.add_argument("--samples", type=int, default=1, help="episodes a task; pass@k up to this k")
+    parser.add_argument(
+        "checkpoint",
+        nargs="+",
+        metavar="CHECKPOINT",
+        help="a Hugging Face model folder or hub name, several with --suite; then settings as key=value",
+    )
+    parser.add_argument("--env", help="environment name or import path")
+    parser.add_argument("--suite", metavar="NAME|FILE", help="a suite by name, or its TOML file")
+    parser.add_argument("--tasks", type=int, help="with --env: how many held-out tasks (100)")
+    parser.add_argument("--samples", type=int, help="with --env: episodes a task (1); pass@k up to this k")
     parser.add_argument(
         "--recipe", help="take limits, engine and environment settings from this recipe or config.json"
     )
-    parser.add_argument("--out", type=Path, help="write the result as JSON")
     parser.add_argument(
-        "--rows", type=Path, help="write each episode as a line of JSON, for `asyncrl compare`"
+        "--out",
+        type=Path,
+        help="with --suite the folder of the evaluation (evals/NAME); otherwise write the result as JSON",
     )
-    parser.add_argument("--fail-under", type=float, help="exit with 1 when the mean reward is below this")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
-    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--rows", type=Path, help="with --env: write each episode as a line of JSON, for `asyncrl compare`"
+    )
+    parser.add_argument(
+        "--fail-under",
+        type=float,
+        help="exit with 1 when the mean reward, or the score of any checkpoint on a suite, is below this",
+    )
+    parser.set_defaults(run=run, overrides=[])
 
 
 def run(args: argparse.Namespace) -> int:
+    words = args.checkpoint
+    args.checkpoint = [word for word in words if not OVERRIDE.match(word)]
+    args.overrides = [*(word for word in words if OVERRIDE.match(word)), *args.overrides]
+    if bool(args.env) == bool(args.suite):
+        raise ConfigError("eval: give either --env NAME or --suite NAME")
+    if args.suite:
+        from asyncrl.commands.eval_suite import run_suite
+
+        for option in ("tasks", "samples", "rows"):
+            if getattr(args, option) is not None:
+                raise ConfigError(f"eval: --{option} goes with --env; a suite says itself what is played")
+        return run_suite(args)
+    if len(args.checkpoint) != 1:
+        raise ConfigError("eval: --env takes one checkpoint; give a --suite to compare several")
+    return _run_environment(args, args.checkpoint[0], args.tasks or 100, args.samples or 1)
+
+
+def _run_environment(args: argparse.Namespace, checkpoint: str, tasks: int, samples: int) -> int:
     from asyncrl.config import apply_override, load_config, parse_config
     from asyncrl.evaluation.rows import episode_rows, write_rows
     from asyncrl.import_path import absolute, search_in
@@ -45,13 +80,13 @@ def run(args: argparse.Namespace) -> int:
     from asyncrl.launch.train import describe
 
     env = absolute(args.env, Path.cwd())
-    fixed = (f"model.path={json.dumps(args.checkpoint)}", f"env.name={json.dumps(env)}")
+    fixed = (f"model.path={json.dumps(checkpoint)}", f"env.name={json.dumps(env)}")
     if args.recipe:
         config = load_config(args.recipe, [*fixed, *args.overrides])
     else:
         data: dict[str, Any] = {
             "run": {"python_path": [str(Path.cwd())]},
-            "engine": {"max_model_len": _context(args.checkpoint)},
+            "engine": {"max_model_len": _context(checkpoint)},
         }
         for override in (*fixed, *args.overrides):
             apply_override(data, override)
@@ -60,10 +95,10 @@ def run(args: argparse.Namespace) -> int:
     check_evaluation(config)
     folder = Path(tempfile.mkdtemp(prefix="asyncrl-eval-"))
     try:
-        groups = play_checkpoint(config, folder, args.checkpoint, env, args.tasks, args.samples)
+        groups = play_checkpoint(config, folder, checkpoint, env, tasks, samples)
         if args.rows:
-            write_rows(args.rows, episode_rows(groups, args.samples))
-        result = summarize(groups, args.samples)
+            write_rows(args.rows, episode_rows(groups, samples))
+        result = summarize(groups, samples)
     except AsyncRLError:
         # The message may refer to a log.
         print(f"logs of this evaluation: {folder / 'logs'}", file=sys.stderr)

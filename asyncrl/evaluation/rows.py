@@ -64,8 +64,10 @@ def _read(path: Path) -> list[dict[str, Any]]:
         for row in rows:
             for name in ("env", "task", "failure", *METRICS):
                 row[name]
-        return rows
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: holds no rows of `asyncrl eval --rows` ({error!r})") from error
+    if len({row.get("checkpoint") for row in rows}) > 1:
+        raise ConfigError(f"{path}: holds several checkpoints, which the report beside it compares")
+    return rows

@@ -17,7 +17,7 @@ from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
 from asyncrl.env.registry import load_env
 from asyncrl.errors import InfrastructureError
 from asyncrl.evaluation.statistics import Interval, clustered_mean, pass_at_k
-from asyncrl.launch.process_group import ProcessGroup
+from asyncrl.launch.process_group import ManagedProcess, ProcessGroup
 from asyncrl.rollout.player import MAX_ATTEMPTS
 from asyncrl.services.env.client import OPEN_TIMEOUT_S
 from asyncrl.together import together
@@ -134,19 +134,28 @@ def play_checkpoint(
     process_group = ProcessGroup(folder)
     (folder / "config.json").write_text(config.model_dump_json())
     try:
-        service = process_group.start("env", ["serve", "env", "--folder", str(folder)])
-        engine = process_group.start(
-            "engine", ["serve", "engine", "--folder", str(folder), "--model", checkpoint]
-        )
-        start_s = config.run.start_timeout_s
-        env_url = process_group.wait_ready(service, start_s)
-        engine_url = process_group.wait_ready(engine, start_s)
-        argv = ["serve", "rollout", "--folder", str(folder), "--model", checkpoint]
-        worker = process_group.start("rollout", [*argv, "--env", env_url, "--engines", engine_url])
-        url, token = process_group.wait_ready(worker, start_s), process_group.credentials.bearer("rollout")
-        return asyncio.run(_play(url, config, env, tasks, samples, token))
+        *_, worker = start_player(process_group, config, folder, checkpoint)
+        token = process_group.credentials.bearer("rollout")
+        return asyncio.run(_play(worker.url, config, env, tasks, samples, token))
     finally:
         process_group.stop()
+
+
+def start_player(
+    process_group: ProcessGroup, config: Config, folder: Path, checkpoint: str
+) -> tuple[ManagedProcess, ManagedProcess, ManagedProcess]:
+    """Start environments, an engine and a worker of the configuration in `folder`; return them when they serve."""
+    service = process_group.start("env", ["serve", "env", "--folder", str(folder)])
+    engine = process_group.start(
+        "engine", ["serve", "engine", "--folder", str(folder), "--model", checkpoint]
+    )
+    start_s = config.run.start_timeout_s
+    env_url = process_group.wait_ready(service, start_s)
+    engine_url = process_group.wait_ready(engine, start_s)
+    argv = ["serve", "rollout", "--folder", str(folder), "--model", checkpoint]
+    worker = process_group.start("rollout", [*argv, "--env", env_url, "--engines", engine_url])
+    process_group.wait_ready(worker, start_s)
+    return service, engine, worker
 
 
 async def _play(
@@ -177,7 +186,7 @@ async def _run(
 
     async def play(task: dict[str, Any]) -> Group:
         async with at_once:
-            return await _call_until_answered(http, url, {"tasks": [task], **same}, retry_s)
+            return await call_until_answered(http, url, {"tasks": [task], **same}, retry_s)
 
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector) as http:
@@ -191,7 +200,7 @@ def task_timeout_s(config: Config) -> float:
     return max(MAX_ATTEMPTS.values()) * attempt_s
 
 
-async def _call_until_answered(
+async def call_until_answered(
     http: aiohttp.ClientSession, url: str, request: dict[str, Any], retry_s: float
 ) -> Group:
     """Call again while the worker does not answer, for `retry_s` after it last was there."""

@@ -16,13 +16,11 @@ from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from asyncrl.env.parts import PART, in_part
 from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError
 from asyncrl.types import Message, Task
-
-PART = "part"
-HINT = "hint"
 
 
 class Mix(Env):
@@ -56,10 +54,7 @@ class Mix(Env):
                 del left[part]
                 continue
             dealt[part] += 1
-            data = {PART: part, "data": task.data}
-            # Read by the rollout, which does not know about parts.
-            data |= {HINT: task.data[HINT]} if HINT in task.data else {}
-            yield Task(f"{part}-{task.id}", env, task.seed, split, data)
+            yield in_part(part, task, env)
 
     @classmethod
     def inner_task(cls, task: Task, parts: dict[str, Any] | None = None) -> tuple[Task, dict[str, Any]]:  # type: ignore[override]

@@ -63,6 +63,13 @@ def test_a_file_of_something_else_is_refused(tmp_path, text, message):
         values_by_task(path, "success")
 
 
+def test_samples_of_several_checkpoints_are_not_taken_for_those_of_one(tmp_path):
+    (row,) = episode_rows(evaluated([[1.0]]), 1)
+    write_rows(tmp_path / "rows.jsonl", [row | {"checkpoint": name} for name in "ab"])
+    with pytest.raises(ConfigError, match="holds several checkpoints, which the report beside it compares"):
+        values_by_task(tmp_path / "rows.jsonl", "success")
+
+
 def test_evaluations_are_compared_from_the_command_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, rewards in (("a", [[0.0, 1.0]] * 8), ("b", [[1.0, 1.0]] * 8), ("c", [[0.0, 1.0]] * 8)):

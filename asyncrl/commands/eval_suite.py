@@ -1,0 +1,127 @@
+"""`asyncrl eval --suite NAME CHECKPOINT...`: plays what is missing, then writes results and reports."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from asyncrl import __version__
+from asyncrl.errors import AsyncRLError, ConfigError
+from asyncrl.evaluation.report import Cell, html_report, markdown_report
+from asyncrl.evaluation.results import evaluate_samples
+from asyncrl.evaluation.samples import SampleFile
+from asyncrl.evaluation.suite import Suite, check_digests, load_suite, part_tasks
+from asyncrl.jsonfile import write_json
+from asyncrl.launch.suite import check_suite, open_evaluation, play_suite, suite_config
+
+EVERY_S = 10.0
+"""Between two lines of progress in a log; on a terminal one line is written anew."""
+
+
+def run_suite(args: argparse.Namespace) -> int:
+    """Evaluate checkpoints on a suite. Raises `ConfigError`, `InputError` and what ends a run."""
+    repeated = [name for name in args.checkpoint if args.checkpoint.count(name) > 1]
+    if repeated:
+        raise ConfigError(f"eval: {repeated[0]!r} is given twice")
+    suite = load_suite(args.suite)
+    configs = {
+        checkpoint: suite_config(suite, checkpoint, args.recipe, args.overrides)
+        for checkpoint in args.checkpoint
+    }
+    tasks = {name: part_tasks(name, part) for name, part in suite.parts.items()}
+    check_digests(suite, tasks)
+    check_suite(suite, tasks, configs)
+    folder = args.out or Path("evals") / suite.name
+    checkpoints = open_evaluation(folder, suite, tasks, configs)
+    file = SampleFile(folder)
+    num_tasks = sum(map(len, tasks.values()))
+    try:
+        for number, (checkpoint, config) in enumerate(configs.items(), 1):
+            progress = _Progress(file, suite, checkpoint, num_tasks)
+            work = folder / "work" / str(number)
+            try:
+                play_suite(suite, tasks, checkpoint, config, work, file, progress)
+            except (AsyncRLError, KeyboardInterrupt) as error:
+                error.add_note(f"logs of this evaluation: {work / 'logs'}; the same command goes on with it")
+                raise
+            progress.end()
+        result = _write(folder, suite, file, checkpoints, num_tasks)
+    finally:
+        file.close()
+    for name, one in result["checkpoints"].items():
+        failed = f", failed {one['failed']}" if one["failed"] else ""
+        print(f"{name}: score {Cell(one['score']).text()} over {num_tasks} tasks{failed}")
+    for one in result["comparisons"]:
+        if one["part"] is None:
+            print(
+                f"{one['second']}: {one['difference']:+.3f} [{one['ci_low']:+.3f}, {one['ci_high']:+.3f}] against "
+                f"{one['first']}, p = {one['p_holm']:.4f}"
+            )
+    print(f"report: {folder / 'report.html'}")
+    if args.fail_under is None:
+        return 0
+    scores = [result["checkpoints"][name]["score"] for name in args.checkpoint]
+    return int(any(score is None or score["mean"] < args.fail_under for score in scores))
+
+
+def _write(
+    folder: Path, suite: Suite, file: SampleFile, checkpoints: Sequence[str], num_tasks: int
+) -> dict[str, Any]:
+    """Write `results.json`, `report.md` and `report.html`; return the results."""
+    result = {
+        "suite": suite.name,
+        "version": suite.version,
+        "description": suite.description,
+        "samples": suite.samples,
+        "temperature": suite.temperature,
+        "tasks": num_tasks,
+        "asyncrl": __version__,
+        "complete": len(file.rows) == len(checkpoints) * num_tasks * suite.samples,
+        **evaluate_samples(file.rows, checkpoints, suite.samples),
+    }
+    write_json(folder / "results.json", json.loads(json.dumps(result)), indent=2)
+    (folder / "report.md").write_text(markdown_report(result), encoding="utf-8")
+    (folder / "report.html").write_text(html_report(result, file.rows), encoding="utf-8")
+    return result
+
+
+class _Progress:
+    """Tells how far the samples of a checkpoint are."""
+
+    def __init__(self, file: SampleFile, suite: Suite, checkpoint: str, num_tasks: int) -> None:
+        self._file, self._checkpoint = file, checkpoint
+        self._all = num_tasks * suite.samples
+        self._terminal = sys.stderr.isatty()
+        self._begun, self._said = time.monotonic(), time.monotonic()
+        self._before = self._there()
+        if self._before:
+            print(f"{checkpoint}: {self._before} of {self._all} samples are there", file=sys.stderr)
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if self._terminal or now - self._said >= EVERY_S:
+            self._said = now
+            there = self._there()
+            left_s = (self._all - there) * (now - self._begun) / max(1, there - self._before)
+            self._say(f"{self._checkpoint}: {there} of {self._all} samples, about {left_s:.0f} s left")
+
+    def end(self) -> None:
+        self._say(f"{self._checkpoint}: {self._there()} of {self._all} samples")
+        if self._terminal:
+            print(file=sys.stderr)
+
+    def _there(self) -> int:
+        return sum(row["checkpoint"] == self._checkpoint for row in self._file.rows)
+
+    def _say(self, text: str) -> None:
+        print(
+            f"\r\033[K{text}" if self._terminal else text,
+            end="" if self._terminal else "\n",
+            file=sys.stderr,
+            flush=True,
+        )

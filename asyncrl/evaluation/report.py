@@ -1,0 +1,233 @@
+"""The report of an evaluation for people, as Markdown and as one HTML file that loads nothing."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+STYLES = Path(__file__).with_name("report.css")
+SHOWN_REGRESSIONS = 15
+MAX_MESSAGE_CHARS = 4000
+"""Of one message in the report; the samples hold all of it."""
+
+Interval = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell with a number that has an interval."""
+
+    interval: Interval | None
+    signed: bool = False
+
+    def text(self) -> str:
+        if self.interval is None:
+            return "none counted"
+        sign, low, high = "+" if self.signed else "", self.interval["ci_low"], self.interval["ci_high"]
+        bounds = "" if low is None else f" [{low:{sign}.3f}, {high:{sign}.3f}]"
+        return f"{self.interval['mean']:{sign}.3f}{bounds}"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    title: str
+    note: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str | Cell]]
+
+
+def report_tables(result: Mapping[str, Any]) -> list[Table]:
+    """Return the tables of a result, those without rows left out."""
+    checkpoints = result["checkpoints"]
+    found = [
+        Table(
+            "Checkpoints",
+            "Score: share of successes, or the mean reward of parts that do not judge; a mean over tasks with its 95 % "
+            "interval, clustered by task. Samples that the environment or the infrastructure failed do not count.",
+            ("checkpoint", "score", "reward", "counted", "failed", "truncated", "turns", "tokens"),
+            [
+                [
+                    name,
+                    Cell(one["score"]),
+                    Cell(one["reward"]).text(),
+                    f"{one['counted']} of {one['samples']}",
+                    ", ".join(f"{kind} {number}" for kind, number in one["failed"].items()) or "0",
+                    str(one["truncated"]),
+                    f"{one.get('turns', 0):.1f}",
+                    f"{one.get('tokens', 0):.0f}",
+                ]
+                for name, one in checkpoints.items()
+            ],
+        ),
+        _repeats(checkpoints),
+        _comparisons(result["comparisons"]),
+    ]
+    for key, title in (("parts", "By part"), ("tags", "By tag"), ("difficulty", "By difficulty")):
+        names = sorted({name for one in checkpoints.values() for name in one[key]})
+        rows: list[list[str | Cell]] = [
+            [name, checkpoint, Cell(one[key][name]["score"]), str(one[key][name]["counted"])]
+            for name in names
+            for checkpoint, one in checkpoints.items()
+            if name in one[key]
+        ]
+        found.append(Table(title, "", (key.removesuffix("s"), "checkpoint", "score", "samples"), rows))
+    found += _regressions(result["comparisons"])
+    found.append(
+        Table(
+            "Failures",
+            "Failures of the agent count as samples that scored nothing; all others enter no rate.",
+            ("checkpoint", "class", "part", "error", "samples"),
+            [
+                [name, one["failure"], one["part"], one["error"], str(one["samples"])]
+                for name, checkpoint in checkpoints.items()
+                for one in checkpoint["failures"]
+            ],
+        )
+    )
+    return [table for table in found if table.rows]
+
+
+def markdown_report(result: Mapping[str, Any]) -> str:
+    """Return `report.md`."""
+    lines = [f"# {_title(result)}", "", _summary(result), ""]
+    for table in report_tables(result):
+        lines += [f"## {table.title}", "", *([table.note, ""] if table.note else [])]
+        lines += [_line(table.header), _line(["---"] * len(table.header))]
+        lines += [*(_line([_text(cell) for cell in row]) for row in table.rows), ""]
+    return "\n".join(lines)
+
+
+def html_report(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return `report.html`. rows: the samples, of which the worst are shown whole."""
+    by_id = {row["id"]: row for row in rows}
+    title = html.escape(_title(result))
+    body = [f"<h1>{title}</h1>", f"<p>{html.escape(_summary(result))}</p>"]
+    for number, table in enumerate(report_tables(result)):
+        body += [f'<h2 id="t{number}">{html.escape(table.title)}</h2>']
+        body += [f"<p>{html.escape(table.note)}</p>"] if table.note else []
+        # A table that is wider than a phone scrolls by itself, also by the keyboard.
+        body += [f'<div class="table" role="region" aria-labelledby="t{number}" tabindex="0"><table>']
+        body += ["<thead><tr>", *(f'<th scope="col">{html.escape(one)}</th>' for one in table.header)]
+        body += ["</tr></thead><tbody>"]
+        body += ["<tr>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>" for row in table.rows]
+        body += ["</tbody></table></div>"]
+    for name, one in result["checkpoints"].items():
+        shown = [_trajectory(by_id[chosen]) for chosen in one["worst"]]
+        body += [f"<h2>Worst trajectories of {html.escape(name)}</h2>", *shown] if shown else []
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{title}</title><style>{STYLES.read_text(encoding='utf-8')}</style></head>\n"
+        f"<body><main>\n{chr(10).join(body)}\n</main></body></html>\n"
+    )
+
+
+def _title(result: Mapping[str, Any]) -> str:
+    return f"Suite {result['suite']} version {result['version']}"
+
+
+def _summary(result: Mapping[str, Any]) -> str:
+    state = "" if result["complete"] else " The evaluation is not complete."
+    return (
+        f"{result['description']} {result['tasks']} tasks, {result['samples']} samples each at temperature "
+        f"{result['temperature']:g}; asyncrl {result['asyncrl']}.{state}"
+    ).strip()
+
+
+def _repeats(checkpoints: Mapping[str, Any]) -> Table:
+    rows: list[list[str | Cell]] = [
+        [name, k, Cell(interval), Cell(one["pass_hat"][k])]
+        for name, one in checkpoints.items()
+        for k, interval in one["pass_at"].items()
+    ]
+    note = (
+        "pass@k: at least one of k samples succeeds; pass^k: all of them. Unbiased, over tasks with k samples that "
+        "count."
+    )
+    return Table("Success over repeated samples", note, ("checkpoint", "k", "pass@k", "pass^k"), rows)
+
+
+def _comparisons(comparisons: Sequence[Mapping[str, Any]]) -> Table:
+    note = (
+        "Difference of scores on shared tasks with a BCa bootstrap interval; p by the paired permutation test, "
+        "adjusted by Holm's method over all checkpoints, and over all parts. Detectable: what so many tasks would show "
+        "in four of five evaluations."
+    )
+    rows: list[list[str | Cell]] = [
+        [
+            one["second"],
+            one["first"],
+            one["part"] or "all",
+            Cell(
+                {"mean": one["difference"], "ci_low": one["ci_low"], "ci_high": one["ci_high"]}, signed=True
+            ),
+            f"{one['p_holm']:.4f}",
+            f"{one['better']} / {one['worse']} of {one['tasks']}",
+            f"{one['detectable']:.3f}",
+        ]
+        for one in comparisons
+    ]
+    header = ("checkpoint", "against", "part", "difference", "p (Holm)", "better / worse", "detectable")
+    return Table("Comparison", note, header, rows)
+
+
+def _regressions(comparisons: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
+    for one in comparisons:
+        if one["part"] is None:
+            rows = [
+                [lost["task"], f"{lost['first']:.3f}", f"{lost['second']:.3f}"]
+                for lost in one["regressions"][:SHOWN_REGRESSIONS]
+            ]
+            note = f"Tasks that score less than with {one['first']}, those that lost most first."
+            yield Table(f"Regressions of {one['second']}", note, ("task", "before", "now"), rows)
+
+
+def _text(cell: str | Cell) -> str:
+    return cell.text() if isinstance(cell, Cell) else cell
+
+
+def _line(cells: Sequence[str]) -> str:
+    escaped = (" ".join(cell.split()).replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
+
+
+def _cell(cell: str | Cell) -> str:
+    text = html.escape(_text(cell))
+    if not isinstance(cell, Cell) or cell.interval is None or cell.interval["ci_low"] is None:
+        return text
+    least, mean, most = cell.interval["ci_low"], cell.interval["mean"], cell.interval["ci_high"]
+    start, end = (-1.0, 1.0) if cell.signed else (0.0, 1.0)
+    if not start <= least <= most <= end:
+        # Rewards have no scale of their own.
+        return text
+    low, middle, high = (4 + 152 * (value - start) / (end - start) for value in (least, mean, most))
+    zero = 4 + 152 * -start / (end - start)
+    return (
+        f'{text}<svg aria-hidden="true" viewBox="0 0 160 16"><line class="axis" x1="4" y1="8" x2="156" y2="8"/>'
+        f'<line class="axis" x1="{zero:.1f}" y1="2" x2="{zero:.1f}" y2="14"/>'
+        f'<line x1="{low:.1f}" y1="8" x2="{high:.1f}" y2="8"/><circle cx="{middle:.1f}" cy="8" r="3.5"/></svg>'
+    )
+
+
+def _trajectory(row: Mapping[str, Any]) -> str:
+    head = f"{row['task']} sample {row['sample']}: reward {row['reward']:g}, {row['status']}"
+    head += f", {row['error']}" if row["error"] else ""
+    said = "".join(
+        f'<div class="message {html.escape(message["role"])}"><h3>{html.escape(message["role"])}</h3>'
+        f"<pre>{html.escape(_message(message))}</pre></div>"
+        for message in row["messages"]
+    )
+    return (
+        f"<details><summary>{html.escape(head)}</summary>{said or '<p>no messages were kept</p>'}</details>"
+    )
+
+
+def _message(message: Mapping[str, Any]) -> str:
+    calls = [f"{call['name']}({call['arguments']})" for call in message.get("tool_calls", ())]
+    content = message.get("content") or ""
+    text = "\n".join([content if isinstance(content, str) else json.dumps(content), *calls]).strip()
+    return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]} ..."

@@ -1,0 +1,92 @@
+"""The samples of an evaluation: a file of JSON lines that is only ever appended to, so that a killed one goes on."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asyncrl.env.parts import PART
+from asyncrl.errors import ConfigError
+from asyncrl.evaluation.rows import episode_rows
+from asyncrl.evaluation.suite import Suite
+from asyncrl.types import Group, Task
+
+FILE = "samples.jsonl"
+
+
+def sample_id(checkpoint: str, task: str, sample: int) -> str:
+    """Return the id of one episode. task: its id in the suite, which names its part."""
+    return f"{checkpoint}:{task}:{sample}"
+
+
+def sample_rows(group: Group, checkpoint: str, suite: Suite, task: Task) -> Iterator[dict[str, Any]]:
+    """Yield a row for each episode of a task that `mix` has played. task: the part's own."""
+    name = group.task.data[PART]
+    part = suite.parts[name]
+    tags = [*part.tags, *(str(tag) for tag in task.data.get("tags", ()))]
+    difficulty = task.data.get("difficulty", task.data.get("level", part.difficulty))
+    shared = {
+        "checkpoint": checkpoint,
+        "part": name,
+        "tags": list(dict.fromkeys(tags)),
+        "difficulty": None if difficulty is None else str(difficulty),
+    }
+    for row, t in zip(episode_rows([group], suite.samples), group.trajectories, strict=False):
+        yield {
+            "id": sample_id(checkpoint, group.task.id, row["sample"]),
+            **shared,
+            **row,
+            "env": part.env,
+            "components": t.components,
+            "wall_s": t.timing.get("wall_s"),
+            "error": t.error,
+            "messages": json.loads(t.conversation) if t.conversation else [],
+        }
+
+
+class SampleFile:
+    """The samples of one evaluation; one process at a time may add to them."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open or make the file. Raises `ConfigError` where another process adds to it."""
+        self.path = folder / FILE
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._fd)
+            raise ConfigError(f"{self.path}: another evaluation is adding to it") from None
+        written = self.path.read_bytes()
+        whole = written.rfind(b"\n") + 1
+        # A line that a kill has torn is played again.
+        os.ftruncate(self._fd, whole)
+        self.rows: list[dict[str, Any]] = [json.loads(line) for line in written[:whole].splitlines()]
+        self._ids = {row["id"] for row in self.rows}
+
+    def __contains__(self, one: str) -> bool:
+        return one in self._ids
+
+    def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add the rows whose ids are not there yet, at once."""
+        new = [dict(row) for row in rows if row["id"] not in self._ids]
+        text = "".join(json.dumps(row, separators=(",", ":"), default=str) + "\n" for row in new).encode()
+        while text:
+            text = text[os.write(self._fd, text) :]
+        self.rows += new
+        self._ids.update(row["id"] for row in new)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def missing_tasks(file: SampleFile, checkpoint: str, tasks: Sequence[Task], samples: int) -> list[Task]:
+    """Return the tasks of which an episode is missing."""
+    return [
+        task
+        for task in tasks
+        if any(sample_id(checkpoint, task.id, index) not in file for index in range(samples))
+    ]

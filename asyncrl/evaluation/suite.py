@@ -1,0 +1,201 @@
+"""A suite: environments frozen by version, configuration and seeds, on which checkpoints are compared.
+
+It is a TOML file. A name finds one in `suites/` of the current folder, else one of the package.
+
+    version = 1
+    samples = 4                     # episodes of each task
+
+    [parts.walk]
+    env = "gridworld"
+    tasks = 50                      # the first ones of the held-out split
+    tags = ["navigation"]
+    digest = "0f3a..."              # of the tasks as they were when the suite was made
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import hashlib
+import inspect
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from asyncrl.config_sections import Section
+from asyncrl.env.config_check import check_settings
+from asyncrl.env.registry import load_env
+from asyncrl.env.tasks import read_task_file
+from asyncrl.errors import ConfigError, InputError
+from asyncrl.evaluation.importers.records import import_tasks, importer
+from asyncrl.types import Task
+
+PACKAGED = Path(__file__).parent / "suites"
+LOCAL = Path("suites")
+"""Below the current folder; goes before those of the package."""
+OPENED = 2
+"""Tasks of a part whose opening messages enter its digest."""
+DIGEST_CHARS = 16
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
+
+
+class SuitePart(Section):
+    """One environment of a suite, with its settings and tasks."""
+
+    env: str = ""
+    """Its name or import path; that of the format where `format` names one."""
+    tasks: int = Field(0, ge=0)
+    """How many tasks, the first ones of the split or file; 0 takes all of a file."""
+    split: Literal["train", "heldout"] = "heldout"
+    config: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the environment."""
+    file: str = ""
+    """File of tasks instead of the environment's own, relative to the suite's folder: as `env.task_file`, or in
+    `format`."""
+    format: str = ""
+    """Benchmark whose fields the file has: math, humaneval, mbpp, livecodebench, bfcl (docs/evaluation.md)."""
+    tags: list[str] = Field(default_factory=list)
+    """What results are broken down by, beside the tags in `task.data["tags"]`."""
+    difficulty: str | int | None = None
+    """The same, for tasks whose data names neither `difficulty` nor `level`."""
+    digest: str = ""
+    """Of its tasks, their settings and the first openings. A wrong one is refused with the right one."""
+
+    @model_validator(mode="after")
+    def _bounded(self) -> SuitePart:
+        if not self.tasks and not self.file:
+            raise ValueError("tasks: must be above 0 without a file, whose tasks end")
+        if bool(self.env) == bool(self.format):
+            raise ValueError("env: give the environment, or the format of a file, whose environment is known")
+        if self.format and not self.file:
+            raise ValueError("file: missing; format says how a file is read")
+        return self
+
+
+class Suite(Section):
+    """What is fixed in a suite."""
+
+    name: Name
+    version: int = Field(ge=1)
+    """Raise it with every change: results of different versions are not comparable."""
+    description: str = ""
+    samples: int = Field(1, ge=1, le=1024)
+    """Episodes of each task; pass@k and pass^k are estimated up to this k."""
+    temperature: float = Field(1.0, ge=0)
+    seed: int = Field(0, ge=0)
+    """Of the sampling."""
+    max_turns: int = Field(0, ge=0)
+    """Turns of an episode; 0 takes each environment's own limit."""
+    max_tokens_per_turn: int = Field(256, ge=1)
+    max_model_len: int = Field(2048, ge=16)
+    """Tokens of an episode, or the checkpoint's own context where that is shorter."""
+    parts: dict[Name, SuitePart] = Field(min_length=1)
+
+    def mix(self) -> dict[str, Any]:
+        """Return the settings of the environment `mix` that plays all parts."""
+        return {
+            "parts": {name: {"env": part.env, "config": part.config} for name, part in self.parts.items()}
+        }
+
+
+def known_suites() -> dict[str, Path]:
+    """Return the files of the suites that a name alone finds."""
+    found: dict[str, Path] = {}
+    for folder in (LOCAL, PACKAGED):
+        for path in folder.glob("*.toml"):
+            found.setdefault(path.stem, path)
+    return dict(sorted(found.items()))
+
+
+def load_suite(given: str) -> Suite:
+    """Read a suite by name or file. Raises `ConfigError` naming the key, the value and what is allowed."""
+    known = known_suites()
+    path = Path(given)
+    if not path.is_file():
+        if given not in known:
+            close = difflib.get_close_matches(given, known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else "."
+            raise ConfigError(f"no suite {given!r}{hint} Suites: {', '.join(known)}; or give a TOML file")
+        path = known[given]
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    try:
+        suite = Suite.model_validate({"name": path.stem} | data)
+    except ValidationError as error:
+        problems = "\n".join(
+            f"  {'.'.join(map(str, one['loc'])) or 'suite'}: {one['msg']}, got {str(one['input'])[:100]!r}"
+            for one in error.errors()
+        )
+        raise ConfigError(f"{path}: {error.error_count()} problem(s):\n{problems}") from None
+    parts = {}
+    for name, part in suite.parts.items():
+        env = part.env or importer(part.format, f"{path}: parts.{name}.format").ENV
+        load_env(env, f"{path}: parts.{name}.env")
+        check_settings(env, part.config, f"{path}: parts.{name}.config")
+        file = str((path.parent / part.file).absolute()) if part.file else ""
+        parts[name] = part.model_copy(update={"env": env, "file": file})
+    return suite.model_copy(update={"parts": parts})
+
+
+def part_tasks(name: str, part: SuitePart) -> list[Task]:
+    """Return a part's tasks, as its environment knows them. Raises `ConfigError`, `InputError`."""
+    where = f"parts.{name}"
+    try:
+        if part.format:
+            listed = import_tasks(part.format, part.file)
+        elif part.file:
+            listed = read_task_file(part.file, part.env)
+        else:
+            listed = list(islice(load_env(part.env).tasks(part.split, part.env, **part.config), part.tasks))
+    except (TypeError, ValueError, OSError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise ConfigError(f"{where}: the task list of {part.env!r} fails: {error}") from error
+    chosen = listed[: part.tasks or None]
+    if not chosen or len(chosen) < part.tasks:
+        raise ConfigError(f"{where}.tasks: {part.tasks} asked for, and there are {len(chosen)}")
+    return chosen
+
+
+def part_digest(part: SuitePart, tasks: Sequence[Task]) -> str:
+    """Return the digest of a part's tasks, settings and first openings. Raises what the environment raises."""
+    openings = asyncio.run(_openings(part, tasks[:OPENED]))
+    listed = [[task.id, task.seed, task.split, task.data] for task in tasks]
+    text = json.dumps([part.env, part.config, listed, openings], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARS]
+
+
+def check_digests(suite: Suite, tasks: Mapping[str, Sequence[Task]]) -> None:
+    """Raise `ConfigError` where a part's tasks are not those that the suite was made with."""
+    wrong = [
+        f"parts.{name}: digest {found}, the suite was made with {part.digest!r}"
+        for name, part in suite.parts.items()
+        if part.digest and (found := part_digest(part, tasks[name])) != part.digest
+    ]
+    if wrong:
+        raise ConfigError(
+            f"suite {suite.name!r} version {suite.version}: tasks are not those it was made with: {'; '.join(wrong)}. "
+            "Results would not be comparable: give these tasks a suite of another version, with the new digests"
+        )
+
+
+async def _openings(part: SuitePart, tasks: Sequence[Task]) -> list[Any]:
+    found = []
+    for task in tasks:
+        env = load_env(part.env)(task, **part.config)
+        try:
+            opened = env.reset()
+            found.append(await opened if inspect.isawaitable(opened) else opened)
+        finally:
+            closing = env.close()
+            if inspect.isawaitable(closing):
+                await closing
+    return found

@@ -1,0 +1,53 @@
+"""The report in a real browser: it loads nothing, says nothing on the console, and is readable to all."""
+
+import pytest
+
+from asyncrl.errors import ConfigError
+from asyncrl.evaluation.report import html_report
+from asyncrl.evaluation.results import evaluate_samples
+from tests.evaluation.test_results import samples, whole
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_report_opens_from_a_file_on_a_desktop_and_a_phone(tmp_path):
+    from asyncrl.envs.browser.chromium import find_chromium
+
+    try:
+        executable = find_chromium()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    outcomes = [[0, 1]] * 8
+    rows = [
+        *samples("first", outcomes),
+        *samples("runs/long-name/checkpoints/step-000010", [[1, 0]] * 7 + [[0, 0]]),
+    ]
+    found = evaluate_samples(rows, ["first", "runs/long-name/checkpoints/step-000010"], 2)
+    file = tmp_path / "report.html"
+    file.write_text(html_report(whole(found), rows))
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        for width, height in ((1280, 800), (390, 844)):
+            context = browser.new_context(viewport={"width": width, "height": height}, offline=True)
+            page, said = context.new_page(), []
+            page.on("console", lambda message, said=said: said.append(message.text))
+            page.on("pageerror", lambda error, said=said: said.append(str(error)))
+            page.goto(file.as_uri())
+            assert page.get_by_role("heading", name="Comparison").count() == 1
+            summary = page.locator("summary").first
+            summary.focus()
+            page.keyboard.press("Enter")
+            page.get_by_text("<b>go</b>").first.wait_for()
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (
+                "only tables scroll sideways"
+            )
+            wrong = axe.Axe().run(page).response["violations"]
+            serious = [one["id"] for one in wrong if one["impact"] in ("serious", "critical")]
+            assert serious == []
+            assert said == []
+            page.screenshot(path=tmp_path / f"report-{width}.png", full_page=True)
+            context.close()
+        browser.close()
