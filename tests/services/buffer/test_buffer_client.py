@@ -344,6 +344,7 @@ def test_a_worker_speaks_for_itself_only_and_cannot_do_what_the_trainer_does(tmp
                 as_worker("b", act)
         for act in (
             lambda c: c.renew(held.id), lambda c: c.release(held.id), lambda c: c.put(group(held)),
+            lambda c: c.put(group(held, length=LARGE_BYTES // 26 + 100)),
             lambda c: c.fail(held.id, FailureClass.ENVIRONMENT, "e"),
         ):  # fmt: skip
             with pytest.raises(ConflictError, match="belongs to another worker"):
@@ -351,6 +352,9 @@ def test_a_worker_speaks_for_itself_only_and_cannot_do_what_the_trainer_does(tmp
         (answer,) = as_worker("b", lambda c: c.put_many([group(held)]))
         assert isinstance(answer, ConflictError)
         assert service.ledger.stats() == before
-        assert as_worker("a", lambda c: c.put(group(held))).outcome == "ready"
+        large = group(held, length=LARGE_BYTES // 26 + 100)
+        assert as_worker("a", lambda c: c.put(large)).outcome == "ready"
+        # The file of the group that was refused has become this one's.
+        assert [path.name for path in (tmp_path / "ledger.bodies").iterdir()] == ["00000000.body"]
     finally:
         service.close()
