@@ -26,6 +26,10 @@ GREEDY_REWARD = "greedy_reward"
 """Key of `Trajectory.info`: the reward of a greedy rollout of the same task, where the objective asks for one."""
 
 
+ANSWER_IDS = "answer_ids"
+"""Key of `Trajectory.info`: the tokens of the task's right answer, where the objective asks for them."""
+
+
 class Status(StrEnum):
     """How an episode ended."""
 

@@ -49,6 +49,8 @@ class AdvantageBatch:
     """Reward of each turn of each sequence; the same turns as in `turn_ids`."""
     observation_ids: list[list[str]] | None = None
     """Identity of the observation each turn answered."""
+    answer_probability: Tensor | None = None
+    """[B,K] how likely the policy gives the right answer before each turn; NaN where a row has no such turn."""
     turn_matches: list[list[bool]] | None = None
     """Whether each turn's action agreed with the recorded one (UI-S1)."""
     components: dict[str, Tensor] = field(default_factory=dict)
@@ -100,6 +102,8 @@ class AdvantageBatch:
             x = getattr(self, name)
             if x is not None and len(x) != rows:
                 raise ValueError(f"{name} has {len(x)} rows, expected {rows}")
+        if self.answer_probability is not None and self.answer_probability.shape[:1] != (rows,):
+            raise ValueError(f"answer_probability has {len(self.answer_probability)} rows, expected {rows}")
         object.__setattr__(self, "mask", self.mask.bool())
         object.__setattr__(self, "rewards", at_least_float32(self.rewards))
         check_finite({"rewards": self.rewards})
@@ -169,6 +173,8 @@ class AdvantageOutputs:
     """[B,T] critic targets."""
     keep: Tensor | None = None
     """[B] bool, False for rows that must leave the batch (MC-GRPO's pivot)."""
+    clip_scale: Tensor | None = None
+    """[B,T] factor on the width of the loss's trust region (A2TGPO)."""
     metrics: Metrics = field(default_factory=dict)
 
 

@@ -30,6 +30,7 @@ KNOWN = {
     "versions": "the version that sampled every token",
     "scores": "trajectory rewards inside the loss",
     "pairs": "whole groups in one micro-batch",
+    "answers": "the tokens of each task's right answer",
     "turns": "turn boundaries and turn rewards",
     "observations": "an observation id per turn",
     "matches": "whether each action agrees with a recorded one",

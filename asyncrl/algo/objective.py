@@ -150,7 +150,7 @@ class Objective:
         advantages = self.normalize_fn(outputs.advantages * kept_tokens, kept_tokens)
         advantages = advantages * row_weight.unsqueeze(-1)
         metrics = outputs.metrics | advantage_metrics(batch, advantages, keep)
-        return AdvantageOutputs(advantages, outputs.returns, keep, metrics)
+        return AdvantageOutputs(advantages, outputs.returns, keep, outputs.clip_scale, metrics)
 
     def _with_kl_in_reward(self, batch: AdvantageBatch, coef: float) -> AdvantageBatch:
         if self.settings["kl"]["where"] != "reward" or not coef:

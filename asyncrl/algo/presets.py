@@ -45,6 +45,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "hgpo": _preset("hgpo", "ppo_clip", "seq_mean_token_mean"),
     "ui_s1": _preset("ui_s1", "ppo_clip", "seq_mean_token_mean"),
     "igpo": _preset("igpo", "ppo_clip", "token_mean"),
+    "a2tgpo": _preset("a2tgpo", "atpo", "seq_mean_token_mean"),
     "dr_mas": _preset("multi_agent", "ppo_clip", "token_mean"),
     "m_grpo": _preset("multi_agent", "ppo_clip", "seq_mean_token_mean"),
     # Critics.

@@ -30,6 +30,7 @@ _L = "asyncrl.algo.loss."
 _C = "asyncrl.algo.correction."
 
 ADVANTAGES = {
+    "a2tgpo": _A + "a2tgpo:a2tgpo",
     "archer": _A + "archer:archer",
     "dr_grpo": _A + "dr_grpo:dr_grpo",
     "entropy_shaped": _A + "entropy_shaped:entropy_shaped",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any
 
 from asyncrl.chat.renderer import ChatRenderer, called_names
@@ -31,12 +33,12 @@ class Conversation:
         self._names: dict[str, str] = {}
         """Names of the functions that it called, by the id of the call."""
         try:
-            builder.add_context(renderer.opening(messages, tools))
+            builder.add_context(renderer.opening(messages, tools), state_of(messages))
         except InputError as error:
             raise _environment(builder, error) from error
 
     def append_observation(self, messages: list[Message], observation_id: str) -> None:
-        """Append the environment's answer to the last turn.
+        """Append the environment's answer to the last turn. Without an `observation_id` its text stands for the state.
 
         Raises `AgentError` where the chat template refuses it because of the number of calls that the turn made, and
         `EnvironmentFailure` where it refuses it for any other reason.
@@ -46,7 +48,7 @@ class Conversation:
             ids = self.renderer.observation(messages, self.tools, self._names)
         except InputError as error:
             raise self._failure(messages, error) from error
-        self.builder.add_context(ids, observation_id)
+        self.builder.add_context(ids, observation_id or state_of(messages))
         self.messages += messages
 
     def drop_observation(self) -> None:
@@ -150,6 +152,12 @@ class Conversations:
                 info["agent"] = agent_of(agent)
             found.append(builder.finish(status, error=error, info=info))
         return tuple(found)
+
+
+def state_of(messages: list[Message]) -> str:
+    """Return what is equal for equal texts: what GiGPO (arXiv 2505.10978) compares states by."""
+    said = [[m["role"], m.get("name", ""), m.get("content", "")] for m in messages]
+    return hashlib.blake2b(json.dumps(said).encode(), digest_size=8).hexdigest()
 
 
 def agent_of(name: str) -> str:

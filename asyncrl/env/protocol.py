@@ -71,7 +71,8 @@ class Step:
     components: dict[str, float] = field(default_factory=dict)
     """Named parts of the reward, summed over turns."""
     observation_id: str = ""
-    """Equal ids mean the same state within a task; used for step-level credit."""
+    """Equal ids mean the same state within a task; used for step-level credit. Left empty, the messages stand for the
+    state: give it where equal texts may follow from different states, or different ones from equal states."""
     matches: bool | None = None
     """Whether the action agreed with an expert's, if the environment knows one; used for step-level credit."""
     truncated: bool = False

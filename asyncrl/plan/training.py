@@ -32,7 +32,7 @@ from asyncrl.train.models import load_auxiliary_models, load_trained
 from asyncrl.train.step import Step, _ratio_statistics, micro_batch
 from asyncrl.train.step_batch import StepBatch
 from asyncrl.train.step_settings import StepSettings
-from asyncrl.types import Status, Trajectory, Turn
+from asyncrl.types import ANSWER_IDS, Status, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def longest_rows(config: Config, vocab_size: int) -> StepBatch:
             turns=(Turn(1, length, float(index % 2)),),
             reward=float(index % 2),
             status=Status.FINISHED,
-            info={"greedy_reward": 0.0},
+            info={"greedy_reward": 0.0, ANSWER_IDS: [0]},
         )
         for index in range(count)
     )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from asyncrl.errors import EpisodeError
+from asyncrl.rollout.answers import with_answer
 from asyncrl.rollout.given_prefix import GivenPrefix, branch, choose_forks
 from asyncrl.rollout.player import (
     EpisodePlayer,
@@ -38,6 +39,7 @@ class EpisodeGroupRunner:
     branches: episodes of a group that branch off a sibling where the policy was least certain.
     hinted: episodes of a group that start with the prefix that `hint` returns for the task.
     baseline: plays one more, greedy episode of each group, whose reward is the others' baseline (ReMax).
+    answer: gives the tokens of a task's right answer, which are noted on its trajectories (IGPO).
     """
 
     def __init__(
@@ -47,18 +49,21 @@ class EpisodeGroupRunner:
         hinted: int = 0,
         hint: Callable[[Task], GivenPrefix | None] = no_hint,
         baseline: EpisodePlayer | None = None,
+        answer: Callable[[Task], list[int]] | None = None,
     ) -> None:
         self.player = player
         self.branches = branches
         self.hinted = hinted
         self.hint = hint
         self.baseline = baseline
+        self.answer = answer
 
     async def run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
         """See `GroupRunner` and, for attempts at an episode, `play_with_retries`."""
         size, branches = lease.group_size, min(self.branches, lease.group_size - 1)
         try:
             hint = self.hint(lease.task) if self.hinted else None
+            answer = self.answer(lease.task) if self.answer is not None else None
         except EpisodeError as error:
             failed = [failed_episode(lease.task, i, error.failure, str(error)) for i in range(size)]
             return Group(lease.id, lease.task, lease.version, tuple(failed), worker)
@@ -89,6 +94,8 @@ class EpisodeGroupRunner:
         trajectories = number_branches(played) if several else [episode[0] for episode in played]
         if greedy is not None:
             trajectories = _note_greedy(trajectories, greedy)
+        if answer is not None:
+            trajectories = with_answer(trajectories, answer)
         return Group(lease.id, lease.task, lease.version, tuple(trajectories), worker)
 
 

@@ -18,6 +18,7 @@ from asyncrl.algo.inputs import LossInputs
 from asyncrl.algo.objective import Objective
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.errors import ConfigError
+from asyncrl.train.answer_probability import probabilities, probe_batch
 from asyncrl.train.auxiliary_weights import AveragedPolicy, BasePolicy, FrozenPolicy, Snapshots
 from asyncrl.train.batch_passes import BatchPasses
 from asyncrl.train.critic import Critic
@@ -39,6 +40,7 @@ FOR_ADVANTAGES = {
 """What `AdvantageBatch` calls the tensors that losses also know."""
 FOR_LOSS = (
     "proximal_logp", "reference_logp", "teacher_logp", "snapshot_logp", "old_values", "returns", "advantages",
+    "clip_scale",
 )  # fmt: skip
 
 
@@ -49,7 +51,7 @@ class StepTensors:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     """[B,T] by their `LossInputs` name, or that of `AdvantageBatch` where a loss has none."""
     rows: dict[str, Tensor] = field(default_factory=dict)
-    """[B] by their `AdvantageBatch` name."""
+    """[B], or [B,K] by turn, by their `AdvantageBatch` name."""
     statistics: dict[str, Tensor] = field(default_factory=dict)
     """Scalars of the whole step that some corrections read (`Objective.step_statistics`)."""
     policy_logp: Tensor | None = None
@@ -113,6 +115,8 @@ class AuxiliaryModels:
         for name, model in (("reference", self.reference), ("teacher", self.teacher)):
             if model is not None and not (name == "teacher" and "teacher_logits" in self.objective.needs):
                 found.tensors[f"{name}_logp"] = self._frozen_logp(model, engine, batch, settings)
+        if passes.answers:
+            found.rows["answer_probability"] = self._answer_probability(engine, batch, settings)
         if passes.score_norms:
             found.rows["score_norms"] = score_norms(engine, batch, settings)
         return found
@@ -122,6 +126,8 @@ class AuxiliaryModels:
         found.tensors["advantages"] = estimate.advantages
         if estimate.returns is not None:
             found.tensors["returns"] = estimate.returns
+        if estimate.clip_scale is not None:
+            found.tensors["clip_scale"] = estimate.clip_scale
         if self.objective.needs_step_statistics:
             found.statistics = self.objective.step_statistics(self.whole_inputs(batch, found))
 
@@ -165,6 +171,17 @@ class AuxiliaryModels:
             )["logp"]  # fmt: skip
         if self.snapshots is not None:
             found.tensors["snapshot_logp"] = self._snapshot_logp(engine, batch, settings)
+
+    def _answer_probability(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Tensor:
+        probes, places = probe_batch(batch)
+        logp = whole_batch(
+            engine,
+            probes,
+            settings,
+            lambda ids, mask: engine.outputs(ids, mask, settings.temperature),
+            ("logp",),
+        )["logp"]
+        return probabilities(batch, probes, places, logp)
 
     def _snapshot_logp(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Tensor:
         """Score each token with the version that sampled it."""

@@ -18,6 +18,8 @@ class BatchPasses:
     """Further [B,T] quantities of that pass."""
     values: bool
     score_norms: bool
+    answers: bool
+    """How likely the right answer is before each turn."""
 
     @classmethod
     def of(cls, objective: Objective, num_minibatches: int) -> BatchPasses:
@@ -39,6 +41,7 @@ class BatchPasses:
             extras=extras,
             values=objective.needs_values,
             score_norms="score_norms" in words,
+            answers="answers" in words,
         )
 
     def shared_values(self, critic: Critic | None) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Env, Step, ToolCall, tool_call_id
@@ -56,6 +58,12 @@ class Calculator(Env):
             self.question = f"say {a}"
             self.answer = a
         self.calls = 0
+
+    @classmethod
+    def tasks(cls, split: str, env: str, **config: Any) -> Iterator[Task]:
+        """See `Env.tasks`; the data of each has its answer, for objectives that ask how likely it is."""
+        for task in super().tasks(split, env, **config):
+            yield replace(task, data={"answer": str(cls(task, **config).answer)})
 
     def reset(self) -> list[Message]:
         return [{"role": "user", "content": self.question}]

@@ -44,10 +44,12 @@ def settings(preset: str, task: str, teacher: str) -> list[str]:
     found = [f"algo.preset={preset}"]
     if preset == "dr_grpo":
         found.append(f"algo.aggregation.horizon={HORIZON[task]}")
-    if preset in ("ppo", "ppo_turn", "vapo", "archer", "impala"):
+    if preset in ("ppo", "pf_ppo", "ppo_turn", "vapo", "sao", "archer", "impala"):
         found += CRITIC
     if preset == "gdpo" and task == "gridworld":
         found.append("algo.advantage.weights={goal=1.0, invalid=-0.2}")
+    if preset == "igpo" and task == "gridworld":
+        found.append("algo.advantage.source=environment")
     if preset in ("opd", "opd_full"):
         found.append(f"teacher.path={teacher}")
     return found
@@ -67,7 +69,12 @@ def plan(parts: list[str], only: list[str]) -> list[dict[str, Any]]:
                 if preset in MAIN
             ]
         else:
-            keys += [{"task": part, "preset": preset, "staleness": 1, "seed": 0} for preset in chosen]
+            keys += [
+                {"task": part, "preset": preset, "staleness": 1, "seed": 0}
+                for preset in chosen
+                # A walk through the grid has no answer whose likelihood could be asked for.
+                if (part, preset) != ("gridworld", "a2tgpo")
+            ]
     return [key for i, key in enumerate(keys) if key not in keys[:i]]
 
 

@@ -31,6 +31,7 @@ from asyncrl.credentials import Access, Credentials, own_credentials
 from asyncrl.data.codec import encode_group, pack, task_from_map, unpack
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.generation import Generator
+from asyncrl.rollout.answers import answer_ids
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.given_prefix import HINT_TURNS, hint
 from asyncrl.rollout.group import EpisodeGroupRunner, GroupRunner
@@ -195,7 +196,8 @@ class RolloutService:
     def _training_runner(self, seed: int | None) -> GroupRunner:
         """Return the runner of leased groups, with the recipe's branches, hints, greedy baseline and policies."""
         rollout, agent = self.config.rollout, self.agents is not None
-        greedy = "greedy" in needed(resolve_settings(self.config.algo))
+        needs = needed(resolve_settings(self.config.algo))
+        greedy = "greedy" in needs
         if agent and greedy:
             raise ConfigError("algo: an objective with a greedy baseline cannot be trained with an agent")
         if self.policies and greedy:
@@ -210,6 +212,7 @@ class RolloutService:
                 hinted=0 if agent else rollout.hinted,
                 hint=partial(hint, most=HINT_TURNS, encode=self.renderer.assistant),
                 baseline=self._player(generator, 0.0, None) if greedy else None,
+                answer=partial(answer_ids, encode=self.renderer.assistant) if "answers" in needs else None,
             )
 
         if not self.policies:

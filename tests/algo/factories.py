@@ -71,6 +71,7 @@ def advantage_batch(seed: int, groups: int = 3, size: int = 4, width: int = 8, *
         "turn_ids": turn_ids,
         "turn_rewards": turn_rewards.tolist(),
         "observation_ids": [["start", f"room-{row % 2}"] for row in range(rows)],
+        "answer_probability": torch.rand(rows, 2, generator=g, dtype=torch.float64),
         "turn_matches": [[True, row % 3 > 0] for row in range(rows)],
         "components": {
             "format": torch.rand(rows, generator=g, dtype=torch.float64),

@@ -19,6 +19,7 @@ few = settings(max_examples=10)
 
 REQUIRED: dict[str, dict[str, Any]] = {"hierarchical_grpo": {"rollout_agents": ["solver"]}}
 GROUP_CENTRED: dict[str, list[dict[str, Any]]] = {
+    "a2tgpo": [{}],
     "dr_grpo": [{}],
     "gigpo": [{}, {"mode": "mean_norm"}],
     "gpg": [{}],
@@ -30,7 +31,7 @@ GROUP_CENTRED: dict[str, list[dict[str, Any]]] = {
     ],
     "hierarchical_grpo": [{}],
     "hgpo": [{}, {"base_group": True}],
-    "igpo": [{}],
+    "igpo": [{}, {"source": "environment"}],
     "igpo_released": [{}],
     "maxrl": [{}],
     "mc_grpo": [{}, {"mad_zero": "paper"}, {"mad_zero": "floor", "rescale": True}],
@@ -129,6 +130,7 @@ def test_groups_without_variance_get_exactly_zero(name, params, reward, size):
         turn_rewards=[[0.0, reward] for _ in range(rows)],
         observation_ids=[["start", "same"]] * rows,
         turn_matches=[[False, False]] * rows,
+        answer_probability=torch.full((rows, 2), 0.3, dtype=torch.float64),
     )
     advantages = estimate(name, flat, **params)
     if name in ("igpo", "igpo_released", "gigpo", "hgpo"):

@@ -5,8 +5,10 @@ import asyncio
 import numpy as np
 import pytest
 
+from asyncrl.chat.conversation import Conversation
 from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
+from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.env.protocol import MAIN_AGENT, Env, Step
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
@@ -182,3 +184,28 @@ def test_a_reward_for_another_agent_leaves_what_is_known_of_its_turn(renderer):
     main, helper = play(make_player(renderer), "Judged")
     assert [(turn.reward, turn.matches) for turn in main.turns] == [(2.5, True)]
     assert [(turn.reward, turn.matches) for turn in helper.turns] == [(0.0, False)]
+
+
+def test_without_an_id_the_text_of_an_answer_stands_for_the_state(renderer):
+    """Ids of calls differ from episode to episode; what an environment says of its state goes before its text."""
+
+    def states(*steps):
+        conversation = Conversation(TrajectoryBuilder(Task("t", "e"), 0), renderer, [user("goal")], [])
+        for step in steps:
+            turn = renderer.assistant({"role": "assistant", "content": "go"})
+            conversation.builder.add_turn(
+                Generated(turn, np.zeros(len(turn), np.float32), np.zeros(len(turn), np.int32), "stop")
+            )
+            conversation.append_observation(step.messages, step.observation_id)
+        last = renderer.assistant({"role": "assistant", "content": "go"})
+        conversation.builder.add_given_turn(last)
+        return [turn.observation_id for turn in conversation.builder.finish(Status.FINISHED).turns]
+
+    def said(content, **fields):
+        return Step([user(content)], **fields)
+
+    here, there = states(said("here"), said("there")), states(said("there"), said("here"))
+    assert here[0] == there[0] != ""
+    assert here[1:] == there[:0:-1]
+    assert len(set(here)) == 3
+    assert states(said("here", observation_id="cell 4"))[1] == "cell 4"

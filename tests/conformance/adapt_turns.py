@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from asyncrl.algo.advantage import (
+    a2tgpo,
     gigpo,
     hgpo,
     hierarchical_grpo,
@@ -13,7 +14,8 @@ from asyncrl.algo.advantage import (
     multi_agent,
     steps,
     ui_s1,
-)
+)  # fmt: skip
+from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import group_mean
 from tests.conformance.tensors import keys, mask_of, tensor
 
@@ -122,6 +124,23 @@ def igpo_grpo_discounted(i, p, _):
     return {"returns": returns, "adv": adv}
 
 
+def run_a2tgpo(i, p, _):
+    """One token for each turn."""
+    turns = [len(row) for row in i["answer_probability"]]
+    width = max(turns)
+    probability = tensor([row + [torch.nan] * (width - len(row)) for row in i["answer_probability"]])
+    turn_ids = torch.tensor([[k if k < count else -1 for k in range(width)] for count in turns])
+    batch = AdvantageBatch(
+        rewards=tensor(i["rewards"]), group=torch.zeros(len(turns), dtype=torch.long), mask=turn_ids >= 0,
+        turn_ids=turn_ids, turn_rewards=[[0.0] * count for count in turns], answer_probability=probability,
+    )  # fmt: skip
+    found = a2tgpo.a2tgpo(batch, **p)
+    return {
+        "adv": [found.advantages[row, :count].tolist() for row, count in enumerate(turns)],
+        "clip_scale": [found.clip_scale[row, :count].tolist() for row, count in enumerate(turns)],
+    }
+
+
 def run_hierarchical(i, p, _):
     rewards = tensor(i["rewards"])
     compared = hierarchical_grpo.peers(keys(i["group"]), i["agent"], i["rollout"], p["rollout_agents"])
@@ -129,6 +148,7 @@ def run_hierarchical(i, p, _):
 
 
 ADAPTERS = {
+    "adv.a2tgpo": run_a2tgpo,
     "adv.hierarchical_grpo": run_hierarchical,
     "adv.gigpo.mean_norm": run_gigpo(False),
     "adv.gigpo.mean_std_norm": run_gigpo(True),

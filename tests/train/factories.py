@@ -36,7 +36,7 @@ def trajectory(
         ),
         reward=reward,
         components={"goal": reward, "form": 0.5 * (index % 2)},
-        info={"agent": f"agent{index % 2}", "greedy_reward": 0.5},
+        info={"agent": f"agent{index % 2}", "greedy_reward": 0.5, "answer_ids": [7, 8]},
         status=Status.FAILED if failure else Status.FINISHED,
         failure=failure,
     )

@@ -3,11 +3,14 @@
     p_t = exp(mean_j log pi_old(y*_j | h_t, y*_{<j})),  r_t = p_t - p_{t-1},  last turn: outcome reward
     z = all turn rewards of the group standardised together,  A_t = Σ_{k >= t} gamma^{k-t} z_k
 
-Source: arXiv 2510.14967. This is the paper's form; `igpo_released` has the two in the authors' code. The
-information gains are turn rewards of the batch (a rollout-side reward), without gradient.
+Source: arXiv 2510.14967. This is the paper's form; `igpo_released` has the two in the authors' code. The trainer
+computes p_t before each turn, from the answer in the task's data; the gain of a turn is what p has grown by when the
+next one begins. With `source` "environment" the turn rewards of the environment stand in for the gains.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 from torch import Tensor
 
@@ -35,9 +38,27 @@ def standardised_turn_returns(
     return z, step_returns(z, traj, gamma)
 
 
+def gain_rewards(batch: AdvantageBatch) -> list[list[float]]:
+    """Reward of each turn of each row: the information gain, and on the last turn the outcome."""
+    probability, returns = batch.need("answer_probability"), batch.returns
+    rewards = []
+    for row, turns in enumerate(batch.need("turn_rewards")):
+        gains = information_gain(probability[row, : len(turns)])
+        rewards.append([*gains.tolist(), float(returns[row])] if turns else [])
+    return rewards
+
+
 @needs("turns")
-def igpo(batch: AdvantageBatch, *, gamma: float = 1.0, eps: float = 1e-6, ddof: int = 1) -> Tensor:
+@needs("answers", source="trainer")
+def igpo(
+    batch: AdvantageBatch,
+    *,
+    gamma: float = 1.0,
+    eps: float = 1e-6,
+    ddof: int = 1,
+    source: Literal["trainer", "environment"] = "trainer",
+) -> Tensor:
     """[B,T] IGPO advantages."""
-    rows = step_rows(batch)
+    rows = step_rows(batch, gain_rewards(batch) if source == "trainer" else None)
     _, advantage = standardised_turn_returns(rows.reward, rows.traj, rows.prompt, gamma, eps, ddof)
     return steps_to_tokens(advantage, rows, batch)

@@ -27,12 +27,12 @@ class StepRows:
     """[N] trajectory reward, repeated."""
 
 
-def step_rows(batch: AdvantageBatch) -> StepRows:
-    """Rows of a batch that has turn rewards."""
+def step_rows(batch: AdvantageBatch, given: list[list[float]] | None = None) -> StepRows:
+    """Rows of a batch that has turn rewards; or of `given` ones, to which nothing is added."""
     rewards = batch.returns
     prompt, traj, index, step = [], [], [], []
-    for row, turns in enumerate(batch.need("turn_rewards")):
-        rest = float(rewards[row]) - sum(turns)
+    for row, turns in enumerate(batch.need("turn_rewards") if given is None else given):
+        rest = float(rewards[row]) - sum(turns) if given is None else 0.0
         for k, reward in enumerate(turns):
             prompt.append(int(batch.group[row]))
             traj.append(row)
