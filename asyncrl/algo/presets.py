@@ -47,7 +47,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     "igpo": _preset("igpo", "ppo_clip", "token_mean"),
     "a2tgpo": _preset("a2tgpo", "atpo", "seq_mean_token_mean"),
     "dr_mas": _preset("multi_agent", "ppo_clip", "token_mean"),
-    "m_grpo": _preset("multi_agent", "ppo_clip", "seq_mean_token_mean"),
+    "m_grpo": _preset(
+        "multi_agent",
+        "ppo_clip",
+        "seq_mean_token_mean",
+        advantage={"name": "multi_agent", "invocations": 4},
+    ),
     # Critics.
     "ppo": _preset("gae", "ppo_clip", "token_mean", normalize={"name": "tokens"}),
     "pf_ppo": _preset(

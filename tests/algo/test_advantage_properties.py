@@ -36,7 +36,7 @@ GROUP_CENTRED: dict[str, list[dict[str, Any]]] = {
     "maxrl": [{}],
     "mc_grpo": [{}, {"mad_zero": "paper"}, {"mad_zero": "floor", "rescale": True}],
     "mt_grpo": [{}],
-    "multi_agent": [{}, {"by": "trajectory"}],
+    "multi_agent": [{}, {"by": "trajectory"}, {"invocations": 3}],
     "opo": [{}],
     "passk": [{}],
     "rloo": [{}],
@@ -191,3 +191,31 @@ def test_a_missing_field_is_named():
 def test_nan_rewards_are_refused():
     with pytest.raises(ValueError, match="rewards"):
         advantage_batch(0, groups=1, size=2, rewards=torch.tensor([torch.nan, 1.0]))
+
+
+def test_m_grpo_aligns_the_invocations_of_an_agent_in_every_rollout():
+    """Rollout a calls the helper three times, b once: with two each, one of a's is left out and b's counts twice."""
+    batch = advantage_batch(
+        0, groups=1, size=6,
+        rewards=torch.tensor([1.0, 0, 1, 1, 1, 0], dtype=torch.float64),
+        agents=["", "", "helper", "helper", "helper", "helper"],
+        rollouts=["a", "b", "a", "a", "a", "b"],
+    )  # fmt: skip
+    outputs = resolve("advantage", "multi_agent")(batch, invocations=2, eps=0.0)
+    assert outputs.keep.tolist()[:2] == [True, True]
+    assert outputs.keep[2:5].sum() == 2
+    assert bool(outputs.keep[5])
+    scores = outputs.advantages[:, 0]
+    torch.testing.assert_close(scores[:2], torch.tensor([0.5, -0.5], dtype=torch.float64) * 2**0.5)
+    # Of 1, 1, 0 and 0 the standard deviation is 1 / sqrt(3), and the last row stands for two.
+    one = 0.5 * 3**0.5
+    expected = [one * float(kept) for kept in outputs.keep[2:5]] + [-2 * one]
+    torch.testing.assert_close(scores[2:], torch.tensor(expected, dtype=torch.float64))
+    again = resolve("advantage", "multi_agent")(batch, invocations=2, eps=0.0)
+    assert torch.equal(again.keep, outputs.keep)
+    # Without alignment three successes of four are compared with one failure.
+    plain = resolve("advantage", "multi_agent")(batch, eps=0.0)
+    torch.testing.assert_close(
+        plain.advantages[2:, 0], torch.tensor([0.5, 0.5, 0.5, -1.5], dtype=torch.float64)
+    )
+    assert plain.keep.all()

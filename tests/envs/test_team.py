@@ -193,7 +193,7 @@ def test_a_group_of_teams_is_credited_by_agent(renderer):
     ]  # fmt: skip
     assert all(t.info["history_matches"] for t in group.trajectories)
     batch = build_step_batch([group], 0, 0)
-    advantages = multi_agent(to_advantage_batch(batch))
+    advantages = multi_agent(to_advantage_batch(batch)).advantages
     rows = pad_rows(batch, range(6))
     seen = [float(advantages[row][rows.mask[row]].unique()) for row in range(6)]
     # Standardised among the two main agents, and among the four keepers.

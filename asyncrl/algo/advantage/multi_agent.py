@@ -4,11 +4,14 @@
     trajectory: scores averaged per rollout, then standardised over the prompt's rollouts
 
 Sources: Dr.MAS (ddof 1, eps 1e-6); M-GRPO arXiv 2511.13288, whose sub-agents are grouped the same way and
-then aligned to a fixed number of invocations per rollout (`align_invocations`). Lone groups get 0.
+then aligned to a fixed number of invocations per rollout (`invocations`). A repeated row counts by its advantage, which
+is multiplied; the denominators count it once. The main agent (""), invoked once a rollout, is not aligned. Lone groups
+get 0.
 """
 
 from __future__ import annotations
 
+import zlib
 from typing import Literal
 
 import torch
@@ -16,10 +19,13 @@ from torch import Tensor
 
 from asyncrl.algo.advantage.grpo import grpo_scores
 from asyncrl.algo.advantage.steps import first_rows
-from asyncrl.algo.advantage_batch import AdvantageBatch
+from asyncrl.algo.advantage_batch import AdvantageBatch, AdvantageOutputs
 from asyncrl.algo.groups import group_index, group_mean
 from asyncrl.algo.needs import needs
 from asyncrl.algo.ops import to_tokens
+
+MAIN = ""
+"""The name of an episode's main agent in a batch."""
 
 
 def agent_wise(scores: Tensor, prompt: Tensor, agent: Tensor, ddof: int = 1, eps: float = 1e-6) -> Tensor:
@@ -58,19 +64,47 @@ def align_invocations(counts: Tensor, per_rollout: int, generator: torch.Generat
     return chosen
 
 
+def aligned_copies(prompt: list[int], rollouts: list[str], agents: list[str], per_rollout: int) -> Tensor:
+    """[B] how often each row counts when every agent but the main one has `per_rollout` invocations a rollout.
+
+    What is drawn depends on prompt, rollout and agent alone, so that all ranks and a resumed run draw the same.
+    """
+    rows: dict[tuple[int, str, str], list[int]] = {}
+    for row, key in enumerate(zip(prompt, rollouts, agents, strict=True)):
+        rows.setdefault(key, []).append(row)
+    copies = torch.ones(len(prompt), dtype=torch.long)
+    for key, invoked in rows.items():
+        if key[2] == MAIN:
+            continue
+        generator = torch.Generator().manual_seed(zlib.crc32("/".join(map(str, key)).encode()))
+        (chosen,) = align_invocations(torch.tensor([len(invoked)]), per_rollout, generator)
+        copies[invoked] = torch.bincount(chosen, minlength=len(invoked))
+    return copies
+
+
 @needs("agents")
 def multi_agent(
     batch: AdvantageBatch,
     *,
     by: Literal["agent", "trajectory"] = "agent",
+    invocations: int | None = None,
     eps: float = 1e-6,
     ddof: int = 1,
-) -> Tensor:
-    """[B,T] multi-agent advantages; every row is one invocation."""
+) -> AdvantageOutputs:
+    """[B,T] multi-agent advantages; every row is one invocation. `invocations` aligns those of `by` "agent"."""
     scores = batch.returns
-    if by == "agent":
-        agent = group_index(batch.need("agents"), scores.device)
-        return to_tokens(agent_wise(scores, batch.group, agent, ddof, eps), batch.mask)
     rollouts = batch.rollouts or [str(row) for row in range(len(scores))]
+    if by == "agent":
+        agents = batch.need("agents")
+        copies = torch.ones_like(batch.group)
+        if invocations is not None:
+            if invocations < 1:
+                raise ValueError(f"invocations must be at least 1, got {invocations}")
+            copies = aligned_copies(batch.group.tolist(), rollouts, agents, invocations).to(scores.device)
+        repeated = torch.arange(len(scores), device=scores.device).repeat_interleave(copies)
+        agent = group_index(agents, scores.device)[repeated]
+        each = agent_wise(scores[repeated], batch.group[repeated], agent, ddof, eps)
+        advantages = torch.zeros_like(scores).index_add(0, repeated, each)
+        return AdvantageOutputs(to_tokens(advantages, batch.mask), keep=copies > 0)
     rollout = group_index(rollouts, scores.device)
-    return to_tokens(trajectory_wise(scores, batch.group, rollout, ddof, eps), batch.mask)
+    return AdvantageOutputs(to_tokens(trajectory_wise(scores, batch.group, rollout, ddof, eps), batch.mask))
