@@ -39,6 +39,7 @@ COMMANDS = (
     "sandbox",
     "replay",
     "restore",
+    "completion",
 )
 """Modules of `asyncrl.commands`, in the order `--help` shows them."""
 

@@ -253,8 +253,8 @@ class TrainConfig(Section):
     """How generation and training overlap (docs/schedules.md); the first three imply `buffer.max_staleness`."""
     num_steps: int = Field(10, ge=1)
     """Training steps, each on one batch."""
-    learning_rate: float = Field(1e-6, gt=0)
-    """Learning rate after the warm-up."""
+    learning_rate: float = Field(1e-6, ge=0)
+    """Learning rate after the warm-up; at 0 nothing is trained, see `asyncrl train --check-lr-zero`."""
     betas: tuple[float, float] = (0.9, 0.95)
     """Decay rates of AdamW's averages of the gradient and of its square."""
     warmup_steps: int = Field(0, ge=0)

@@ -1,8 +1,9 @@
 """Trajectories as Parquet, one file a step, readable with `datasets.load_dataset("parquet", ...)`.
 
 Column `messages` is the conversation in readable form, with the reward of each turn; null where it was not kept.
-Column `info` is `Trajectory.info` as JSON. Columns `advantages` and `policy_logprobs` (under the policy at the start of
-the step) are what the step computed; null where it did not, as for failed episodes.
+Column `info` is `Trajectory.info` as JSON. Columns `advantages`, `policy_logprobs` (under the policy at the start of
+the step) and `entropies` (of the distribution before the token, in nats) are what the step computed; null where it did
+not, as for failed episodes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ MESSAGE = pa.struct(
         ("reward", pa.float32()),
     ]
 )
-TOKEN_VALUES = ("advantages", "policy_logprobs")
+TOKEN_VALUES = ("advantages", "policy_logprobs", "entropies")
 """Columns of numbers that a step computes for each token."""
 TIMES = ("wall_s", "engine_s", "env_s")
 """Seconds of the whole episode, of its turns on an engine and of its steps in the environment."""
@@ -82,7 +83,8 @@ class TokenValues:
 
     rows: Sequence[Trajectory]
     columns: Mapping[str, np.ndarray]
-    """[B,T] float32 each, by a name of `TOKEN_VALUES`; the tokens of row i are the first of its T places."""
+    """[B,T] float32 each, by a name of `TOKEN_VALUES`; the tokens of row i are the first of its T places. A row for
+    which the step has no values begins with NaN."""
 
 
 class TrajectoryTable:
@@ -171,7 +173,9 @@ def _token_values(
     """Return the column's numbers of each trajectory, None for those that the step has not computed."""
     if values is None or name not in values.columns:
         return [None] * len(trajectories)
-    column, places = values.columns[name], {id(t): row for row, t in enumerate(values.rows)}
+    column = values.columns[name]
+    missing = np.isnan(column[:, 0]) if column.shape[1] else np.zeros(len(column), np.bool_)
+    places = {id(t): row for row, t in enumerate(values.rows) if not missing[row]}
     return [column[places[id(t)], : t.num_tokens] if id(t) in places else None for t in trajectories]
 
 

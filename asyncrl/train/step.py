@@ -61,6 +61,8 @@ class Step:
     on_poison: OnPoison
     entropy_coef: float | None = None
     """None for the recipe's own."""
+    entropies: Tensor | None = None
+    """[B,T] where the objective computes entropies; micro-batches fill in those of their rows."""
 
     @property
     def critic_only(self) -> bool:
@@ -102,6 +104,7 @@ def train_step(
     step = Step(
         engine, objective, auxiliary, batch, tensors, settings, rate, controls.kl.coef, on_poison,
         controls.entropy.applied,
+        torch.zeros_like(batch.whole.behavior_logp, device=engine.device) if objective.needs_entropy else None,
     )  # fmt: skip
     parts: list[Metrics] = []
     poisoned: dict[int, str] = {}
@@ -126,6 +129,8 @@ def train_step(
     values = {"advantages": estimate.advantages}
     if tensors.policy_logp is not None:
         values["policy_logprobs"] = tensors.policy_logp
+    if step.entropies is not None:
+        values["entropies"] = _of_all_ranks(engine, step.entropies, kept)
     return StepReport(metrics, num_tokens, len(kept), poisoned=poisoned, token_values=values)
 
 
@@ -141,8 +146,18 @@ def _measure(
     return (
         log_ratio,
         rate,
-        {} if ess is None else {"lr_scaling/ess": ess, "lr_scaling/factor": rate / learning_rate},
+        {}
+        if ess is None
+        else {"lr_scaling/ess": ess, "lr_scaling/factor": rate / learning_rate if learning_rate else 1.0},
     )
+
+
+def _of_all_ranks(engine: TrainEngine, values: Tensor, rows: Sequence[int]) -> Tensor:
+    """Return values [B,T] of which each rank has computed some rows; NaN in those that none has. A collective."""
+    engine.all_reduce(values)
+    found = torch.full_like(values, torch.nan)
+    found[rows] = values[rows]
+    return found
 
 
 def _reward_kl(objective: Objective, batch: StepBatch, tensors: StepTensors) -> dict[str, float]:
@@ -255,6 +270,8 @@ def micro_batch(
     teacher = _teacher_states(step, micro)
     with torch.set_grad_enabled(not step.critic_only or (critic is not None and critic.shared)):
         outputs = engine.outputs(micro.token_ids, micro.mask, step.settings.temperature, want, teacher)
+    if step.entropies is not None and micro.indices:
+        step.entropies[micro.indices, : micro.mask.shape[1]] = outputs["entropy"].detach().float()
     inputs = loss_inputs(step.batch, micro, outputs, step.tensors)
     inputs = dataclasses.replace(inputs, statistics=inputs.statistics | statistics)
     values = None

@@ -50,6 +50,14 @@ def test_what_a_step_computed_for_its_tokens_stands_beside_them_and_is_null_for_
     assert pq.read_table(path)["policy_logprobs"].to_pylist() == [None] * 3
 
 
+def test_a_row_that_a_step_left_out_of_a_column_is_null_there(tmp_path):
+    one = group("t", [0.0, 1.0])
+    entropies = np.ones((2, max(t.num_tokens for t in one.trajectories)), np.float32)
+    entropies[0] = np.nan
+    path = TrajectoryTable(tmp_path).write(1, [one], TokenValues(one.trajectories, {"entropies": entropies}))
+    assert pq.read_table(path)["entropies"].to_pylist() == [None, [1.0] * one.trajectories[1].num_tokens]
+
+
 def test_a_repeated_step_replaces_its_file(tmp_path):
     table = TrajectoryTable(tmp_path)
     table.write(1, [group("a", [0.0, 1.0]), group("b", [0.0, 1.0])])

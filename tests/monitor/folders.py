@@ -74,12 +74,13 @@ def add_activity(folder: Path, **more: Any) -> None:
 
 
 def token_values(groups: list[Group]) -> TokenValues:
-    """Return advantages of 2 and log-probabilities of -5 for all tokens of these groups."""
+    """Return advantages of 2, log-probabilities of -5 and entropies of 1.5 for all tokens of these groups."""
     rows = [t for one in groups for t in one.trajectories]
     shape = (len(rows), max((t.num_tokens for t in rows), default=0))
     columns = {
         "advantages": np.full(shape, 2.0, np.float32),
         "policy_logprobs": np.full(shape, -5.0, np.float32),
+        "entropies": np.full(shape, 1.5, np.float32),
     }
     return TokenValues(rows, columns)
 

@@ -121,7 +121,7 @@ def test_an_episode_shows_its_messages_and_colours_its_tokens(page, url):
     for _ in range(8):
         page.keyboard.press("ArrowRight")
     assert page.locator(".tokens span.chosen").get_attribute("data-i") == "7"
-    values = "log-probability -5.500, version 0, advantage 2, ratio 1.649"
+    values = "log-probability -5.500, version 0, advantage 2, ratio 1.649, entropy 1.500"
     assert values in page.get_by_text("token 7:").inner_text()
 
 

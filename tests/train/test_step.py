@@ -73,6 +73,19 @@ def test_a_step_moves_probability_towards_what_earned_more(tiny_model):
     assert change[good].mean() > 0 > change[bad].mean()
 
 
+def test_entropies_are_recorded_where_the_objective_computes_them(tiny_model):
+    engine = make_engine(tiny_model)
+    assert "entropies" not in step_once(engine).token_values
+    batch = on_policy_batch(engine)
+    rows = pad_rows(batch, range(12))
+    with torch.no_grad():
+        wanted = engine.outputs(rows.token_ids, rows.mask, 1.0, ("entropy",))["entropy"]
+    found = step_once(engine, 60, batch=batch, preset="decoupled_ppo", entropy_coef=0.01).token_values[
+        "entropies"
+    ]
+    torch.testing.assert_close(found[rows.mask], wanted[rows.mask], atol=1e-5, rtol=1e-4)
+
+
 def test_a_group_with_a_log_probability_that_is_not_finite_is_left_out_by_name(tiny_model):
     engine, alone = make_engine(tiny_model), make_engine(tiny_model)
     batch = build_step_batch(batch_of_groups(), 0, 0)

@@ -67,6 +67,7 @@ function colourings(episode) {
     const ratios = episode.policy_logprobs.map((logp, i) => Math.exp(logp - episode.behavior_logprobs[i]));
     found.push(["ratio", sampled(ratios), [0.5, 1.5], "of the policy at the start of the step to the behavior policy"]);
   }
+  if (episode.entropies) found.push(["entropy", sampled(episode.entropies), [4, 0], "of the distribution before the token, in nats"]);
   return found;
 }
 
