@@ -79,8 +79,11 @@ def test_steps_that_a_run_adds_and_repeats_are_seen(run):
     table = EpisodeTable(run)
     assert table.page({})["total"] == 24
     written = TrajectoryTable(run / "trajectories")
-    written.write(4, [talking(group("t4-0", [0.0, 1.0], 3))])
-    assert table.page({})["total"] == 26
+    assert table.page({"text": "i go south"})["total"] == 6
+    written.write(4, [talking(group("t4-0", [0.0, 1.0, 0.5], 3))])
+    assert table.page({})["total"] == 27
+    assert table.page({"text": "i go south"})["total"] == 7
+    assert table.page({"text": "i go south", "min_step": "3"})["total"] == 3
     written.write(3, [talking(group("again", [0.0, 1.0, 1.0], 2))])
     assert found(table, min_step="3") == [
         (3, "again", 0),
@@ -88,9 +91,10 @@ def test_steps_that_a_run_adds_and_repeats_are_seen(run):
         (3, "again", 2),
         (4, "t4-0", 0),
         (4, "t4-0", 1),
+        (4, "t4-0", 2),
     ]
     (run / "trajectories" / "step-000001.parquet").unlink()
-    assert table.page({})["total"] == 13
+    assert table.page({})["total"] == 14
 
 
 def test_an_episode_comes_with_its_tokens_messages_and_siblings(run):

@@ -1,0 +1,187 @@
+"""What recording trajectories costs a trainer, and how fast a folder of many opens in the monitor.
+
+    python scripts/bench/bench_trajectories.py --trajectories 100000 --json FILE
+
+Recording: training steps with and without recording, by turns in one process. Its cost to the trainer is the time that
+the training thread spends in it; the writer's thread takes processor time beside that. Both are shares of a step.
+Opening: what the page of trajectories asks for first, and with filters, of a folder of `--trajectories` rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from report import describe_machine, write_report
+
+from asyncrl.data.table import TokenValues, TrajectoryTable, TrajectoryWriter
+from asyncrl.data.transcript import encode_transcript
+from asyncrl.monitor.episodes import EpisodeTable
+from asyncrl.types import NOT_SAMPLED, Group, Status, Task, Trajectory, Turn
+
+GROUPS, SIZE, GIVEN, SAMPLED, TURNS = 16, 8, 48, 32, 4
+"""Of a step that is trained: groups, episodes of each, tokens of a turn that are given and sampled, turns."""
+FILTERS: dict[str, dict[str, str]] = {
+    "reward": {"min_reward": "0.9"},
+    "environment and length": {"env": "office", "min_num_sampled": "20"},
+    "status": {"status": "truncated"},
+    "version": {"min_version_admitted": "150"},
+    "text": {"text": "parcel 4711"},
+}
+
+
+def episode(
+    rng: np.random.Generator, task: str, index: int, step: int, given: int, sampled: int
+) -> Trajectory:
+    """Return an episode of `TURNS` turns with a conversation."""
+    mask = np.tile(np.r_[np.zeros(given, bool), np.ones(sampled, bool)], TURNS)
+    length = len(mask)
+    reward = float(rng.integers(0, 11)) / 10
+    messages = []
+    for turn in range(TURNS):
+        call = {
+            "id": f"c{turn}",
+            "function": {"name": "look", "arguments": json.dumps({"at": f"shelf {turn}"})},
+        }
+        messages += [
+            {"role": "user", "content": f"Where is parcel {rng.integers(0, 10000)} of {task}?"},
+            {"role": "assistant", "content": "I look at the next shelf.", "tool_calls": [call]},
+        ]
+    return Trajectory(
+        task_id=task,
+        episode_index=index,
+        token_ids=rng.integers(0, 350, length).astype(np.int32),
+        loss_mask=mask,
+        behavior_logprobs=np.where(mask, -rng.random(length) - 5, 0).astype(np.float32),
+        versions=np.where(mask, step, NOT_SAMPLED).astype(np.int32),
+        turns=tuple(Turn(k * (given + sampled) + given, (k + 1) * (given + sampled)) for k in range(TURNS)),
+        reward=reward,
+        status=Status.FINISHED if rng.random() < 0.9 else Status.TRUNCATED,
+        success=reward > 0.5,
+        timing={"wall_s": float(rng.random())},
+        conversation=encode_transcript(messages, {2 * k + 1: k for k in range(TURNS)}),
+    )
+
+
+def groups_of(rng: np.random.Generator, step: int, count: int, given: int, sampled: int) -> list[Group]:
+    envs = ("office", "search")
+    tasks = [Task(f"t{step}-{number}", envs[number % 2], number) for number in range(count)]
+    return [
+        Group(f"g-{task.id}", task, step,
+              tuple(episode(rng, task.id, index, step, given, sampled) for index in range(SIZE)), "w")
+        for task in tasks
+    ]  # fmt: skip
+
+
+def measure_recording(rounds: int) -> dict[str, Any]:
+    """Train the same batch again and again, every other time with recording. The first of each is a warm-up."""
+    from asyncrl.algo.objective import build_objective
+    from asyncrl.config import TrainConfig
+    from asyncrl.train.auxiliary_models import AuxiliaryModels
+    from asyncrl.train.deepspeed_engine import TrainEngine
+    from asyncrl.train.policy import load_policy
+    from asyncrl.train.step import train_step
+    from asyncrl.train.step_batch import build_step_batch
+    from asyncrl.train.step_settings import StepSettings
+    from asyncrl.train.tiny_model import build_model, build_tokenizer, save
+
+    groups = groups_of(np.random.default_rng(0), 0, GROUPS, GIVEN, SAMPLED)
+    with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as name:
+        model = Path(name) / "model"
+        tokenizer = build_tokenizer(["the parcel is on the next shelf of the office"] * 20, 400, 512)
+        save(model, build_model(len(tokenizer), 128, 4, 4, 512, tokenizer.eos_token_id, seed=0), tokenizer)
+        engine = TrainEngine(load_policy(str(model), "float32"), TrainConfig(), "float32")
+        objective = build_objective({"preset": "decoupled_ppo", "entropy_coef": 1e-3})
+        settings = StepSettings(1.0, 8192, 1, horizon=512.0)
+        writer = TimedWriter(Path(name) / "trajectories")
+        plain, recorded, spent = [], [], []
+        for number in range(2 * rounds + 2):
+            start = time.perf_counter()
+            batch = build_step_batch(groups, 0, 0)
+            report = train_step(engine, objective, AuxiliaryModels(objective), batch, settings, 1e-6)
+            trained = time.perf_counter()
+            if number % 2:
+                columns = {key: value.float().cpu().numpy() for key, value in report.token_values.items()}
+                writer.put(number, batch.groups, TokenValues(batch.trajectories, columns))
+                spent.append(time.perf_counter() - trained)
+            (recorded if number % 2 else plain).append(time.perf_counter() - start)
+        writer.close()
+    step_s = statistics.median(plain[1:])
+    return {
+        "tokens of a step": sum(t.num_tokens for group in groups for t in group.trajectories),
+        "step_s": round(step_s, 3),
+        "step_with_recording_s": round(statistics.median(recorded[1:]), 3),
+        "training_thread_share": round(statistics.median(spent[1:]) / step_s, 6),
+        "writer_thread_share": round(statistics.median(writer.processor_s[1:]) / step_s, 4),
+    }
+
+
+class TimedWriter(TrajectoryWriter):
+    """Notes the processor time of the writer's thread for each step."""
+
+    def __init__(self, folder: Path) -> None:
+        self.processor_s: list[float] = []
+        super().__init__(folder)
+        write = self.table.write
+
+        def timed(*item: Any) -> Path:
+            start = time.thread_time()
+            path = write(*item)
+            self.processor_s.append(time.thread_time() - start)
+            return path
+
+        self.table.write = timed  # type: ignore[method-assign]
+
+
+def measure_opening(trajectories: int) -> dict[str, Any]:
+    """Time the first page of a folder in seconds, and each filter's."""
+    rng = np.random.default_rng(0)
+    per_step = 64
+    with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as name:
+        folder = Path(name)
+        table = TrajectoryTable(folder / "trajectories")
+        groups = groups_of(rng, 0, per_step, 12, 8)
+        steps = max(1, trajectories // (per_step * SIZE))
+        for step in range(1, steps + 1):
+            # The numbers of rows, files and bytes matter here, and new episodes for each step would take minutes.
+            table.write(step, [dataclasses.replace(g, id=f"{g.id}-{step}", version=step) for g in groups])
+        size = sum(path.stat().st_size for path in (folder / "trajectories").iterdir())
+        start = time.perf_counter()
+        opened = EpisodeTable(folder)
+        total = opened.page({})["total"]
+        opened.choices()
+        found: dict[str, Any] = {"trajectories": total, "files": steps, "MiB": round(size / 2**20, 1)}
+        found["open_s"] = round(time.perf_counter() - start, 3)
+        for label, filters in FILTERS.items():
+            start = time.perf_counter()
+            rows = opened.page(filters)["total"]
+            found[f"filter by {label}"] = {"s": round(time.perf_counter() - start, 3), "rows": rows}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trajectories", type=int, default=100_000, help="rows of the folder (100000)")
+    parser.add_argument("--rounds", type=int, default=5, help="steps with and without recording (5)")
+    parser.add_argument("--json", type=Path, help="also write the result to this file")
+    args = parser.parse_args()
+    result = {
+        "machine": describe_machine(),
+        "date": time.strftime("%Y-%m-%d"),
+        "recording": measure_recording(args.rounds),
+        "opening": measure_opening(args.trajectories),
+    }
+    write_report(result, args.json)
+
+
+if __name__ == "__main__":
+    main()
