@@ -96,7 +96,7 @@ def measure_recording(rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as name:
         model = Path(name) / "model"
         tokenizer = build_tokenizer(["the parcel is on the next shelf of the office"] * 20, 400, 512)
-        save(model, build_model(len(tokenizer), 128, 4, 4, 512, tokenizer.eos_token_id, seed=0), tokenizer)
+        save(model, build_model(400, 128, 4, 4, 512, tokenizer.eos_token_id, seed=0), tokenizer)
         engine = TrainEngine(load_policy(str(model), "float32"), TrainConfig(), "float32")
         objective = build_objective({"preset": "decoupled_ppo", "entropy_coef": 1e-3})
         settings = StepSettings(1.0, 8192, 1, horizon=512.0)
