@@ -90,6 +90,8 @@ def _main(arguments: Sequence[str]) -> int:
         if overrides != rest or not hasattr(args, "overrides"):
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
         args.overrides = [*args.overrides, *overrides]
+    # For the command that describes all others, and must not import this module.
+    args.build_parser = build_parser
     try:
         return args.run(args)
     except (ConfigError, InputError) as error:

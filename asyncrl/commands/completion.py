@@ -23,7 +23,5 @@ def add(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     import shtab
 
-    from asyncrl.cli import build_parser
-
-    print(shtab.complete(build_parser(), shell=args.shell))
+    print(shtab.complete(args.build_parser(), shell=args.shell))
     return 0
