@@ -49,6 +49,7 @@ SECONDS = {
     "tests/services/engine/test_policy.py": 50,
     "tests/launch/test_suite_evaluation.py": 45,
     "tests/docs/docs/environments.md": 45,
+    "tests/docs/docs/evaluation.md": 45,
     "tests/launch/test_periodic_evaluation.py": 40,
     "tests/envs/test_terminal.py": 40,
     "tests/sandbox/test_sandbox_contract.py": 40,
