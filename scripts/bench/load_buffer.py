@@ -197,6 +197,8 @@ def buffer_service(folder: Path, options: argparse.Namespace) -> Any:
         {
             "model": {"path": "none"},
             "env": {"name": "gridworld"},
+            # The longest trajectory has one and a half times as many.
+            "engine": {"max_model_len": 2 * options.tokens},
             "buffer": {"groups_per_step": options.groups_per_step, "max_staleness": options.staleness},
             "rollout": {"group_size": options.group_size, "lease_s": LEASE_S},
         }
