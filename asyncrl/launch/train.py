@@ -46,7 +46,7 @@ from asyncrl.run.folder import RunFolder, private_folder
 from asyncrl.run.metrics import plot_rewards, read_metrics
 from asyncrl.run.totals import RunTotals, mark_unfinished
 from asyncrl.services.buffer.client import BufferClient
-from asyncrl.weights.folders import weights_folder
+from asyncrl.weights.folders import SCRATCH, clear_shared_memory, weights_folder
 
 if TYPE_CHECKING:
     from asyncrl.launch.cluster import Cluster
@@ -363,6 +363,8 @@ class TrainRun:
         self.totals.save()
 
     def _clear_weights(self) -> None:
+        for scratch in self.weights_dir.rglob(f"{SCRATCH}*"):
+            clear_shared_memory(scratch)
         shutil.rmtree(self.weights_dir, ignore_errors=True)
 
 

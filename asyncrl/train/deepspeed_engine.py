@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -324,6 +324,37 @@ class TrainEngine:
     def merged(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the whole model with its adapter added to the weights. Call on every rank."""
         return merged(self.engine.module.model, self._gathered)
+
+    def whole_shape(self, parameter: nn.Parameter) -> Tensor:
+        """Return a tensor without content in the shape that a parameter has when it is whole."""
+        share: Any = parameter
+        return torch.empty(share.ds_shape if self.stage == 3 else parameter.shape, device="meta")
+
+    @contextmanager
+    def other_weights(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
+        """Let the model of ZeRO-3 have other weights while it is open. A collective; the first rank's `weights` count.
+
+        The first rank keeps the trained weights in host memory, and they come back unchanged; the optimizer's own copy
+        is not touched.
+        """
+        kept = self._exchange(weights)
+        try:
+            yield
+        finally:
+            self._exchange(kept)
+
+    @torch.no_grad()
+    def _exchange(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Put `weights` into the model; return, on the first rank, what it had."""
+        kept: dict[str, Tensor] = {}
+        for bucket in gather_buckets(published(self.engine.module.model)):
+            self.progress.mark()
+            parameters = [parameter for _, parameter in bucket]
+            with deepspeed.zero.GatheredParameters(parameters, modifier_rank=0):
+                for name, parameter in bucket if self.rank == 0 else ():
+                    kept[name] = parameter.detach().cpu().clone()
+                    parameter.data.copy_(weights[name])
+        return kept
 
     def _gathered(self, parameters: list[nn.Parameter]) -> AbstractContextManager[Any]:
         """Make parameters whole while it is open."""

@@ -1,12 +1,14 @@
 """The policy of an earlier version, from the file by which its weights were published to the engines.
 
 The publisher keeps the file of the previous version. If it can be read, a forward pass runs with its weights, while the
-trained ones stay untouched. Not under ZeRO-3, where no rank holds whole parameters.
+trained ones stay untouched. Under ZeRO-3, where no rank holds whole parameters, they take the place of the trained ones
+meanwhile, which are put back bit by bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -24,43 +26,67 @@ Scorer = Callable[[Tensor, Tensor, float], dict[str, Tensor]]
 
 
 def readable(engine: TrainEngine, folder: Path | None, versions: Iterable[int]) -> list[int]:
-    """Return those of `versions` whose weights every rank finds and has room for. A collective."""
+    """Return those of `versions` whose weights every rank that reads them finds and has room for. A collective."""
     wanted = sorted(versions)
-    if folder is None or engine.stage == 3 or not wanted:
+    if folder is None or not wanted:
         return []
     found = torch.tensor([int(_fits(engine, weights_path(folder, v))) for v in wanted], device=engine.device)
     engine.all_reduce(found, "min")
     return [version for version, there in zip(wanted, found.tolist(), strict=True) if there]
 
 
-def load_earlier_policy(engine: TrainEngine, folder: Path, version: int) -> Scorer | None:
-    """Return the forward pass of an earlier version; None on all ranks where one cannot read it. A collective."""
+@contextmanager
+def earlier_policy(engine: TrainEngine, folder: Path, version: int) -> Iterator[Scorer | None]:
+    """Give the forward pass of an earlier version; None on all ranks where one cannot read it. A collective."""
     module = engine.engine.module
-    names = {id(parameter): name for name, parameter in module.named_parameters()}
     weights: dict[str, Tensor] = {}
-    try:
-        file = dict(read_weights(weights_path(folder, version)))
-        for name, parameter in published(module.model):
-            tensor = from_checkpoint(module.model, name, parameter, file)
-            weights[names[id(parameter)]] = tensor.to(parameter.device, parameter.dtype)
-    except (OSError, SafetensorError, KeyError):
-        weights = {}
-    whole = torch.tensor([int(bool(weights))], device=engine.device)
+    readable_here = True
+    if _reads(engine):
+        try:
+            file = dict(read_weights(weights_path(folder, version)))
+            for name, parameter in published(module.model):
+                weights[name] = from_checkpoint(module.model, name, engine.whole_shape(parameter), file)
+        except (OSError, SafetensorError, KeyError):
+            readable_here = False
+    whole = torch.tensor([int(readable_here)], device=engine.device)
     engine.all_reduce(whole, "min")
     if not int(whole):
-        return None
+        yield None
+    elif engine.stage == 3:
+        with engine.other_weights(weights):
+            yield engine.outputs
+    else:
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        own = {
+            names[id(parameter)]: weights[name].to(parameter.device, parameter.dtype)
+            for name, parameter in published(module.model)
+        }
 
-    def score(token_ids: Tensor, mask: Tensor, temperature: float) -> dict[str, Tensor]:
-        given = (token_ids.to(engine.device), mask.to(engine.device), temperature)
-        return functional_call(module, weights, given)
+        def score(token_ids: Tensor, mask: Tensor, temperature: float) -> dict[str, Tensor]:
+            given = (token_ids.to(engine.device), mask.to(engine.device), temperature)
+            return functional_call(module, own, given)
 
-    return score
+        yield score
+
+
+def _reads(engine: TrainEngine) -> bool:
+    """True on the ranks that read the file: under ZeRO-3 the first one gives the others their shares."""
+    return engine.stage != 3 or engine.rank == 0
 
 
 def _fits(engine: TrainEngine, path: Path) -> bool:
-    """True when the file exists and an accelerator has twice its size free, as the forward pass needs memory, too."""
+    """True when the file exists and an accelerator has twice its size free, as the forward pass needs memory, too.
+
+    Under ZeRO-3 the shares of the trained weights are used, and only the rank that reads must find the file.
+    """
+    if not _reads(engine):
+        return True
     try:
         num_bytes = path.stat().st_size
     except OSError:
         return False
-    return engine.device.type != "cuda" or torch.cuda.mem_get_info(engine.device)[0] > 2 * num_bytes
+    return (
+        engine.stage == 3
+        or engine.device.type != "cuda"
+        or torch.cuda.mem_get_info(engine.device)[0] > 2 * num_bytes
+    )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from asyncrl.train.auxiliary_models import whole_batch
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.earlier_policy import load_earlier_policy, readable
+from asyncrl.train.earlier_policy import earlier_policy, readable
 from asyncrl.train.step_batch import StepBatch, pad_rows
 from asyncrl.train.step_settings import StepSettings
 
@@ -127,16 +128,13 @@ def _measure(
     chosen = [row for row, any_sampled in zip(rows, sampled.any(1).tolist(), strict=True) if any_sampled]
     if not chosen:
         return
-    score: Callable[..., dict[str, Tensor]] | None = engine.outputs
-    if version != batch.step:
-        assert weights_dir is not None
-        score = load_earlier_policy(engine, weights_dir, version)
-    if score is None:
-        return
-    run = score
-    logp = whole_batch(
-        engine, batch, settings, lambda ids, mask: run(ids, mask, settings.temperature), ("logp",), chosen
-    )["logp"]
+    with _policy(engine, batch.step, version, weights_dir) as score:
+        if score is None:
+            return
+        run = score
+        logp = whole_batch(
+            engine, batch, settings, lambda ids, mask: run(ids, mask, settings.temperature), ("logp",), chosen
+        )["logp"]
     padded = pad_rows(batch, chosen)
     width = padded.mask.shape[1]
     difference = (logp[chosen, :width] - padded.behavior_logp).abs().nan_to_num(torch.inf, torch.inf)
@@ -144,6 +142,16 @@ def _measure(
     part = errors[chosen, :width]
     part[mine] = difference[mine]
     errors[chosen, :width] = part
+
+
+def _policy(
+    engine: TrainEngine, step: int, version: int, weights_dir: Path | None
+) -> AbstractContextManager[Callable[..., dict[str, Tensor]] | None]:
+    """Give the forward pass of a version; None where it cannot be had."""
+    if version == step:
+        return nullcontext(engine.outputs)
+    assert weights_dir is not None
+    return earlier_policy(engine, weights_dir, version)
 
 
 def _versions(batch: StepBatch, rows: list[int], width: int) -> Tensor:

@@ -9,6 +9,8 @@ from pathlib import Path
 from asyncrl.config import Config
 
 SHARED_MEMORY = Path("/dev/shm")
+SCRATCH = "rpc-"
+"""What the name of an engine's folder for temporary files begins with; its process's number follows."""
 
 
 def policy_weights(directory: str, name: str) -> str:
@@ -26,3 +28,14 @@ def _parent(config: Config) -> Path:
     if config.engine.weights_dir:
         return Path(config.engine.weights_dir).absolute()
     return SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(os.environ.get("TMPDIR", "/tmp"))
+
+
+def clear_shared_memory(scratch: Path) -> None:
+    """Remove the segments by which the ranks of a CPU engine reduced, which vLLM leaves behind when it is killed.
+
+    scratch: the folder of the engine's temporary files. vLLM names the segments like the file there by which its ranks
+    found each other, so those of other engines are not touched.
+    """
+    for rendezvous in scratch.glob("vllm_dist_*"):
+        for segment in SHARED_MEMORY.glob(f"{rendezvous.name}-*"):
+            segment.unlink(missing_ok=True)

@@ -34,6 +34,7 @@ from asyncrl.run.checkpoints import loadable_policy
 from asyncrl.services.engine.speculation import logprobs_mode, speculation_arguments
 from asyncrl.startup import StartDeadline
 from asyncrl.weights.adapter import buffer_rank
+from asyncrl.weights.folders import SCRATCH, clear_shared_memory
 
 LOOPBACK = "127.0.0.1"
 WEIGHT_BACKEND = "shared_file"
@@ -44,8 +45,8 @@ KV_CACHE_GIB = "1"
 ADAPTER_VERSIONS = 2
 """Versions of each adapter that are decoded at once; requests for another one wait."""
 PORT_WAIT_S = 5.0
-MAX_PARENT_CHARS = 55
-"""A socket's path has at most 107 characters, of which vLLM and the folder's name take 50."""
+MAX_PARENT_CHARS = 47
+"""A socket's path has at most 107 characters, of which vLLM and the folder's name take 58."""
 STOP_GRACE_S = 2.0
 """vLLM often does not end on SIGTERM, and a kill loses nothing."""
 
@@ -190,6 +191,8 @@ def serve_engine(
     Raises `ConfigError` (model or port), `DeadlineError` (not up in time), `UnavailableError` (it died).
     """
     _check_model(options.model)
+    if options.weights_dir:
+        _clear_after_killed(Path(options.weights_dir))
     with scratch_folder(options.weights_dir) as scratch:
         loaded = replace(
             options,
@@ -201,10 +204,13 @@ def serve_engine(
             return f"engine: serving {loaded.model} (version {loaded.base_version}) at {url}"
 
         env = build_env(loaded, credentials, scratch)
-        return run_server(
-            lambda chosen: build_command(loaded, chosen), env, loaded.host, port, loaded.start_timeout_s,
-            ready_file, told, loaded.advertise,
-        )  # fmt: skip
+        try:
+            return run_server(
+                lambda chosen: build_command(loaded, chosen), env, loaded.host, port, loaded.start_timeout_s,
+                ready_file, told, loaded.advertise,
+            )  # fmt: skip
+        finally:
+            clear_shared_memory(Path(scratch))
 
 
 def run_server(
@@ -268,8 +274,18 @@ def scratch_folder(weights_dir: str) -> tempfile.TemporaryDirectory[str]:
     folder of weights, so that it is removed with them when this process is killed."""
     fits = len(weights_dir) <= MAX_PARENT_CHARS and Path(weights_dir).is_dir()
     return tempfile.TemporaryDirectory(
-        prefix="rpc-", dir=weights_dir if weights_dir and fits else None, ignore_cleanup_errors=True
+        prefix=f"{SCRATCH}{os.getpid()}-",
+        dir=weights_dir if weights_dir and fits else None,
+        ignore_cleanup_errors=True,
     )
+
+
+def _clear_after_killed(weights_dir: Path) -> None:
+    """Free what engines of this run left in this machine's shared memory that were killed."""
+    for scratch in weights_dir.glob(f"{SCRATCH}*"):
+        pid = scratch.name.removeprefix(SCRATCH).partition("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            clear_shared_memory(scratch)
 
 
 def stop_with(child: Process) -> None:

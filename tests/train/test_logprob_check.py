@@ -86,7 +86,7 @@ def test_a_few_tokens_are_enough_when_they_are_far_off(engine):
     assert found(engine, [off_by(short, np.nan, 1)])
 
 
-@pytest.fixture(scope="module", params=["all weights", "adapter"])
+@pytest.fixture(scope="module", params=["all weights", "ZeRO-3", "adapter"])
 def moved(request, tiny_model, tmp_path_factory):
     """An engine a step further than what `folder` holds as version 2, groups that version sampled, and its step."""
     if request.param == "adapter":
@@ -94,7 +94,7 @@ def moved(request, tiny_model, tmp_path_factory):
         engine = learner.engine
         learner.step()
     else:
-        engine = make_engine(tiny_model, zero_stage=1)
+        engine = make_engine(tiny_model, zero_stage=3 if request.param == "ZeRO-3" else 1)
     folder = tmp_path_factory.mktemp("weights")
     write_weights(folder, 2, engine.weights())
     earlier = near_policy(engine, four(version=2), noise=0.0)

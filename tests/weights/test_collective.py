@@ -3,12 +3,14 @@
 import asyncio
 import multiprocessing
 import os
+import signal
 import time
 
 import pytest
 import torch
 
 from asyncrl.errors import InfrastructureError
+from asyncrl.weights import carrier as carrier_module
 from asyncrl.weights import collective
 from asyncrl.weights.carrier import CollectiveCarrier
 from asyncrl.weights.collective import Group, GroupPlace, advertised, choose_backend, receive_file, route_to
@@ -66,6 +68,7 @@ class Engine:
     def __init__(self, name, folder, workers):
         self.url = f"http://127.0.0.1/{name}"
         self.staging, self.group, self.joins, self.dies_on = Staging(str(folder)), "", 0, ""
+        self.hangs_on = ""
         context = multiprocessing.get_context("fork")
         self.boxes = [(context.SimpleQueue(), context.SimpleQueue()) for _ in range(workers)]
         self.processes = [context.Process(target=worker, args=pair, daemon=True) for pair in self.boxes]
@@ -75,6 +78,9 @@ class Engine:
     async def request(self, path, body=None, timeout_s=60.0):
         if path == self.dies_on:
             self.end()
+        if path == self.hangs_on:
+            for process in self.processes:
+                os.kill(process.pid, signal.SIGSTOP)
         if not self.processes:
             raise InfrastructureError("gone")
         if path == "weights/expect":
@@ -89,7 +95,12 @@ class Engine:
             jobs = [("receive", place, i, len(self.boxes)) for i in range(len(self.boxes))]
         for (inbox, _), job in zip(self.boxes, jobs, strict=True):
             inbox.put(job)
-        errors = [await asyncio.to_thread(outbox.get) for _, outbox in self.boxes]
+        deadline = time.monotonic() + timeout_s
+        while any(outbox.empty() for _, outbox in self.boxes):
+            if not self.processes or time.monotonic() >= deadline:
+                raise InfrastructureError(f"no answer within {timeout_s:g} s")
+            await asyncio.sleep(0.01)
+        errors = [outbox.get() for _, outbox in self.boxes]
         error = next(filter(None, errors), "")
         if error:
             self.group = ""
@@ -142,6 +153,30 @@ def test_files_reach_all_ranks_of_all_engines_and_a_lost_engine_does_not_keep_th
         one.end()
         two.end()
     assert time.monotonic() - start < 60
+
+
+def test_an_engine_that_hangs_in_a_transfer_is_left_within_its_deadline_and_the_others_get_the_file(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(carrier_module, "ANSWER_S", 2.0)
+    one, two = Engine("one", tmp_path / "one", 2), Engine("two", tmp_path / "two", 1)
+    file = write_weights(tmp_path, 1, [("w", torch.arange(5003.0))])
+
+    async def scenario():
+        carrier = CollectiveCarrier(CPU, timeout_s=3.0)
+        two.hangs_on = "weights/receive"
+        missed = await carrier.carry(file, [one, two])
+        carrier.close()
+        return missed
+
+    try:
+        missed = asyncio.run(asyncio.wait_for(scenario(), 120))
+    finally:
+        one.end()
+        two.end()
+    assert list(missed) == [two.url]
+    assert "weights/receive: no answer within" in missed[two.url]
+    assert has(one, file) and one.joins == 2
 
 
 def test_an_engine_without_room_says_so_and_leaves_nothing_behind(small_disk):
