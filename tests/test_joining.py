@@ -18,7 +18,10 @@ pytestmark = pytest.mark.slow
 
 def test_engines_environments_and_workers_join_a_running_job_and_leave_it(workplace):
     run = workplace / "runs" / "elastic"
-    process = start(workplace, run.name, "train.num_steps=1000000", "env.num_tasks=0")
+    # Weights come to the engine that joins from the trainer and from the run's own engine.
+    process = start(
+        workplace, run.name, "train.num_steps=1000000", "env.num_tasks=0", "engine.weight_transfer=http"
+    )
     wait_for_step(run, 1, process)
     engine, engine_url = guest(workplace, run, "engine")
     env, env_url = guest(workplace, run, "env")

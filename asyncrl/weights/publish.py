@@ -87,7 +87,7 @@ class FilePublisher:
         self.quarantined: dict[str, str] = {}
         self._tensors: dict[str, Tensor] = {}
         """Tensors of the version being published, kept to write a damaged file again."""
-        self._rejoining: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
 
     def write(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> WeightFile:
         """Write the weights of `version`; the previous file stays until the next write."""
@@ -142,18 +142,18 @@ class FilePublisher:
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
-        self._rejoining.add(task)
-        task.add_done_callback(self._rejoining.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     def follow(self, engines: Sequence[EngineControl]) -> None:
         """Publish to these engines from the next version on."""
         self.engines = list(engines)
 
     async def close(self) -> None:
-        """Stop offering the newest version to quarantined engines."""
-        for task in self._rejoining:
+        """Stop offering the newest version to quarantined engines, and watching the others."""
+        for task in self._background:
             task.cancel()
-        await asyncio.gather(*self._rejoining, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
 
     async def _carry(self, file: WeightFile, engines: Sequence[EngineControl]) -> None:
         """Bring a file to engines. One that does not get it may still find it where it was written."""
