@@ -57,7 +57,7 @@ def _keep_scales() -> None:
     create = _custom_ops.create_onednn_scaled_mm
 
     def create_with_scales(weight: torch.Tensor, scales: torch.Tensor, *rest: Any) -> Any:
-        handle = create(weight, scales, *rest)
+        handle: Any = create(weight, scales, *rest)
         handle.scales = scales
         return handle
 
