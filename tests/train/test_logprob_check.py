@@ -237,3 +237,10 @@ def test_a_run_that_allows_no_error_compares_nothing():
     assert Tolerance.of(0.5) == Tolerance(0.5, 15.0, 2048)
     off = Tolerance.of(0.0)
     assert (off.max_logp_error, off.max_token_error) == (0.0, 0.0)
+
+
+@pytest.mark.slow
+def test_ranks_that_share_the_weights_score_under_an_earlier_version_together(
+    two_ranks, tiny_model, tmp_path
+):
+    two_ranks.call("tests.train.earlier_policy_ranks", tiny_model, str(tmp_path))

@@ -1,0 +1,39 @@
+"""Scores tokens under an earlier version on every rank of ZeRO-3, and finds the trained weights unchanged.
+
+Started by `two_ranks`, which fails where this does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from asyncrl.train.earlier_policy import earlier_policy, readable
+from asyncrl.weights.files import write_weights
+from tests.train.one_step import make_engine, snapshot, step_once
+
+
+def main(model: str, folder: str) -> None:
+    engine = make_engine(model, zero_stage=3)
+    token_ids = torch.arange(5, 25).reshape(2, 10) + engine.rank
+    mask = torch.ones_like(token_ids, dtype=torch.bool)
+    mask[:, 0] = False
+    expected = engine.outputs(token_ids, mask, 1.0)["logp"].clone()
+    tensors = [(name, tensor.clone()) for name, tensor in engine.weights()]
+    if engine.rank == 0:
+        write_weights(folder, 2, tensors)
+    dist.barrier()
+    for _ in range(2):
+        step_once(engine)
+    before = {name: tensor.clone() for name, tensor in snapshot(engine).items()}
+    trained = engine.outputs(token_ids, mask, 1.0)["logp"].clone()
+    assert not torch.allclose(trained, expected, atol=1e-4)
+    assert readable(engine, Path(folder), [1, 2]) == [2]
+    with earlier_policy(engine, Path(folder), 2) as score:
+        torch.testing.assert_close(score(token_ids, mask, 1.0)["logp"], expected, rtol=0, atol=1e-5)
+    assert all(torch.equal(before[name], tensor) for name, tensor in snapshot(engine).items())
+    torch.testing.assert_close(engine.outputs(token_ids, mask, 1.0)["logp"], trained, rtol=0, atol=0)
+    with earlier_policy(engine, Path(folder), 1) as score:
+        assert score is None
