@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 import threading
 import time
@@ -87,7 +88,8 @@ class Cluster:
     def gather(self, model: str) -> None:
         """Wait until all nodes have the run, and decide where its processes go. Raises `DeadlineError`, `ConfigError`,
         and `UnavailableError` where two machines cannot reach each other."""
-        self.registry.offer(self.folder.name, self.config.model_dump(mode="json"), model)
+        # Another name for each launch: settings may have changed.
+        self.registry.offer(f"run-{secrets.token_hex(4)}", self.config.model_dump(mode="json"), model)
         limit_s = LIMIT_FACTOR * self.config.run.start_timeout_s
         deadline = time.monotonic() + limit_s
         while len(ready := [node for node in self.registry.nodes() if node.run]) < self.options.nodes:

@@ -203,17 +203,19 @@ class NodeHost:
             if latest.boot != self._node.boot or latest.url != self._node.url:
                 await self._client.close()
                 self._client = NodeClient(latest.url, self._token)
-                for process in self._processes.values():
+                for process in list(self._processes.values()):
                     if process.returncode is None:
                         process.returncode = -signal.SIGKILL
             self._node = latest
-            known = {f"{name}.{p.start}": p.known_bytes for name, p in self._processes.items()}
+            # Copied: another thread adds to it.
+            known = {f"{name}.{p.start}": p.known_bytes for name, p in list(self._processes.items())}
             try:
                 report = await self._client.report(known, REPORT_S)
                 if report["boot"] == self._node.boot:
-                    self._heard, self._error = time.monotonic(), ""
                     self._take(report)
-            except AsyncRLError as error:
+                    self._heard, self._error = time.monotonic(), ""
+            except (AsyncRLError, OSError) as error:
+                # Of the node, or of the run folder's disk.
                 self._error = str(error)
             await asyncio.sleep(REPORT_EVERY_S)
 

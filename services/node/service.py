@@ -38,6 +38,7 @@ from asyncrl.hosts.local import LocalHost
 from asyncrl.http_checks import MSGPACK
 from asyncrl.jsonfile import write_json
 from asyncrl.process_start import Process
+from asyncrl.run.folder import private_folder
 from asyncrl.services.http.app import create_app, serve
 from asyncrl.services.node.client import LauncherClient
 from asyncrl.services.node.messages import (
@@ -61,6 +62,7 @@ ORPHAN_S = 60.0
 UNSEEN_S = 600.0
 """How long a node waits for a launcher that does not answer."""
 FIRST_BEAT_S = 1.0
+LOOK_EVERY_S = 2.0
 WAIT_S = 30.0
 REACH_S = 5.0
 
@@ -71,6 +73,9 @@ class _Running:
     process: Process
     log: Path
     ready_file: Path
+    used: tuple[float, int] = (0.0, 0)
+    """CPU seconds, and bytes read and written, when they were last looked at."""
+    looked: float = 0.0
 
 
 class NodeService:
@@ -154,7 +159,8 @@ class NodeService:
     async def _prepare(self, run: RunFiles, client: LauncherClient) -> None:
         """Fetch what a run needs here. Files of its model that are here already are kept."""
         self.end_all()
-        self._run_folder = self.folder / run.run
+        # The same for every run: nothing of one before is left behind, here or in shared memory.
+        self._run_folder = self.folder / "run"
         shutil.rmtree(self._run_folder, ignore_errors=True)
         for path in (self._run_folder / "logs", self._run_folder / "endpoints"):
             path.mkdir(parents=True, mode=0o700)
@@ -171,7 +177,8 @@ class NodeService:
         write_json(self._run_folder / "config.json", run.config)
         config = parse_config(run.config, f"the run of {self.launcher}", strict=False)
         self._weights = weights_folder(config, self._run_folder)
-        self._weights.mkdir(parents=True, exist_ok=True, mode=0o700)
+        shutil.rmtree(self._weights, ignore_errors=True)
+        private_folder(self._weights)
         self.run = run.run
         print(f"node {self.name}: ready for {self.run}", flush=True)
 
@@ -250,15 +257,17 @@ class NodeService:
         for name, running in self._running.items():
             code = running.process.poll()
             url = announced_url(running.ready_file)
-            # What a start has used is looked at only while it lasts: it means looking at every process.
-            meter = self.host.meter(running.process) if code is None and not url else None
+            if code is None and not url and self._heard - running.looked > LOOK_EVERY_S:
+                # Only while it starts, and seldom: it means looking at every process of the machine.
+                meter = self.host.meter(running.process)
+                running.used, running.looked = (meter.cpu_s(), meter.data_bytes()), self._heard
             processes[name] = {
                 "start": running.start,
                 "code": code,
                 "url": url,
                 "log": _read_from(running.log, body.logs.get(f"{name}.{running.start}", 0)),
-                "cpu_s": meter.cpu_s() if meter is not None else 0.0,
-                "data_bytes": meter.data_bytes() if meter is not None else 0,
+                "cpu_s": running.used[0],
+                "data_bytes": running.used[1],
             }
         touched = {}
         for path in (self._run_folder / "endpoints").glob("trainer-*.*"):
