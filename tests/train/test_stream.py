@@ -95,14 +95,21 @@ def test_a_group_that_is_not_finite_is_left_to_a_whole_step(tiny_model):
 
 @pytest.mark.parametrize("name", GROUP_LOCAL)
 def test_an_advantage_called_group_local_reads_nothing_beyond_its_group(name):
-    objective = build_objective({"preset": "grpo", "advantage": {"name": name}})
+    params = {"rollout_agents": ["agent0"]} if name == "hierarchical_grpo" else {}
+    objective = build_objective({"preset": "grpo", "advantage": {"name": name, **params}})
     groups = batch_of_groups()
-    whole_batch = build_step_batch(groups, 0, 0)
-    whole = objective.estimate(to_advantage_batch(whole_batch)).advantages
+
+    def estimate(batch):
+        likely = [[0.1 * (t.episode_index + k**2) for k in range(3)] for t in batch.trajectories]
+        return objective.estimate(
+            to_advantage_batch(batch, {"answer_probability": torch.tensor(likely)})
+        ).advantages
+
+    whole = estimate(build_step_batch(groups, 0, 0))
     row = 0
     for one in groups:
         batch = build_step_batch([one], 0, 0)
-        alone = objective.estimate(to_advantage_batch(batch)).advantages
+        alone = estimate(batch)
         rows = len(batch.trajectories)
         torch.testing.assert_close(whole[row : row + rows, : alone.shape[1]], alone)
         row += rows
