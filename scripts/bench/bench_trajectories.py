@@ -26,7 +26,7 @@ from asyncrl.data.transcript import encode_transcript
 from asyncrl.monitor.episodes import EpisodeTable
 from asyncrl.types import NOT_SAMPLED, Group, Status, Task, Trajectory, Turn
 
-GROUPS, SIZE, GIVEN, SAMPLED, TURNS = 16, 8, 48, 32, 4
+GROUPS, SIZE, GIVEN, SAMPLED, TURNS = 4, 8, 48, 32, 4
 """Of a step that is trained: groups, episodes of each, tokens of a turn that are given and sampled, turns."""
 FILTERS: dict[str, dict[str, str]] = {
     "reward": {"min_reward": "0.9"},
