@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from types import TracebackType
 
 from asyncrl.credentials import VARIABLE
 
+TRY_S = 30.0
+"""What entering a machine may take."""
 _ENTER = """
 hostname "$1"; mount --bind "$2" /etc/hosts; mount -t tmpfs tmpfs /dev/shm; mount -t tmpfs tmpfs /tmp
 shift 2; exec "$@"
@@ -24,15 +27,21 @@ shift 2; exec "$@"
 
 
 def problem() -> str:
-    """Return why namespaces cannot be made here, "" if they can."""
+    """Return why machines cannot be made of namespaces here, "" if they can: one is made and entered."""
     if os.geteuid() != 0:
         return "namespaces as machines need root"
-    tried = subprocess.run(
-        ["ip", "netns", "add", f"asyncrl-try-{os.getpid()}"], capture_output=True, text=True, check=False
-    )
-    if tried.returncode:
-        return f"no network namespaces here: {tried.stderr.strip()}"
-    _ip("netns", "del", f"asyncrl-try-{os.getpid()}")
+    missing = [name for name in ("ip", "unshare", "bash") if shutil.which(name) is None]
+    if missing:
+        return f"namespaces as machines need {', '.join(missing)}"
+    with tempfile.NamedTemporaryFile() as log:
+        try:
+            with Machines(1) as machines:
+                status = machines.start(1, ["true"], Path(log.name)).wait(timeout=TRY_S)
+        except (subprocess.SubprocessError, OSError) as error:
+            said = getattr(error, "stderr", None) or error
+            return f"no machines of namespaces here: {str(said).strip()}"
+        if status:
+            return f"no machine of namespaces can be entered here: {Path(log.name).read_text().strip()}"
     return ""
 
 
@@ -49,6 +58,14 @@ class Machines:
         return f"{self._net}.{number + 1}"
 
     def __enter__(self) -> Machines:
+        try:
+            self._make()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def _make(self) -> None:
         hosts = [f"{self.address(i)} node{i}" for i in (0, *self.numbers)]
         self._hosts.write_text("127.0.0.1 localhost\n" + "\n".join(hosts) + "\n")
         hub = self._space("hub")
@@ -68,11 +85,13 @@ class Machines:
             _ip(*own, "link", "set", inner, "up")
             if number:
                 _ip(*own, "link", "set", "lo", "up")
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._remove()
+
+    def _remove(self) -> None:
         for number in self.numbers:
             self.kill(number)
         subprocess.run(["ip", "link", "del", f"{self._id}v0"], check=False, capture_output=True)
@@ -138,7 +157,7 @@ class Machines:
 
 
 def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
 
 
 def _inside(space: str, *words: str) -> None:
