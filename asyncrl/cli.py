@@ -81,15 +81,7 @@ def _main(arguments: Sequence[str]) -> int:
     if on_cpu():
         # Otherwise DeepSpeed warns on the console that it has found no GPU.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    arguments = _with_kind_of_plan(arguments)
-    parser = build_parser(arguments)
-    args, rest = parser.parse_known_args(arguments)
-    if rest:
-        # argparse leaves what follows an option whose list may be empty.
-        overrides = [word for word in rest if "=" in word and not word.startswith("-")]
-        if overrides != rest or not hasattr(args, "overrides"):
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        args.overrides = [*args.overrides, *overrides]
+    args = parse(arguments)
     # For the command that describes all others, and must not import this module.
     args.build_parser = build_parser
     try:
@@ -100,6 +92,20 @@ def _main(arguments: Sequence[str]) -> int:
         return _say(error, str(error), 1)
     except KeyboardInterrupt as error:
         return _say(error, "interrupted", 130)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the chosen command's arguments. Ends the process where they are wrong, or help was asked for."""
+    arguments = _with_kind_of_plan(arguments)
+    parser = build_parser(arguments)
+    args, rest = parser.parse_known_args(arguments)
+    if rest:
+        # argparse leaves what follows an option whose list may be empty.
+        overrides = [word for word in rest if "=" in word and not word.startswith("-")]
+        if overrides != rest or not hasattr(args, "overrides"):
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        args.overrides = [*args.overrides, *overrides]
+    return args
 
 
 def _with_kind_of_plan(arguments: Sequence[str]) -> list[str]:
