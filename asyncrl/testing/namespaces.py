@@ -19,7 +19,7 @@ from types import TracebackType
 from asyncrl.credentials import VARIABLE
 
 TRY_S = 30.0
-"""What entering a machine may take."""
+"""What the start of Python on a machine may take."""
 _ENTER = """
 hostname "$1"; mount --bind "$2" /etc/hosts; mount -t tmpfs tmpfs /dev/shm; mount -t tmpfs tmpfs /tmp
 shift 2; exec "$@"
@@ -27,7 +27,7 @@ shift 2; exec "$@"
 
 
 def problem() -> str:
-    """Return why machines cannot be made of namespaces here, "" if they can: one is made and entered."""
+    """Return why machines cannot be made of namespaces here, "" if they can: one is made, and asyncrl imported on it."""
     if os.geteuid() != 0:
         return "namespaces as machines need root"
     missing = [name for name in ("ip", "unshare", "bash") if shutil.which(name) is None]
@@ -36,12 +36,15 @@ def problem() -> str:
     with tempfile.NamedTemporaryFile() as log:
         try:
             with Machines(1) as machines:
-                status = machines.start(1, ["true"], Path(log.name)).wait(timeout=TRY_S)
+                command = [sys.executable, "-c", "import asyncrl"]
+                status = machines.start(1, command, Path(log.name)).wait(timeout=TRY_S)
         except (subprocess.SubprocessError, OSError) as error:
             said = getattr(error, "stderr", None) or error
             return f"no machines of namespaces here: {str(said).strip()}"
         if status:
-            return f"no machine of namespaces can be entered here: {Path(log.name).read_text().strip()}"
+            said = Path(log.name).read_text().strip()
+            # A machine's /tmp is its own, so an installation below it is not there.
+            return f"asyncrl does not start on a machine of namespaces: {said}"
     return ""
 
 
