@@ -27,7 +27,7 @@ shift 2; exec "$@"
 
 
 def problem() -> str:
-    """Return why machines cannot be made of namespaces here, "" if they can: one is made, and asyncrl imported on it."""
+    """Return why machines cannot be made of namespaces here, "" if they can: one is made, and asyncrl started there."""
     if os.geteuid() != 0:
         return "namespaces as machines need root"
     missing = [name for name in ("ip", "unshare", "bash") if shutil.which(name) is None]
