@@ -1,6 +1,6 @@
 """A node of a run: starts, ends and reports the processes that the launcher asks for.
 
-    asyncrl serve node --join http://HEAD:8700 --token-file FILE [--roles engine,env]
+    asyncrl serve node --launcher http://HEAD:8700 --token-file FILE [--roles engine,env]
 
 The node registers with the launcher, fetches the run's configuration and model from it, and then takes its calls. Its
 processes and their files are the node's own: no file system is shared. It ends with the run. When the launcher is
