@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from asyncrl.buffer.failures import failed_episodes
@@ -54,6 +55,12 @@ def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
         "trained_tokens_mean": trained,
         "tokens_generated": tokens,
     }
+
+
+def settled(counts: Mapping[str, Any]) -> bool:
+    """True when nothing is in flight, by the counts that `count` returned, and no further group can be admitted."""
+    full = counts["ready"] + counts["taken"] >= counts["slots"]
+    return not counts["in_flight"] and (full or (counts["plan_closed"] and not counts["pending"]))
 
 
 def held(store: Store) -> int:

@@ -22,7 +22,6 @@ from asyncrl.hosts.host import Host
 from asyncrl.hosts.local import LocalHost
 from asyncrl.launch.node_commands import NodeCommands
 from asyncrl.launch.node_host import LinkThread, NodeHost
-from asyncrl.launch.placement import Placement
 from asyncrl.launch.spread import ClusterOptions, Machine, Spread, SpreadPlacement, spread
 from asyncrl.launch.spread_host import SpreadHost
 from asyncrl.services.http.app import serve
@@ -116,7 +115,7 @@ class Cluster:
         return f"asyncrl serve node --launcher {self.url} --token-file {self.folder / RUN_FILE}"
 
     @property
-    def placement(self) -> Placement:
+    def placement(self) -> SpreadPlacement:
         """What the processes are told of their GPUs."""
         return SpreadPlacement(found_gpus(), spread=self._spread, head=HEAD)
 
@@ -128,7 +127,6 @@ class Cluster:
 
     def hosts(self) -> Mapping[str, Host]:
         """Return where the processes run that do not run on this machine, by name."""
-        placement = SpreadPlacement(found_gpus(), spread=self._spread, head=HEAD)
         found: dict[str, Host] = {
             name: self._hosts[place.machine]
             for name, place in self._spread.processes.items()
@@ -137,7 +135,7 @@ class Cluster:
         parts = self._spread.trainer
         if len(parts) > 1:
             members: Sequence[Host] = [self.local, *(self._hosts[part.machine] for part in parts[1:])]
-            env = [placement.env_of(part) for part in parts[1:]]
+            env = [self.placement.env_of(part) for part in parts[1:]]
             found["trainer"] = SpreadHost(members, self.address, env)
         return found
 

@@ -10,7 +10,6 @@ factor on it is then set so that the simulation of this very run trains as many 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -24,6 +23,7 @@ from scipy.optimize import nnls
 from asyncrl.config import Config, load_config
 from asyncrl.errors import InputError
 from asyncrl.launch.activity import FILE
+from asyncrl.run.json_lines import JsonLines
 from asyncrl.run.metrics import read_metrics
 from asyncrl.simulation.cluster import simulate
 from asyncrl.simulation.costs import Costs, EngineCosts, SharedCores, TrainerCosts
@@ -60,7 +60,7 @@ def calibrate(run: Path) -> Calibration:
     if not (run / "config.json").is_file():
         raise InputError(f"{run}: is no run: it has no config.json")
     config = load_config(run / "config.json")
-    steps, activity = read_metrics(run), _read_activity(run)
+    steps, activity = read_metrics(run), JsonLines(run / FILE).refresh()
     if len(steps) < 4:
         raise InputError(f"{run}: has {len(steps)} steps; a calibration needs at least 4")
     workload = RecordedWorkload(_episodes(run), _no_signal(steps))
@@ -105,14 +105,6 @@ def scale(engine: EngineCosts, factor: float) -> EngineCosts:
         context_token_s=engine.context_token_s * factor,
         prefill_token_s=engine.prefill_token_s * factor,
     )
-
-
-def _read_activity(run: Path) -> list[dict[str, Any]]:
-    try:
-        text = (run / FILE).read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{run}: has no {FILE}: {error.strerror}") from None
-    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
 
 def _windows(activity: Sequence[dict[str, Any]]) -> Iterator[tuple[float, dict[str, Any], dict[str, Any]]]:
@@ -160,7 +152,7 @@ def _shared_cores(activity: Sequence[dict[str, Any]]) -> SharedCores:
         cores = after["processes"]
         trains = cores.get("trainer", 0.0)
         if trains > BUSY_CORES:
-            trainer.append(min(1.0, trains) if trains < 1 else trains)
+            trainer.append(trains)
         generates = all(any(e["running"] for e in line["engines"].values()) for line in (before, after))
         if generates and trains < BUSY_CORES:
             generation.append(sum(used for name, used in cores.items() if name != "trainer"))

@@ -109,11 +109,12 @@ def gpu_costs(
     if not memory.holds(config.engine.max_model_len) or sharded > USABLE * gpu.memory:
         return None
     read = gpu.bandwidth * DECODING
+    token_s = 2 * size.active / tensor_parallel / (gpu.flops * PREFILL)
     engine = EngineCosts(
         iteration_s=LAUNCH_S + memory.weights / read,
-        sequence_s=SEQUENCE_S + 2 * size.active / tensor_parallel / (gpu.flops * PREFILL),
+        sequence_s=SEQUENCE_S + token_s,
         context_token_s=memory.kv_per_token / read,
-        prefill_token_s=2 * size.active / tensor_parallel / (gpu.flops * PREFILL),
+        prefill_token_s=token_s,
         max_num_seqs=config.engine.max_num_seqs,
         kv_tokens=memory.kv_tokens,
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from asyncrl.config import Config, apply_override, parse_config
+from asyncrl.config import Config, parse_config
 from asyncrl.errors import ConfigError, DeadlineError
 from asyncrl.simulation.cluster import Outcome, simulate
 from asyncrl.simulation.costs import Costs
@@ -103,7 +103,7 @@ def try_layout(config: Config, costs: Costs, workload: Workload, engines: int, s
         return None
 
 
-def with_schedule(config: Config, schedule: str, changes: Sequence[str] = ()) -> Config:
+def with_schedule(config: Config, schedule: str) -> Config:
     """Return the recipe under another schedule, with the staleness limit that it implies."""
     data = config.model_dump(mode="json")
     limit = data["buffer"].pop("max_staleness")
@@ -113,6 +113,4 @@ def with_schedule(config: Config, schedule: str, changes: Sequence[str] = ()) ->
     else:
         data["buffer"]["over_provision"], data["buffer"]["token_budget"] = None, 0
         data["buffer"]["recycle"] = True
-    for change in changes:
-        apply_override(data, change)
     return parse_config(data, f"train.schedule={schedule}", strict=False)

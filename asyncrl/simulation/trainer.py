@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from asyncrl.buffer.counts import settled
 from asyncrl.config import Config
 from asyncrl.errors import DeadlineError
 from asyncrl.simulation.buffer import GroupSize, SimulatedBuffer
@@ -114,11 +115,7 @@ class SimulatedTrainer:
 
     async def _settle(self) -> None:
         """Wait until nothing is in flight and nothing more can be admitted, as the real schedule does."""
-        while True:
-            now = self.buffer.ledger.stats()
-            full = now["ready"] + now["taken"] >= now["slots"]
-            if not now["in_flight"] and (full or (now["plan_closed"] and not now["pending"])):
-                return
+        while not settled(self.buffer.ledger.stats()):
             await asyncio.sleep(SETTLE_EVERY_S)
 
     def _record(

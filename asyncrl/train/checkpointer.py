@@ -43,7 +43,7 @@ from asyncrl.train.full_state import gather_state, load_state
 from asyncrl.train.nested_state import join, split
 from asyncrl.train.policy_folder import gather_policy, write_policy
 from asyncrl.train.random_state import gather_random_state, set_random_state
-from asyncrl.weights.files import file_checksum
+from asyncrl.weights.chunks import file_checksum
 
 log = logging.getLogger("asyncrl.train")
 

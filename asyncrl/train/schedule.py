@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from asyncrl.buffer.counts import settled
 from asyncrl.data.codec import decode_group
 from asyncrl.errors import DeadlineError
 from asyncrl.train.step_record import StepTimes
@@ -73,8 +74,7 @@ def settle(
         if time.monotonic() - told >= tell_every_s:
             tell()
             told = time.monotonic()
-        full = now["ready"] + now["taken"] >= now["slots"]
-        if not now["in_flight"] and (full or (now["plan_closed"] and not now["pending"])):
+        if settled(now):
             return
         if time.monotonic() > deadline:
             raise DeadlineError(

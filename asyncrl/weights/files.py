@@ -7,7 +7,6 @@ a temporary name, flushed and renamed, so a reader sees all of it or nothing.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -16,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import xxhash
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from asyncrl.errors import InputError, UnavailableError
+from asyncrl.weights.chunks import file_checksum
 from asyncrl.weights.delta import Delta
 
 
@@ -40,15 +39,6 @@ class WeightFile:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def file_checksum(path: str | Path) -> str:
-    """Return the xxh3-128 of a file, read through a memory map (about 10 GB/s from cache)."""
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return xxhash.xxh3_128_hexdigest(b"")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-            return xxhash.xxh3_128_hexdigest(view)
 
 
 def on_cpu(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import xxhash
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from asyncrl.errors import InputError
@@ -130,12 +128,3 @@ def checked_arguments(role: str, arguments: Mapping[str, Sequence[str]]) -> list
                 raise InputError(f"arguments: {option} must match {pattern.pattern}, got {value!r:.64}")
         words += [option, *values]
     return words
-
-
-def checksum(path: Path) -> str:
-    """Return the xxh3-128 of a file."""
-    digest = xxhash.xxh3_128()
-    with open(path, "rb") as file:
-        while piece := file.read(2**22):
-            digest.update(piece)
-    return digest.hexdigest()

@@ -29,8 +29,8 @@ from asyncrl.services.node.messages import (
     RunFiles,
     Whole,
     checked,
-    checksum,
 )
+from asyncrl.weights.chunks import file_checksum
 
 
 class FilePart(Message):
@@ -63,7 +63,7 @@ class Registry:
                 path for path in sorted(folder.iterdir()) if path.is_file() and path.name.endswith(DATA_FILES)
             ]
             files = {
-                path.name: FileEntry(size=path.stat().st_size, checksum=checksum(path)) for path in paths
+                path.name: FileEntry(size=path.stat().st_size, checksum=file_checksum(path)) for path in paths
             }
             self._model, self.run = folder, RunFiles(run=run, config=config, files=files)
         else:

@@ -53,8 +53,8 @@ from asyncrl.services.node.messages import (
     StartProcess,
     checked,
     checked_arguments,
-    checksum,
 )
+from asyncrl.weights.chunks import file_checksum
 from asyncrl.weights.folders import weights_folder
 
 ORPHAN_S = 60.0
@@ -185,11 +185,11 @@ class NodeService:
     async def _fetch(self, client: LauncherClient, path: Path, file: FileEntry) -> None:
         """Fetch a file, unless it is here already. Raises `UnavailableError`."""
         for _ in range(2):
-            if path.exists() and path.stat().st_size == file.size and checksum(path) == file.checksum:
+            if path.exists() and path.stat().st_size == file.size and file_checksum(path) == file.checksum:
                 return
             path.unlink(missing_ok=True)
             await client.fetch(path.name, file.size, path)
-        if checksum(path) != file.checksum:
+        if file_checksum(path) != file.checksum:
             raise UnavailableError(f"{path.name}: what the launcher sent is damaged")
 
     def start(self, body: StartProcess) -> int:

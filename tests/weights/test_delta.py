@@ -6,8 +6,9 @@ import torch
 
 from asyncrl.errors import InputError
 from asyncrl.weights import delta as module
+from asyncrl.weights.chunks import file_checksum
 from asyncrl.weights.delta import apply_delta, write_delta
-from asyncrl.weights.files import file_checksum, write_weights
+from asyncrl.weights.files import write_weights
 
 COUNT = 100_003
 

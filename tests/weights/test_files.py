@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from asyncrl.errors import InputError
-from asyncrl.weights.files import file_checksum, read_weights, remove_older, verify_weights, write_weights
+from asyncrl.weights.chunks import file_checksum
+from asyncrl.weights.files import read_weights, remove_older, verify_weights, write_weights
 
 
 def tensors():
