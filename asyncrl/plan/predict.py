@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from asyncrl.config import Config, apply_override, parse_config
@@ -13,6 +13,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.launch.placement import Placement, placed, plan
 from asyncrl.plan.architectures import architecture
 from asyncrl.plan.engine import GRAPHS, EngineMemory, engine_memory
+from asyncrl.plan.remembered import remembered
 from asyncrl.plan.states import Kept, Size, kept
 
 if TYPE_CHECKING:
@@ -93,6 +94,24 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True)
+class RankMemory:
+    """What one rank of a policy's trainer takes."""
+
+    moments: dict[str, list[Item]]
+    """At each moment of a step, estimates left out."""
+    parameters: int
+    """Of the policy."""
+    trained: int
+    """Of them, how many are trained."""
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> RankMemory:
+        """Return what `dataclasses.asdict` was given."""
+        moments = {name: [Item(**item) for item in items] for name, items in data["moments"].items()}
+        return cls(moments, data["parameters"], data["trained"])
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyMemory:
     """What the processes of one policy take."""
 
@@ -158,14 +177,14 @@ class Planner:
             path = getattr(config, name).path
             if path and not is_url(path):
                 shapes[name] = architecture(config, f"{name}.path", path)
-        memory = self._step(config, shapes)
+        rank = self._rank(config, shapes)
         element = 2 if config.model.dtype == "bfloat16" else 4
         engine = engine_memory(
-            shapes["policy"], memory.policy.parameters * element, self.gpu, share, config.engine.tensor_parallel,
+            shapes["policy"], rank.parameters * element, self.gpu, share, config.engine.tensor_parallel,
             config.engine.max_num_seqs, element,
         )  # fmt: skip
-        published = (memory.policy.trained if config.lora.rank else memory.policy.parameters) * element
-        return PolicyMemory(config, trainer_memory(config, memory), engine, published)
+        published = (rank.trained if config.lora.rank else rank.parameters) * element
+        return PolicyMemory(config, rank.moments, engine, published)
 
     def advise(self, prediction: Prediction) -> Prediction:
         """Find the first changes with which what does not fit would: one alone, or with those tried before it."""
@@ -193,16 +212,25 @@ class Planner:
         except ConfigError:
             return None
 
-    def _step(self, config: Config, shapes: dict[str, dict[str, Any]]) -> StepMemory:
-        from asyncrl.plan.training import measure_step
-
+    def _rank(self, config: Config, shapes: dict[str, dict[str, Any]]) -> RankMemory:
+        """Return what a trainer rank takes. Loads torch only where that was not found out before."""
         train = config.train
         read = [
             shapes, config.algo, config.model.dtype, config.max_tokens, config.buffer.max_staleness, config.lora.rank,
             config.lora.target_modules, config.reference.model_dump(), config.teacher.path,
             train.gradient_checkpointing, train.micro_batch_tokens, train.num_minibatches, train.zero_stage == 3,
         ]  # fmt: skip
-        key = json.dumps(read, sort_keys=True)
+
+        def measure() -> dict[str, Any]:
+            memory = self._step(json.dumps(read, sort_keys=True), config, shapes)
+            moments = trainer_memory(config, memory)
+            return asdict(RankMemory(moments, memory.policy.parameters, memory.policy.trained))
+
+        return RankMemory.of(remembered([read, train.model_dump(mode="json")], measure))
+
+    def _step(self, key: str, config: Config, shapes: dict[str, dict[str, Any]]) -> StepMemory:
+        from asyncrl.plan.training import measure_step
+
         if key not in self._steps:
             self._steps[key] = measure_step(config, shapes)
         return self._steps[key]
