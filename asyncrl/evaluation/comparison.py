@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 RESAMPLES = 9999
 """Of bootstrap and permutations; the smallest p-value is 1 / (RESAMPLES + 1)."""
@@ -46,6 +45,8 @@ def compare(
     The interval is the BCa bootstrap over tasks (Efron 1987), the p-value that of the permutation test that swaps the
     two evaluations of a task (exact up to 13 tasks). Raises ValueError for fewer than two tasks in common.
     """
+    from scipy import stats  # not above: it takes a second to load
+
     shared = [task for task in first if first[task] and second.get(task)]
     if len(shared) < 2:
         raise ValueError(f"a comparison needs two tasks that both evaluations have, got {len(shared)}")
@@ -85,6 +86,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _permutation_p(differences: np.ndarray, seed: int) -> float:
+    from scipy import stats
+
     if not differences.any():
         return 1.0
     found = stats.permutation_test(

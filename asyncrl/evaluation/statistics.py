@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from scipy import stats
-
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -42,7 +40,9 @@ def clustered_mean(values_by_task: Mapping[str, Sequence[float]], level: float =
         size = effective_size(means, sum(map(len, kept)), level)
         return Interval(mean, *wilson(mean * size, size, level), n)
     variance = math.fsum((m - mean) ** 2 for m in means) / (n - 1)
-    half = float(stats.t.ppf(0.5 + level / 2, n - 1)) * math.sqrt(variance / n)
+    from scipy.special import stdtrit  # not above: a launcher takes a tenth of a second to load it
+
+    half = float(stdtrit(n - 1, 0.5 + level / 2)) * math.sqrt(variance / n)
     return Interval(mean, mean - half, mean + half, n)
 
 

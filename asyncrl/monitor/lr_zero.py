@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scipy import stats
-
 SETTINGS = ("train.num_steps=10", "eval.tasks=0", "eval.every=0")
 """What such a run takes unless its user says otherwise."""
 RATIO_LIMIT = {"float32": 1e-3, "bfloat16": 0.05}
@@ -81,6 +79,8 @@ def _reward(steps: Sequence[Mapping[str, Any]]) -> Verdict:
         return Verdict("reward flat", None, f"{len(rewards)} steps are too few; {LEAST_STEPS} are needed")
     if len(set(rewards)) == 1:
         return Verdict("reward flat", True, f"{rewards[0]:.3f} in all {len(rewards)} steps")
+    from scipy import stats  # not above: it takes a second to load
+
     trend = stats.linregress(range(len(rewards)), rewards)
     text = f"{trend.slope:+.4f} a step over {len(rewards)} steps, p = {trend.pvalue:.2g}"
     return Verdict("reward flat", bool(trend.pvalue >= TREND_LEVEL), text)

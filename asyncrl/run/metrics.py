@@ -54,13 +54,11 @@ def plot_rewards(folder: str | Path, before: float | None = None, after: float |
     steps = read_metrics(folder)
     if not steps:
         return None
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure  # not pyplot, which takes twice as long to load
 
     x = [record["step"] for record in steps]
-    figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axis = figure.subplots()
     axis.plot(x, [record["reward/mean"] for record in steps], marker=".", label="reward of trained groups")
     for value, place, label in ((before, x[0] - 1, "held-out before"), (after, x[-1] + 1, "held-out after")):
         if value is not None:
@@ -71,5 +69,4 @@ def plot_rewards(folder: str | Path, before: float | None = None, after: float |
     axis.legend()
     path = Path(folder) / "reward.png"
     figure.savefig(path, dpi=120)
-    plt.close(figure)
     return path

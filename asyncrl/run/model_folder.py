@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from huggingface_hub import try_to_load_from_cache
-from huggingface_hub.errors import HFValidationError
-
 from asyncrl.errors import ConfigError
 from asyncrl.jsonfile import write_json
 
@@ -48,6 +45,9 @@ def _size(model: str, name: str) -> int:
 
 def _downloaded(model: str, name: str) -> object:
     """Return the path of a hub model's file on this machine; anything else where there is none."""
+    from huggingface_hub import try_to_load_from_cache  # not above: every role loads this module
+    from huggingface_hub.errors import HFValidationError
+
     try:
         return try_to_load_from_cache(model, name)
     except HFValidationError:

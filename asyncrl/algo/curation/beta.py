@@ -12,7 +12,6 @@ import math
 from typing import TypeVar
 
 import numpy as np
-from scipy.special import betaln, digamma
 
 Counts = TypeVar("Counts", float, np.ndarray)
 """alpha or beta, of one prompt or [N] of several."""
@@ -48,6 +47,8 @@ def variance_reduction_one(alpha: float, beta: float) -> float:
 
 def mutual_information(alpha: Counts, beta: Counts, rollouts: int = 1) -> Counts:
     """Nats that the outcomes of M rollouts reveal about the pass rate: `H(outcomes) - M E[H(p)]`."""
+    from scipy.special import betaln  # not above: all commands load this module
+
     log_norm = betaln(alpha, beta)
     entropy = 0.0 * alpha
     for k in range(rollouts + 1):
@@ -58,6 +59,8 @@ def mutual_information(alpha: Counts, beta: Counts, rollouts: int = 1) -> Counts
 
 def expected_entropy(alpha: Counts, beta: Counts) -> Counts:
     """`E[H(p)]` in nats of a Bernoulli outcome under the belief, in closed form."""
+    from scipy.special import digamma
+
     mean = alpha / (alpha + beta)
     top = digamma(alpha + beta + 1)
     return top - mean * digamma(alpha + 1) - (1 - mean) * digamma(beta + 1)
