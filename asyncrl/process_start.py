@@ -41,7 +41,10 @@ IMPORTED_WITH = {
 not forked."""
 FORKED = (
     ("asyncrl", "sft"),
+    ("asyncrl", "serve", "buffer"),
     ("asyncrl", "serve", "engine"),
+    ("asyncrl", "serve", "env"),
+    ("asyncrl", "serve", "gateway"),
     ("asyncrl", "serve", "policy"),
     ("asyncrl", "serve", "rollout"),
     ("asyncrl", "serve", "trainer"),

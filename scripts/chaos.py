@@ -108,8 +108,13 @@ class ChaosRun(TrainRun):
         super().__init__(*args, on=on)
         self.kills, self.seed, self.minutes = kills, seed, minutes
         self.monkey: Monkey
-        self.shared_memory = SharedMemory()
+        self.shared_memory = SharedMemory(self._started)
         self.sessions_left = -1
+
+    def _started(self) -> list[int]:
+        """Return this process and those of roles on this machine, which need not be its children."""
+        roles = self.roles.process_group.processes if hasattr(self, "roles") else []
+        return [os.getpid(), *(process.popen.pid for process in roles if process.popen.pid > 0)]
 
     def start_node(self, number: int) -> None:
         """Start a machine's node."""

@@ -7,6 +7,7 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
@@ -21,12 +22,12 @@ ENDING_S = 10.0
 
 
 class SharedMemory(threading.Thread):
-    """Remembers which semaphores and segments a process (this one) and its descendants had mapped, by inode: a
-    semaphore is mapped under a different name."""
+    """Remembers which semaphores and segments processes and their descendants had mapped, by inode: a semaphore is
+    mapped under a different name. `ancestors` returns the pids of those that there are now."""
 
-    def __init__(self, ancestor: psutil.Process | None = None) -> None:
+    def __init__(self, ancestors: Callable[[], Iterable[int]]) -> None:
         super().__init__(name="shared memory", daemon=True)
-        self._ancestor = ancestor or psutil.Process()
+        self._ancestors = ancestors
         self._seen: set[int] = set()
         self._closed = threading.Event()
 
@@ -36,9 +37,16 @@ class SharedMemory(threading.Thread):
 
     def look(self) -> None:
         """Record what is mapped now."""
-        for process in (self._ancestor, *self._ancestor.children(recursive=True)):
+        pids: set[int] = set()
+        for ancestor in self._ancestors():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                pids |= {
+                    ancestor,
+                    *(child.pid for child in psutil.Process(ancestor).children(recursive=True)),
+                }
+        for pid in pids:
             with contextlib.suppress(OSError):
-                for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
+                for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
                     # addresses, permissions, offset, device, inode, path
                     fields = line.split(maxsplit=5)
                     if len(fields) == 6 and fields[5].startswith(f"{SHARED_MEMORY}/"):

@@ -37,7 +37,7 @@ def holder():
 
 def test_a_semaphore_that_nobody_is_left_to_remove_is_found(leftovers, holder):
     process, trackers = holder
-    watch = leftovers.SharedMemory(psutil.Process(process.pid))
+    watch = leftovers.SharedMemory(lambda: [process.pid])
     watch.look()
     for one in (*trackers, process):
         one.kill()
@@ -52,7 +52,7 @@ def test_a_semaphore_that_nobody_is_left_to_remove_is_found(leftovers, holder):
 
 def test_a_semaphore_that_its_tracker_removes_is_not_left(leftovers, holder):
     process, _ = holder
-    watch = leftovers.SharedMemory(psutil.Process(process.pid))
+    watch = leftovers.SharedMemory(lambda: [process.pid])
     watch.look()
     process.kill()
     process.wait(10)
