@@ -21,9 +21,12 @@ TOGETHER = {
     **dict.fromkeys(
         (
             "tests/algo/test_aggregate.py",
+            "tests/train/test_bfloat16.py",
+            "tests/train/test_checkpointer.py",
+            "tests/train/test_gradient_agreement.py",
+            "tests/train/test_logprob_check.py",
             "tests/train/test_lora.py",
             "tests/train/test_presets.py",
-            "tests/train/test_checkpointer.py",
             "tests/train/test_step.py",
         ),
         "two ranks",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from asyncrl.process_start import Process, start_process
 from asyncrl.run.metrics import read_metrics
 from tests.shared import shared_folder
 from tests.waiting import running, wait_for_url, wait_until
@@ -42,7 +43,7 @@ episodes = 300
 steps = 40
 """
 STEPS = 8
-STARTED: list[subprocess.Popen] = []
+STARTED: list[Process] = []
 CACHE = str(shared_folder() / "cache")
 """Base models of the whole session, for all its processes: each is trained once, whichever test needs it first."""
 
@@ -136,6 +137,12 @@ def guest(workplace, run, role, *options):
     buffer = json.loads((run / "endpoints" / "buffer.json").read_text())["url"]
     ready = workplace / f"guest-{role}.json"
     argv = ["serve", role, "--join", buffer, "--ready-file", str(ready), *options]
-    process = subprocess.Popen([sys.executable, "-m", "asyncrl", *argv], env=environment())
-    STARTED.append(process)
+    process = serve(*argv)
     return process, wait_for_url(ready, running(process))
+
+
+def serve(*argv):
+    """Start a process that a test ends, or `end_started`; it is forked where those of runs are."""
+    process = start_process([sys.executable, "-m", "asyncrl", *argv], environment())
+    STARTED.append(process)
+    return process

@@ -1,7 +1,10 @@
 """The tests are shared out in lots that stay together, the longest first."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
+
+import pytest
 
 from tests.distribution import SECONDS, TOGETHER, longest_first, lot, seconds
 
@@ -33,6 +36,25 @@ def test_a_lot_takes_what_is_said_of_the_longest_beginning_of_its_name():
     browser = "tests/envs/test_browser.py"
     assert seconds(browser) == SECONDS[browser] > SECONDS["tests/envs/"] == seconds("tests/envs/test_x.py")
     assert seconds("tests/run/test_lives.py") == 0
+
+
+@pytest.mark.parametrize(
+    ("fixture", "shared"),
+    [
+        ("two_ranks", "two ranks"),
+        ("engine_url", "the session's engine"),
+        ("publish_weights", "the session's engine"),
+    ],
+)
+def test_all_who_use_what_takes_long_to_start_share_a_lot(fixture, shared):
+    asks = re.compile(rf"def \w+\([^)]*\b{fixture}\b[^)]*\):")
+    users = [
+        str(file.relative_to(ROOT))
+        for file in (ROOT / "tests").rglob("test_*.py")
+        if asks.search(file.read_text())
+    ]
+    assert len(users) >= 2
+    assert {lot(f"{user}::test") for user in users} == {shared}
 
 
 def test_files_that_are_named_are_there():

@@ -104,6 +104,13 @@ greedy = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 [answer] = model.generate({"prompt_token_ids": list(range(5, 25))}, greedy)
 print("TOKENS", json.dumps(list(answer.outputs[0].token_ids)))
 """
+PLAIN_VLLM_ENV = {
+    "VLLM_PLUGINS": "",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    # One process instead of two, and nothing is compiled: both take longer than the rest.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "TORCHDYNAMO_DISABLE": "1",
+}
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +128,7 @@ def test_vllm_without_our_plugin_loads_a_checkpoint_as_transformers_does(checkpo
     expected = model.generate(prompt, do_sample=False, min_new_tokens=4, max_new_tokens=4, eos_token_id=None)
     done = subprocess.run(
         [sys.executable, "-c", PLAIN_VLLM, str(checkpoint)],
-        env={**os.environ, "VLLM_PLUGINS": "", "VLLM_CPU_KVCACHE_SPACE": "1"},
+        env={**os.environ, **PLAIN_VLLM_ENV},
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -82,9 +82,6 @@ def test_every_block_says_what_it_is(block: Block):
 @pytest.mark.parametrize("block", RUN, ids=lambda block: block.name)
 def test_every_block_runs_as_printed(block: Block, installed, folders, servers, monkeypatch):
     folder = folders[block.page]
-    if block.page == "README.md":
-        # All processes of its commands are started as they are for its reader.
-        monkeypatch.delenv(FORK_SERVER, raising=False)
     if any(page != block.page for page, _ in servers):
         end_servers(servers)
     if block.said("save as"):
@@ -117,11 +114,20 @@ def test_every_block_runs_as_printed(block: Block, installed, folders, servers, 
             servers.append((block.page, see_it_serve(installed, command, folder)))
     else:
         for command in commands(block):
-            run(
-                installed,
-                ["bash", "-euo", "pipefail", "-c", f"{command} {block.added(command)}".strip()],
-                folder,
-            )
+            with monkeypatch.context() as patch:
+                if (block.page, command) in AS_FOR_A_READER:
+                    patch.delenv(FORK_SERVER, raising=False)
+                words = f"{command} {block.added(command)}".strip()
+                run(installed, ["bash", "-euo", "pipefail", "-c", words], folder)
+
+
+def first_of_each_kind(page: str) -> set[tuple[str, str]]:
+    """Return a page's first `asyncrl train`, `asyncrl eval` and so on."""
+    found: dict[str, str] = {}
+    for block in blocks(page):
+        for command in commands(block) if block.language == "console" else ():
+            found.setdefault(" ".join(command.split()[:2]), command)
+    return {(page, command) for command in found.values()}
 
 
 def run(installed: Installed, command: list[str], folder) -> None:
@@ -134,6 +140,10 @@ def commands(block: Block) -> list[str]:
     lines = block.text.replace("\\\n", " ").splitlines()
     stripped = [re.sub(r"(^|\s)#\s.*$", "", line).strip() for line in lines]
     return [line for line in stripped if line]
+
+
+AS_FOR_A_READER = first_of_each_kind("README.md")
+"""Commands all of whose processes are started as they are for a reader; those of others are forked."""
 
 
 def whole_recipe(text: str) -> str:
