@@ -193,13 +193,14 @@ def test_a_child_is_started_by_its_command_otherwise(program):
     ("words", "env", "forked"),
     [
         (["asyncrl", "serve", "trainer", "--folder", "x"], {}, True),
-        (["asyncrl", "serve", "buffer"], {}, False),
+        (["asyncrl", "serve", "buffer"], {}, True),
+        (["asyncrl", "serve", "node"], {}, False),
         (["asyncrl", "train", "x"], {}, False),
         (["asyncrl", "serve", "engine"], {"OMP_NUM_THREADS": "2"}, False),
         (["asyncrl", "serve", "engine"], {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}, True),
     ],
 )
-def test_roles_that_import_large_libraries_are_forked_unless_these_would_be_imported_otherwise(
+def test_roles_of_runs_are_forked_unless_their_libraries_would_be_imported_otherwise(
     words, env, forked, monkeypatch
 ):
     monkeypatch.setattr(process_start, "FORKED", ROLES)

@@ -413,7 +413,7 @@ def test_wrong_settings_are_refused():
 @real
 @pytest.mark.slow
 def test_it_passes_the_environment_check():
-    assert [f for f in check_env("browser", num_tasks=6) if not f.ok] == []
+    assert [f for f in check_env("browser", num_tasks=3) if not f.ok] == []
 
 
 def test_what_is_missing_is_said_where_there_is_no_browser(monkeypatch, tmp_path):

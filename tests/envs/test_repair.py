@@ -254,4 +254,4 @@ def test_the_expert_repairs_both_faults_of_four_modules():
 
 @pytest.mark.slow
 def test_it_passes_the_environment_check():
-    assert [f for f in check_env("repair", num_tasks=8) if not f.ok] == []
+    assert [f for f in check_env("repair", num_tasks=4) if not f.ok] == []

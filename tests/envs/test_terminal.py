@@ -444,4 +444,4 @@ def test_wrong_settings_are_refused():
 
 @pytest.mark.slow
 def test_it_passes_the_environment_check():
-    assert [f for f in check_env("terminal", num_tasks=10) if not f.ok] == []
+    assert [f for f in check_env("terminal", num_tasks=4) if not f.ok] == []
