@@ -10,6 +10,7 @@ from asyncrl import cli
 from asyncrl.config import load_config
 from asyncrl.errors import ConfigError
 from asyncrl.plan import refuse
+from tests.waiting import START_S
 
 GIB = 2**30
 
@@ -21,6 +22,7 @@ def gpus(monkeypatch):
 
     def of(*sizes):
         run = refuse.subprocess.run
+        monkeypatch.setattr(refuse, "TIMEOUT_S", START_S)
         monkeypatch.setattr(refuse, "gpu_memory", lambda: list(sizes))
         monkeypatch.setattr(
             refuse.subprocess, "run", lambda words, **rest: commands.append(words) or run(words, **rest)
