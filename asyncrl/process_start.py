@@ -44,7 +44,6 @@ FORKED = (
     ("asyncrl", "serve", "buffer"),
     ("asyncrl", "serve", "engine"),
     ("asyncrl", "serve", "env"),
-    ("asyncrl", "serve", "gateway"),
     ("asyncrl", "serve", "policy"),
     ("asyncrl", "serve", "rollout"),
     ("asyncrl", "serve", "trainer"),
