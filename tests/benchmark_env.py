@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("lm-eval[api]==0.4.13", "inspect-ai==0.3.285")
+PACKAGES = ("lm-eval[api,ifeval]==0.4.13", "inspect-ai==0.3.285")
 INSTALL_S = 300.0
 
 

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from asyncrl.cli import main
 from asyncrl.run.metrics import read_metrics
 from tests.runs import RECIPE, environment, processes_of, wait_for_step, weight_folders
 
@@ -72,6 +73,23 @@ def test_every_trained_token_is_within_the_staleness_bound(finished):
             sampled = [v for v, m in zip(row["versions"], row["loss_mask"], strict=True) if m]
             assert all(row["step"] - 1 - 1 <= v <= row["step"] - 1 for v in sampled)
             assert len(row["token_ids"]) == len(row["versions"]) == len(row["behavior_logprobs"])
+
+
+def test_an_episode_of_a_run_is_played_again_by_its_actions_and_by_its_policy(finished, capsys, monkeypatch):
+    import pyarrow.parquet as pq
+
+    monkeypatch.setenv("ASYNCRL_CACHE", environment()["ASYNCRL_CACHE"])
+    rows = pq.read_table(finished / "trajectories" / "step-000001.parquet").to_pylist()
+    where = f"1/{rows[0]['group']}/{rows[0]['episode_index']}"
+    assert main(["replay", str(finished), where]) == 0
+    assert "every message, token and reward is as recorded" in capsys.readouterr().out
+    assert main(["replay", str(finished), where, "--sample"]) == 0
+    said = capsys.readouterr().out
+    assert "played again: sampled by version 0, which sampled the recorded one" in said
+    files = sorted((finished / "replays").glob("*.parquet"))
+    (again,) = pq.read_table(files[1]).to_pylist()
+    assert (again["task_json"], again["group"]) == (rows[0]["task_json"], rows[0]["group"])
+    assert again["turn_end"] and not again["failure"]
 
 
 def test_every_turn_is_in_the_conversation_with_its_reward(finished):

@@ -100,6 +100,8 @@ class Conversations:
         self.agent = MAIN_AGENT
         """Who takes the next turn."""
         self._by_agent = {MAIN_AGENT: main}
+        self._called: dict[str, tuple[str, int]] = {}
+        """Of each further agent: who called it, and in which of its turns, counted from 0."""
 
     def switch_agent(self, step: Step, task: Task, episode_index: int) -> None:
         """Append a step's messages to the conversation of the agent they are for; it takes the next turn.
@@ -111,9 +113,17 @@ class Conversations:
                 self.agent, self.current = step.agent, self._by_agent[step.agent]
             self.current.append_observation(step.messages, step.observation_id)
             return
+        self._called[step.agent] = self._caller()
         builder = TrajectoryBuilder(task, episode_index)
         self.current = Conversation(builder, self.current.renderer, step.messages, step.tools or [])
         self.agent, self._by_agent[step.agent] = step.agent, self.current
+
+    def _caller(self) -> tuple[str, int]:
+        """Return whose turn the next new agent answers: the last one, unless it was an answer itself, without calls."""
+        agent = self.agent
+        while agent in self._called and not self._by_agent[agent].messages[-1].get("tool_calls"):
+            agent = self._called[agent][0]
+        return agent, len(self._by_agent[agent].builder.sampled_turns()) - 1
 
     def credit(self, step: Step) -> None:
         """Credit the turn just taken, and the last turns of other agents that the step names.
@@ -139,7 +149,8 @@ class Conversations:
         """Return a trajectory for every agent that has taken a turn, the main agent's first.
 
         `info["agent"]` of the others is the part of their name before "/", so that "helper/1" and "helper/2" are two
-        invocations of one agent. They share the main agent's success.
+        invocations of one agent; `info["agent_name"]` is the whole name, and `info["called_by"]` and
+        `info["call_turn"]` say whose turn called it. They share the main agent's success.
         """
         found = []
         for agent, conversation in self._by_agent.items():
@@ -149,7 +160,13 @@ class Conversations:
             builder.success = self._by_agent[MAIN_AGENT].builder.success
             info = conversation.history() if check_history else {}
             if agent != MAIN_AGENT:
-                info["agent"] = agent_of(agent)
+                caller, turn = self._called[agent]
+                info |= {
+                    "agent": agent_of(agent),
+                    "agent_name": agent,
+                    "called_by": caller,
+                    "call_turn": turn,
+                }
             found.append(builder.finish(status, error=error, info=info))
         return tuple(found)
 

@@ -1,7 +1,8 @@
 """Trajectories as Parquet, one file a step, readable with `datasets.load_dataset("parquet", ...)`.
 
 Column `messages` is the conversation in readable form, with the reward of each turn; null where it was not kept.
-Column `info` is `Trajectory.info` as JSON. Columns `advantages`, `policy_logprobs` (under the policy at the start of
+Column `task_json` is the whole task, with which the episode can be played again, and `info` is `Trajectory.info`, both
+as JSON. Columns `advantages`, `policy_logprobs` (under the policy at the start of
 the step) and `entropies` (of the distribution before the token, in nats) are what the step computed; null where it did
 not, as for failed episodes.
 """
@@ -13,7 +14,7 @@ import os
 import queue
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,7 @@ SCHEMA = pa.schema(
         *((name, pa.list_(pa.float32())) for name in TOKEN_VALUES),
         *((name, pa.float32()) for name in TIMES),
         ("info", pa.string()),
+        ("task_json", pa.string()),
     ]
 )
 _ARRAYS = {
@@ -96,24 +98,32 @@ class TrajectoryTable:
 
     def write(self, step: int, groups: Sequence[Group], values: TokenValues | None = None) -> Path:
         """Write the step's trajectories; a repeated step replaces its file. Raises `OSError`."""
-        pairs = [(group, t) for group in groups for t in group.trajectories]
-        rows = [_row(step, group, t) for group, t in pairs]
-        columns: list[Any] = []
-        for field in SCHEMA:
-            if field.name in _ARRAYS:
-                columns.append(_lists([getattr(t, field.name) for _, t in pairs], _ARRAYS[field.name]))
-            elif field.name in TOKEN_VALUES:
-                columns.append(_lists(_token_values([t for _, t in pairs], values, field.name), np.float32))
-            else:
-                columns.append(pa.array([row[field.name] for row in rows], field.type))
         path = self.folder / f"step-{step:06d}.parquet"
-        partial = path.with_suffix(".partial")
-        with open(partial, "wb") as file:
-            pq.write_table(pa.Table.from_arrays(columns, schema=SCHEMA), file, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        write_trajectories(path, step, groups, values)
         return path
+
+
+def write_trajectories(
+    path: Path, step: int, groups: Sequence[Group], values: TokenValues | None = None
+) -> None:
+    """Write the trajectories of these groups to a file at once, in place of one that is there. Raises `OSError`."""
+    tasks = {id(group): json.dumps(asdict(group.task), default=str) for group in groups}
+    pairs = [(group, t) for group in groups for t in group.trajectories]
+    rows = [_row(step, group, t) | {"task_json": tasks[id(group)]} for group, t in pairs]
+    columns: list[Any] = []
+    for field in SCHEMA:
+        if field.name in _ARRAYS:
+            columns.append(_lists([getattr(t, field.name) for _, t in pairs], _ARRAYS[field.name]))
+        elif field.name in TOKEN_VALUES:
+            columns.append(_lists(_token_values([t for _, t in pairs], values, field.name), np.float32))
+        else:
+            columns.append(pa.array([row[field.name] for row in rows], field.type))
+    partial = path.with_suffix(".partial")
+    with open(partial, "wb") as file:
+        pq.write_table(pa.Table.from_arrays(columns, schema=SCHEMA), file, compression="zstd")
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
 
 
 class TrajectoryWriter:

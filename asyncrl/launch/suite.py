@@ -21,9 +21,10 @@ from asyncrl.credentials import authorization
 from asyncrl.data.codec import task_to_map
 from asyncrl.env.config_check import check_environment
 from asyncrl.env.parts import in_part
-from asyncrl.errors import ConfigError
+from asyncrl.env.registry import load_env
+from asyncrl.errors import ConfigError, EpisodeError, InputError
 from asyncrl.evaluation.samples import SampleFile, missing_tasks, sample_rows
-from asyncrl.evaluation.suite import Suite
+from asyncrl.evaluation.suite import Suite, SuitePart
 from asyncrl.import_path import search_in
 from asyncrl.jsonfile import read_json, write_json
 from asyncrl.launch.check import check_model, check_turn_format
@@ -87,10 +88,21 @@ def check_suite(suite: Suite, tasks: Mapping[str, Sequence[Task]], configs: Mapp
     """Check what can be known before a suite is played. Raises `ConfigError`."""
     for name, part in suite.parts.items():
         check_environment(part.env, part.config, tasks[name][0], f"parts.{name}.config")
+        _check_tasks(name, part, tasks[name])
     for checkpoint, config in configs.items():
         check_model("checkpoint", checkpoint, config)
         check_turn_format(config)
         check_speculation(config.engine.speculative)
+
+
+def _check_tasks(name: str, part: SuitePart, tasks: Sequence[Task]) -> None:
+    """Have the environment refuse tasks that it cannot judge here, where it knows. Raises `ConfigError`."""
+    check = getattr(load_env(part.env), "check_tasks", None)
+    if check is not None:
+        try:
+            check(tasks, **part.config)
+        except (InputError, EpisodeError) as error:
+            raise ConfigError(f"parts.{name}: {error}") from error
 
 
 def open_evaluation(

@@ -7,6 +7,7 @@ Messages and tokens stay in the files, and so does the search for text.
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,9 +16,14 @@ from typing import Any
 import duckdb
 
 from asyncrl.errors import InputError
+from asyncrl.monitor.tree import COLUMNS as TREE_COLUMNS
+from asyncrl.monitor.tree import tree_of
+from asyncrl.run.replays import replay_files
 
 MAX_ROWS = 500
 """Of one page."""
+MAX_REPLAYS = 3
+"""Of a trajectory that are shown: the newest."""
 COLUMNS = (
     "step",
     '"group"',
@@ -68,6 +74,7 @@ class EpisodeTable:
     """The trajectories in a run's `trajectories/`. May be used by several threads."""
 
     def __init__(self, folder: Path) -> None:
+        self._run = folder
         self._folder = folder / "trajectories"
         self._lock = threading.Lock()
         # Extensions would come over the network.
@@ -125,7 +132,11 @@ class EpisodeTable:
             }
 
     def episode(self, step: int, group: str, index: int) -> dict[str, Any] | None:
-        """Return one trajectory with all its columns, and `siblings`: its group's, as `page` lists them."""
+        """Return one trajectory with all its columns.
+
+        `siblings`: its group's, as `page` lists them. `replays`: the times that it was played again, the newest first.
+        `replay_command`: what a user would type to play it again.
+        """
         with self._lock:
             self._refresh()
             key = [step, group]
@@ -147,6 +158,7 @@ class EpisodeTable:
                 'WHERE "group" = ?',
                 [found["file"], group],
             )
+            replays = self._replays(step, group, index)
         whole["info"] = _object(whole["info"])
         by_row = {row["row"]: _object(row["info"]) for row in infos}
         whole["siblings"] = [
@@ -154,7 +166,34 @@ class EpisodeTable:
             | {"info": by_row[row["row"]]}
             for row in siblings
         ]
+        whole["replays"] = [row | {"info": _object(row["info"])} for row in replays]
+        whole["replay_command"] = shlex.join(
+            ["asyncrl", "replay", str(self._run.absolute()), f"{step}/{group}/{index}"]
+        )
         return whole
+
+    def _replays(self, step: int, group: str, index: int) -> list[dict[str, Any]]:
+        files = replay_files(self._run, step, group, index)[-MAX_REPLAYS:]
+        return [
+            row
+            for path in reversed(files)
+            for row in self._rows("SELECT * FROM read_parquet(?) WHERE episode_index = ?", [str(path), index])
+        ]
+
+    def tree(self, step: int, group: str) -> list[dict[str, Any]]:
+        """Return the rows of a group's tree, see `tree.tree_of`; none for a group that there is not."""
+        with self._lock:
+            self._refresh()
+            files = self._rows(
+                'SELECT DISTINCT file FROM episodes WHERE step = ? AND "group" = ?', [step, group]
+            )
+            if not files:
+                return []
+            found = self._rows(
+                f'SELECT {", ".join(TREE_COLUMNS)} FROM read_parquet(?) WHERE "group" = ? ORDER BY episode_index',
+                [files[0]["file"], group],
+            )
+        return tree_of([row | {"info": _object(row["info"])} for row in found])
 
     def _refresh(self) -> None:
         """Read the files that are new or were replaced, and forget those that are gone."""

@@ -58,11 +58,12 @@ def _run(name: str, readers: Readers) -> dict[str, Any]:
     for step, group, index in rows:
         found = episodes.episode(step, group, index)
         if found is not None:
-            whole[f"{step}/{group}/{index}"] = found | {"texts": tokens.texts(found["token_ids"] or [])}
+            whole[f"{step}/{group}/{index}"] = tokens.with_texts(found)
     return {
         "description": describe_run(name, folder) | {"metrics": names, "findings": findings},
         "steps": steps.columns(names),
         "episodes": list(rows.values()),
         "choices": episodes.choices(),
         "episode": whole,
+        "tree": {f"{step}/{group}": episodes.tree(step, group) for step, group, _ in rows},
     }

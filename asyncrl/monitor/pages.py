@@ -13,6 +13,7 @@ SCRIPTS = (
     "charts.js",
     "overview.js",
     "timeline.js",
+    "tree.js",
     "episodes.js",
     "main.js",
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -18,6 +19,11 @@ class TokenTexts:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._tokenizer: Tokenizer | None = None
+
+    def with_texts(self, episode: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an episode of `EpisodeTable` with the texts of its tokens, and of the times it was played again."""
+        replays = [self.with_texts(one) for one in episode.get("replays", ())]
+        return {**episode, "replays": replays, "texts": self.texts(episode["token_ids"] or [])}
 
     def texts(self, token_ids: Sequence[int]) -> list[str]:
         """Return each token's text. Bytes that are no whole character show as U+FFFD."""

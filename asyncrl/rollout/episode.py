@@ -13,6 +13,7 @@ from asyncrl.chat.conversation import Conversation, Conversations
 from asyncrl.chat.renderer import ChatRenderer, Limits, sampling_seed
 from asyncrl.chat.tool_calls import TurnParser
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
+from asyncrl.config import Config
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AgentError, DeadlineError, EpisodeError, InfrastructureError, InputError
 from asyncrl.generation import GenerateRequest, Generator
@@ -52,6 +53,19 @@ class EpisodeSettings:
     env_config: dict[str, Any] | None = None
     check_history: bool = False
     """Compare the tokens with fresh renderings of the conversation; note whether they agree and where they fork."""
+
+
+def episode_settings(config: Config, temperature: float, seed: int | None) -> EpisodeSettings:
+    """Return the settings of the episodes of a run."""
+    rollout = config.rollout
+    return EpisodeSettings(
+        limits=Limits(rollout.max_turns, rollout.max_tokens_per_turn, config.max_tokens),
+        temperature=temperature,
+        seed=seed,
+        step_timeout_s=config.env.step_timeout_s,
+        env_config=config.env.config,
+        check_history=True,
+    )
 
 
 class ChatPlayer:

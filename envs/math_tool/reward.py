@@ -3,20 +3,15 @@ service."""
 
 from __future__ import annotations
 
-import atexit
 import json
 import re
 import resource
-import select
-import subprocess
 import sys
-import threading
 from fractions import Fraction
 
-from asyncrl.errors import InfrastructureError
+from asyncrl.envs.helper_process import HelperProcess
 
 DEADLINE_S = 4.0
-START_DEADLINE_S = 60.0
 MEMORY_BYTES = 2 * 1024**3
 MAX_CHARACTERS = 500
 """Characters of an answer that are read, from its end."""
@@ -43,13 +38,12 @@ def as_number(text: str) -> Fraction | None:
         return None
 
 
-class Grader:
-    """A child process that holds math-verify. Thread-safe; one request at a time."""
+class Grader(HelperProcess):
+    """A child process that holds math-verify."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        atexit.register(self.close)
+        missing = "the math grader did not start; is math-verify installed (pip install math-verify)?"
+        super().__init__([sys.executable, "-m", __name__], missing)
 
     def equal(self, gold: str, answer: str) -> bool:
         r"""Return True if `answer` is equivalent to `gold` (LaTeX without dollar signs).
@@ -60,51 +54,7 @@ class Grader:
         exact, given = as_number(gold), as_number(answer)
         if exact is not None and given is not None:
             return exact == given
-        if not answer:
-            return False
-        with self._lock:
-            process = self._running()
-            assert process.stdin is not None
-            try:
-                process.stdin.write(json.dumps([gold, answer]).encode() + b"\n")
-                process.stdin.flush()
-                reply = _line(process, DEADLINE_S)
-            except OSError:
-                reply = b""
-            if not reply:
-                self._kill()
-            return reply.strip() == b"true"
-
-    def close(self) -> None:
-        """End the child process. The next request starts another."""
-        with self._lock:
-            self._kill()
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._process.poll() is not None:
-            self._kill()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-            if _line(self._process, START_DEADLINE_S).strip() != b"ready":
-                self._kill()
-                raise InfrastructureError(
-                    "the math grader did not start; is math-verify installed (pip install math-verify)?"
-                )
-        return self._process
-
-    def _kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
-
-
-def _line(process: subprocess.Popen[bytes], deadline_s: float) -> bytes:
-    """Return one line of the child's output, empty at its end or at the deadline."""
-    assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], deadline_s)
-    return process.stdout.readline() if ready else b""
+        return bool(answer) and self.ask([gold, answer], DEADLINE_S) == "true"
 
 
 def main() -> None:

@@ -199,4 +199,9 @@ def _add_episodes(app: FastAPI, monitor: Monitor) -> None:
         found = reader.episodes.episode(step, group, index)
         if found is None:
             raise InputError(f"no episode {index} of group {group[:64]!r} in step {step}")
-        return found | {"texts": reader.tokens.texts(found["token_ids"] or [])}
+        return reader.tokens.with_texts(found)
+
+    @app.get("/api/tree")
+    def tree(name: str, step: int, group: str) -> list[dict[str, Any]]:
+        """The tree of a group's episodes."""
+        return monitor.reader(name).episodes.tree(step, group)

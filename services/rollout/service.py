@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from asyncrl.algo.settings import needed, resolve_settings
-from asyncrl.chat.renderer import Limits, load_renderer
+from asyncrl.chat.renderer import load_renderer
 from asyncrl.chat.tool_formats import load_format
 from asyncrl.config import Config
 from asyncrl.credentials import Access, Credentials, own_credentials
@@ -32,7 +32,7 @@ from asyncrl.data.codec import encode_group, pack, task_from_map, unpack
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.generation import Generator
 from asyncrl.rollout.answers import answer_ids
-from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
+from asyncrl.rollout.episode import ChatPlayer, episode_settings
 from asyncrl.rollout.given_prefix import HINT_TURNS, hint
 from asyncrl.rollout.group import EpisodeGroupRunner, GroupRunner
 from asyncrl.rollout.judge import Judging
@@ -182,15 +182,7 @@ class RolloutService:
         """Return a player with the recipe's limits that samples from `generator`; agents sample from their gateway."""
         if self.agents is not None:
             return self.agents.player(temperature, seed)
-        rollout = self.config.rollout
-        settings = EpisodeSettings(
-            limits=Limits(rollout.max_turns, rollout.max_tokens_per_turn, self.config.max_tokens),
-            temperature=temperature,
-            seed=seed,
-            step_timeout_s=self.config.env.step_timeout_s,
-            env_config=self.config.env.config,
-            check_history=True,
-        )
+        settings = episode_settings(self.config, temperature, seed)
         return ChatPlayer(generator, self.envs, self.renderer, self.format.parse, settings, self.judging)
 
     def _training_runner(self, seed: int | None) -> GroupRunner:

@@ -192,6 +192,10 @@ def test_a_group_of_teams_is_credited_by_agent(renderer):
         (0, "", 1.0), (1, "", 0.0), (0, "keeper", 1.0), (0, "keeper", 1.0), (1, "keeper", 0.0), (1, "keeper", 0.0),
     ]  # fmt: skip
     assert all(t.info["history_matches"] for t in group.trajectories)
+    # Both keepers of an episode answer calls of the main agent's first turn, one after the other.
+    assert [
+        (t.info["agent_name"], t.info["called_by"], t.info["call_turn"]) for t in group.trajectories[2:]
+    ] == [("keeper/1", "", 0), ("keeper/2", "", 0)] * 2
     batch = build_step_batch([group], 0, 0)
     advantages = multi_agent(to_advantage_batch(batch)).advantages
     rows = pad_rows(batch, range(6))

@@ -73,6 +73,14 @@ BFCL = {
 }
 
 
+IFEVAL = {
+    "key": 1000,
+    "prompt": "Say hello without commas.",
+    "instruction_id_list": ["punctuation:no_comma", "length_constraints:number_words"],
+    "kwargs": [{}, {"relation": "at least", "num_words": 3}],
+}
+
+
 def imported(tmp_path, name, *records):
     file = tmp_path / "file.jsonl"
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -188,10 +196,16 @@ def without(record, *names):
         ("bfcl", {**BFCL, "ground_truth": [{"fly": {}}]}, "there is no function 'fly'"),
         ("bfcl", {**BFCL, "question": BFCL["question"] * 2}, "question: has 2 turns"),
         ("bfcl", {**BFCL, "question": "hello"}, "question: must be a list of messages"),
+        ("ifeval", without(IFEVAL, "kwargs"), "'kwargs' is missing; expected: prompt, instruction_id_list"),
+        ("ifeval", {**IFEVAL, "kwargs": [{}]}, "kwargs: there are 1 for 2 instructions"),
+        ("ifeval", {**IFEVAL, "kwargs": "{}"}, "kwargs: must be a list of objects"),
+        ("ifeval", {**IFEVAL, "instruction_id_list": []}, "instruction_id_list: must be a list of names"),
     ],
 )
 def test_a_wrong_line_is_refused_with_file_line_and_what_is_expected(tmp_path, name, record, message):
-    good = {"math": GSM, "humaneval": HUMAN, "mbpp": MBPP, "livecodebench": LCB, "bfcl": BFCL}[name]
+    good = {
+        "math": GSM, "humaneval": HUMAN, "mbpp": MBPP, "livecodebench": LCB, "bfcl": BFCL, "ifeval": IFEVAL,
+    }[name]  # fmt: skip
     with pytest.raises(InputError) as refused:
         imported(tmp_path, name, good, record)
     assert str(refused.value).startswith(f"{tmp_path / 'file.jsonl'}, line 2: ")

@@ -1,15 +1,19 @@
 """The pages in a real browser: a run that goes on, its trajectories, two runs beside each other, the exported file."""
 
+import dataclasses
 import importlib.resources
 import re
 
 import pytest
 
+from asyncrl.data.table import TrajectoryTable, write_trajectories
 from asyncrl.errors import ConfigError
+from asyncrl.run.replays import new_replay_file
 from asyncrl.services.monitor.service import monitor_app
 from tests.app_thread import AppThread
 from tests.credentials import RUN, TOKEN
 from tests.monitor.folders import add_step, make_run
+from tests.monitor.trees import tree_group
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -38,10 +42,18 @@ def runs(tmp_path_factory):
     return tmp_path_factory.mktemp("monitor")
 
 
+def add_tree(run):
+    """Add a step with a group whose episodes make a tree, the first one played again."""
+    TrajectoryTable(run / "trajectories").write(9, [tree_group()])
+    again = dataclasses.replace(tree_group().trajectories[0], info={"replay": "recorded actions"})
+    played = dataclasses.replace(tree_group(), trajectories=(again,))
+    write_trajectories(new_replay_file(run, 9, "g-tree", 0), 9, [played])
+
+
 @pytest.fixture(scope="module")
 def url(runs):
     make_run(runs / "runs" / "one")
-    make_run(runs / "runs" / "two", overrides=("train.learning_rate=0.25",))
+    add_tree(make_run(runs / "runs" / "two", overrides=("train.learning_rate=0.25",)))
     service = AppThread(monitor_app(runs / "runs", RUN.access("monitor")), runs)
     yield service.url
     service.close()
@@ -132,6 +144,38 @@ def test_siblings_stand_side_by_side(page, url):
     assert page.locator(".beside .tokens").count() == 2
 
 
+def test_the_tree_of_a_group_is_walked_by_the_keyboard_and_a_turn_opens_its_conversation(page, url):
+    page.goto(f"{url}/#/run/two/episodes/9/g-tree/0")
+    tree = page.get_by_role("group", name="Tree of the group")
+    nodes = tree.get_by_role("link")
+    nodes.first.wait_for()
+    assert nodes.count() == 10
+    assert page.locator(".tree-field path.branch").count() == 2
+    assert page.locator(".tree-field path.call").count() == 1
+    # One stop of the tab key; arrows go on from there.
+    assert page.locator('.tree a[tabindex="0"]').count() == 1
+    page.locator('.tree a[tabindex="0"]').focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        page.keyboard.press(key)
+    at = "episode 1, turn 2: 1 tokens"
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == at
+    page.get_by_text(f'{at}: turn 2 go({{"by": [20]}})').wait_for()
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Episode 1", exact=True).wait_for()
+    page.wait_for_function("document.activeElement.dataset.turn === '2'")
+    assert "turn 2" in page.evaluate("document.activeElement.textContent")
+
+
+def test_an_episode_that_was_played_again_stands_beside_the_recorded_one(page, url, runs):
+    page.goto(f"{url}/#/run/two/episodes/9/g-tree/0")
+    page.get_by_role("heading", name="Episode 0, played again: recorded actions").wait_for()
+    assert page.locator(".beside .tokens").count() == 2
+    page.get_by_text("Play this again").press("Enter")
+    page.get_by_text(f"asyncrl replay {runs / 'runs' / 'two'} 9/g-tree/0", exact=True).wait_for()
+    page.get_by_role("button", name="Copy").click()
+    page.get_by_text(re.compile("^copied$|^select the command")).wait_for()
+
+
 def test_two_runs_are_compared_by_curves_and_settings(page):
     page.get_by_label("choose one").check()
     page.get_by_label("choose two").check()
@@ -164,7 +208,14 @@ def test_an_exported_file_opens_without_the_server(page, browser, runs):
 
 
 @pytest.mark.parametrize(
-    "view", ["", "compare/one,two", *(f"run/one/{name}" for name in PAGES), "run/one/episodes/1/g-t1-0/2"]
+    "view",
+    [
+        "",
+        "compare/one,two",
+        *(f"run/one/{name}" for name in PAGES),
+        "run/one/episodes/1/g-t1-0/2",
+        "run/two/episodes/9/g-tree/0",
+    ],
 )
 def test_every_page_is_accessible_and_fits_a_desk_and_a_phone(page, url, view):
     axe = (

@@ -1,5 +1,7 @@
 """A group that makes the loss or gradient NaN is left out, kept and can be replayed; the others train as if alone."""
 
+from argparse import Namespace
+
 import numpy as np
 import pytest
 import torch
@@ -103,7 +105,7 @@ def test_a_poisoned_group_is_dropped_and_kept_in_a_file_that_shows_it_again(tiny
     found = replay(file)
     assert list(found.report.poisoned.values()) == list(found.recorded.values())
     assert (found.group_ids, list(found.recorded)) == (["g-t1"], ["g-t1"])
-    assert replay_command(type("Args", (), {"file": file})) == 1
+    assert replay_command(Namespace(what=file, trajectory=None)) == 1
     assert "group g-t1: " in capsys.readouterr().out
 
 

@@ -35,6 +35,7 @@ class ServedRuns {
   timeline(name) { return this.json("timeline", { name }); }
   episodes(name, parameters) { return this.json("episodes", { name, ...parameters }); }
   episode(name, step, group, index) { return this.json("episode", { name, step, group, index }); }
+  tree(name, step, group) { return this.json("tree", { name, step, group }); }
   async log(name, process) { return (await this.json("log", { name, process })).text; }
   compare(names) { return this.json("compare", { names: names.join(",") }); }
   async exported(names) { return (await this.get("export", { names: names.join(",") })).blob(); }
@@ -80,6 +81,7 @@ class ExportedRuns {
     return found;
   }
 
+  async tree(name, step, group) { return this.data.run[name].tree[`${step}/${group}`]; }
   async log() { return "Logs are not in the exported file."; }
 }
 

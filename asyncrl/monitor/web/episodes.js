@@ -128,7 +128,7 @@ function tokenPanel(episode) {
 
 function conversation(episode) {
   if (!episode.messages) return element("p", {}, "The messages of this trajectory were not kept.");
-  return element("div", {}, episode.messages.map((message) => element("section", { class: `message ${message.role}` },
+  return element("div", {}, episode.messages.map((message) => element("section", { class: `message ${message.role}`, "data-turn": message.turn, tabindex: message.turn === null ? null : -1 },
     element("h3", {}, [message.role, message.name, message.turn !== null && message.turn !== undefined ? `turn ${message.turn}` : null,
       message.reward ? `reward ${number(message.reward)}` : null].filter(Boolean).join(" · ")),
     message.content ? element("pre", {}, message.content) : null,
@@ -145,9 +145,25 @@ function episodeColumn(name, episode, heading) {
   conversation(episode), element("h2", {}, "Tokens"), tokenPanel(episode));
 }
 
-async function episodePage(root, name, step, group, indices) {
+// The page only reads: what it shows may be a stranger's run, whose configuration names code.
+function playAgain(episode) {
+  const said = element("span", { role: "status" });
+  const copy = element("button", { type: "button", onclick: async () => {
+    try {
+      await navigator.clipboard.writeText(episode.replay_command);
+      said.textContent = "copied";
+    } catch {
+      said.textContent = "select the command and copy it";
+    }
+  } }, "Copy");
+  return element("details", { class: "again" }, element("summary", {}, "Play this again"),
+    element("p", {}, "This plays the recorded actions in the environment and compares what comes back; with --sample the policy plays the task anew. Either is then shown here. It runs the environment that this run's configuration names."),
+    element("pre", {}, episode.replay_command), element("form", {}, copy, said));
+}
+
+async function episodePage(root, name, step, group, indices, turn) {
   const shown = indices.split("+");
-  const episodes = await Promise.all(shown.map((index) => source.episode(name, step, group, index)));
+  const [tree, ...episodes] = await Promise.all([source.tree(name, step, group), ...shown.map((index) => source.episode(name, step, group, index))]);
   const [first] = episodes;
   const beside = (row) => {
     const index = String(row.episode_index);
@@ -158,7 +174,11 @@ async function episodePage(root, name, step, group, indices) {
   root.replaceChildren(
     element("h1", {}, `${name}: step ${step}, task ${first.task}`),
     element("p", {}, element("a", { href: runLink(name, "episodes") }, "All trajectories"), ` · group ${group} · environment ${first.env} · worker ${first.worker}`),
-    element("div", { class: "beside" }, episodes.map((episode) => episodeColumn(name, episode, `Episode ${episode.episode_index}`))),
+    element("h2", {}, "Turns of the group"),
+    treePanel(tree, (row, node) => `${runLink(name, "episodes", step, group, row.episode_index)}/${node.turn}`, shown),
+    playAgain(first),
+    element("div", { class: "beside" }, episodes.flatMap((episode) => [episodeColumn(name, episode, `Episode ${episode.episode_index}`),
+      ...episode.replays.map((again) => episodeColumn(name, again, `Episode ${episode.episode_index}, played again: ${again.info.replay}`))])),
     element("h2", {}, "The group"),
     table("Episodes of the group", [
       ["episode", (row) => element("a", { href: episodeLink(name, row) }, String(row.episode_index)), { number: true }],
@@ -167,5 +187,8 @@ async function episodePage(root, name, step, group, indices) {
       ["status", (row) => row.status], ["from", (row) => info(row)],
       ["", (row) => element("a", { href: beside(row) }, shown.includes(String(row.episode_index)) ? "hide" : "beside")],
     ], first.siblings));
+  const message = turn === undefined ? null : root.querySelector(`.message[data-turn="${Number(turn)}"]`);
+  // The page is shown once this returns.
+  if (message) requestAnimationFrame(() => { message.focus(); message.scrollIntoView({ block: "center" }); });
   return null;
 }

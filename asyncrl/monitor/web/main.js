@@ -23,7 +23,7 @@ function opened(root) {
     const [name, page = "overview", ...more] = words;
     document.title = `${name} · asyncrl`;
     links(name, page);
-    if (page === "episodes" && more.length === 3) return episodePage(root, name, ...more);
+    if (page === "episodes" && more.length >= 3) return episodePage(root, name, ...more);
     return (RUN_PAGES[page] || overviewPage)(root, name);
   }
   links(null);

@@ -1,0 +1,97 @@
+"""Instructions that can be checked, such as a number of words (IFEval, arXiv 2311.07911), by lm-eval's code.
+
+lm-eval may be in a Python of its own, since it does not fit beside everything else: `python` names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from asyncrl.env.protocol import Action, Env, Step
+from asyncrl.envs.helper_process import HelperProcess
+from asyncrl.errors import EnvironmentFailure, InputError
+from asyncrl.types import Message, Task
+
+CHECKS = Path(__file__).with_name("ifeval_checks.py")
+DEADLINE_S = 20.0
+START_S = 180.0
+"""lm-eval imports a lot."""
+
+
+class Instructions(Env):
+    """One turn; `task.data` holds `prompt`, `instruction_id_list` and `kwargs`, of each instruction its own.
+
+    An answer succeeds if it follows all of them by the strict checks (IFEval's prompt-level strict accuracy), which is
+    also the reward. Components: the share of instructions that it follows, strictly and loosely, and whether it follows
+    all loosely. python: an interpreter with lm-eval, langdetect, immutabledict and nltk; "" for this one.
+    """
+
+    max_turns = 1
+
+    def __init__(self, task: Task, python: str = "") -> None:
+        super().__init__(task)
+        self.checks = checks_of(python)
+
+    @classmethod
+    def check_tasks(cls, tasks: Iterable[Task], python: str = "") -> None:
+        """Raise `InputError` for a task with an instruction that cannot be checked, naming the task and the reason."""
+        listed = list(tasks)
+        ids = sorted({one for task in listed for one in task.data["instruction_id_list"]})
+        refused = json.loads(checks_of(python).ask({"ids": ids}, DEADLINE_S) or "{}").get("refused", {})
+        for task in listed:
+            for one in task.data["instruction_id_list"]:
+                if one in refused:
+                    others = sum(bool(refused.keys() & set(t.data["instruction_id_list"])) for t in listed)
+                    raise InputError(
+                        f"task {task.id!r}: {one}: {refused[one]}; {others} of {len(listed)} tasks have such an "
+                        "instruction. Leave them out, or install what is missing (docs/evaluation.md)"
+                    )
+
+    def reset(self) -> list[Message]:
+        return [{"role": "user", "content": str(self.task.data["prompt"])}]
+
+    async def step(self, action: Action) -> Step:
+        data = self.task.data
+        request = {
+            "prompt": data["prompt"],
+            "ids": data["instruction_id_list"],
+            "kwargs": data["kwargs"],
+            "response": action.content,
+        }
+        answer = await asyncio.to_thread(self.checks.ask, request, DEADLINE_S)
+        if not answer:
+            raise EnvironmentFailure(
+                f"task {self.task.id}: lm-eval's checks gave no answer within {DEADLINE_S:g} s; their error is in this "
+                "process's log"
+            )
+        found: dict[str, list[bool]] = json.loads(answer)
+        strict, loose = found["strict"], found["loose"]
+        followed = all(strict)
+        components = {
+            "instructions_strict": sum(strict) / len(strict),
+            "instructions_loose": sum(loose) / len(loose),
+            "prompt_loose": float(all(loose)),
+        }
+        return Step(reward=float(followed), done=True, success=followed, components=components)
+
+
+@functools.cache
+def checks_of(python: str) -> HelperProcess:
+    """Return the process with lm-eval's checks in this interpreter, shared by all episodes."""
+    missing = (
+        f"lm-eval's checks of IFEval did not start in {python or sys.executable}: install lm-eval, langdetect, "
+        "immutabledict and nltk there, or into an environment of its own, whose interpreter `python` then names "
+        "(docs/evaluation.md)"
+    )
+    return HelperProcess([python or sys.executable, "-I", str(CHECKS)], missing, _own_variables(), START_S)
+
+
+def _own_variables() -> dict[str, str]:
+    """Return what the process needs of this one's variables: nothing secret, and where NLTK's data is."""
+    return {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "NLTK_DATA") if name in os.environ}

@@ -1,0 +1,86 @@
+"""A child process that judges what a policy wrote: a hostile answer may kill that, never the service."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import select
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from asyncrl.errors import InfrastructureError
+
+READY = b"ready"
+
+
+class HelperProcess:
+    """Answers requests, JSON lines on its standard input, one after the other. Thread-safe.
+
+    argv: what is started at the first request, and again after it died or missed a deadline. It prints `ready` once it
+    can answer, then a line for each request. missing: what to tell a user whose process does not start. env: its
+    environment variables; None for those of this process. start_s: how long it may take until then.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        missing: str,
+        env: Mapping[str, str] | None = None,
+        start_s: float = 60.0,
+    ) -> None:
+        self._argv, self._missing, self._env, self._start_s = list(argv), missing, env, start_s
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.close)
+
+    def ask(self, request: Any, deadline_s: float) -> str:
+        """Return the answer; "" where there is none by the deadline, or the process died of the request.
+
+        Raises `InfrastructureError` if the process does not start.
+        """
+        with self._lock:
+            process = self._running()
+            assert process.stdin is not None
+            try:
+                process.stdin.write(json.dumps(request).encode() + b"\n")
+                process.stdin.flush()
+                reply = _line(process, deadline_s)
+            except OSError:
+                reply = b""
+            if not reply:
+                self._kill()
+            return reply.decode("utf-8", "replace").strip()
+
+    def close(self) -> None:
+        """End the process. The next request starts another."""
+        with self._lock:
+            self._kill()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            self._kill()
+            try:
+                self._process = subprocess.Popen(
+                    self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self._env
+                )
+            except OSError as error:
+                raise InfrastructureError(f"{self._missing} ({error})") from error
+            if _line(self._process, self._start_s).strip() != READY:
+                self._kill()
+                raise InfrastructureError(self._missing)
+        return self._process
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def _line(process: subprocess.Popen[bytes], deadline_s: float) -> bytes:
+    """Return one line of the child's output, empty at its end or at the deadline."""
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], deadline_s)
+    return process.stdout.readline() if ready else b""
