@@ -4,7 +4,8 @@
 
 Recording: training steps with and without recording, by turns in one process. Its cost to the trainer is the time that
 the training thread spends in it; the writer's thread takes processor time beside that. Both are shares of a step.
-Opening: what the page of trajectories asks for first, and with filters, of a folder of `--trajectories` rows.
+Opening: what the page of trajectories asks for first, and with filters, of a run of `--trajectories` rows.
+Page: the same in Chromium, from a click until the rows are drawn.
 """
 
 from __future__ import annotations
@@ -12,15 +13,22 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
+import re
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from report import describe_machine, write_report
 
+from asyncrl.config import load_config
 from asyncrl.data.table import TokenValues, TrajectoryTable, TrajectoryWriter
 from asyncrl.data.transcript import encode_transcript
 from asyncrl.monitor.episodes import EpisodeTable
@@ -28,9 +36,10 @@ from asyncrl.types import NOT_SAMPLED, Group, Status, Task, Trajectory, Turn
 
 GROUPS, SIZE, GIVEN, SAMPLED, TURNS = 4, 8, 48, 32, 4
 """Of a step that is trained: groups, episodes of each, tokens of a turn that are given and sampled, turns."""
+LINK = re.compile(r"http://\S+#token=\S+")
 FILTERS: dict[str, dict[str, str]] = {
     "reward": {"min_reward": "0.9"},
-    "environment and length": {"env": "office", "min_num_sampled": "20"},
+    "environment and length": {"env": "office", "min_num_tokens": "60"},
     "status": {"status": "truncated"},
     "version": {"min_version_admitted": "150"},
     "text": {"text": "parcel 4711"},
@@ -140,30 +149,88 @@ class TimedWriter(TrajectoryWriter):
         self.table.write = timed  # type: ignore[method-assign]
 
 
-def measure_opening(trajectories: int) -> dict[str, Any]:
-    """Time the first page of a folder in seconds, and each filter's."""
-    rng = np.random.default_rng(0)
+@contextmanager
+def run_of(trajectories: int) -> Iterator[Path]:
+    """Yield the folder of a run with about so many trajectories."""
     per_step = 64
     with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as name:
-        folder = Path(name)
+        folder = Path(name) / "many"
         table = TrajectoryTable(folder / "trajectories")
-        groups = groups_of(rng, 0, per_step, 12, 8)
-        steps = max(1, trajectories // (per_step * SIZE))
-        for step in range(1, steps + 1):
+        (folder / "config.json").write_text(load_config("gridworld_grpo").model_dump_json())
+        groups = groups_of(np.random.default_rng(0), 0, per_step, 12, 8)
+        for step in range(1, max(1, trajectories // (per_step * SIZE)) + 1):
             # The numbers of rows, files and bytes matter here, and new episodes for each step would take minutes.
             table.write(step, [dataclasses.replace(g, id=f"{g.id}-{step}", version=step) for g in groups])
-        size = sum(path.stat().st_size for path in (folder / "trajectories").iterdir())
+        yield folder
+
+
+def measure_opening(folder: Path) -> dict[str, Any]:
+    """Time the first page of a run's trajectories in seconds, and each filter's, without a browser."""
+    files = list((folder / "trajectories").iterdir())
+    start = time.perf_counter()
+    opened = EpisodeTable(folder)
+    total = opened.page({})["total"]
+    opened.choices()
+    size = sum(path.stat().st_size for path in files)
+    found: dict[str, Any] = {"trajectories": total, "files": len(files), "MiB": round(size / 2**20, 1)}
+    found["open_s"] = round(time.perf_counter() - start, 3)
+    for label, filters in FILTERS.items():
         start = time.perf_counter()
-        opened = EpisodeTable(folder)
-        total = opened.page({})["total"]
-        opened.choices()
-        found: dict[str, Any] = {"trajectories": total, "files": steps, "MiB": round(size / 2**20, 1)}
-        found["open_s"] = round(time.perf_counter() - start, 3)
-        for label, filters in FILTERS.items():
-            start = time.perf_counter()
-            rows = opened.page(filters)["total"]
-            found[f"filter by {label}"] = {"s": round(time.perf_counter() - start, 3), "rows": rows}
+        rows = opened.page(filters)["total"]
+        found[f"filter by {label}"] = {"s": round(time.perf_counter() - start, 3), "rows": rows}
     return found
+
+
+def measure_page(folder: Path) -> dict[str, Any]:
+    """Time the page of trajectories in Chromium: from the click on its link until its rows are drawn, and from Enter in
+    each filter until the new ones are. Times in seconds."""
+    from playwright.sync_api import sync_playwright
+
+    from asyncrl.envs.browser.chromium import find_chromium
+
+    argv = [sys.executable, "-m", "asyncrl", "monitor", str(folder), "--port", "0"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as monitor:
+        try:
+            assert monitor.stdout is not None
+            link = next(found.group() for line in monitor.stdout if (found := LINK.search(line)))
+            with sync_playwright() as driver:
+                browser = driver.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+                page = browser.new_page(viewport={"width": 1280, "height": 800})
+                page.set_default_timeout(120_000)
+                page.goto(link)
+                page.get_by_role("link", name=folder.name, exact=True).click()
+                page.get_by_role("link", name="Trajectories").wait_for()
+                found = {
+                    "open_s": _drawn_s(page, lambda: page.get_by_role("link", name="Trajectories").click())
+                }
+                for label, filters in FILTERS.items():
+                    found[f"filter by {label}"] = _filtered_s(page, filters)
+                browser.close()
+        finally:
+            monitor.terminate()
+    return found
+
+
+def _filtered_s(page: Any, filters: dict[str, str]) -> float:
+    """Clear the form, fill these filters in and press Enter."""
+    _drawn_s(page, lambda: page.get_by_role("button", name="Clear").click())
+    for name, value in filters.items():
+        field = page.locator(f"[name={name}]")
+        if field.evaluate("one => one.tagName") == "SELECT":
+            field.select_option(value)
+        else:
+            field.fill(value)
+    return _drawn_s(page, lambda: page.get_by_role("button", name="Filter").click())
+
+
+def _drawn_s(page: Any, act: Callable[[], Any]) -> float:
+    """Return the seconds from an action until the rows that it asks for are drawn."""
+    page.evaluate("document.querySelector('tbody')?.setAttribute('data-old', '')")
+    start = time.perf_counter()
+    act()
+    drawn = page.locator("tbody:not([data-old]) tr").or_(page.get_by_text("No trajectory passes"))
+    drawn.first.wait_for()
+    return round(time.perf_counter() - start, 3)
 
 
 def main() -> None:
@@ -174,12 +241,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="steps with and without recording (5)")
     parser.add_argument("--json", type=Path, help="also write the result to this file")
     args = parser.parse_args()
-    result = {
+    result: dict[str, Any] = {
         "machine": describe_machine(),
         "date": time.strftime("%Y-%m-%d"),
         "recording": measure_recording(args.rounds),
-        "opening": measure_opening(args.trajectories),
     }
+    with run_of(args.trajectories) as folder:
+        result["opening"] = measure_opening(folder)
+        result["page"] = measure_page(folder)
+    result["load"] = [round(one, 1) for one in os.getloadavg()]
     write_report(result, args.json)
 
 

@@ -162,7 +162,7 @@ def test_the_tree_of_a_group_is_walked_by_the_keyboard_and_a_turn_opens_its_conv
     page.get_by_text(f'{at}: turn 2 go({{"by": [20]}})').wait_for()
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="Episode 1", exact=True).wait_for()
-    page.wait_for_function("document.activeElement.dataset.turn === '2'")
+    page.locator('.message[data-turn="2"]:focus').wait_for()
     assert "turn 2" in page.evaluate("document.activeElement.textContent")
 
 
