@@ -10,6 +10,7 @@ asyncrl.
 import json
 import os
 import sys
+from typing import Any
 
 # lm-eval's checks would try to download NLTK's data in the process of rank 0 when they are imported.
 os.environ["LOCAL_RANK"] = "1"
@@ -34,7 +35,7 @@ def main() -> None:
     except LookupError:
         has_sentences = False
 
-    def refused(instruction):
+    def refused(instruction: str) -> str:
         if instruction not in instructions_registry.INSTRUCTION_DICT:
             return "lm-eval has no check of this name"
         if instruction in NEED_SENTENCES and not has_sentences:
@@ -43,7 +44,8 @@ def main() -> None:
 
     print("ready", file=out, flush=True)
     for line in sys.stdin:
-        asked = json.loads(line)
+        asked: dict[str, Any] = json.loads(line)
+        answer: dict[str, Any]
         if "response" in asked:
             example = utils.InputExample(0, asked["ids"], asked["prompt"], asked["kwargs"])
             strict = utils.test_instruction_following_strict(example, asked["response"])
