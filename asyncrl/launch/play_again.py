@@ -28,9 +28,10 @@ from asyncrl.config import Config, load_config
 from asyncrl.data.codec import task_from_map
 from asyncrl.data.table import write_trajectories
 from asyncrl.data.transcript import read_transcript
+from asyncrl.env.check import end_launcher
 from asyncrl.env.protocol import MAIN_AGENT
 from asyncrl.env.registry import ELSEWHERE
-from asyncrl.errors import AgentError, ConfigError
+from asyncrl.errors import AgentError, ConfigError, DeadlineError
 from asyncrl.generation import Generated, GenerateRequest, Generator
 from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.launch.train import base_model
@@ -244,9 +245,15 @@ def _play(recorded: Recorded, config: Config, model: str, generator: Generator, 
             difference = difference or Difference(f"agent {_agent(row)!r}", "took turns", "took none")
         else:
             difference = difference or first_difference(row, now)
-    file = new_replay_file(recorded.folder, recorded.step, recorded.group, recorded.index)
     group = Group(recorded.group, recorded.task, recorded.version, tuple(trajectories), "replay")
-    write_trajectories(file, recorded.step, [group])
+    try:
+        file = new_replay_file(recorded.folder, recorded.step, recorded.group, recorded.index)
+        write_trajectories(file, recorded.step, [group])
+    except OSError as error:
+        raise ConfigError(
+            f"replay: what was played cannot be kept in {recorded.folder}: {error.strerror}; copy the run's folder to "
+            "where you may write"
+        ) from error
     return PlayedAgain(tuple(trajectories), difference, how, file)
 
 
@@ -262,8 +269,14 @@ async def _episode(
     try:
         async with asyncio.timeout(config.rollout.episode_timeout_s):
             return await ChatPlayer(generator, envs, renderer, parse, settings).play(request)
+    except TimeoutError:
+        limit_s = config.rollout.episode_timeout_s
+        raise DeadlineError(
+            f"replay: the episode did not end within rollout.episode_timeout_s={limit_s:g}"
+        ) from None
     finally:
         await envs.close()
+        await end_launcher()
         if isinstance(generator, EngineClient):
             await generator.close()
 
