@@ -31,6 +31,7 @@ COMMANDS = (
     "serve",
     "eval",
     "compare",
+    "study",
     "sft",
     "config",
     "plan",

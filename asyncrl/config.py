@@ -189,7 +189,7 @@ def load_config(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
     data = of_today(_read(path)) if ran else _read(path)
     from_base: dict[tuple[str, ...], Path] = {}
     if not ran:
-        data = _with_files_in(path.absolute().parent, data)
+        data = with_files_in(path.absolute().parent, data)
         if "base" in data:
             data, from_base = _on_base(data, path)
     for override in overrides:
@@ -218,7 +218,9 @@ def parse_config(
     try:
         return Config.model_validate(data, strict=strict)
     except ValidationError as error:
-        problems = "\n".join(f"  {_explain(problem)}{_whose(problem, others)}" for problem in error.errors())
+        problems = "\n".join(
+            f"  {explain_problem(problem)}{_whose(problem, others)}" for problem in error.errors()
+        )
         raise ConfigError(f"{source}: {error.error_count()} problem(s):\n{problems}") from None
 
 
@@ -271,7 +273,7 @@ def _on_base(recipe: dict[str, Any], path: Path) -> tuple[dict[str, Any], dict[t
     `ConfigError` for a base that is not there.
     """
     file = _find_base(recipe.pop("base"), path)
-    settings = _with_files_in(file.absolute().parent, _read(file))
+    settings = with_files_in(file.absolute().parent, _read(file))
     if "base" in settings:
         raise ConfigError(f"{file}: base: a base has no base of its own, got {settings['base']!r}")
     merged = dict(recipe)
@@ -312,7 +314,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
 
 
-def _with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
+def with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
     """Return settings with the files they name made absolute, relative ones in `folder`.
 
     Those are `./x` and `../x`, `file.py:name`, `env.task_file`, `run.python_path`, and models that are there. What
@@ -320,11 +322,11 @@ def _with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
     """
     if isinstance(value, dict):
         return {
-            absolute(str(key), folder): _with_files_in(folder, one, (*keys, str(key)))
+            absolute(str(key), folder): with_files_in(folder, one, (*keys, str(key)))
             for key, one in value.items()
         }
     if isinstance(value, list):
-        return [_with_files_in(folder, one, keys) for one in value]
+        return [with_files_in(folder, one, keys) for one in value]
     if not isinstance(value, str) or not value:
         return value
     keys = keys[2:] if keys[:1] == ("policies",) else keys
@@ -354,7 +356,7 @@ def apply_override(data: dict[str, Any], override: str) -> tuple[str, ...]:
         if not isinstance(section, dict):
             raise ConfigError(f"override {override!r}: {parent!r} is a value, not a section")
     keys = (*parents, last)
-    section[last] = _with_files_in(Path.cwd(), parse_value(f"override {override!r}", text), keys)
+    section[last] = with_files_in(Path.cwd(), parse_value(f"override {override!r}", text), keys)
     return keys
 
 
@@ -375,14 +377,14 @@ def parse_value(where: str, text: str) -> Any:
         return text
 
 
-def _explain(problem: Any) -> str:
-    """One line for one pydantic problem: key, value, what is allowed."""
+def explain_problem(problem: Any, root: type[Section] = Config) -> str:
+    """Return one line for one pydantic problem of a `root`: key, value, what is allowed."""
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         if told := what_became_of(key):
             return f"{key}: unknown key; {told}"
         *parents, last = problem["loc"]
-        known = _fields_at(parents)
+        known = _fields_at(parents, root)
         close = difflib.get_close_matches(str(last), known, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         return f"{key}: unknown key; {hint}allowed: {', '.join(known)}"
@@ -404,8 +406,8 @@ def _whose(problem: Any, others: Mapping[tuple[str, ...], Path]) -> str:
     return f" (from {file})" if file else ""
 
 
-def _fields_at(parents: Sequence[Any]) -> list[str]:
-    section: Any = Config
+def _fields_at(parents: Sequence[Any], root: type[Section]) -> list[str]:
+    section: Any = root
     if parents[:1] == ["policies"]:
         section, parents = PolicyConfig, parents[2:]
     for parent in parents:

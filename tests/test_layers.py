@@ -38,7 +38,7 @@ LAYERS = [
     {"gateway"},
     {"services"},
     {"launch"},
-    {"plan"},
+    {"plan", "study"},
     {"simulation"},
     {"commands", "cli", "testing"},
     {"__main__"},

@@ -68,7 +68,7 @@ def compare(
         difference=mean,
         ci_low=low,
         ci_high=high,
-        p_value=_permutation_p(differences, seed),
+        p_value=permutation_p(differences, seed),
         tasks=tasks,
         better=int((differences > 0).sum()),
         worse=int((differences < 0).sum()),
@@ -85,10 +85,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
-def _permutation_p(differences: np.ndarray, seed: int) -> float:
+def permutation_p(differences: np.ndarray, seed: int = 0) -> float:
+    """Return how often differences at least as large on average, either way, come of swapping the two sides of a pair
+    (exact up to 13 pairs); 1 for a single pair."""
     from scipy import stats
 
-    if not differences.any():
+    if len(differences) < 2 or not differences.any():
         return 1.0
     found = stats.permutation_test(
         (differences, np.zeros_like(differences)), lambda a, b, axis: (a - b).mean(axis=axis),

@@ -66,19 +66,22 @@ class PeriodicEvaluation:
             self._record({"error": f"did not end within {timeout_s:g} s after training"})
         return None
 
-    def _start(self) -> None:
-        every = self.config.eval.every
-        due = [
+    def _due(self) -> list[tuple[int, Path]]:
+        """Return the versions that are to be evaluated, newest first, and their checkpoints."""
+        return [
             (version, path)
             for version, path in complete_checkpoints(self.folder / "checkpoints")
-            if version % every == 0 and self._last < version < self.config.train.num_steps
+            if version % self.config.eval.every == 0 and self._last < version < self.config.train.num_steps
         ]
-        if not due:
+
+    def _start(self) -> None:
+        if not (due := self._due()):
             return
         self._last, path = due[0]
         model = self._scratch / "model"
         try:
-            self._pin(path, model)
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            pin_policy(path, model)
         except OSError as error:
             self._record({"error": f"checkpoint {path}: {error}"})
             return
@@ -97,11 +100,6 @@ class PeriodicEvaluation:
         self._started = time.monotonic()
         self._process = self.process_group.start("eval", argv, self.env, ready=False, nice=generation_nice())
 
-    def _pin(self, path: Path, model: Path) -> None:
-        """Link the policy's files, so that they stay when the trainer removes the checkpoint."""
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        shutil.copytree(path, model, copy_function=os.link, ignore=shutil.ignore_patterns(STATE))
-
     def _collect(self) -> dict[str, Any] | None:
         process = self._process
         if process is None or process.alive():
@@ -116,18 +114,27 @@ class PeriodicEvaluation:
         if self._process is not None:
             self.process_group.stop([self._process])
             self._process = None
-        record = {"version": self._last, "wall_s": round(time.monotonic() - self._started, 2), **found}
-        with open(self.folder / RESULTS, "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
         shutil.rmtree(self._scratch, ignore_errors=True)
         if "error" in found:
             log.warning("evaluation of version %d: %s", self._last, found["error"])
+        return self.record(self._last, time.monotonic() - self._started, found)
+
+    def record(self, version: int, wall_s: float, found: dict[str, Any]) -> dict[str, Any]:
+        """Add what was found of a version to the run's results."""
+        record = {"version": version, "wall_s": round(wall_s, 2), **found}
+        with open(self.folder / RESULTS, "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
         self.results.append(record)
         return record
 
     @property
     def _scratch(self) -> Path:
         return self.folder / "evaluating"
+
+
+def pin_policy(checkpoint: Path, folder: Path) -> None:
+    """Link the files of a checkpoint's policy, so that they stay when the trainer removes the checkpoint."""
+    shutil.copytree(checkpoint, folder, copy_function=os.link, ignore=shutil.ignore_patterns(STATE))
 
 
 def read_evals(folder: Path) -> list[dict[str, Any]]:

@@ -122,9 +122,7 @@ class TrainRun:
         self.roles = self.make_roles(model)
         self._add_policies()
         self.sinks = SinkProcesses(self.folder.path, self.config)
-        self.periodic_evaluation = PeriodicEvaluation(
-            self.config, self.folder.path, self.roles.process_group, self.placement.evaluation_env()
-        )
+        self.periodic_evaluation = self.make_periodic_evaluation()
         try:
             self._clear_weights()
             check_room(self.config, self.roles.model, self.weights_dir)
@@ -204,6 +202,12 @@ class TrainRun:
         if self.cluster is not None:
             process_group = ProcessGroup(self.folder.path, self.cluster.local, self.cluster.hosts())
         return Roles(self.config, self.folder.path, model, self.weights_dir, self.placement, process_group)
+
+    def make_periodic_evaluation(self) -> PeriodicEvaluation:
+        """Return what evaluates checkpoints while the run trains."""
+        return PeriodicEvaluation(
+            self.config, self.folder.path, self.roles.process_group, self.placement.evaluation_env()
+        )
 
     def _add_policies(self) -> None:
         for name in self.config.policies:

@@ -50,12 +50,12 @@ from asyncrl.config import Config, load_config
 from asyncrl.config_checks import check_objective
 from asyncrl.credentials import authorization, bearer
 from asyncrl.env.registry import load_env
+from asyncrl.launch.attached_run import AttachedRun, SharedEngine
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import evaluate
 from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics import read_metrics
-from asyncrl.testing.attached_run import AttachedRun, SharedEngine
 
 ROOT = str(Path(__file__).parents[2])
 # The environment is in this folder: it is imported here and by the processes of the runs.

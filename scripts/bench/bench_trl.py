@@ -24,9 +24,9 @@ from bench_async import MEDIAN_S, SIGMA, base_model, say, spread
 
 from asyncrl.config import load_config
 from asyncrl.config_checks import check_objective
+from asyncrl.launch.attached_run import AttachedRun, SharedEngine
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics import read_metrics
-from asyncrl.testing.attached_run import AttachedRun, SharedEngine
 
 RECIPE = "gridworld_grpo"
 TASKS, GROUP_SIZE, LEARNING_RATE, THRESHOLD, MAX_STEPS = 16, 16, 3e-4, 0.95, 24

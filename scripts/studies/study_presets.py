@@ -17,7 +17,7 @@ from typing import Any
 from study_runs import Study, read_records, write_page
 
 from asyncrl.algo.presets import PRESETS
-from asyncrl.testing.attached_run import SharedEngine
+from asyncrl.launch.attached_run import SharedEngine
 
 MAIN = ("grpo", "dapo", "gspo", "cispo", "decoupled_ppo")
 COMMON = [

@@ -21,9 +21,9 @@ from typing import Any
 from asyncrl.config import load_config
 from asyncrl.config_checks import check_objective
 from asyncrl.errors import AsyncRLError
+from asyncrl.launch.attached_run import AttachedRun, SharedEngine
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics import read_metrics
-from asyncrl.testing.attached_run import AttachedRun, SharedEngine
 
 LAST_STEPS = 5
 """Steps at the end of a run over which its training reward is averaged."""

@@ -4,8 +4,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from asyncrl.config import parse_config
+from asyncrl.launch.attached_run import AttachedRun, SharedEngine
 from asyncrl.run.folder import RunFolder
-from asyncrl.testing.attached_run import AttachedRun, SharedEngine
 
 pytestmark = pytest.mark.slow
 STEPS, GROUPS, SIZE = 6, 4, 4

@@ -1,7 +1,8 @@
 """Successive training runs on one engine, since starting an engine takes longer than a short run.
 
 Before each run the engine gets the base model's weights back, as version 0. Buffer, environments, worker and trainer
-are the run's own.
+are the run's own. What a run of its own evaluates while it trains (`eval.every`), these evaluate after they have
+trained: on the same engine, which then has nothing else to do.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file
 
@@ -17,8 +20,10 @@ from asyncrl.config import Config
 from asyncrl.credentials import share_one_token
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import EvalResult
+from asyncrl.launch.periodic_evaluation import PeriodicEvaluation, pin_policy
 from asyncrl.launch.process_group import ManagedProcess, ProcessGroup, generation_nice
 from asyncrl.launch.roles import Roles
+from asyncrl.launch.tasks import PoolPlan, TaskPlan
 from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
 from asyncrl.services.engine.client import EngineClient
@@ -54,10 +59,11 @@ class SharedEngine:
 
     def reset(self) -> None:
         """Give the engine the base model's weights as version 0."""
-        asyncio.run(self._reset())
+        asyncio.run(self.load(Path(self.model)))
 
-    async def _reset(self) -> None:
-        tensors = load_file(str(Path(self.model) / "model.safetensors"))
+    async def load(self, model: Path) -> None:
+        """Give the engine the weights of a folder with a model of the same shape, as version 0."""
+        tensors = load_file(str(model / "model.safetensors"))
         # Epoch 0: weights of no run, so that any run's own may follow.
         file = write_weights(self.weights, 0, tensors.items(), epoch=0)
         client = EngineClient(self.child.url)
@@ -81,8 +87,29 @@ class AttachedRoles(Roles):
         return [self.shared]
 
 
+class DeferredEvaluation(PeriodicEvaluation):
+    """Keeps the policies that are due, for an evaluation after training."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.kept: list[tuple[int, Path]] = []
+        """Versions and the folders of their policies."""
+
+    def tick(self) -> None:
+        if self.config.eval.every:
+            for version, path in reversed(self._due()):
+                self._last = version
+                self.kept.append((version, self.folder / "evaluating" / f"step-{version:06d}"))
+                pin_policy(path, self.kept[-1][1])
+
+    async def finish(self, timeout_s: float) -> None:
+        self.tick()
+
+
 class AttachedRun(TrainRun):
     """A run on a shared engine."""
+
+    periodic_evaluation: DeferredEvaluation
 
     def __init__(self, config: Config, folder: RunFolder, shared: SharedEngine) -> None:
         super().__init__(config, folder)
@@ -93,6 +120,18 @@ class AttachedRun(TrainRun):
         roles = AttachedRoles(self.config, self.folder.path, model, self.weights_dir)
         roles.shared = self.shared.child
         return roles
+
+    def make_periodic_evaluation(self) -> DeferredEvaluation:
+        return DeferredEvaluation(self.config, self.folder.path, self.roles.process_group)
+
+    async def _phases(self, tasks: TaskPlan | PoolPlan) -> dict[str, Any]:
+        stats = await super()._phases(tasks)
+        for version, model in self.periodic_evaluation.kept:
+            start = time.monotonic()
+            await self.shared.load(model)
+            if (result := await self._evaluate(f"at version {version} of")) is not None:
+                self.periodic_evaluation.record(version, time.monotonic() - start, result.to_json())
+        return stats
 
     async def _evaluated_before(self) -> EvalResult | None:
         seed, known = self.config.run.seed, self.shared.before

@@ -1,0 +1,64 @@
+"""`asyncrl study FILE`"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import ConfigError
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "study",
+        help="compare methods over settings and seeds",
+        description="Make the runs that a study's file names and that have no record yet, on engines that they "
+        "share, and write FILE.md with a table and FILE.png with the curves. FILE.jsonl has a record of each run: "
+        "called again after an interruption, the study goes on, and a run that failed is made again.",
+    )
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write there instead of beside the file")
+    parser.add_argument(
+        "--only", default="", metavar="NAME,...", help="make only the runs of these methods now"
+    )
+    parser.add_argument("--seeds", type=int, metavar="N", help="instead of the number in the file")
+    parser.add_argument("--report", action="store_true", help="only write table and figure of what there is")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from asyncrl.study.records import StudyRecords
+    from asyncrl.study.report import write_report
+    from asyncrl.study.runner import check_study, make_runs
+    from asyncrl.study.study_file import read_study
+
+    study = read_study(args.file)
+    if args.seeds is not None:
+        if args.seeds < 1:
+            raise ConfigError(f"--seeds: must be at least 1, got {args.seeds}")
+        study = study.model_copy(update={"seeds": args.seeds})
+    only = [name for name in args.only.split(",") if name]
+    if unknown := [name for name in only if name not in study.methods]:
+        raise ConfigError(f"--only: no method {unknown[0]!r}; allowed: {', '.join(study.methods)}")
+    check_study(study)
+    folder = args.out or args.file.absolute().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    records = StudyRecords(folder / f"{args.file.stem}.jsonl")
+    page, figure = folder / f"{args.file.stem}.md", folder / f"{args.file.stem}.png"
+    try:
+        if not args.report:
+            make_runs(study, records, only or list(study.methods), _say)
+    except KeyboardInterrupt:
+        _say(f"interrupted; the same command goes on from {records.path}")
+        raise
+    finally:
+        text = write_report(study, records, page, figure)
+    print(text)
+    _say(f"written: {page}, {figure}, {records.path}")
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

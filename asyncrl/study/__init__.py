@@ -1,0 +1,1 @@
+"""Studies: methods compared over settings and seeds, from one file (`asyncrl study FILE`)."""

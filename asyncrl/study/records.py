@@ -1,0 +1,110 @@
+"""A study's records: one line of a JSON lines file for each run that has ended."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from asyncrl.launch.periodic_evaluation import read_evals
+from asyncrl.run.metrics import read_metrics
+from asyncrl.study.study_file import StudyRun
+
+CURVE = {
+    "reward": "reward/mean",
+    "staleness": "staleness/mean",
+    "ess": "ess/sequence",
+    "clip_fraction": "clip_fraction",
+    "entropy": "entropy",
+    "grad_norm": "grad_norm",
+}
+"""What a record keeps of each step, and the metric that has it."""
+
+
+class StudyRecords:
+    """The records of a study. What is appended is on disk when the call returns."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        self._found = {_key(record["key"]): record for record in map(json.loads, lines)}
+
+    def find(self, run: StudyRun) -> dict[str, Any] | None:
+        """Return the record of a run that has ended, the last one where it was made again."""
+        return self._found.get(_key(run.key))
+
+    def done(self, run: StudyRun) -> bool:
+        """False for a run that has failed, too: it is made again."""
+        record = self.find(run)
+        return record is not None and "error" not in record
+
+    def append(self, record: dict[str, Any]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        self._found[_key(record["key"])] = record
+
+
+def measured(folder: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a record keeps of a finished run with held-out evaluations.
+
+    `held_out` and `steps` are lists over time. Rollouts and tokens are all that had been sampled until then, those of
+    dropped groups included; seconds are of training, without the evaluations.
+    """
+    steps = []
+    seconds = 0.0
+    for step in read_metrics(folder):
+        seconds += step["time/wait_s"] + step["time/train_s"] + step["time/publish_s"]
+        # A step's number is that of the version it has made.
+        passed = {
+            "version": step["step"],
+            "rollouts": int(step["buffer/episodes"]),
+            "tokens": int(step["buffer/tokens_generated"]),
+            "seconds": round(seconds, 2),
+        }
+        kept = {name: _number(step.get(metric)) for name, metric in CURVE.items()}
+        steps.append(passed | {name: value for name, value in kept.items() if value is not None})
+    nothing = {"version": 0, "rollouts": 0, "tokens": 0, "seconds": 0.0}
+    places = {step["version"]: {name: step[name] for name in nothing} for step in steps} | {0: nothing}
+    evals = [
+        (0, summary["eval_before"]),
+        *((found["version"], found) for found in read_evals(folder) if "error" not in found),
+        (steps[-1]["version"] if steps else 0, summary["eval_after"]),
+    ]
+    return {
+        "held_out": [places[version] | {"success": success_of(found)} for version, found in evals],
+        "tasks": summary["eval_after"]["tasks"],
+        "staleness_mean": round(summary["staleness"]["mean"], 3),
+        "staleness_max": summary["staleness"]["max"],
+        "steps": steps,
+    }
+
+
+def success_of(evaluation: Mapping[str, Any]) -> float:
+    """Return an evaluation's success rate, or its mean reward where the environment gives no verdict."""
+    success = evaluation.get("success")
+    return float(evaluation["mean"] if success is None else success)
+
+
+def value_of(record: Mapping[str, Any], measure: str, target: float) -> float | None:
+    """Return what a study compares of a run: success after training, or how much training it took until an evaluation
+    reached `target`; None for a run that never did."""
+    if measure == "success":
+        return float(record["held_out"][-1]["success"])
+    return next((float(one[measure]) for one in record["held_out"] if one["success"] >= target), None)
+
+
+def mean_over_steps(record: Mapping[str, Any], name: str) -> float | None:
+    """Return the mean of one of `CURVE` over the steps that have it, or None."""
+    values = [step[name] for step in record["steps"] if name in step]
+    return statistics.fmean(values) if values else None
+
+
+def _number(value: Any) -> float | None:
+    return float(f"{value:.5g}") if isinstance(value, int | float) else None
+
+
+def _key(key: Mapping[str, Any]) -> str:
+    return json.dumps(key, sort_keys=True)

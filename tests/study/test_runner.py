@@ -1,0 +1,64 @@
+"""A study for real, on one engine: each run once, held-out curves, and what is left after an interruption."""
+
+import json
+
+import numpy as np
+import pytest
+
+from asyncrl.cli import main
+
+pytestmark = pytest.mark.slow
+STUDY = """
+title = "Two methods"
+recipe = "calculator_grpo"
+seeds = 1
+
+[settings]
+run.threads = 1
+model.path = "{model}"
+engine.max_model_len = 256
+engine.max_num_seqs = 64
+rollout = {{ group_size = 4, max_tokens_per_turn = 8, max_turns = 1 }}
+buffer = {{ groups_per_step = 2, max_staleness = 1 }}
+train = {{ num_steps = 3, learning_rate = 1e-4, warmup_steps = 0 }}
+eval = {{ tasks = 4, every = 1 }}
+
+[methods.grpo]
+algo.preset = "grpo"
+[methods.dapo]
+algo.preset = "dapo"
+"""
+
+
+def test_a_study_makes_each_run_once_and_evaluates_its_versions_on_the_engine_that_all_share(
+    tiny_model, tmp_path, capfd
+):
+    file = tmp_path / "two.toml"
+    file.write_text(STUDY.format(model=tiny_model))
+
+    assert main(["study", str(file), "--only", "dapo"]) == 0
+    said = capfd.readouterr()
+    assert "run 1/1: dapo, seed 0" in said.err
+    assert "1 of 2 runs have ended so far." in said.out
+
+    assert main(["study", str(file)]) == 0
+    assert "run 1/1: grpo, seed 0" in capfd.readouterr().err
+
+    records = [json.loads(line) for line in (tmp_path / "two.jsonl").read_text().splitlines()]
+    assert [record["key"]["method"] for record in records] == ["dapo", "grpo"]
+    for record in records:
+        assert "error" not in record, record["error"]
+        assert [one["version"] for one in record["held_out"]] == [0, 1, 2, 3]
+        rollouts, tokens = ([step[unit] for step in record["steps"]] for unit in ("rollouts", "tokens"))
+        assert np.minimum(rollouts, [8, 16, 24]).tolist() == [8, 16, 24]
+        assert 0 < tokens[0] <= tokens[1] <= tokens[2]
+        assert [one["tokens"] for one in record["held_out"]] == [0, *tokens]
+        assert (record["tasks"], record["staleness_max"] <= 1) == (4, True)
+    # The same seed plays the base model the same.
+    assert records[0]["held_out"][0] == records[1]["held_out"][0]
+
+    assert main(["study", str(file)]) == 0
+    said = capfd.readouterr()
+    assert "starting an engine" not in said.err
+    assert "so far" not in said.out
+    assert (tmp_path / "two.png").exists()
