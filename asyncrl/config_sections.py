@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -24,6 +24,12 @@ def is_url(path: str) -> bool:
     return path.startswith(("http://", "https://"))
 
 
+SELDOM = "seldom"
+T = TypeVar("T")
+Seldom = Annotated[T, SELDOM]
+"""A setting that most runs leave alone; docs/configuration.md lists it after the others."""
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
@@ -37,19 +43,19 @@ class RunConfig(Section):
     """Folder that holds the folders of runs, relative to the current one."""
     seed: int = Field(0, ge=0)
     """Seed of new parameters, of the engines and, where `buffer.max_staleness` is 0, of each turn's sampling."""
-    python_path: list[str] = Field(default_factory=list)
+    python_path: Seldom[list[str]] = Field(default_factory=list)
     """Folders in which import paths such as `my_env:MyEnv` are found, beside the one the run was started in."""
     threads: int = Field(0, ge=0)
     """CPU threads of each engine and each trainer rank; 0 lets vLLM and torch choose. Set it where both share a CPU."""
-    start_timeout_s: float = Field(300.0, gt=0)
+    start_timeout_s: Seldom[float] = Field(300.0, gt=0)
     """Seconds without progress (CPU time, output, data) after which the start of a process has failed. One that
     computes, as when it compiles, may take five times as long, and one that loads or downloads a model as long as data
     moves."""
-    silence_timeout_s: float = Field(60.0, gt=0)
+    silence_timeout_s: Seldom[float] = Field(60.0, gt=0)
     """Seconds after which a process that gives no sign of life is killed and started again."""
     sinks: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = Field(default=["tensorboard"])
     """Where the metrics of steps go beside the run's folder (docs/metrics.md)."""
-    sink_python: str = ""
+    sink_python: Seldom[str] = ""
     """Python of another environment, with the libraries of sinks that cannot be installed beside vLLM."""
 
 
@@ -81,13 +87,13 @@ class EnvConfig(Section):
     """Tasks of the whole run, which ends when they are used up; 0 takes as many as the steps need."""
     step_timeout_s: float = Field(30.0, gt=0)
     """Seconds that one step of a session may take. Raise it for slow tools, browsers and test suites."""
-    processes: int = Field(0, ge=0)
+    processes: Seldom[int] = Field(0, ge=0)
     """Worker processes of the environment service; 0 runs all sessions inside the service."""
-    max_sessions: int = Field(1024, ge=1)
+    max_sessions: Seldom[int] = Field(1024, ge=1)
     """Sessions that are open at once; further episodes wait for a place."""
-    limits: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    limits: Seldom[dict[str, Annotated[int, Field(ge=1)]]] = Field(default_factory=dict)
     """The same for single environments, by name, such as `{ browser = 8 }`, also for those inside a mix."""
-    secrets: list[str] = Field(default_factory=list)
+    secrets: Seldom[list[str]] = Field(default_factory=list)
     """Environment variables with keys that the environment needs. All others that look like secrets (`*_API_KEY`,
     `*_TOKEN`, ...) are withheld from it, but for those that `config` names."""
 
@@ -100,11 +106,11 @@ class SpeculativeConfig(Section):
     """Speculative decoding (docs/speculative-decoding.md). It samples from the same distribution, and needs
     `rollout.temperature = 1`."""
 
-    method: Literal["off", "ngram", "suffix", "eagle", "eagle3", "mtp"] = "off"
+    method: Seldom[Literal["off", "ngram", "suffix", "eagle", "eagle3", "mtp"]] = "off"
     """Where the proposed tokens come from: the context (ngram), earlier answers too (suffix), or a drafter."""
-    num_speculative_tokens: int = Field(4, ge=1, le=32)
+    num_speculative_tokens: Seldom[int] = Field(4, ge=1, le=32)
     """Tokens proposed at once."""
-    model: str = ""
+    model: Seldom[str] = ""
     """Folder or hub name of the drafter, for eagle and eagle3; mtp takes the layers of the policy's own model."""
 
     @model_validator(mode="after")
@@ -134,13 +140,13 @@ class EngineConfig(Section):
     """How new weights reach the engines: by a file that both sides see, over a torch.distributed group (NCCL where
     every rank has a GPU of its own, else gloo), or over HTTP from the trainer and from engine to engine, which asks for
     neither a common folder nor a fast network."""
-    weight_delta: bool = False
+    weight_delta: Seldom[bool] = False
     """Send only the elements that changed since the version before, where that saves half of the bytes or more. Costs
     processor time and saves network: for engines, or a folder of weights, on other machines."""
-    weights_dir: str = ""
+    weights_dir: Seldom[str] = ""
     """Folder in which runs publish their weights; empty for shared memory. It holds three copies of them, and two more
     for each engine that keeps its own, as it does with `weight_delta`, "collective" and "http"."""
-    keep_kv: bool = False
+    keep_kv: Seldom[bool] = False
     """Let running requests keep their KV cache when new weights arrive. It saves computing their tokens again, and what
     they sample then depends on both versions (docs/schedules.md)."""
     speculative: SpeculativeConfig = Field(default_factory=SpeculativeConfig)
@@ -158,11 +164,11 @@ class PlacementConfig(Section):
     engines: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     """GPUs of the engines, `engine.tensor_parallel` for each; left out, those after the trainers'. A GPU that is the
     only one, or is also named in `trainer`, is shared."""
-    evaluation: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    evaluation: Seldom[list[Annotated[int, Field(ge=0)]]] = Field(default_factory=list)
     """GPUs of the engine of periodic evaluations; left out, the next ones, or those of the last engine."""
-    old_policy: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    old_policy: Seldom[list[Annotated[int, Field(ge=0)]]] = Field(default_factory=list)
     """The GPU of the old-policy process (`train.old_policy`); left out, the trainer's first."""
-    servers: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    servers: Seldom[list[Annotated[int, Field(ge=0)]]] = Field(default_factory=list)
     """GPUs left to servers that are started apart, such as a judge, a reference or a teacher behind a URL."""
     sleep: bool | Literal["auto"] = "auto"
     """Let engines give up their GPU memory while the trainer works, and the trainer its own while they do. "auto":
@@ -182,18 +188,18 @@ class RolloutConfig(Section):
     """Tokens that the policy may write in one turn."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature of the episodes that are trained on."""
-    groups_in_flight: int = Field(0, ge=0)
+    groups_in_flight: Seldom[int] = Field(0, ge=0)
     """Groups that one worker plays at once; 0 takes its share of what the staleness limit admits."""
     episode_timeout_s: float = Field(600.0, gt=0)
     """Seconds that an episode may take before it counts as timed out, and thus each of its turns."""
-    lease_s: float = Field(120.0, gt=0)
+    lease_s: Seldom[float] = Field(120.0, gt=0)
     """Seconds of silence after which a worker's groups go to others and its sessions are closed. Workers renew their
     leases every third of it."""
-    branches: int = Field(0, ge=0)
+    branches: Seldom[int] = Field(0, ge=0)
     """Episodes of a group that branch off a sibling before a turn about which the policy was uncertain."""
-    hinted: int = Field(0, ge=0)
+    hinted: Seldom[int] = Field(0, ge=0)
     """Episodes of a group that are given the first turn of `task.data["hint"]`."""
-    batch_delay_s: float = Field(0.0, ge=0, le=10)
+    batch_delay_s: Seldom[float] = Field(0.0, ge=0, le=10)
     """Least seconds between two calls of a worker to an engine or environment service; what is due meanwhile is sent
     together. A few hundredths of a second save work on a busy CPU."""
 
@@ -207,18 +213,18 @@ class BufferConfig(Section):
     """Steps by which the weights that sampled a token may lag behind those that train on it; 0 is on-policy."""
     drop_no_signal: bool = True
     """Drop groups whose episodes all earned the same: they carry no gradient. Others are played in their place."""
-    wait_timeout_s: float = Field(600.0, gt=0)
+    wait_timeout_s: Seldom[float] = Field(600.0, gt=0)
     """Seconds that the trainer waits for a batch before it ends the run, from when there are tasks. Raise it for long
     episodes."""
-    over_provision: int | Literal["auto"] | None = None
+    over_provision: Seldom[int | Literal["auto"] | None] = None
     """Groups in flight beyond one step's. The staleness limit caps them; left out, there are as many as it allows.
     "auto" follows whether the trainer waits for groups, or groups for the trainer."""
-    recycle: bool = True
+    recycle: Seldom[bool] = True
     """Let unfinished groups go on after a step. False starts them again, which favours short ones: for comparison."""
-    token_budget: int = Field(0, ge=0)
+    token_budget: Seldom[int] = Field(0, ge=0)
     """Sampled tokens with which a step is complete even before it has all its groups; 0 for none. Needs
     `over_provision`."""
-    replica: str = ""
+    replica: Seldom[str] = ""
     """Folder on another node's disk, mounted here, which gets every change before it is acknowledged: if the buffer's
     node is lost, `asyncrl restore` makes the ledger of it. Left out, there is none."""
 
@@ -255,7 +261,7 @@ class TrainConfig(Section):
     """Training steps, each on one batch."""
     learning_rate: float = Field(1e-6, ge=0)
     """Learning rate after the warm-up; at 0 nothing is trained, see `asyncrl train --check-lr-zero`."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: Seldom[tuple[float, float]] = (0.9, 0.95)
     """Decay rates of AdamW's averages of the gradient and of its square."""
     warmup_steps: int = Field(0, ge=0)
     """Steps in which the learning rate rises from near 0."""
@@ -271,7 +277,7 @@ class TrainConfig(Section):
     """Trainer processes, one a GPU."""
     nodes: int = Field(1, ge=1)
     """Machines over which the ranks are spread evenly (docs/scaling.md)."""
-    stall_timeout_s: float = Field(600.0, gt=0)
+    stall_timeout_s: Seldom[float] = Field(600.0, gt=0)
     """Seconds that a rank may need for one micro-batch, or wait for another rank or for a checkpoint to be written,
     beyond the time that publishing may wait for an engine. A trainer that takes longer hangs: it is killed and started
     again."""
@@ -279,12 +285,12 @@ class TrainConfig(Section):
     """Compute activations again in the backward pass: less memory, about a third more time."""
     checkpoint_every: int = Field(10, ge=0)
     """Steps between checkpoints, and the most that a crash of the trainer costs; 0 keeps only the last version."""
-    on_poison: Literal["continue", "stop"] = "continue"
+    on_poison: Seldom[Literal["continue", "stop"]] = "continue"
     """What follows a group that makes the loss or gradient NaN, when it has been saved and left out."""
-    old_policy: Literal["trainer", "process"] = "trainer"
+    old_policy: Seldom[Literal["trainer", "process"]] = "trainer"
     """Where tokens are scored under the versions that sampled them, for objectives that read it: in the trainer, or a
     process that scores groups while others are still being sampled (docs/algorithms/proximal.md)."""
-    max_logp_error: float = Field(0.25, ge=0)
+    max_logp_error: Seldom[float] = Field(0.25, ge=0)
     """Mean absolute difference, in nats, between the log-probabilities that a worker sent and those the trainer
     computes, above which the worker is quarantined; 0 compares none."""
 
@@ -301,7 +307,7 @@ class LoraConfig(Section):
     """Rank of the adapters; 0 trains all weights."""
     alpha: int = Field(16, ge=1)
     """The adapter's product is scaled by alpha / rank."""
-    target_modules: list[str] = Field(
+    target_modules: Seldom[list[str]] = Field(
         ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], min_length=1
     )
     """Names of the linear layers that get an adapter."""
@@ -330,9 +336,9 @@ class JudgeConfig(Section):
     )
     """What a chat judge reads; `{conversation}` and `{task}` are filled in. Its last number, divided by 10, is the
     score."""
-    mode: Literal["replace", "add"] = "replace"
+    mode: Seldom[Literal["replace", "add"]] = "replace"
     """Whether the score is the reward, or is added to the environment's."""
-    weight: float = 1.0
+    weight: Seldom[float] = 1.0
     """Factor of the score."""
 
     @field_validator("url")
@@ -349,7 +355,7 @@ class ReferenceConfig(Section):
     path: str = ""
     """A Hugging Face folder, a hub name, or the address (http://...) of a vLLM server that serves it, whose API key is
     read from ASYNCRL_SCORER_KEY. Empty takes the model that the run starts from."""
-    refresh_every: int = Field(0, ge=0)
+    refresh_every: Seldom[int] = Field(0, ge=0)
     """Steps after which the reference becomes the current policy; 0 never."""
 
 
@@ -367,26 +373,26 @@ class EvalConfig(Section):
     """Held-out tasks, each played once; 0 turns evaluation off."""
     every: int = Field(0, ge=0)
     """Steps between evaluations of checkpoints while training goes on, each on an engine of its own; 0 for none."""
-    temperature: float = Field(1.0, ge=0)
+    temperature: Seldom[float] = Field(1.0, ge=0)
     """Sampling temperature; 0 is greedy."""
 
 
 class SftConfig(Section):
     """The tiny base model of `model.path = "sft"`, which `asyncrl sft` makes too, and its supervised warm start."""
 
-    hidden_size: int = Field(128, ge=HEAD_SIZE, multiple_of=HEAD_SIZE)
+    hidden_size: Seldom[int] = Field(128, ge=HEAD_SIZE, multiple_of=HEAD_SIZE)
     """Width of the model; it has an attention head for each 32 of it."""
-    num_layers: int = Field(4, ge=1)
+    num_layers: Seldom[int] = Field(4, ge=1)
     """Layers of the model."""
     episodes: int = Field(4000, ge=1)
     """Scripted episodes to imitate."""
-    oracle_fraction: float = Field(0.35, ge=0, le=1)
+    oracle_fraction: Seldom[float] = Field(0.35, ge=0, le=1)
     """Share of episodes played by the scripted expert; the rest are random, so that there is something to learn."""
-    concurrency: int = Field(1, ge=1)
+    concurrency: Seldom[int] = Field(1, ge=1)
     """Episodes played at once; more are faster where sessions wait for a sandbox."""
     steps: int = Field(400, ge=1)
     """Optimizer steps."""
-    batch_size: int = Field(32, ge=1)
+    batch_size: Seldom[int] = Field(32, ge=1)
     """Episodes of one optimizer step."""
 
     @property
@@ -402,9 +408,9 @@ class PolicyConfig(Section):
     """Names the environment gives them, without what follows a "/"."""
     model: dict[str, Any] = Field(default_factory=dict)
     """As the other sections: keys of the recipe's section of this name, and their values for this policy."""
-    engine: dict[str, Any] = Field(default_factory=dict)
+    engine: Seldom[dict[str, Any]] = Field(default_factory=dict)
     """See `model`. Given, the policy has engines of its own."""
-    buffer: dict[str, Any] = Field(default_factory=dict)
+    buffer: Seldom[dict[str, Any]] = Field(default_factory=dict)
     """See `model`."""
     algo: dict[str, Any] = Field(default_factory=dict)
     """The whole objective, unlike the other sections."""
@@ -412,5 +418,5 @@ class PolicyConfig(Section):
     """See `model`."""
     lora: dict[str, Any] = Field(default_factory=dict)
     """See `model`."""
-    reference: dict[str, Any] = Field(default_factory=dict)
+    reference: Seldom[dict[str, Any]] = Field(default_factory=dict)
     """See `model`."""

@@ -8,6 +8,7 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
@@ -15,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from asyncrl.algo.settings import CHOICES, DEFAULTS, LEAST, TABLES
 from asyncrl.config import Config
-from asyncrl.config_sections import PolicyConfig, Section
+from asyncrl.config_sections import SELDOM, PolicyConfig, Section
 
 HEAD = """# Configuration
 
@@ -28,6 +29,11 @@ prints what a recipe comes to, and `asyncrl train --resume runs/NAME section.key
 except for its `run`, `model`, `env`, `algo`, `lora` and `policies`.
 
 Names that end in `_s` are in seconds; `0` and `""` often mean "choose for me", as said.
+
+First come the settings that people change. Those that most runs leave alone have
+[tables of their own](#settings-that-are-seldom-changed) below.
+"""
+SELDOM_HEAD = """# Settings that are seldom changed
 """
 SHOWN_CHARACTERS = 60
 """Of a long default."""
@@ -77,49 +83,84 @@ ALGO = {
 """Meaning of each key of the objective. Its parts have parameters of their own, which its pages list."""
 
 
+ALGO_EVERYDAY = {
+    *("advantage", "normalize", "loss", "corrections", "aggregation", "proximal", "filters", "shaping"),
+    *("kl.coef", "entropy_coef", "value.learning_rate"),
+}
+"""Keys of the objective that people change; the others are seldom changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A setting's line in its table."""
+
+    cells: tuple[str, str, str, str]
+    seldom: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SectionText:
+    """A section's name, what it is about, and its settings."""
+
+    name: str
+    text: str
+    rows: list[Row]
+
+
 def markdown() -> str:
     """Return the page."""
+    sections = list(_sections())
     parts = [HEAD]
-    for name, field in Config.model_fields.items():
-        if name == "algo":
-            parts.append(_algo())
-        elif name == "policies":
-            parts.append(
-                _section("policies.NAME", PolicyConfig, "Any number of them; see [policies](policies.md).")
-            )
-        else:
-            parts.append(_section(name, typing.cast(type[Section], field.annotation)))
+    for one in sections:
+        if everyday := [row for row in one.rows if not row.seldom]:
+            parts.append(_table(f"## {one.name}\n\n{one.text}", everyday))
+    parts.append(SELDOM_HEAD)
+    for one in sections:
+        if seldom := [row for row in one.rows if row.seldom]:
+            parts.append(_table(f"## Further settings of `{one.name}`", seldom))
     return "\n".join(parts)
 
 
-def _section(name: str, section: type[Section], more: str = "") -> str:
-    rows = list(_rows(name, section))
-    text = f"{_linked(section.__doc__ or '')} {more}".strip()
-    return _table(name, text, rows)
+def everyday_keys() -> list[str]:
+    """Return the keys that a reader must know."""
+    return [row.cells[0].strip("`") for one in _sections() for row in one.rows if not row.seldom]
 
 
-def _rows(name: str, section: type[Section]) -> Iterator[tuple[str, str, str, str]]:
+def _sections() -> Iterator[SectionText]:
+    for name, field in Config.model_fields.items():
+        if name == "algo":
+            yield _algo()
+        elif name == "policies":
+            yield _section("policies.NAME", PolicyConfig, "Any number of them; see [policies](policies.md).")
+        else:
+            yield _section(name, typing.cast(type[Section], field.annotation))
+
+
+def _section(name: str, section: type[Section], more: str = "") -> SectionText:
+    return SectionText(name, f"{_linked(section.__doc__ or '')} {more}".strip(), list(_rows(name, section)))
+
+
+def _rows(name: str, section: type[Section]) -> Iterator[Row]:
     """Yield a row for each key, those of tables inside the section included."""
     for key, field in section.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             yield from _rows(f"{name}.{key}", field.annotation)
         else:
-            yield _row(f"{name}.{key}", field)
+            yield Row(_cells(f"{name}.{key}", field), SELDOM in field.metadata)
 
 
-def _algo() -> str:
+def _algo() -> SectionText:
     text = (
         "The objective. `algo.preset` names a published method, whose parts the other keys change: a part given by a "
         "name, or by a table with `name` and its parameters, see [algorithms](algorithms/README.md)."
     )
-    rows = [
-        (
-            "`algo.preset`",
-            '`"decoupled_ppo"`',
-            "[a preset](algorithms/presets.md)",
-            "The published method to start from.",
-        )
-    ]
+    preset = (
+        "`algo.preset`",
+        '`"decoupled_ppo"`',
+        "[a preset](algorithms/presets.md)",
+        "The published method to start from.",
+    )
+    rows = [Row(preset)]
     for key, default in DEFAULTS.items():
         inner = (
             {f"{key}.{name}": value for name, value in default.items()}
@@ -127,8 +168,9 @@ def _algo() -> str:
             else {key: default}
         )
         for dotted, value in inner.items():
-            rows.append((f"`algo.{dotted}`", _default(value), _allowed_in_algo(dotted), ALGO[dotted]))
-    return _table("algo", text, rows)
+            cells = (f"`algo.{dotted}`", _default(value), _allowed_in_algo(dotted), ALGO[dotted])
+            rows.append(Row(cells, dotted not in ALGO_EVERYDAY))
+    return SectionText("algo", text, rows)
 
 
 def _allowed_in_algo(dotted: str) -> str:
@@ -152,7 +194,7 @@ def _choices(values: Iterable[Any]) -> str:
     return ", ".join(f"`{json.dumps(value)}`" for value in values)
 
 
-def _row(dotted: str, field: FieldInfo) -> tuple[str, str, str, str]:
+def _cells(dotted: str, field: FieldInfo) -> tuple[str, str, str, str]:
     default = "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
     return f"`{dotted}`", default, _allowed(field), _linked(field.description or "")
 
@@ -204,7 +246,7 @@ def _bounds(metadata: list[Any]) -> Iterator[str]:
             yield f"`{pattern}`"
 
 
-def _table(name: str, text: str, rows: list[tuple[str, str, str, str]]) -> str:
-    lines = [f"## {name}", "", text, "", "| key | default | allowed | meaning |", "|---|---|---|---|"]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+def _table(head: str, rows: list[Row]) -> str:
+    lines = [head, "", "| key | default | allowed | meaning |", "|---|---|---|---|"]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row.cells) + " |" for row in rows]
     return "\n".join(lines) + "\n"

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from asyncrl.algo.settings import DEFAULTS, TABLES
 from asyncrl.cli import main
-from asyncrl.commands.config_page import ALGO, markdown
+from asyncrl.commands.config_page import ALGO, ALGO_EVERYDAY, everyday_keys, markdown
 from asyncrl.config import Config
 from asyncrl.config_sections import PolicyConfig
 
@@ -50,6 +50,11 @@ def test_every_key_has_a_meaning_a_default_and_what_is_allowed():
     for key, row in rows.items():
         default, allowed, meaning = row.replace("\\|", "/").split(" | ")
         assert default and allowed and meaning.endswith(".") and len(meaning) > 10, key
+
+
+def test_a_reader_must_know_eighty_keys_at_most():
+    assert len(everyday_keys()) <= 80
+    assert set(objective()) > ALGO_EVERYDAY
 
 
 def test_the_objective_has_a_meaning_for_each_of_its_keys_and_no_other():
