@@ -119,6 +119,8 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         )
     if recipe.engine.speculative.method != "off":
         yield from _speculation_problems(recipe)
+    if recipe.train.router_replay:
+        yield from _replay_problems(recipe)
     if recipe.eval.every and not recipe.eval.tasks:
         yield (f"eval.tasks must be above 0 for eval.every={recipe.eval.every}")
     if recipe.env.num_tasks and recipe.env.num_tasks < recipe.buffer.groups_per_step:
@@ -156,6 +158,33 @@ def _speculation_problems(recipe: Recipe) -> Iterator[str]:
         yield f"rollout.temperature must be 1 {why}, got {recipe.rollout.temperature:g}"
     if recipe.eval.temperature not in (0.0, 1.0):
         yield f"eval.temperature must be 0 or 1 {why}, got {recipe.eval.temperature:g}"
+
+
+def _replay_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps engines from recording experts that the trainer can use."""
+    for key, wrong, allowed, why in (
+        (
+            "engine.keep_kv",
+            recipe.engine.keep_kv,
+            "false",
+            "kept blocks would be taken for those of new weights",
+        ),
+        (
+            "engine.speculative.method",
+            recipe.engine.speculative.method != "off",
+            "'off'",
+            "a drafter's tokens that are rejected have been routed, too",
+        ),
+        ("env.name", recipe.env.name == "agent", "an environment", "the gateway does not keep experts"),
+        (
+            "train.old_policy",
+            recipe.train.old_policy != "trainer",
+            "'trainer'",
+            "the process is sent tokens without their experts",
+        ),
+    ):
+        if wrong:
+            yield f"{key} must be {allowed} for train.router_replay=true: {why}"
 
 
 def policy_problems(recipe: Recipe) -> Iterator[str]:

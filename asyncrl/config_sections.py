@@ -290,6 +290,9 @@ class TrainConfig(Section):
     old_policy: Seldom[Literal["trainer", "process"]] = "trainer"
     """Where tokens are scored under the versions that sampled them, for objectives that read it: in the trainer, or a
     process that scores groups while others are still being sampled (docs/algorithms/proximal.md)."""
+    router_replay: Seldom[bool] = False
+    """For mixtures of experts: engines record the experts that each token was routed to, and the trainer's forward
+    passes use these, with gate weights of its own routers (docs/engine-and-trainer.md)."""
     max_logp_error: Seldom[float] = Field(0.25, ge=0)
     """Mean absolute difference, in nats, between the log-probabilities that a worker sent and those the trainer
     computes, above which the worker is quarantined; 0 compares none."""

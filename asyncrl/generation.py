@@ -33,11 +33,13 @@ class GenerateRequest:
     """Requests of lower order are scheduled first when there are more than an engine runs at once."""
     decoding: Decoding | None = None
     """None samples from the policy itself."""
+    routed_from: int | None = None
+    """Report the experts of the tokens from here on, if the engine records them; None asks for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A sampled turn. The three arrays have one length."""
+    """A sampled turn. The first three arrays have one length."""
 
     token_ids: np.ndarray
     """[N] int32, ending with the stop token when one was sampled."""
@@ -54,6 +56,9 @@ class Generated:
     requested."""
     prompt_logprobs: tuple[dict[int, float], ...] = ()
     """The same per token of the context, at temperature 1; nothing for the first."""
+    routed_experts: np.ndarray | None = None
+    """[M,layers,K] uint8 or uint16, the experts of the tokens from `routed_from` to the last but one; None where the
+    engine records none."""
 
 
 class Generator(Protocol):

@@ -136,6 +136,9 @@ class Trajectory:
     """JSON-serialisable extras (tags, agent name, difficulty)."""
     conversation: str = ""
     """The messages as JSON, for people to read, see `data.transcript`; "" where they were not kept."""
+    routed_experts: np.ndarray | None = None
+    """[R,layers,K] uint8 or uint16, the experts to which the engine routed each of the first R tokens; None where it
+    did not say. R is L - 1 at most: the last token sampled was never read. Layers without experts have zeros."""
 
     @property
     def rollout(self) -> int:

@@ -9,6 +9,32 @@ from typing import Any
 import torch
 
 VOCABULARY = 512
+SIZES = {
+    "vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 512, "initializer_range": 0.15,
+    "bos_token_id": 0, "eos_token_id": 1, "dtype": "float32",
+}  # fmt: skip
+SHARED = {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "n_shared_experts": 1}
+EXPERTS = {
+    "qwen3_moe": {"moe_intermediate_size": 64, "num_experts": 8, "norm_topk_prob": True},
+    "olmoe": {"num_experts": 8, "norm_topk_prob": False, "head_dim": 16},
+    "mixtral": {"num_local_experts": 8},
+    "glm4_moe": {"moe_intermediate_size": 64, "n_routed_experts": 8, **SHARED},
+    "gpt_oss": {"num_local_experts": 8, "pad_token_id": 0},
+}
+"""Settings of families with experts, by the type of the model."""
+
+
+def save_experts(family: str, folder: Path, seed: int = 0) -> Any:
+    """Save a model of a family in `EXPERTS`, with 8 experts of which each token takes 2; return it."""
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    config = CONFIG_MAPPING[family](**SIZES | EXPERTS[family], intermediate_size=64, num_experts_per_tok=2)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config).eval()
+    model.save_pretrained(folder)
+    return model
 
 
 def save_deepseek(folder: Path, seed: int = 0) -> Any:

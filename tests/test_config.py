@@ -37,6 +37,14 @@ def changed(section, **values):
             {**MINIMAL, "engine": {"keep_kv": True}, "train": {"schedule": "asynchronous"}},
             "engine.keep_kv must be false where .* train.schedule is 'asynchronous': .* got true",
         ),
+        (
+            {**MINIMAL, "engine": {"keep_kv": True}, "train": {"router_replay": True}},
+            "engine.keep_kv must be false for train.router_replay=true: kept blocks",
+        ),
+        (
+            {**MINIMAL, "engine": {"speculative": {"method": "ngram"}}, "train": {"router_replay": True}},
+            "engine.speculative.method must be 'off' for train.router_replay=true",
+        ),
         ({**MINIMAL, "trian": {}}, "trian: unknown key; did you mean 'train'"),
     ],
 )

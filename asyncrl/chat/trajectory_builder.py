@@ -10,6 +10,7 @@ import numpy as np
 
 from asyncrl.data.transcript import encode_transcript
 from asyncrl.env.protocol import Step
+from asyncrl.errors import InfrastructureError
 from asyncrl.generation import Generated
 from asyncrl.types import NOT_SAMPLED, FailureClass, Message, Status, Task, Trajectory, Turn
 
@@ -35,6 +36,9 @@ class TrajectoryBuilder:
         self._logprobs: list[np.ndarray] = []
         self._versions: list[np.ndarray] = []
         self._turns: list[Turn] = []
+        self._routed: list[np.ndarray] = []
+        self.num_routed = 0
+        """How many tokens, from the first, the engine has reported the experts of."""
         self._observation_id = ""
         self.components: dict[str, float] = {}
         self.success: bool | None = None
@@ -53,9 +57,11 @@ class TrajectoryBuilder:
         self._observation_id = observation_id
 
     def add_turn(self, generated: Generated) -> None:
-        """Append a sampled turn."""
+        """Append a sampled turn, with the experts of the tokens from `num_routed` on where the engine reports them."""
         start = self.num_tokens
         self._append(generated.token_ids, generated.logprobs, generated.versions)
+        if generated.routed_experts is not None:
+            self._add_experts(generated.routed_experts)
         self._turns.append(Turn(start, self.num_tokens, 0.0, self._observation_id))
         self.cached_tokens += generated.cached_tokens
 
@@ -124,7 +130,21 @@ class TrajectoryBuilder:
             timing={"wall_s": wall_s, "engine_s": self.engine_s, "env_s": self.env_s},
             info={"cached_tokens": self.cached_tokens, **(info or {})},
             conversation=self._transcript(),
+            routed_experts=np.concatenate(self._routed) if self._routed else None,
         )
+
+    def _add_experts(self, experts: np.ndarray) -> None:
+        """Append the experts [M,layers,K] of the tokens that the engine read and had not reported yet.
+
+        It never read the last token, nor will it where a turn is the last one.
+        """
+        expected = self.num_tokens - 1 - self.num_routed
+        if len(experts) != expected:
+            raise InfrastructureError(
+                f"the engine reported the experts of {len(experts)} tokens, where it had read {expected} new ones"
+            )
+        self._routed.append(experts)
+        self.num_routed += expected
 
     def _transcript(self) -> str:
         messages, turns = list(self.conversation), {}

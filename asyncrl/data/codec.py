@@ -31,6 +31,10 @@ LOGPROB_TOLERANCE = 1e-3
 
 _Member = TypeVar("_Member", bound=StrEnum)
 _ARRAYS = {"token_ids": "<i4", "loss_mask": "|b1", "behavior_logprobs": "<f4", "versions": "<i4"}
+_EXPERTS = ("|u1", "<u2")
+"""Types of the experts of tokens."""
+MAX_ROUTES = 2**16
+"""Experts of one token over all layers."""
 
 
 def pack(message: Any) -> bytes:
@@ -189,6 +193,7 @@ def trajectory_to_map(trajectory: Trajectory) -> dict[str, Any]:
         "timing": {name: float(value) for name, value in trajectory.timing.items()},
         "info": trajectory.info,
         "conversation": trajectory.conversation,
+        **_experts_to_map(trajectory.routed_experts),
     }
 
 
@@ -217,6 +222,7 @@ def trajectory_from_map(raw: Any, where: str = "trajectory") -> Trajectory:
         timing=fields.numbers("timing"),
         info=fields.free_form("info"),
         conversation=fields.long_text("conversation", MAX_CHARACTERS),
+        routed_experts=_experts_from_map(fields, len(arrays["token_ids"])),
     )
     fields.close()
     return trajectory
@@ -250,6 +256,44 @@ def _array_from_map(raw: dict[str, Any], dtype: str, where: str) -> np.ndarray:
     if dtype == "|b1" and data.count(0) + data.count(1) != len(data):
         raise InputError(f"{where}.data must hold only 0 and 1")
     return np.frombuffer(data, dtype)
+
+
+def _experts_to_map(experts: np.ndarray | None) -> dict[str, Any]:
+    """Return the field with the experts of tokens [R,layers,K]; none where the engine did not report them."""
+    if experts is None:
+        return {}
+    dtype = np.dtype(experts.dtype).newbyteorder("<")
+    if dtype.str not in _EXPERTS or experts.ndim != 3:
+        raise InputError(
+            f"routed_experts must be [R,layers,K] of uint8 or uint16, got {list(experts.shape)} of {experts.dtype}"
+        )
+    data = np.ascontiguousarray(experts, dtype).tobytes()
+    return {"routed_experts": {"dtype": dtype.str, "shape": list(experts.shape), "data": data}}
+
+
+def _experts_from_map(trajectory: Fields, num_tokens: int) -> np.ndarray | None:
+    """Read the field that `_experts_to_map` wrote, if there is one."""
+    if not trajectory.has("routed_experts"):
+        return None
+    where = f"{trajectory.where}.routed_experts"
+    fields = Fields(trajectory.take("routed_experts", dict), where)
+    dtype, shape, data = fields.take("dtype", str), fields.take("shape", list), fields.take("data", bytes)
+    fields.close()
+    if dtype not in _EXPERTS:
+        raise InputError(f"{where}.dtype must be one of {list(_EXPERTS)}, got {dtype[:16]!r}")
+    if (
+        len(shape) != 3
+        or any(type(n) is not int or n < 1 for n in shape)
+        or shape[0] >= num_tokens
+        or shape[1] * shape[2] > MAX_ROUTES
+    ):
+        raise InputError(
+            f"{where}.shape must be [R,layers,K] with R below the {num_tokens} tokens, got {str(shape)[:64]}"
+        )
+    count = shape[0] * shape[1] * shape[2]
+    if len(data) != count * np.dtype(dtype).itemsize:
+        raise InputError(f"{where}.data must have {count} items of {dtype}, got {len(data)} bytes")
+    return np.frombuffer(data, dtype).reshape(shape)
 
 
 def _check_arrays(arrays: dict[str, np.ndarray], where: str) -> None:

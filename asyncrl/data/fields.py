@@ -40,6 +40,10 @@ class Fields:
             raise InputError(f"{self.where}.{name} must be {kind.__name__}, got {type(value).__name__}")
         return value
 
+    def has(self, name: str) -> bool:
+        """Return whether a field is there that was not taken yet."""
+        return name in self._left
+
     def text(self, name: str, allow_empty: bool = True) -> str:
         value = self.take(name, str)
         check_text(value, f"{self.where}.{name}")

@@ -203,6 +203,7 @@ def _loads(shape: dict[str, Any], by_path: dict[str, dict[str, Any]]) -> Iterato
         # Whether values are finite, or agree, cannot be asked.
         stack.enter_context(mock.patch.object(loss_inputs, "check_finite"))
         stack.enter_context(mock.patch.object(policies, "check_logits"))
+        stack.enter_context(mock.patch.object(policies, "RouterReplay"))
         stack.enter_context(mock.patch.object(critics, "TrainEngine", PlannedEngine))
         stack.enter_context(mock.patch.object(policies, "enable_prefix_trees", _enable_prefix_trees))
         yield

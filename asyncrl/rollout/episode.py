@@ -175,6 +175,7 @@ class ChatPlayer:
             min_version=request.min_version,
             agent=conversations.agent,
             order=request.order,
+            routed_from=builder.num_routed,
         )
         with span("generate", turn=turn, tokens=len(asked.token_ids), agent=asked.agent):
             generated = await self.generator.generate(asked)

@@ -25,6 +25,7 @@ from asyncrl.train.critic import Critic
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.old_policy import OldPolicies
 from asyncrl.train.policy import PolicyModel
+from asyncrl.train.router_replay import replaying
 from asyncrl.train.scoring import EngineScorer
 from asyncrl.train.step_batch import StepBatch, pad_rows
 from asyncrl.train.step_settings import StepSettings
@@ -217,10 +218,13 @@ class AuxiliaryModels:
             result = result.to(engine.device)
             engine.all_reduce(result)
             return result.cpu()
-        logp = whole_batch(
-            engine, batch, settings,
-            lambda ids, mask: model.outputs(engine, ids, mask, settings.temperature, ()), ("logp",),
-        )["logp"]  # fmt: skip
+
+        def forward(ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
+            # Another policy than the one that sampled: its own routers choose.
+            with replaying(None):
+                return model.outputs(engine, ids, mask, settings.temperature, ())
+
+        logp = whole_batch(engine, batch, settings, forward, ("logp",))["logp"]
         model.release_device()
         return logp
 
@@ -295,7 +299,8 @@ def whole_batch(
         indices = [chosen_rows[i] for i in part]
         padded = pad_rows(batch, indices)
         engine.progress.mark()
-        outputs = forward(padded.token_ids, padded.mask)
+        with replaying(padded.routed_experts):
+            outputs = forward(padded.token_ids, padded.mask)
         for name in names if indices else ():
             value = outputs[name].float()
             if value.ndim == 1:
@@ -321,7 +326,10 @@ def score_norms(engine: TrainEngine, batch: StepBatch, settings: StepSettings) -
     norms = torch.zeros(len(batch.trajectories), device=engine.device)
     for row in range(engine.rank, len(batch.trajectories), engine.num_ranks):
         padded = pad_rows(batch, [row])
-        logp = module(padded.token_ids.to(engine.device), padded.mask.to(engine.device), settings.temperature)
+        with replaying(padded.routed_experts):
+            logp = module(
+                padded.token_ids.to(engine.device), padded.mask.to(engine.device), settings.temperature
+            )
         grads = torch.autograd.grad(logp["logp"].sum(), parameters, allow_unused=True)
         norms[row] = torch.nn.utils.get_total_norm([g for g in grads if g is not None])
     engine.all_reduce(norms)

@@ -27,6 +27,7 @@ from asyncrl.train.checkpoint_form import checkpoint_form
 from asyncrl.train.lora import has_adapter, merged, published
 from asyncrl.train.prefix_tree import uses_prefix_trees
 from asyncrl.train.progress import Progress
+from asyncrl.train.router_replay import RouterReplay
 from asyncrl.train.token_scores import TeacherStates
 
 logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
@@ -284,6 +285,11 @@ class TrainEngine:
     def shares_prefixes(self) -> bool:
         """True when the model computes prefixes that rows of a micro-batch share only once."""
         return uses_prefix_trees(self.engine.module.model)
+
+    @property
+    def router_replay(self) -> RouterReplay | None:
+        """What makes the model use recorded experts, None where its routers choose by themselves."""
+        return getattr(self.engine.module, "replay", None)
 
     @property
     def has_adapter(self) -> bool:

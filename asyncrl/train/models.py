@@ -10,7 +10,7 @@ from asyncrl.train.auxiliary_weights import AveragedPolicy, BasePolicy, FrozenPo
 from asyncrl.train.critic import CriticSettings, make_critic
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.old_policy import OldPolicies
-from asyncrl.train.policy import PolicyModel, load_frozen, load_policy
+from asyncrl.train.policy import Matching, PolicyModel, load_frozen, load_policy
 from asyncrl.train.scoring import EngineScorer
 
 
@@ -18,8 +18,9 @@ def load_trained(config: Config, objective: Objective, model: str) -> PolicyMode
     """Load the policy, with a value head when a critic shares its trunk."""
     shared = objective.needs_values and objective.settings["value"]["trunk"] == "shared"
     return load_policy(
-        model, config.model.dtype, config.train.gradient_checkpointing, shared, config.lora, config.run.seed
-    )
+        model, config.model.dtype, config.train.gradient_checkpointing, shared, config.lora, config.run.seed,
+        _matching(config),
+    )  # fmt: skip
 
 
 def load_auxiliary_models(
@@ -78,7 +79,12 @@ def _offload(config: Config) -> bool:
 
 def _copy(config: Config, model: str) -> PolicyModel:
     """Load a copy that can take over the policy's weights; it starts as the policy does."""
-    return load_frozen(model, config.model.dtype, config.lora, config.run.seed)
+    return load_frozen(model, config.model.dtype, config.lora, config.run.seed, _matching(config))
+
+
+def _matching(config: Config) -> Matching:
+    """Return in what the policy's forward passes, and those of its copies, follow its engines."""
+    return Matching(config.train.router_replay)
 
 
 def _reference(config: Config, model: str) -> FrozenPolicy | BasePolicy | EngineScorer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from asyncrl.config import LoraConfig
 from asyncrl.errors import ConfigError
 from asyncrl.train.lora import add_adapter
 from asyncrl.train.prefix_tree import enable_prefix_trees, run_trunk, tree_of, uses_prefix_trees
+from asyncrl.train.router_replay import KEYWORD, RouterReplay, recorded_experts
 from asyncrl.train.token_scores import Head, TeacherStates, score_tokens
 
 FULL = LoraConfig()
@@ -24,18 +26,27 @@ RANDOM = ("dropout", "pdrop", "layerdrop", "jitter")
 """Parts of the names under which transformers' models keep the rates of what is random in training mode."""
 
 
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """In what a model's forward passes follow the engine that sampled."""
+
+    router_replay: bool = False
+
+
 class PolicyModel(nn.Module):
     """Wraps a causal LM so that the forward pass computes logits only where a token was sampled.
 
     Prompts and observations need no logits; with short turns they are most of the tokens, and the vocabulary
     projection is most of the memory. Logits are computed a chunk of tokens at a time, and once more in the backward
     pass, so nothing of the size of tokens times vocabulary is kept. With `value_head` the trunk also feeds a critic.
-    Shared prefixes are computed once where the model supports it (`asyncrl.train.prefix_tree`).
+    Shared prefixes are computed once where the model supports it (`asyncrl.train.prefix_tree`). With `router_replay`
+    tokens go to the experts that `asyncrl.train.router_replay.replaying` was given.
     """
 
-    def __init__(self, model: Any, value_head: bool = False) -> None:
+    def __init__(self, model: Any, value_head: bool = False, router_replay: bool = False) -> None:
         super().__init__()
         self.model = model
+        self.replay = RouterReplay(model) if router_replay else None
         self.model.lm_head.forward = Head(model.lm_head, model.config.get_text_config())
         self.value_head = _value_head(model.config.hidden_size, model.dtype) if value_head else None
 
@@ -83,11 +94,14 @@ class PolicyModel(nn.Module):
         With shared prefixes these are of the distinct ones; the last two are where each occurs first among all M
         sampled tokens, and which each of the M is.
         """
+        experts = recorded_experts(token_ids.device) if self.replay is not None else None
         if not uses_prefix_trees(self.model):
-            hidden = self.model.base_model(input_ids=token_ids, use_cache=False).last_hidden_state
+            more = {} if experts is None else {KEYWORD: experts}
+            hidden = self.model.base_model(input_ids=token_ids, use_cache=False, **more).last_hidden_state
             return lambda: hidden, hidden[:, :-1][target[:, 1:]], token_ids[target], None, None
-        tree = tree_of(token_ids, mask)
-        nodes = run_trunk(self.model.base_model, tree)
+        tree = tree_of(token_ids, mask, experts)
+        more = {} if experts is None else {KEYWORD: experts.flatten(0, 1)[tree.sources][None]}
+        nodes = run_trunk(self.model.base_model, tree, more)
         chosen, again = torch.unique(tree.rows[target], return_inverse=True)
         first = torch.empty_like(chosen).scatter_(0, again, torch.arange(len(again), device=chosen.device))
         return lambda: nodes[tree.rows], nodes[tree.parents[chosen]], tree.token_ids[chosen], first, again
@@ -152,19 +166,23 @@ def load_policy(
     value_head: bool = False,
     lora: LoraConfig = FULL,
     seed: int = 0,
+    matching: Matching = Matching(),
 ) -> PolicyModel:
     """Load a causal LM from a folder or hub name, to be trained; with a rank in `lora` only an adapter of it is."""
     model = _load(path, dtype, gradient_checkpointing)
     if lora.rank:
         add_adapter(model, lora, seed)
-    policy = PolicyModel(model, value_head)
+    policy = PolicyModel(model, value_head, matching.router_replay)
     check_logits(policy, path)
     return policy.train()
 
 
-def load_frozen(path: str, dtype: str, lora: LoraConfig = FULL, seed: int = 0) -> PolicyModel:
+def load_frozen(
+    path: str, dtype: str, lora: LoraConfig = FULL, seed: int = 0, matching: Matching = Matching()
+) -> PolicyModel:
     """Load a causal LM that is only read: a reference, a teacher, an averaged policy."""
-    return load_policy(path, dtype, lora=lora, seed=seed).eval().requires_grad_(False)
+    policy = load_policy(path, dtype, lora=lora, seed=seed, matching=matching)
+    return policy.eval().requires_grad_(False)
 
 
 @torch.no_grad()

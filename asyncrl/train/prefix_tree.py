@@ -8,7 +8,9 @@ its nodes, and the results are scattered back to the nodes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -42,30 +44,42 @@ class PrefixTree:
     """[L,W] int64: the distinct rows that are no prefix of another, as in `rows`. W is the longest of them."""
     places: Tensor
     """[N] int64: a flat index l * W + t of each node in `leaves`."""
+    sources: Tensor
+    """[N] int64: a flat index b * T + t of each node in the rows that the tree was made of."""
 
     def to(self, device: torch.device) -> PrefixTree:
         """Return the tree on `device`."""
         return PrefixTree(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
-def tree_of(token_ids: Tensor, mask: Tensor) -> PrefixTree:
-    """Return the tree of rows [B,T], each up to its last sampled token: nothing reads what comes after it."""
+def tree_of(token_ids: Tensor, mask: Tensor, experts: Tensor | None = None) -> PrefixTree:
+    """Return the tree of rows [B,T], each up to its last sampled token: nothing reads what comes after it.
+
+    experts: [B,T,layers,K] that tokens are routed to (`asyncrl.train.router_replay`); those of shared tokens are equal.
+    """
     sampled = mask.cpu().numpy()
     lengths = np.where(sampled.any(1), sampled.shape[1] - sampled[:, ::-1].argmax(1), 1)
-    return build_tree(token_ids.cpu().numpy(), lengths).to(token_ids.device)
+    known = None if experts is None else experts.flatten(2).cpu().numpy()
+    return build_tree(token_ids.cpu().numpy(), lengths, known).to(token_ids.device)
 
 
-def build_tree(token_ids: np.ndarray, lengths: np.ndarray) -> PrefixTree:
-    """Return the tree of rows `token_ids` [B,T], of which the first `lengths` [B] (1..T) tokens count."""
+def build_tree(token_ids: np.ndarray, lengths: np.ndarray, more: np.ndarray | None = None) -> PrefixTree:
+    """Return the tree of rows `token_ids` [B,T], of which the first `lengths` [B] (1..T) tokens count.
+
+    more: [B,T,C] whole numbers that must agree, too, where rows share a token.
+    """
     rows = np.zeros(token_ids.shape, np.int64)
+    keys = token_ids[..., None]
+    if more is not None:
+        keys = np.concatenate([keys, more.astype(keys.dtype)], axis=-1)
     width = int(lengths.max())
     # In descending order, a row follows those it is a prefix of, next to the one it shares most with.
-    order = sorted(range(len(rows)), key=lambda b: token_ids[b, : lengths[b]].tobytes(), reverse=True)
+    order = sorted(range(len(rows)), key=lambda b: keys[b, : lengths[b]].tobytes(), reverse=True)
     made: list[tuple[int, int, int]] = []
     nodes, before = 0, -1
     for row in order:
         length = int(lengths[row])
-        shared = 0 if before < 0 else _shared(token_ids, before, row, int(lengths[before]), length)
+        shared = 0 if before < 0 else _shared(keys, before, row, int(lengths[before]), length)
         rows[row, :shared] = rows[before, :shared]
         rows[row, shared:length] = np.arange(nodes, nodes + length - shared)
         if shared < length:
@@ -76,16 +90,17 @@ def build_tree(token_ids: np.ndarray, lengths: np.ndarray) -> PrefixTree:
         "depths": [np.arange(start, end) for _, start, end in made],
         "parents": [rows[row, np.maximum(np.arange(start, end) - 1, 0)] for row, start, end in made],
         "places": [np.arange(start, end) + leaf * width for leaf, (_, start, end) in enumerate(made)],
+        "sources": [np.arange(start, end) + row * token_ids.shape[1] for row, start, end in made],
     }
     arrays = {name: np.concatenate(values) for name, values in parts.items()}
     arrays |= {"rows": rows, "leaves": rows[[row for row, _, _ in made], :width]}
     return PrefixTree(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
-def _shared(token_ids: np.ndarray, a: int, b: int, a_length: int, b_length: int) -> int:
-    """Return the length of the common prefix of two rows."""
+def _shared(keys: np.ndarray, a: int, b: int, a_length: int, b_length: int) -> int:
+    """Return the length of the common prefix of two rows of `keys` [B,T,C]."""
     most = min(a_length, b_length)
-    differ = token_ids[a, :most] != token_ids[b, :most]
+    differ = (keys[a, :most] != keys[b, :most]).any(-1)
     return int(differ.argmax()) if differ.any() else most
 
 
@@ -118,14 +133,19 @@ def tree_attention(
 AttentionInterface.register(NAME, tree_attention)
 
 
-def run_trunk(trunk: Any, tree: PrefixTree) -> Tensor:
-    """Return the last hidden states [N,H] of the nodes."""
-    return _run(trunk, tree, tree)
+def run_trunk(trunk: Any, tree: PrefixTree, more: Mapping[str, Tensor] = MappingProxyType({})) -> Tensor:
+    """Return the last hidden states [N,H] of the nodes. more: further arguments of the trunk."""
+    return _run(trunk, tree, tree, more)
 
 
-def _run(trunk: Any, tree: PrefixTree, attend_over: PrefixTree | None) -> Tensor:
+def _run(
+    trunk: Any,
+    tree: PrefixTree,
+    attend_over: PrefixTree | None,
+    more: Mapping[str, Tensor] = MappingProxyType({}),
+) -> Tensor:
     given = {"input_ids": tree.token_ids[None], "position_ids": tree.depths[None], "use_cache": False}
-    return trunk(**given, tree=attend_over).last_hidden_state[0]
+    return trunk(**given, tree=attend_over, **more).last_hidden_state[0]
 
 
 def uses_prefix_trees(model: Any) -> bool:

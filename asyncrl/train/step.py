@@ -22,6 +22,7 @@ from asyncrl.train.auxiliary_models import AuxiliaryModels, StepTensors, whole_b
 from asyncrl.train.auxiliary_weights import FrozenPolicy
 from asyncrl.train.controls import Controls, EntropyController, KlController, mean_drift
 from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.router_replay import replaying
 from asyncrl.train.step_batch import Rows, StepBatch, pad_rows, to_advantage_batch
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.train.token_scores import TeacherStates
@@ -268,7 +269,8 @@ def micro_batch(
     micro = pad_rows(step.batch, rows)
     want = _want(step)
     teacher = _teacher_states(step, micro)
-    with torch.set_grad_enabled(not step.critic_only or (critic is not None and critic.shared)):
+    learns = not step.critic_only or (critic is not None and critic.shared)
+    with torch.set_grad_enabled(learns), replaying(micro.routed_experts):
         outputs = engine.outputs(micro.token_ids, micro.mask, step.settings.temperature, want, teacher)
     if step.entropies is not None and micro.indices:
         step.entropies[micro.indices, : micro.mask.shape[1]] = outputs["entropy"].detach().float()

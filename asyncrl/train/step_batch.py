@@ -14,6 +14,7 @@ from torch import Tensor
 
 from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.errors import StaleError
+from asyncrl.train.router_replay import OWN_CHOICE
 from asyncrl.types import GREEDY_REWARD, Group, Status, Trajectory
 
 
@@ -73,6 +74,8 @@ class Rows:
     """[B,T] int64, -1 where not sampled."""
     turn_ids: Tensor
     """[B,T] int64, the turn that each token is part of, -1 elsewhere."""
+    routed_experts: Tensor | None
+    """[B,T,layers,K] int16, `OWN_CHOICE` where none is recorded; None where none is in any row."""
 
 
 def build_step_batch(groups: Sequence[Group], step: int, max_staleness: int) -> StepBatch:
@@ -126,7 +129,20 @@ def pad_rows(batch: StepBatch, indices: Sequence[int]) -> Rows:
         torch.from_numpy(logp),
         torch.from_numpy(versions),
         torch.from_numpy(turn_ids),
+        _pad_experts(chosen, width),
     )
+
+
+def _pad_experts(rows: Sequence[Trajectory], width: int) -> Tensor | None:
+    """Return the experts [B,width,layers,K] of the tokens of rows, None where none of them has any."""
+    known = {i: t.routed_experts for i, t in enumerate(rows) if t.routed_experts is not None}
+    if not known:
+        return None
+    shape = next(iter(known.values())).shape[1:]
+    found = np.full((len(rows), width, *shape), OWN_CHOICE, np.int16)
+    for row, experts in known.items():
+        found[row, : len(experts)] = experts
+    return torch.from_numpy(found)
 
 
 def to_advantage_batch(batch: StepBatch, token_tensors: dict[str, Any] | None = None) -> AdvantageBatch:

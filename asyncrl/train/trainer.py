@@ -195,8 +195,8 @@ class Trainer:
     def _take(self, version: int, arrived: Mapping[bytes, Group], times: StepTimes) -> StepBatch | None:
         """Return the batch on every rank; None at the end of the plan, or when the trainer was asked to stop.
 
-        arrived: groups by their encoded form that need not be decoded again. Raises `DeadlineError`, and
-        `StaleError` for a token that the step may not train.
+        arrived: groups by their encoded form that need not be decoded again. Raises `DeadlineError`, `StaleError` for
+        a token that the step may not train, and `ConfigError` for one whose experts were to be recorded and are not.
         """
         with times.waiting():
             taken = self._wait_for_batch(version)
@@ -210,7 +210,11 @@ class Trainer:
             return None
         with times.training():
             groups = [arrived.get(body) or decode_group(body) for body in taken.groups]
-            return build_step_batch(groups, version, self.config.buffer.max_staleness)
+            batch = build_step_batch(groups, version, self.config.buffer.max_staleness)
+            if (replay := self.engine.router_replay) is not None:
+                for trajectory in batch.trajectories:
+                    replay.check(trajectory)
+            return batch
 
     def _wait_for_batch(self, version: int) -> Taken:
         """Look for the batch again and again until it is there, too late or no longer wanted.

@@ -1,8 +1,8 @@
 """Entry point of the vLLM plugin (`vllm.general_plugins`); vLLM calls `register` in each of its processes.
 
 It adds the weight-transfer backend `shared_file` and what keeps the KV cache across an update (`vllm_prefixes`). It
-mends the CPU backend: layers compute from live weights, MLA is rotated right (`vllm_cpu`), and LoRA adapters are
-applied by `vllm_punica`.
+mends the CPU backend: layers compute from live weights, MLA is rotated right (`vllm_cpu`), LoRA adapters are applied by
+`vllm_punica`, and the experts of each token are recorded (`vllm_experts`).
 
 In servers that asyncrl starts, every process also ends with its parent: otherwise vLLM's engine process and its
 memory would outlive a server that was killed. On CPU that process is forked instead of spawned where possible:
@@ -22,6 +22,8 @@ BACKEND = "shared_file"
 PUNICA = "asyncrl.weights.vllm_punica.GroupedPunica"
 STARTED_BY_US = "ASYNCRL_BASE_VERSION"
 """Environment variable that `asyncrl serve engine` sets."""
+RECORD_EXPERTS = "ASYNCRL_RECORD_EXPERTS"
+"""Environment variable that it sets for an engine that records the experts of each token."""
 
 
 def register() -> None:
@@ -34,9 +36,12 @@ def register() -> None:
 
     if current_platform.is_cpu():
         from asyncrl.weights.vllm_cpu import keep_weights_live, rotate_heads_by_torch
+        from asyncrl.weights.vllm_experts import record_experts
 
         keep_weights_live()
         rotate_heads_by_torch()
+        if RECORD_EXPERTS in os.environ:
+            record_experts()
         setattr(current_platform, "get_punica_wrapper", lambda: PUNICA)  # noqa: B010 - mypy forbids to assign it
         if STARTED_BY_US in os.environ:
             _fork_engine_process(current_platform)

@@ -289,6 +289,8 @@ class _Parsed:
     min_version: int
     order: int
     """Requests of lower order are scheduled first."""
+    report_experts: bool
+    """Whether the answer holds the experts of the tokens, of an engine that records them."""
 
 
 def _parse(request: dict[str, Any]) -> _Parsed:
@@ -305,12 +307,14 @@ def _parse(request: dict[str, Any]) -> _Parsed:
             request.get("seed"),
             tuple(request.get("stop_token_ids", ())),
             Decoding(**request["decoding"]) if "decoding" in request else None,
+            int(request.get("routed_from") or 0),
         )
         min_version, order = int(request.get("min_version", 0)), int(request.get("order", 0))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"request: {type(error).__name__}: {error}") from error
     # Tokens need no rendering, so vLLM accepts them without a thread switch.
-    return _Parsed(tokens_input(token_ids), sampling, min_version, order)
+    report_experts = request.get("routed_from") is not None
+    return _Parsed(tokens_input(token_ids), sampling, min_version, order, report_experts)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -322,6 +326,7 @@ def _sampling(
     seed: int | None,
     stop_token_ids: tuple[int, ...],
     decoding: Decoding | None,
+    routed_from: int,
 ) -> SamplingParams:
     """Return the parameters, checked; vLLM works on a copy of its own. Raises `ValueError`."""
     plain = {"top_p": top_p, "top_k": top_k, "logprobs": 0}
@@ -332,6 +337,7 @@ def _sampling(
         stop_token_ids=list(stop_token_ids),
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
+        routed_experts_prompt_start=routed_from,
         **(plain if decoding is None else _decoded_as(decoding)),
     )
 
@@ -395,6 +401,8 @@ async def _run(
         dtype="<f4",
     )
     reported: dict[str, Any] = {}
+    if parsed.report_experts:
+        reported["routed_experts"] = _recorded(out.routed_experts)
     if parsed.sampling.logprobs or parsed.sampling.prompt_logprobs is not None:
         reported["top_logprobs"] = _likeliest(out.logprobs or ())
         reported["prompt_logprobs"] = _likeliest(final.prompt_logprobs or ())
@@ -406,6 +414,14 @@ async def _run(
         "finish_reason": out.finish_reason,
         "cached_tokens": final.num_cached_tokens or 0,
     }
+
+
+def _recorded(experts: np.ndarray | None) -> dict[str, Any] | None:
+    """Return what the engine recorded of the experts that tokens were routed to, None where it does not."""
+    if experts is None:
+        return None
+    narrow = np.ascontiguousarray(experts, experts.dtype.newbyteorder("<"))
+    return {"dtype": narrow.dtype.str, "shape": list(narrow.shape), "data": narrow.tobytes()}
 
 
 def _likeliest(steps: Iterable[Any]) -> list[list[list[Any]]]:

@@ -223,6 +223,7 @@ def _encode(request: GenerateRequest) -> dict[str, Any]:
         "stop_token_ids": list(request.stop_token_ids),
         "min_version": request.min_version,
         "order": request.order,
+        "routed_from": request.routed_from,
     }
 
 
@@ -249,7 +250,15 @@ def decode_generated(message: dict[str, Any]) -> Generated:
         cached_tokens=message["cached_tokens"],
         top_logprobs=_likeliest(message.get("top_logprobs", ())),
         prompt_logprobs=_likeliest(message.get("prompt_logprobs", ())),
+        routed_experts=_routed_experts(message.get("routed_experts")),
     )
+
+
+def _routed_experts(raw: dict[str, Any] | None) -> np.ndarray | None:
+    """Read an array of experts [M,layers,K]."""
+    if raw is None:
+        return None
+    return np.frombuffer(raw["data"], raw["dtype"]).reshape(raw["shape"])
 
 
 def _likeliest(raw: Sequence[Sequence[Sequence[Any]]]) -> tuple[dict[int, float], ...]:

@@ -35,6 +35,7 @@ from asyncrl.services.engine.speculation import logprobs_mode, speculation_argum
 from asyncrl.startup import StartDeadline
 from asyncrl.weights.adapter import buffer_rank
 from asyncrl.weights.folders import SCRATCH, clear_shared_memory
+from asyncrl.weights.vllm_plugin import RECORD_EXPERTS
 
 LOOPBACK = "127.0.0.1"
 WEIGHT_BACKEND = "shared_file"
@@ -69,6 +70,8 @@ class EngineOptions:
     start_timeout_s: float = 300.0
     sleep: bool = False
     """Whether it can give up its GPU memory and take it back (vLLM's sleep mode)."""
+    record_experts: bool = False
+    """Whether it reports the experts that each token was routed to (`train.router_replay`)."""
     speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     extra_args: Sequence[str] = field(default_factory=tuple)
     weights_dir: str = ""
@@ -117,6 +120,8 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         command += ["--max-cpu-loras", str(slots + 2 * len(adapters))]
         modules = dict.fromkeys(module for lora in adapters for module in lora.target_modules)
         command += ["--lora-target-modules", *modules]
+    if options.record_experts:
+        command += ["--enable-return-routed-experts"]
     command += device_arguments(options)
     if not on_cpu() and options.sleep:
         # On a CPU vLLM refuses the option; its routes answer all the same, and release nothing.
@@ -164,6 +169,8 @@ def build_env(
         # The model runs eagerly here. Compiling the rest, parts of the sampler, costs the first request ten
         # seconds and each new batch size some more, and is no faster then.
         env.setdefault("TORCHDYNAMO_DISABLE", "1")
+    if options.record_experts:
+        env[RECORD_EXPERTS] = "1"
     if sockets:
         # vLLM leaves behind sockets and the file by which its ranks find each other. Compiled code of torch is kept.
         env.setdefault("TORCHINDUCTOR_CACHE_DIR", compile_cache())

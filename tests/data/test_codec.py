@@ -32,6 +32,7 @@ def make_trajectory(episode_index=0, **changes):
         "success": True,
         "timing": {"wall_s": 1.5},
         "info": {"tags": ["a"]},
+        "routed_experts": np.arange(12, dtype=np.uint16).reshape(3, 2, 2) + 300,
         "conversation": '[{"role":"user","content":"6 \N{MULTIPLICATION SIGN} 8?"}]',
     } | changes
     return Trajectory(**fields)
@@ -73,6 +74,7 @@ def test_a_failed_episode_without_tokens_comes_back():
         "loss_mask": np.zeros(0, bool),
         "behavior_logprobs": np.zeros(0, np.float32),
         "versions": np.zeros(0, np.int32),
+        "routed_experts": None,
     }
     failed = make_trajectory(
         turns=(),
@@ -175,6 +177,19 @@ FIRST = ("trajectories", 0)
             {"dtype": "<i4", "shape": [3], "data": bytes(12)},
             r"versions must have 4 items like token_ids, got 3",
         ),
+        (
+            (*FIRST, "routed_experts", "dtype"),
+            "<i4",
+            r"routed_experts.dtype must be one of \['\|u1', '<u2'\]",
+        ),
+        (
+            (*FIRST, "routed_experts", "shape"),
+            [4, 2, 2],
+            r"routed_experts.shape must be .* R below the 4 tokens",
+        ),
+        ((*FIRST, "routed_experts", "shape"), [3, 4], r"routed_experts.shape must be \[R,layers,K\]"),
+        ((*FIRST, "routed_experts", "shape"), [1, 2**17, 1], r"routed_experts.shape must be \[R,layers,K\]"),
+        ((*FIRST, "routed_experts", "shape"), [3, 2, 1], r"routed_experts.data must have 6 items"),
     ],
 )
 def test_a_wrong_field_is_refused_by_name(path, value, message):
@@ -190,6 +205,15 @@ def test_a_group_of_before_conversations_were_kept_is_read():
     assert codec.group_from_map(raw).trajectories[0].conversation == ""
 
 
+def test_an_episode_without_experts_is_read_and_arrays_that_are_none_are_refused():
+    raw = raw_group()
+    del raw["trajectories"][0]["routed_experts"]
+    assert codec.group_from_map(raw).trajectories[0].routed_experts is None
+    for wrong in (np.zeros((3, 4), np.uint8), np.zeros((3, 2, 2), np.int64)):
+        with pytest.raises(InputError, match=r"routed_experts must be \[R,layers,K\] of uint8 or uint16"):
+            codec.encode_trajectory(make_trajectory(routed_experts=wrong))
+
+
 @pytest.mark.parametrize("value", [7, None, "x" * (MAX_CHARACTERS + 1)], ids=["number", "nil", "long"])
 def test_a_conversation_that_is_no_text_or_too_long_is_refused(value):
     raw = raw_group()
@@ -199,7 +223,7 @@ def test_a_conversation_that_is_no_text_or_too_long_is_refused(value):
 
 
 def test_a_missing_field_is_refused_by_name():
-    for name in set(raw_group()["trajectories"][0]) - {"conversation"}:
+    for name in set(raw_group()["trajectories"][0]) - {"conversation", "routed_experts"}:
         raw = raw_group()
         del raw["trajectories"][0][name]
         with pytest.raises(InputError, match=rf"{name} (is missing|must be)"):
