@@ -40,6 +40,7 @@ COMMANDS = (
     "sandbox",
     "replay",
     "restore",
+    "tls",
     "completion",
 )
 """Modules of `asyncrl.commands`, in the order `--help` shows them."""

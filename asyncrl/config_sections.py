@@ -53,6 +53,9 @@ class RunConfig(Section):
     moves."""
     silence_timeout_s: Seldom[float] = Field(60.0, gt=0)
     """Seconds after which a process that gives no sign of life is killed and started again."""
+    node_timeout_s: Seldom[float] = Field(60.0, ge=5)
+    """Seconds that a lost node's processes wait for it before they start on another one with room. A node that has not
+    heard from the launcher for so long ends them."""
     sinks: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = Field(default=["tensorboard"])
     """Where the metrics of steps go beside the run's folder (docs/metrics.md)."""
     sink_python: Seldom[str] = ""
@@ -87,10 +90,12 @@ class EnvConfig(Section):
     """Tasks of the whole run, which ends when they are used up; 0 takes as many as the steps need."""
     step_timeout_s: float = Field(30.0, gt=0)
     """Seconds that one step of a session may take. Raise it for slow tools, browsers and test suites."""
+    services: Seldom[int] = Field(1, ge=1)
+    """Environment services, which share the sessions. On several machines they are spread."""
     processes: Seldom[int] = Field(0, ge=0)
-    """Worker processes of the environment service; 0 runs all sessions inside the service."""
+    """Worker processes of each environment service; 0 runs all sessions inside the service."""
     max_sessions: Seldom[int] = Field(1024, ge=1)
-    """Sessions that are open at once; further episodes wait for a place."""
+    """Sessions that each service has open at once; further episodes wait for a place."""
     limits: Seldom[dict[str, Annotated[int, Field(ge=1)]]] = Field(default_factory=dict)
     """The same for single environments, by name, such as `{ browser = 8 }`, also for those inside a mix."""
     secrets: Seldom[list[str]] = Field(default_factory=list)
@@ -170,6 +175,11 @@ class PlacementConfig(Section):
     """The GPU of the old-policy process (`train.old_policy`); left out, the trainer's first."""
     servers: Seldom[list[Annotated[int, Field(ge=0)]]] = Field(default_factory=list)
     """GPUs left to servers that are started apart, such as a judge, a reference or a teacher behind a URL."""
+    ray: Seldom[
+        dict[Literal["engine", "env", "rollout", "trainer"], dict[str, Annotated[float, Field(gt=0)]]]
+    ] = Field(default_factory=dict)
+    """With `--on ray` what each process of a role asks Ray for, beside a CPU and its GPUs, such as `{ engine = {
+    "accelerator_type:H100" = 0.001 } }`; CPU and GPU may be among it."""
     sleep: bool | Literal["auto"] = "auto"
     """Let engines give up their GPU memory while the trainer works, and the trainer its own while they do. "auto":
     where they share a GPU under `train.schedule = "synchronous"`."""

@@ -22,6 +22,7 @@ def test_a_killed_machine_loses_nothing(workplace, monkeypatch):
     monkeypatch.delenv(FORK_SERVER, raising=False)
     report = workplace / "chaos.json"
     settings = ["eval.tasks=0", "train.num_steps=8", "train.ranks=2", "train.nodes=2", "train.zero_stage=3"]
+    settings += ["env.services=2"]
     done = subprocess.run(
         [
             *(sys.executable, str(SCRIPTS / "chaos.py"), "--nodes", "3", "--kills", "1", "--seed", "0"),

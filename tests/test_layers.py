@@ -24,6 +24,7 @@ LAYERS = [
         "together",
         "credentials",
         "gpus",
+        "tls",
         "tracing",
         "clock",
     },

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from asyncrl.config import Config
     from asyncrl.launch.spread import ClusterOptions
 
-PLACES = ("local", "nodes", "slurm", "k8s")
+PLACES = ("local", "nodes", "ray", "slurm", "k8s")
 
 
 def add(subparsers: Any) -> None:
@@ -62,8 +62,15 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
         "--on",
         choices=PLACES,
         default="local",
-        help="local: this machine; nodes: also machines on which you start `asyncrl serve node`; slurm: all machines "
-        "of the Slurm job this is in; k8s: with --render only",
+        help="local: this machine; nodes: also machines on which you start `asyncrl serve node`; ray: those of a Ray "
+        "cluster; slurm: all machines of the Slurm job this is in; k8s: with --render only",
+    )
+    machines.add_argument(
+        "--ray-address",
+        default="",
+        metavar="HOST:PORT",
+        help="with --on ray the cluster, which this machine is in; by default that in RAY_ADDRESS, else one of this "
+        "machine alone",
     )
     machines.add_argument(
         "--nodes",
@@ -96,7 +103,7 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
     machines.add_argument("--image", default="", help="with --on k8s: the container image, which has asyncrl")
 
 
-def _cluster(args: argparse.Namespace) -> ClusterOptions | None:
+def _cluster(args: argparse.Namespace, config: Config) -> ClusterOptions | None:
     """Return the further machines of the run, None without any. Raises `ConfigError`."""
     from asyncrl.launch.slurm import other_nodes, step
     from asyncrl.launch.spread import PORT, ClusterOptions
@@ -112,6 +119,12 @@ def _cluster(args: argparse.Namespace) -> ClusterOptions | None:
                 f"--nodes {args.nodes}: needs --on nodes, which waits for so many machines to join"
             )
         return None
+    if args.on == "ray":
+        from asyncrl.launch.ray_nodes import count_nodes
+
+        if args.nodes:
+            raise ConfigError(f"--nodes {args.nodes}: on Ray each process is a node; leave it out")
+        return ClusterOptions(count_nodes(config), args.host, args.port, args.advertise, ray=args.ray_address)
     if args.on == "slurm":
         if args.nodes:
             raise ConfigError(f"--nodes {args.nodes}: a Slurm job has the nodes it was given; leave it out")
@@ -171,7 +184,7 @@ def run(args: argparse.Namespace) -> int:
     if args.resume is not None and (done := finished_summary(path, config.train.num_steps)):
         _print_finished(done, path)
         return 0
-    on = _cluster(args)
+    on = _cluster(args, config)
     check_run(config, alone=on is None)
     if on is None:
         # What is predicted are the GPUs of one machine.

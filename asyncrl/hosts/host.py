@@ -55,6 +55,10 @@ class Host(Protocol):
         """Return what measures its progress while it starts."""
         ...
 
+    def serves_at(self, url: str) -> bool:
+        """True where a process that is started here may have this address."""
+        ...
+
     def problem(self) -> str:
         """Return why nothing can be started here now, "" where it can."""
         ...

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -18,11 +19,12 @@ class LocalHost:
     """Implements `Host`: each process has a session of its own and asks the kernel to be killed with its parent, so
     neither Ctrl-C, a crash nor SIGKILL of the launcher leaves an orphan.
 
-    bind_options: as in `Host`; empty where nothing is to be reached from other machines.
+    bind_options: as in `Host`; empty where nothing is to be reached from other machines. address: under which these
+    reach it.
     """
 
-    def __init__(self, bind_options: Sequence[str] = ()) -> None:
-        self.bind_options = bind_options
+    def __init__(self, bind_options: Sequence[str] = (), address: str = "") -> None:
+        self.bind_options, self.address = bind_options, address
         self._descendants: dict[int, list[psutil.Process]] = {}
 
     def start(self, start: Start) -> Process:
@@ -40,6 +42,9 @@ class LocalHost:
 
     def meter(self, process: Process) -> Meter:
         return ProcessMeter(process.pid)
+
+    def serves_at(self, url: str) -> bool:
+        return not self.address or urlsplit(url).hostname == self.address
 
     def problem(self) -> str:
         return ""

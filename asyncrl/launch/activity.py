@@ -25,6 +25,7 @@ import psutil
 from asyncrl.credentials import authorization
 from asyncrl.data.codec import unpack
 from asyncrl.launch.process_group import ManagedProcess
+from asyncrl.tls import client_context
 
 log = logging.getLogger("asyncrl.launch")
 
@@ -78,7 +79,8 @@ class ActivityLog:
 
     async def _engine_states(self) -> dict[str, dict[str, Any]]:
         timeout = aiohttp.ClientTimeout(total=ANSWER_S)
-        async with aiohttp.ClientSession(headers=self._headers, timeout=timeout) as http:
+        connector = aiohttp.TCPConnector(ssl=client_context() or True)
+        async with aiohttp.ClientSession(headers=self._headers, timeout=timeout, connector=connector) as http:
             states = await asyncio.gather(*(_state(http, engine.url) for engine in self._engines))
         return {
             engine.name: state

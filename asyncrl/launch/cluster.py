@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI
@@ -22,12 +22,24 @@ from asyncrl.hosts.host import Host
 from asyncrl.hosts.local import LocalHost
 from asyncrl.launch.node_commands import NodeCommands
 from asyncrl.launch.node_host import LinkThread, NodeHost
-from asyncrl.launch.spread import ClusterOptions, Machine, Spread, SpreadPlacement, spread
+from asyncrl.launch.process_group import Placed
+from asyncrl.launch.spread import (
+    TRAINER,
+    ClusterOptions,
+    Machine,
+    Spread,
+    SpreadPlacement,
+    replaced,
+    spread,
+)
 from asyncrl.launch.spread_host import SpreadHost
 from asyncrl.services.http.app import serve
-from asyncrl.services.node.messages import NODE_ROLES
+from asyncrl.services.node.messages import NODE_ROLES, Register
 from asyncrl.services.node.registry import Registry, create_registry_app
 from asyncrl.startup import KEY, LIMIT_FACTOR
+
+if TYPE_CHECKING:
+    from asyncrl.launch.ray_nodes import RayNodes
 
 HEAD = "head"
 TICK_S = 0.1
@@ -51,8 +63,9 @@ class Cluster:
         self._serving, self._failure = threading.Event(), ""
         self._link = LinkThread()
         self._hosts: dict[str, NodeHost] = {}
-        self._commands: NodeCommands | None = None
+        self._starter: NodeCommands | RayNodes | None = None
         self._spread: Spread
+        self._trainer: SpreadHost
 
     def _serve(self) -> None:
         try:
@@ -72,17 +85,23 @@ class Cluster:
             raise DeadlineError(f"the launcher's service for nodes did not start within {START_S:g} s")
         if self._failure:
             raise ConfigError(f"{self._failure}; choose another with --port, or another address with --host")
-        if self.options.steps:
+        if self.options.comes_by_itself:
             self._start_nodes()
 
     def _start_nodes(self) -> None:
         """Start the nodes that this run starts itself."""
+        if self.options.ray is not None:
+            from asyncrl.launch.ray_nodes import RayNodes
+
+            self._starter = RayNodes(self.config, self.options.ray, self.url, self.credentials.text)
+            self._starter.start()
+            return
         serve_node = [sys.executable, "-m", "asyncrl", "serve", "node", "--launcher", self.url]
         commands = {name: [*step, *serve_node, "--name", name] for name, step in self.options.steps.items()}
         logs = self.folder / "logs"
         logs.mkdir(exist_ok=True)
-        self._commands = NodeCommands(commands, logs, {VARIABLE: self.credentials.text})
-        self._commands.start()
+        self._starter = NodeCommands(commands, logs, {VARIABLE: self.credentials.text})
+        self._starter.start()
 
     def gather(self, model: str) -> None:
         """Wait until all nodes have the run, and decide where its processes go. Raises `DeadlineError`, `ConfigError`,
@@ -100,14 +119,9 @@ class Cluster:
                     f"{self.join_command}"
                 )
             time.sleep(TICK_S)
-        token = self.credentials.bearer("node")
-        self._hosts = {
-            node.name: NodeHost(node.name, self.registry, self._link, token, self.folder) for node in ready
-        }
+        self._hosts = {node.name: self._node_host(node.name) for node in ready}
         self._check_routes()
-        head = Machine(HEAD, len(found_gpus()), frozenset(NODE_ROLES))
-        machines = [Machine(node.name, node.gpus, frozenset(node.roles)) for node in ready]
-        self._spread = spread(self.config, head, machines)
+        self._spread = spread(self.config, self._head, [_machine(node) for node in ready])
 
     @property
     def join_command(self) -> str:
@@ -123,7 +137,11 @@ class Cluster:
     def local(self) -> LocalHost:
         """This machine, whose services others can reach."""
         told = ["--advertise", self.address] if self.address != self.bound else []
-        return LocalHost(["--host", self.bound, *told])
+        return LocalHost(["--host", self.bound, *told], self.address)
+
+    @property
+    def _head(self) -> Machine:
+        return Machine(HEAD, len(found_gpus()), frozenset(NODE_ROLES))
 
     def hosts(self) -> Mapping[str, Host]:
         """Return where the processes run that do not run on this machine, by name."""
@@ -136,8 +154,40 @@ class Cluster:
         if len(parts) > 1:
             members: Sequence[Host] = [self.local, *(self._hosts[part.machine] for part in parts[1:])]
             env = [self.placement.env_of(part) for part in parts[1:]]
-            found["trainer"] = SpreadHost(members, self.address, env)
+            found[TRAINER] = self._trainer = SpreadHost(members, self.address, env)
         return found
+
+    def elsewhere(self, name: str) -> Placed | None:
+        """Return where a process goes whose machine was lost, None where no other one has room. Nodes that have joined
+        since the start count, too."""
+        nodes = [node for node in self.registry.nodes() if self._usable(node)]
+        parts = self._spread.trainer if name == TRAINER else [self._spread.processes[name]]
+        usable = {HEAD, *(node.name for node in nodes)}
+        lost = [part for part, place in enumerate(parts) if place.machine not in usable]
+        for part in lost:
+            found = replaced(self._spread, name, self._head, [_machine(node) for node in nodes], part)
+            if found is None:
+                return None
+            self._spread = found
+            if name == TRAINER:
+                place = found.trainer[part]
+                self._trainer.replace(part, self._hosts[place.machine], self.placement.env_of(place))
+        if name == TRAINER:
+            return self._trainer, {}
+        place = self._spread.processes[name]
+        host = self.local if place.machine == HEAD else self._hosts[place.machine]
+        return host, self.placement.env_of(place)
+
+    def _usable(self, node: Register) -> bool:
+        """True for a node that has the run and answers."""
+        if self.registry.run is None or node.run != self.registry.run.run:
+            return False
+        if node.name not in self._hosts:
+            self._hosts[node.name] = self._node_host(node.name)
+        return not self._hosts[node.name].problem()
+
+    def _node_host(self, name: str) -> NodeHost:
+        return NodeHost(name, self.registry, self._link, self.credentials.bearer("node"), self.folder)
 
     def _check_routes(self) -> None:
         """Raise `UnavailableError` for the first two machines of which one cannot reach the other."""
@@ -155,8 +205,8 @@ class Cluster:
         """Tell the nodes that the run is over, and end the service."""
         for host in self._hosts.values():
             host.close()
-        if self._commands is not None:
-            self._commands.close()
+        if self._starter is not None:
+            self._starter.close()
         if self.url:
             self._app.state.request_exit()
         self._link.close()
@@ -173,3 +223,7 @@ class Cluster:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def _machine(node: Register) -> Machine:
+    return Machine(node.name, node.gpus, frozenset(node.roles))

@@ -20,6 +20,7 @@ from asyncrl.evaluation.statistics import Interval, clustered_mean, pass_at_k
 from asyncrl.launch.process_group import ManagedProcess, ProcessGroup
 from asyncrl.rollout.player import MAX_ATTEMPTS
 from asyncrl.services.env.client import OPEN_TIMEOUT_S
+from asyncrl.tls import client_context
 from asyncrl.together import together
 from asyncrl.types import FailureClass, Group
 
@@ -188,7 +189,7 @@ async def _run(
         async with at_once:
             return await call_until_answered(http, url, {"tasks": [task], **same}, retry_s)
 
-    connector = aiohttp.TCPConnector(limit=0)
+    connector = aiohttp.TCPConnector(limit=0, ssl=client_context() or True)
     async with aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector) as http:
         return await together(play(task) for task in tasks)
 

@@ -11,6 +11,7 @@ import aiohttp
 
 from asyncrl.credentials import authorization
 from asyncrl.launch.process_group import ManagedProcess
+from asyncrl.tls import client_context
 
 PROBE_TIMEOUT_S = 5.0
 STABLE_S = 15.0
@@ -58,8 +59,9 @@ class HttpProbe:
         timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
             # A new connection each time: a kept one may lead to the previous process.
+            connector = aiohttp.TCPConnector(ssl=client_context() or True)
             async with (
-                aiohttp.ClientSession(headers=self._headers, timeout=timeout) as http,
+                aiohttp.ClientSession(headers=self._headers, timeout=timeout, connector=connector) as http,
                 http.get(self.process.url + self.path) as response,
             ):
                 return response.status == 200

@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from asyncrl.endpoint import announce
 from asyncrl.errors import AsyncRLError, UnavailableError
@@ -176,6 +177,9 @@ class NodeHost:
     def lost(self) -> bool:
         """True when the node has not answered for too long."""
         return time.monotonic() - self._heard > LOST_S
+
+    def serves_at(self, url: str) -> bool:
+        return urlsplit(url).hostname == urlsplit(self.url).hostname
 
     def problem(self) -> str:
         if self.lost():

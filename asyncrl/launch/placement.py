@@ -130,6 +130,12 @@ class Placement:
         return f"{_of(len(self.gpus))}: {', '.join(parts)}{shared}"
 
 
+def env_names(config: Config) -> list[str]:
+    """Return the names of the environment services."""
+    count = config.env.services
+    return ["env"] if count == 1 else [f"env-{index}" for index in range(count)]
+
+
 def plan(config: Config, gpus: Sequence[str]) -> Placement:
     """Return where a run's processes go among `gpus`. Raises `ConfigError` naming keys and numbers.
 

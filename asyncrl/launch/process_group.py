@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from asyncrl.launch.death import last_error
 from asyncrl.process_start import Process
 from asyncrl.startup import StartDeadline
 
+Placed = tuple[Host, Mapping[str, str]]
+"""Where a process is started, and the variables that show it its GPUs there."""
 GENERATION_NICE = 10
 STOP_GRACE_S = 15.0
 KILL_WAIT_S = 30.0
@@ -49,6 +51,8 @@ class ManagedProcess:
     log: Path
     ready_file: Path | None = None
     url: str = ""
+    earlier_urls: list[str] = field(default_factory=list)
+    """Where it was before, on other machines."""
     command: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     nice: int = 0
@@ -62,6 +66,8 @@ class ManagedProcess:
     def announced(self) -> bool:
         """True once it has announced its address, which is `url` then."""
         url = announced_url(self.ready_file) if self.ready_file is not None else ""
+        if url and self.url and url != self.url:
+            self.earlier_urls.append(self.url)
         self.url = url or self.url
         return bool(url)
 
@@ -101,11 +107,17 @@ class ProcessGroup:
     """The processes of one run, in start order. They are stopped in reverse order."""
 
     def __init__(
-        self, folder: Path, host: Host | None = None, hosts: Mapping[str, Host] | None = None
+        self,
+        folder: Path,
+        host: Host | None = None,
+        hosts: Mapping[str, Host] | None = None,
+        elsewhere: Callable[[str], Placed | None] = lambda name: None,
     ) -> None:
-        """host: where processes run, but for those that `hosts` names; this machine by default."""
+        """host: where processes run, but for those that `hosts` names; this machine by default. elsewhere: returns
+        where a process can go whose host was lost, None where nowhere has room."""
         self.host = host or LocalHost()
         self.hosts = hosts or {}
+        self.elsewhere = elsewhere
         self.logs = folder / "logs"
         self.ready = folder / "endpoints"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -132,26 +144,36 @@ class ProcessGroup:
         ready_file = self.ready / f"{name}.json" if ready else None
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
-            command += ["--ready-file", str(ready_file), *host.bind_options]
+            command += ["--ready-file", str(ready_file)]
         log = self.logs / f"{name}.log"
         env = {**(env or {}), VARIABLE: role_token(self.credentials, argv)}
         log_start = _size(log)
-        popen = host.start(Start(name, command, log, ready_file, env, nice))
-        process = ManagedProcess(name, popen, log, ready_file, "", command, env, nice, host, log_start)
+        popen = host.start(Start(name, _told(command, host, ready_file), log, ready_file, env, nice))
+        process = ManagedProcess(name, popen, log, ready_file, "", [], command, env, nice, host, log_start)
         self.processes.append(process)
         return process
 
+    def move(self, process: ManagedProcess) -> bool:
+        """Have a process whose host was lost start elsewhere from now on; False where nowhere has room."""
+        found = self.elsewhere(process.name)
+        if found is None:
+            return False
+        process.host, env = found
+        process.env = {**process.env, **env}
+        return True
+
     def restart(self, process: ManagedProcess) -> None:
-        """Start a dead process again at its address.
+        """Start a dead process again, at its address if it is still on the same machine.
 
         Call from the main thread: a process dies with the thread that started it.
         """
         self.kill(process)
         if process.ready_file is not None:
             process.ready_file.unlink(missing_ok=True)
-        port = ["--port", process.url.rpartition(":")[2]] if process.url else []
+        same = process.url and process.host.serves_at(process.url)
+        port = ["--port", process.url.rpartition(":")[2]] if same else []
         process.log_start = _size(process.log)
-        command = [*process.command, *port]
+        command = [*_told(process.command, process.host, process.ready_file), *port]
         start = Start(process.name, command, process.log, process.ready_file, process.env, process.nice)
         process.popen = process.host.start(start)
 
@@ -203,6 +225,11 @@ def describe_end(process: ManagedProcess, why: str, advice: str = "") -> str:
     reason = process.reason()
     text = "; ".join(part for part in (f"{why}: {reason}" if reason else why, advice) if part)
     return f"{process.name} {text}; see {process.log}\n{process.tail()}"
+
+
+def _told(command: Sequence[str], host: Host, ready_file: Path | None) -> list[str]:
+    """Return a command with where to listen, for one that serves."""
+    return [*command, *(host.bind_options if ready_file is not None else ())]
 
 
 def _size(path: Path) -> int:

@@ -11,7 +11,7 @@ from asyncrl.config import Config
 from asyncrl.endpoint import stop_file, write_addresses
 from asyncrl.gpus import found_gpus
 from asyncrl.launch.health_probes import HeartbeatProbe, HttpProbe
-from asyncrl.launch.placement import Placement, plan
+from asyncrl.launch.placement import Placement, env_names, plan
 from asyncrl.launch.process_group import ManagedProcess, ProcessGroup, generation_nice
 from asyncrl.launch.supervise import Supervisor
 from asyncrl.run.metrics import read_metrics
@@ -173,6 +173,13 @@ class PolicyRoles:
             "engines": self.engine_addresses(),
             "envs": [],
             "policies": [],
+            "moved": self._moved(self.engines),
+        }
+
+    def _moved(self, processes: Sequence[ManagedProcess]) -> dict[str, str]:
+        """Return where processes are now that others may know at another address."""
+        return {
+            url: process.url for process in processes for url in process.earlier_urls if url != process.url
         }
 
     def _start_engines(self) -> list[ManagedProcess]:
@@ -246,13 +253,14 @@ class Roles(PolicyRoles):
             config.run.silence_timeout_s,
             self._check_models,
             self._progress,
+            config.run.node_timeout_s,
         )
         self.finished_groups = 0
         """Groups that were finished, as of the latest counts of the main policy's buffer."""
         self.policies: dict[str, PolicyRoles] = {}
         """Further policies by name."""
         self.workers: list[ManagedProcess] = []
-        self.env: ManagedProcess
+        self.envs: list[ManagedProcess] = []
 
     def add_policy(self, name: str, config: Config, folder: Path, model: str) -> None:
         """Add the processes of a further policy. Call before `start`."""
@@ -268,13 +276,17 @@ class Roles(PolicyRoles):
         start_s = self.config.run.start_timeout_s
         for policy in policies:
             policy.start_services()
-        self.env = process_group.start("env", ["serve", "env", *self._folder()], nice=self.nice)
+        self.envs = [
+            process_group.start(name, ["serve", "env", *self._folder()], nice=self.nice)
+            for name in env_names(self.config)
+        ]
         if self.placement.engines_first:
             for engine in self.every_engine:
                 process_group.wait_ready(engine, start_s)
         for policy in policies:
             policy.start_trainer()
-        process_group.wait_ready(self.env, start_s)
+        for process in self.envs:
+            process_group.wait_ready(process, start_s)
         for policy in policies:
             policy.wait_engines()
         names = [f"rollout-{i}" for i in range(self.config.rollout.workers)]
@@ -286,13 +298,17 @@ class Roles(PolicyRoles):
         ]
         for process in self.workers:
             process_group.wait_ready(process, start_s)
-        for process in (self.env, *self.workers):
+        for process in (*self.envs, *self.workers):
             self.supervisor.watch(process, HttpProbe(process, "/healthz"), start_s)
         for policy in policies:
             policy.watch(self.supervisor)
 
     def job(self) -> dict[str, Any]:
-        return super().job() | {"envs": [self.env.url], "policies": self._policy_addresses()}
+        return super().job() | {
+            "envs": [process.url for process in self.envs],
+            "policies": self._policy_addresses(),
+            "moved": self._moved([*self.engines, *self.envs]),
+        }
 
     @property
     def every_engine(self) -> list[ManagedProcess]:
@@ -318,6 +334,7 @@ class Roles(PolicyRoles):
         policies = [word for where in self._policy_addresses() for word in ("--policy", where)]
         return [
             *("serve", "rollout", *self._folder(), "--model", self.model, "--name", name, *policies),
-            *("--buffer", self.route("rollout", self.buffer), "--env", self.route("rollout", self.env)),
+            *("--buffer", self.route("rollout", self.buffer)),
+            *("--env", *(self.route("rollout", process) for process in self.envs)),
             *("--engines", *self.engine_addresses("rollout")),
         ]

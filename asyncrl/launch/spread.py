@@ -9,13 +9,16 @@ it. Each process goes to the machine with the fewest so far.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 from asyncrl.gpus import visible_env
-from asyncrl.launch.placement import Numbers, Placement
+from asyncrl.launch.placement import Numbers, Placement, env_names
+from asyncrl.tls import VARIABLE as TLS
+from asyncrl.tls import scheme
 
 TRAINER = "trainer"
 PORT = 8700
@@ -27,6 +30,7 @@ class ClusterOptions:
     """`nodes`: how many machines beside this one. `host`: where this machine's services listen, "" for its address on
     the default route. `port`: where nodes register. `advertise`: the host that others are told, if another. `steps`: by
     the name of a node, the beginning of the command that starts something there; empty where nodes come by themselves.
+    `ray`: the address of the Ray cluster that starts the nodes, "" for the usual one; None without Ray.
     """
 
     nodes: int
@@ -34,6 +38,12 @@ class ClusterOptions:
     port: int = PORT
     advertise: str = ""
     steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ray: str | None = None
+
+    @property
+    def comes_by_itself(self) -> bool:
+        """True where the run starts its nodes, False where somebody does by hand."""
+        return bool(self.steps) or self.ray is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +122,50 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
     trainer = [place(machine, ranks) for machine in (head, *others)]
     processes = {}
     size = config.engine.tensor_parallel if with_gpus else 0
+    largest = max(machine.gpus for machine in (head, *nodes))
+    if size > largest:
+        raise ConfigError(
+            f"engine.tensor_parallel = {size}: one engine is on one machine, where its ranks load each version "
+            f"from one copy in memory, and the largest machine has {largest} GPUs; lower it"
+        )
     for index in range(config.engine.count):
         processes[f"engine-{index}"] = place(best("engine.count", "engine", size), size)
-    processes["env"] = place(best("env", "env", 0), 0)
+    for name in env_names(config):
+        processes[name] = place(best("env.services", "env", 0), 0)
     for index in range(config.rollout.workers):
         processes[f"rollout-{index}"] = place(best("rollout.workers", "rollout", 0), 0)
     return Spread(processes, trainer)
+
+
+def replaced(
+    found: Spread, name: str, head: Machine, nodes: Sequence[Machine], part: int = 0
+) -> Spread | None:
+    """Return `found` with one process, or a part of the trainer, on another machine; None if none has room.
+
+    nodes: those that can be used, the lost one not among them.
+    """
+    old = found.trainer[part] if name == TRAINER else found.processes[name]
+    gpus = len(old.gpus or ())
+    others = [place for place in (*found.trainer, *found.processes.values()) if place is not old]
+    taken = {place.machine for place in found.trainer} if name == TRAINER else set()
+    role = name.split("-")[0]
+
+    def free(machine: Machine) -> list[int]:
+        used = {number for place in others if place.machine == machine.name for number in place.gpus or ()}
+        return [number for number in range(machine.gpus) if number not in used]
+
+    def able(machines: Sequence[Machine]) -> list[Machine]:
+        return [m for m in machines if role in m.roles and m.name not in taken and len(free(m)) >= gpus]
+
+    count = collections.Counter(place.machine for place in others)
+    for machines in (able(nodes), able([head])):
+        if machines:
+            best = min(machines, key=lambda machine: count[machine.name])
+            new = Place(best.name, tuple(free(best)[:gpus]) if best.gpus else None)
+            if name == TRAINER:
+                return replace(found, trainer=[new if p is old else p for p in found.trainer])
+            return replace(found, processes={**found.processes, name: new})
+    return None
 
 
 def check_machines(config: Config) -> None:
@@ -133,6 +181,16 @@ def check_machines(config: Config) -> None:
         raise ConfigError(
             f"policies: {', '.join(config.policies)}: several policies train on one machine only (--on local)"
         )
+    if scheme() == "https":
+        for key, unencrypted in (
+            ("train.nodes", config.train.nodes > 1),
+            ("engine.weight_transfer", config.engine.weight_transfer == "collective"),
+        ):
+            if unencrypted:
+                raise ConfigError(
+                    f"{key}: the groups of torch.distributed that this needs between machines are not encrypted, and "
+                    f"{TLS} asks for that; set train.nodes=1 and engine.weight_transfer=http, or unset {TLS}"
+                )
     if config.engine.weight_transfer == "shared_file":
         raise ConfigError(
             "engine.weight_transfer must not be 'shared_file' where a run has several machines: its engines do not see "

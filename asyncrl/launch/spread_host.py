@@ -79,7 +79,12 @@ class SpreadHost:
     bind_options: Sequence[str] = ()
 
     def __init__(self, hosts: Sequence[Host], address: str, env: Sequence[Mapping[str, str]]) -> None:
-        self.hosts, self.address, self.env = hosts, address, env
+        self.hosts, self.address, self.env = list(hosts), address, list(env)
+
+    def replace(self, rank: int, host: Host, env: Mapping[str, str]) -> None:
+        """Have part `rank` start on another machine from now on; 0 is the first one, which stays."""
+        assert rank > 0
+        self.hosts[rank], self.env[rank - 1] = host, env
 
     def start(self, start: Start) -> Process:
         where = [
@@ -118,6 +123,9 @@ class SpreadHost:
     def meter(self, process: Process) -> Meter:
         assert isinstance(process, SpreadProcess)
         return _Sum([host.meter(part) for host, part in zip(self.hosts, process.parts, strict=True)])
+
+    def serves_at(self, url: str) -> bool:
+        return self.hosts[0].serves_at(url)
 
     def problem(self) -> str:
         return next((problem for host in self.hosts if (problem := host.problem())), "")

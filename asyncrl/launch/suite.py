@@ -34,6 +34,7 @@ from asyncrl.launch.process_group import ManagedProcess, ProcessGroup
 from asyncrl.launch.supervise import Supervisor
 from asyncrl.run.model_folder import context_length, fingerprint
 from asyncrl.services.engine.speculation import check_speculation
+from asyncrl.tls import client_context
 from asyncrl.together import together
 from asyncrl.types import Task
 
@@ -184,7 +185,7 @@ def play_suite(
             at_once = asyncio.Semaphore(
                 max(1, config.engine.max_num_seqs * config.engine.count // suite.samples)
             )
-            connector = aiohttp.TCPConnector(limit=0)
+            connector = aiohttp.TCPConnector(limit=0, ssl=client_context() or True)
             async with aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector) as http:
                 await together(play_one(http, at_once, task) for task in missing)
 

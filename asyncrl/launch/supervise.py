@@ -87,12 +87,15 @@ class Supervisor:
         silence_s: float,
         check: Callable[[], None] = lambda: None,
         progress: Callable[[], int] = lambda: 0,
+        node_timeout_s: float = float("inf"),
     ) -> None:
         self.process_group = process_group
         self.progress = progress
         """How far the run has come, such as steps and finished groups. Called when a process has died."""
         self.check = check
         """Called before a process is started again; an error that it raises ends the run."""
+        self.node_timeout_s = node_timeout_s
+        """How long a process waits for its lost host before it goes elsewhere."""
         self.record = record
         self.silence_s = silence_s
         self.supervised: list[SupervisedProcess] = []
@@ -171,7 +174,11 @@ class Supervisor:
             self._probe(one, now)
 
     def _wait_for_host(self, one: SupervisedProcess, problem: str, now: float) -> None:
-        """Raise `UnavailableError` when the host of a lost process has not returned in time."""
+        """Move a process whose host has not returned in time. Raises `UnavailableError` when nowhere has room."""
+        if now - one.pause_until > self.node_timeout_s and self.process_group.move(one.process):
+            log.warning("%s: %s; it starts on another machine", one.process.name, problem)
+            one.pause_until = now
+            return
         if now - one.pause_until > one.start_timeout_s:
             raise UnavailableError(
                 f"{one.process.name}: {problem}; it did not return within {KEY}={one.start_timeout_s:g} s. Start it "

@@ -46,6 +46,7 @@ from asyncrl.run.folder import RunFolder, private_folder
 from asyncrl.run.metrics import plot_rewards, read_metrics
 from asyncrl.run.totals import RunTotals, mark_unfinished
 from asyncrl.services.buffer.client import BufferClient
+from asyncrl.tls import client_context
 from asyncrl.weights.folders import SCRATCH, clear_shared_memory, weights_folder
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class TrainRun:
 
     def _gather(self, cluster: Cluster, model: str) -> None:
         """Wait for the nodes of the run."""
-        how = "" if cluster.options.steps else f"; on each run: {cluster.join_command}"
+        how = "" if cluster.options.comes_by_itself else f"; on each run: {cluster.join_command}"
         print_status(f"waiting for {cluster.options.nodes} nodes{how}")
         cluster.gather(model)
         self.placement = cluster.placement
@@ -200,7 +201,9 @@ class TrainRun:
         """Return what starts the processes."""
         process_group = None
         if self.cluster is not None:
-            process_group = ProcessGroup(self.folder.path, self.cluster.local, self.cluster.hosts())
+            process_group = ProcessGroup(
+                self.folder.path, self.cluster.local, self.cluster.hosts(), self.cluster.elsewhere
+            )
         return Roles(self.config, self.folder.path, model, self.weights_dir, self.placement, process_group)
 
     def make_periodic_evaluation(self) -> PeriodicEvaluation:
@@ -356,7 +359,10 @@ class TrainRun:
             request = urllib.request.Request(
                 f"{url}/v1/status", headers=authorization(self.roles.credentials.bearer("rollout"))
             )
-            with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=10) as reply:
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(request, timeout=10, context=client_context()) as reply,
+            ):
                 return json.loads(reply.read())["engine_busy_s"]
             return None
 

@@ -230,22 +230,25 @@ class Monkey(threading.Thread):
     def _await_replacement(self, pid: int) -> None:
         """Measure until the environment service has all its workers again, and this one is not among them."""
         start = time.monotonic()
-        wanted, url = self.roles.config.env.processes, f"{self.roles.env.url}/v1/status"
-        request = urllib.request.Request(url, headers=authorization(self.roles.credentials.bearer("env")))
+        wanted = self.roles.config.env.processes * len(self.roles.envs)
+        headers = authorization(self.roles.credentials.bearer("env"))
         while not self._closed.wait(0.2) and time.monotonic() - start < REPLACE_S:
-            with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5) as reply:
-                pids = [worker["pid"] for worker in json.loads(reply.read())["workers"]]
-                if len(pids) >= wanted and pid not in pids:
-                    self.replaced_s.append(round(time.monotonic() - start, 3))
-                    return
+            pids = []
+            for env in self.roles.envs:
+                request = urllib.request.Request(f"{env.url}/v1/status", headers=headers)
+                with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5) as reply:
+                    pids += [worker["pid"] for worker in json.loads(reply.read())["workers"]]
+            if len(pids) >= wanted and pid not in pids:
+                self.replaced_s.append(round(time.monotonic() - start, 3))
+                return
 
     def _processes(self, role: str) -> list[psutil.Process]:
         """Return the living processes of a kind of victim."""
         roles = self.roles
         children = {
             "buffer": [roles.buffer],
-            "env": [roles.env],
-            "env worker": [roles.env],
+            "env": roles.envs,
+            "env worker": roles.envs,
             "engine": roles.engines,
             "vllm": roles.engines,
             "rollout": roles.workers,

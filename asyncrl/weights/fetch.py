@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from asyncrl.errors import AsyncRLError, UnavailableError
+from asyncrl.tls import client_context
 from asyncrl.weights.chunks import Chunks, matching
 
 log = logging.getLogger("asyncrl.weights")
@@ -236,8 +237,12 @@ class Fetch:
         connection = connections.get(source.url)
         if connection is None:
             secure = source.address.scheme == "https"
-            make = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-            connection = connections[source.url] = make(source.address.netloc, timeout=self.stall_s)
+            where = source.address.netloc
+            connection = connections[source.url] = (
+                http.client.HTTPSConnection(where, timeout=self.stall_s, context=client_context())
+                if secure
+                else http.client.HTTPConnection(where, timeout=self.stall_s)
+            )
         headers = self._headers | {"Range": f"bytes={first}-{first + len(into) - 1}"}
         connection.request("GET", source.address.path.rstrip("/") + self._route, headers=headers)
         response = connection.getresponse()

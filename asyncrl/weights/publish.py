@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,9 @@ class FilePublisher:
         self.quarantined: dict[str, str] = {}
         self._tensors: dict[str, Tensor] = {}
         """Tensors of the version being published, kept to write a damaged file again."""
-        self._background: set[asyncio.Task[None]] = set()
+        self._publishing = False
+        self._background: dict[str, asyncio.Task[None]] = {}
+        """By engine, what offers it the newest version."""
 
     def write(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> WeightFile:
         """Write the weights of `version`; the previous file stays until the next write."""
@@ -115,6 +117,13 @@ class FilePublisher:
         Raises `UnavailableError` if no engine committed it within `wait_s`.
         """
         await self.close()
+        self._publishing = True
+        try:
+            return await self._publish(file)
+        finally:
+            self._publishing = False
+
+    async def _publish(self, file: WeightFile) -> PublishReport:
         before = read_committed(self.directory)
         if before is not None and before.version >= file.version:
             # A restarted trainer goes back: from now on no engine may load the versions it has rolled back.
@@ -135,25 +144,40 @@ class FilePublisher:
         self.quarantined = dict(report.failed)
         for engine in self.engines:
             if engine.url in self.quarantined:
-                self._in_background(self._rejoin(engine, file))
+                self._in_background(engine, self._rejoin(engine, file))
             elif self.carrier is not None:
-                self._in_background(self._watch(engine, file))
+                self._in_background(engine, self._watch(engine, file))
         return report
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+    def _in_background(self, engine: EngineControl, work: Coroutine[Any, Any, None]) -> None:
+        task = self._background[engine.url] = asyncio.ensure_future(work)
 
-    def follow(self, engines: Sequence[EngineControl]) -> None:
-        """Publish to these engines from the next version on."""
+        def ended(task: asyncio.Task[None]) -> None:
+            if self._background.get(engine.url) is task:
+                del self._background[engine.url]
+
+        task.add_done_callback(ended)
+
+    async def follow(self, engines: Sequence[EngineControl]) -> None:
+        """Publish to these engines, also the version that is being published. New ones that do not see the trainer's
+        files are offered the newest version at once."""
+        known = {engine.url for engine in self.engines}
         self.engines = list(engines)
+        await self._end(known - {engine.url for engine in engines})
+        if self.carrier is not None and self._loaded is not None and not self._publishing:
+            for engine in engines:
+                if engine.url not in known:
+                    self._in_background(engine, self._watch(engine, self._loaded))
 
     async def close(self) -> None:
         """Stop offering the newest version to quarantined engines, and watching the others."""
-        for task in self._background:
+        await self._end(list(self._background))
+
+    async def _end(self, urls: Collection[str]) -> None:
+        tasks = [self._background.pop(url) for url in urls if url in self._background]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _carry(self, file: WeightFile, engines: Sequence[EngineControl]) -> None:
         """Bring a file to engines. One that does not get it may still find it where it was written."""
@@ -164,11 +188,11 @@ class FilePublisher:
     async def _transaction(self, file: WeightFile) -> tuple[PublishReport, list[EngineControl], WeightFile]:
         """Return the report of one attempt, the engines that committed, and the file they loaded."""
         report = PublishReport(file.version, file.num_bytes, file.delta.num_bytes if file.delta else 0)
-        start = time.perf_counter()
-        await self._carry(file, self.engines)
+        start, engines = time.perf_counter(), self.engines
+        await self._carry(file, engines)
         report.carry_s = time.perf_counter() - start
         start = time.perf_counter()
-        prepared = await self._on_each(self.engines, "weights/prepare", file, report)
+        prepared = await self._on_each(engines, "weights/prepare", file, report)
         if report.failed and (damage := await asyncio.to_thread(_damage, file)):
             log.error("%s; writing it again", damage)
             file = replace(
@@ -176,8 +200,8 @@ class FilePublisher:
                 delta=file.delta,
             )
             report.failed.clear()
-            await self._carry(file, self.engines)
-            prepared = await self._on_each(self.engines, "weights/prepare", file, report)
+            await self._carry(file, engines)
+            prepared = await self._on_each(engines, "weights/prepare", file, report)
         report.prepare_s = time.perf_counter() - start
         return report, await self._on_each(prepared, "weights/commit", file, report), file
 

@@ -194,6 +194,26 @@ def members_of(job: dict[str, Any] | None, role: str, known: Collection[str]) ->
     return found if job["settled"] else found | (set(known) - set(job["left"]))
 
 
+class Addresses:
+    """Where a process finds one role, "engine" or "env": at the addresses it was given, or where those have moved, and
+    at those of members that joined the job."""
+
+    def __init__(self, role: str, given: Collection[str]) -> None:
+        self.role = role
+        self._given = frozenset(given)
+        self._moved: dict[str, str] = {}
+        self._joined: set[str] = set()
+        self.urls = set(given)
+
+    def update(self, job: dict[str, Any] | None) -> tuple[set[str], set[str]]:
+        """Take the buffer's answer, None without any; return the addresses that are new, and those that are gone."""
+        self._joined = members_of(job, self.role, self._joined)
+        if job is not None:
+            self._moved = job["moved"]
+        before, self.urls = self.urls, {self._moved.get(url, url) for url in self._given} | self._joined
+        return self.urls - before, before - self.urls
+
+
 def _outcome(result: dict[str, Any]) -> PutOutcome | AsyncRLError:
     if "error" not in result:
         return PutOutcome(**result)

@@ -36,6 +36,8 @@ class Describe(Call):
     envs: list[Url] = Field(max_length=MAX_MEMBERS)
     policies: list[Annotated[str, Field(max_length=4096)]] = Field(default_factory=list, max_length=64)
     """Further policies, as `asyncrl serve rollout --policy` takes them."""
+    moved: dict[Url, Url] = Field(default_factory=dict, max_length=MAX_MEMBERS)
+    """Where engines and environments are now that were at another address before."""
 
     @field_validator("config")
     @classmethod

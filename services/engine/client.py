@@ -22,6 +22,7 @@ from asyncrl.credentials import authorization, bearer
 from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.generation import Generated, GenerateRequest
 from asyncrl.services.http.batching import RequestBatcher
+from asyncrl.tls import client_context
 
 log = logging.getLogger("asyncrl.engine")
 
@@ -182,7 +183,7 @@ class EngineClient:
         if self._http is None:
             self._http = aiohttp.ClientSession(
                 headers=self._headers,
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0, ssl=client_context() or True),
                 timeout=aiohttp.ClientTimeout(total=None, connect=30.0, sock_read=self.timeout_s),
                 read_bufsize=1 << 20,
             )

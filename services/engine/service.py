@@ -33,6 +33,7 @@ from asyncrl.process_start import Process, start_child
 from asyncrl.run.checkpoints import loadable_policy
 from asyncrl.services.engine.speculation import logprobs_mode, speculation_arguments
 from asyncrl.startup import StartDeadline
+from asyncrl.tls import client_context, own_files, scheme
 from asyncrl.weights.adapter import buffer_rank
 from asyncrl.weights.folders import SCRATCH, clear_shared_memory
 from asyncrl.weights.vllm_plugin import RECORD_EXPERTS
@@ -236,17 +237,21 @@ def run_server(
     that address, "" for the one that this machine reaches it by.
     """
     with reserved_port(port, host) as chosen:
-        child = start_child(command(chosen), env, library="vllm")
+        tls = own_files()
+        encrypted = (
+            ["--ssl-certfile", str(tls.certificate), "--ssl-keyfile", str(tls.key)] if tls is not None else []
+        )
+        child = start_child([*command(chosen), *encrypted], env, library="vllm")
         stop_with(child)
         # A server that listens on all addresses is asked at that of loopback.
         asked = LOOPBACK if host in EVERY_INTERFACE else host
-        url = f"http://{in_url(asked)}:{chosen}"
+        url = f"{scheme()}://{in_url(asked)}:{chosen}"
         try:
             _wait_until_healthy(child, url, start_timeout_s)
         except DeadlineError:
             child.kill()
             raise
-    url = f"http://{in_url(advertise or asked)}:{chosen}"
+    url = f"{scheme()}://{in_url(advertise or asked)}:{chosen}"
     print(told(url), flush=True)
     if ready_file:
         announce(Path(ready_file), url, child.pid)
@@ -344,7 +349,7 @@ def _wait_until_healthy(child: Process, url: str, timeout_s: float) -> None:
         if (code := child.poll()) is not None:
             raise UnavailableError(f"engine: vLLM exited with code {code} while starting; its log says why")
         try:
-            with urllib.request.urlopen(f"{url}/health", timeout=2) as reply:
+            with urllib.request.urlopen(f"{url}/health", timeout=2, context=client_context()) as reply:
                 if reply.status == 200:
                     return
         except (urllib.error.URLError, OSError):

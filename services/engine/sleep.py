@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from asyncrl.credentials import authorization
 from asyncrl.errors import InfrastructureError
+from asyncrl.tls import client_context
 
 log = logging.getLogger("asyncrl.engine")
 
@@ -41,7 +42,7 @@ class SleepSwitch:
     def _post(self, url: str, path: str) -> None:
         request = urllib.request.Request(f"{url}/{path}", method="POST", headers=self._headers)
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s) as reply:
+            with urllib.request.urlopen(request, timeout=self.timeout_s, context=client_context()) as reply:
                 reply.read()
         except urllib.error.HTTPError as error:
             said = error.read()[:200].decode(errors="replace")

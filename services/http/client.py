@@ -13,6 +13,7 @@ import msgpack
 from asyncrl import errors
 from asyncrl.credentials import authorization
 from asyncrl.errors import AsyncRLError, ConfigError, InputError, UnavailableError
+from asyncrl.tls import client_context
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
@@ -80,7 +81,9 @@ class HttpClient:
             self._session = aiohttp.ClientSession(
                 self.url,
                 headers={"Content-Type": "application/msgpack"} | self._headers,
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+                connector=aiohttp.TCPConnector(
+                    limit=0, keepalive_timeout=KEEP_ALIVE_S, ssl=client_context() or True
+                ),
                 read_bufsize=READ_BUFFER_BYTES,
             )
         return self._session

@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from asyncrl.data.memory import keep_freed_memory
 from asyncrl.endpoint import advertised_host, announce, in_url
 from asyncrl.errors import ConfigError
+from asyncrl.tls import own_files, scheme
 
 log = logging.getLogger(__name__)
 
@@ -33,26 +34,23 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     ready_file: str | Path | None = None,
-    tls_cert: str | Path | None = None,
-    tls_key: str | Path | None = None,
     serving: Callable[[str], None] | None = None,
     advertise: str = "",
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then drain for `DRAIN_S` and return.
+    """Serve until SIGTERM or SIGINT, then drain for `DRAIN_S` and return. Over HTTPS where there is a certificate
+    (`asyncrl.tls`).
 
     port: 0 takes a free one. ready_file: gets `{"url", "pid"}` in one atomic write once requests are served, and is
     removed at the end. serving: called with the address once requests are served. advertise: the host in that address,
     "" for the one that `advertised_host` finds. Raises `ConfigError` for an address that cannot be used, and the error
     that ended a background task of the app.
     """
-    if (tls_cert is None) != (tls_key is None):
-        raise ConfigError("tls_cert and tls_key must be given together")
+    tls = own_files()
     told = advertised_host(host, advertise)
     app.state.hosts.bound, app.state.hosts.advertised = host, told
     keep_freed_memory()
     listener = _listen(host, port)
-    scheme = "https" if tls_cert else "http"
-    url = f"{scheme}://{in_url(told)}:{listener.getsockname()[1]}"
+    url = f"{scheme()}://{in_url(told)}:{listener.getsockname()[1]}"
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -62,8 +60,8 @@ def serve(
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=DRAIN_S,
         ws=getattr(app.state, "websockets", "none"),
-        ssl_certfile=tls_cert,
-        ssl_keyfile=tls_key,
+        ssl_certfile=tls.certificate if tls is not None else None,
+        ssl_keyfile=tls.key if tls is not None else None,
     )
     server = _Server(config, url, Path(ready_file) if ready_file else None, serving)
     app.state.request_exit = server.stop

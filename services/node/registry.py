@@ -30,6 +30,8 @@ from asyncrl.services.node.messages import (
     Whole,
     checked,
 )
+from asyncrl.tls import VARIABLE as TLS
+from asyncrl.tls import scheme
 from asyncrl.weights.chunks import file_checksum
 
 
@@ -79,6 +81,10 @@ class Registry:
             raise ConflictError(
                 f"node {node.name} has asyncrl {node.version}, the launcher {__version__}; install the same version on "
                 "all machines"
+            )
+        if scheme() == "https" and not node.url.startswith("https:"):
+            raise ConflictError(
+                f"node {node.name} is not encrypted, the launcher is; set {TLS} on it, to its folder of asyncrl tls"
             )
         with self._lock:
             before, now = self._nodes.get(node.name), time.monotonic()

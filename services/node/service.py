@@ -4,7 +4,7 @@
 
 The node registers with the launcher, fetches the run's configuration and model from it, and then takes its calls. Its
 processes and their files are the node's own: no file system is shared. It ends with the run. When the launcher is
-silent for `ORPHAN_S`, the processes are killed, and the node waits for the launcher to return.
+silent for `run.node_timeout_s`, the processes are killed, and the node waits for the launcher to return.
 """
 
 from __future__ import annotations
@@ -57,8 +57,6 @@ from asyncrl.services.node.messages import (
 from asyncrl.weights.chunks import file_checksum
 from asyncrl.weights.folders import weights_folder
 
-ORPHAN_S = 60.0
-"""A launcher that has not asked for a report for this long is gone, and its processes are killed."""
 UNSEEN_S = 600.0
 """How long a node waits for a launcher that does not answer."""
 FIRST_BEAT_S = 1.0
@@ -103,6 +101,9 @@ class NodeService:
         self._running: dict[str, _Running] = {}
         self._starts = 0
         self._heard = time.monotonic()
+        self._orphan_s = float("inf")
+        """A launcher that has not asked for a report for this long is gone. Its processes are killed: it has them
+        started elsewhere soon after."""
 
     async def register(self) -> None:
         """Register until the run is over. Raises `ConflictError` when the launcher refuses this node, and `StopError`
@@ -136,7 +137,7 @@ class NodeService:
     async def watch_launcher(self) -> None:
         """Kill the processes of a launcher that is gone, until cancelled."""
         while True:
-            if self._running and time.monotonic() - self._heard > ORPHAN_S:
+            if self._running and time.monotonic() - self._heard > self._orphan_s:
                 print(f"node {self.name}: the launcher is silent; its processes are killed", flush=True)
                 self.end_all()
             await asyncio.sleep(1.0)
@@ -176,6 +177,7 @@ class NodeService:
             self._model = str(model)
         write_json(self._run_folder / "config.json", run.config)
         config = parse_config(run.config, f"the run of {self.launcher}", strict=False)
+        self._orphan_s = config.run.node_timeout_s
         self._weights = weights_folder(config, self._run_folder)
         shutil.rmtree(self._weights, ignore_errors=True)
         private_folder(self._weights)

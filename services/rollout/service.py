@@ -39,7 +39,7 @@ from asyncrl.rollout.judge import Judging
 from asyncrl.rollout.multi_policy import FurtherPolicy, MultiPolicyGenerator, MultiPolicyRunner
 from asyncrl.rollout.player import EpisodePlayer
 from asyncrl.rollout.worker import RolloutLoop
-from asyncrl.services.buffer.client import BufferClient, members_of
+from asyncrl.services.buffer.client import Addresses, BufferClient
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.concurrency import Concurrency
 from asyncrl.services.engine.retrying import RetryingGenerator
@@ -102,8 +102,8 @@ class RolloutService:
         # A worker's credentials are good for one name only.
         self.name = name = credentials.caller.name or name
         self._credentials = credentials
-        self._joined: dict[str, dict[str, set[str]]] = {}
-        """Members of each policy's job that are in use, by role."""
+        self._addresses = {"": (Addresses("engine", engines), Addresses("env", envs))}
+        """Of the engines and environments that each policy's job names."""
         self.router = EngineRouter([self._client(url) for url in engines])
         self.engines = RetryingGenerator(self.router, config.outage_timeout_s)
         # A session that holds a place ends within one of these times, so a place must be freed within their sum.
@@ -118,6 +118,8 @@ class RolloutService:
         self.format = load_format(config.model.tool_format, config.model.reasoning_format, self.renderer)
         self.buffer = BufferClient(buffer, credentials.bearer("buffer")) if buffer else None
         self.policies = self._policies(policies or {})
+        for further, where in (policies or {}).items():
+            self._addresses[further] = (Addresses("engine", where.engines), Addresses("env", ()))
         self.judge = JudgeClient(config.judge, os.environ.get(JUDGE_KEY, "")) if config.judge.url else None
         self.judging = Judging(self.judge, config.judge.mode, config.judge.weight) if self.judge else None
         self.agents: Agents | None = None
@@ -213,7 +215,8 @@ class RolloutService:
         return MultiPolicyRunner(make_runner, self.engines, self._further_policies(), renew_every_s)
 
     async def follow_members(self) -> None:
-        """Use engines and environments that join the job, and no longer those that leave it. Runs until cancelled."""
+        """Use engines and environments that join the job or have moved, and no longer those that leave it. Runs until
+        cancelled."""
         assert self.buffer is not None
         while True:
             await self._follow("", self.buffer, self.router)
@@ -229,17 +232,17 @@ class RolloutService:
         except AsyncRLError:
             # The buffer is away, or its job has not been described (yet): nothing is known to have changed.
             job = None
-        known = self._joined.get(name, {"engine": set(), "env": set()})
-        found = {role: members_of(job, role, known[role]) for role in known}
-        for url in found["engine"] - known["engine"]:
+        engines, envs = self._addresses[name]
+        new, gone = engines.update(job)
+        for url in new:
             router.join(self._client(url))
-        for url in found["env"] - known["env"]:
-            self.envs.join(url)
-        for url in known["engine"] - found["engine"]:
+        for url in gone:
             await router.leave(url)
-        for url in known["env"] - found["env"]:
+        new, gone = envs.update(job)
+        for url in new:
+            self.envs.join(url)
+        for url in gone:
             self.envs.leave(url)
-        self._joined[name] = found
 
     async def run_tasks(
         self, tasks: Sequence[Task], samples: int, temperature: float, seed: int | None

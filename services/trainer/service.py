@@ -26,7 +26,7 @@ from asyncrl.credentials import Credentials
 from asyncrl.data.table import TokenValues, TrajectoryWriter
 from asyncrl.endpoint import stop_file, wait_for_addresses
 from asyncrl.errors import AsyncRLError
-from asyncrl.services.buffer.client import BufferClientSync, members_of
+from asyncrl.services.buffer.client import Addresses, BufferClientSync
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.sleep import SleepSwitch
 from asyncrl.services.old_policy.client import OldPolicyClient
@@ -56,6 +56,8 @@ from asyncrl.weights.http_carrier import HttpCarrier
 from asyncrl.weights.publish import FilePublisher, PublishReport
 
 BEAT_S = 1.0
+FOLLOW_S = 3.0
+"""How often the trainer asks where the engines are."""
 KEPT_CHECKPOINTS = 2
 
 
@@ -79,14 +81,21 @@ class SyncFilePublisher:
         self._thread = threading.Thread(target=self._loop.run_forever, name="publisher", daemon=True)
         self._thread.start()
         self._token = token
-        self._clients = [EngineClient(url, token) for url in engines]
-        self._joined: dict[str, EngineClient] = {}
+        self._clients = {url: EngineClient(url, token) for url in engines}
+        self._addresses = Addresses("engine", engines)
         self.job = job
-        """Returns the buffer's description of the job, with the engines that joined it; None without an answer."""
+        """Returns the buffer's description of the job, with where its engines are; None without an answer."""
         self.publisher = FilePublisher(
-            directory, self._clients, 60.0, wait_s, finish_requests, carrier, deltas, keep_kv
+            directory, list(self._clients.values()), 60.0, wait_s, finish_requests, carrier, deltas, keep_kv
         )
         self.rank = rank
+        self._closed = threading.Event()
+        self._left: list[EngineClient] = []
+        """Of engines that are gone; a publish that has begun may still be asking them."""
+        self._following = threading.Lock()
+        self._follower = threading.Thread(target=self._keep_following, name="members", daemon=True)
+        if rank == 0:
+            self._follower.start()
         self.before_commit: Callable[[], None] = lambda: None
         """Called on every rank when the weights have been read, before engines are asked to load them."""
 
@@ -106,18 +115,25 @@ class SyncFilePublisher:
         report.write_s = write_s
         return report
 
+    def _keep_following(self) -> None:
+        """Between two versions, too: an engine that has moved needs the newest one before it serves."""
+        while not self._closed.wait(FOLLOW_S):
+            self._follow_members()
+
     def _follow_members(self) -> None:
-        """Publish to engines that have joined the job, and no longer to those that have left."""
-        wanted = members_of(self.job(), "engine", self._joined)
-        for url in wanted:
-            self._joined.setdefault(url, EngineClient(url, self._token))
-        gone = [self._joined.pop(url) for url in list(self._joined) if url not in wanted]
-        for client in gone:
-            asyncio.run_coroutine_threadsafe(client.close(), self._loop)
-        self.publisher.follow([*self._clients, *self._joined.values()])
+        """Publish to engines where they are: those that have joined the job, too, and no longer to those that left."""
+        with self._following:
+            new, gone = self._addresses.update(self.job())
+            self._clients |= {url: EngineClient(url, self._token) for url in new}
+            self._left += [self._clients.pop(url) for url in gone]
+            follow = self.publisher.follow(list(self._clients.values()))
+            asyncio.run_coroutine_threadsafe(follow, self._loop).result()
 
     def close(self) -> None:
         """Close connections and end the thread."""
+        self._closed.set()
+        if self.rank == 0:
+            self._follower.join()
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
@@ -126,7 +142,7 @@ class SyncFilePublisher:
         await self.publisher.close()
         if self.publisher.carrier is not None:
             self.publisher.carrier.close()
-        await asyncio.gather(*(client.close() for client in (*self._clients, *self._joined.values())))
+        await asyncio.gather(*(client.close() for client in (*self._clients.values(), *self._left)))
 
 
 def described_job(source: BufferClientSync | None) -> dict[str, Any] | None:

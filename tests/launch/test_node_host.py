@@ -1,5 +1,6 @@
 """A real node in a thread: it registers, fetches the run, starts an environment service, reports it, and is lost."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from asyncrl.credentials import read_credentials
 from asyncrl.errors import ConflictError, InputError, UnavailableError
 from asyncrl.hosts.local import LocalHost
 from asyncrl.launch import node_host
+from asyncrl.launch.health_probes import HttpProbe
 from asyncrl.launch.node_host import LinkThread, NodeHost
 from asyncrl.launch.process_group import ProcessGroup
+from asyncrl.launch.supervise import Supervisor
 from asyncrl.services.node.messages import NODE_ROLES, Register, checked_arguments
 from asyncrl.services.node.registry import Registry, create_registry_app
 from asyncrl.services.node.service import NodeService, create_node_app
@@ -110,6 +113,57 @@ def test_a_lost_node_takes_its_processes_with_it_and_may_return(run, monkeypatch
     wait_until(lambda: not host.problem(), limit_s=60.0)
     group.restart(child)
     group.wait_ready(child, 60.0)
+
+
+@pytest.fixture
+def another(run, tmp_path):
+    """A function that has one more node join the run."""
+    _, _, _, group = run
+    made = []
+
+    def join(launcher, host):
+        node = NodeThread("other", tmp_path / "other", launcher.url)
+        made.append(node.app)
+        registry = host._registry
+        wait_until(lambda: [found.run for found in registry.nodes()] == ["one", "one"], limit_s=60.0)
+        second = NodeHost("other", registry, host._link, RUN.bearer("node"), tmp_path / "run")
+        made.append(second)
+        return second
+
+    yield join
+    group.stop()
+    for one in reversed(made):
+        one.close()
+
+
+def test_what_ran_on_a_lost_node_starts_on_another_one_and_the_lost_one_ends_it(
+    run, another, tmp_path, monkeypatch
+):
+    """As a network that falls apart: the lost node goes on, without its launcher."""
+    launcher, node, host, group = run
+    second = another(launcher, host)
+    group.elsewhere = lambda name: (second, {})
+    child = group.start("env", ["serve", "env"], {})
+    first_url = group.wait_ready(child, 60.0)
+    left_behind = node.node._running["env"].process
+
+    supervisor = Supervisor(group, tmp_path / "restarts.jsonl", 60.0, node_timeout_s=1.0)
+    supervisor.watch(child, HttpProbe(child, "/healthz"), 60.0)
+    node.node._orphan_s = 0.5
+    monkeypatch.setattr(node_host, "LOST_S", 1.0)
+    host._following.cancel()
+
+    async def restarted():
+        async with asyncio.timeout(120):
+            while not supervisor.restarts() or not child.announced():
+                await asyncio.sleep(0.1)
+
+    asyncio.run(supervisor.run(restarted()))
+    assert child.host is second
+    # Both are on this machine: the address is kept.
+    assert (child.url, child.earlier_urls) == (first_url, [])
+    assert not second.serves_at("http://10.0.0.9:1")
+    wait_until(lambda: left_behind.poll() is not None, limit_s=60.0)
 
 
 def test_the_registry_refuses_what_would_be_two_nodes_of_one_name_and_other_versions():

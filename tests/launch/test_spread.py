@@ -4,7 +4,7 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.spread import Machine, SpreadPlacement, spread
+from asyncrl.launch.spread import Machine, Place, SpreadPlacement, replaced, spread
 from asyncrl.services.node.messages import NODE_ROLES
 
 ALL = frozenset(NODE_ROLES)
@@ -60,6 +60,37 @@ def test_a_trainer_over_nodes_takes_its_gpus_first_and_engines_the_rest_the_head
     assert placement.trainer_env()["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
 
 
+def test_what_ran_on_a_lost_machine_goes_where_room_is_and_to_the_head_last():
+    sections = {
+        "train": {"ranks": 2, "nodes": 2},
+        "engine": {"weight_transfer": "collective", "count": 2},
+        "env": {"name": "gridworld", "services": 2},
+    }
+    head, nodes = Machine("head", 2, ALL), machines(1, 1, 2)
+    found = spread(config(**sections), head, nodes)
+    assert [part.machine for part in found.trainer] == ["head", "n1"]
+    assert placed(found) == {
+        "engine-0": ("n2", (0,)),
+        "engine-1": ("n3", (0,)),
+        "env-0": ("n1", ()),
+        "env-1": ("n2", ()),
+        "rollout-0": ("n3", ()),
+    }
+    # n2 is lost. Its engine takes the other GPU of n3; the environments go to the machine with the fewest processes.
+    left = [nodes[0], nodes[2]]
+    moved = replaced(found, "engine-0", head, left)
+    assert placed(moved)["engine-0"] == ("n3", (1,))
+    moved = replaced(moved, "env-1", head, left)
+    assert placed(moved)["env-1"] == ("n1", ())
+    # n3 is lost, too: only the head has a free GPU, and then none has.
+    moved = replaced(moved, "engine-0", head, nodes[:1])
+    assert placed(moved)["engine-0"] == ("head", (1,))
+    assert replaced(moved, "engine-1", head, nodes[:1]) is None
+    # The trainer's second part never joins the first on the head.
+    assert replaced(found, "trainer", head, [nodes[1]], part=1) is None
+    assert replaced(found, "trainer", head, nodes[1:], part=1).trainer[1] == Place("n3", (1,))
+
+
 def test_nodes_take_only_the_roles_they_were_started_for():
     nodes = [Machine("gpu", 0, frozenset({"engine"})), Machine("cpu", 0, frozenset({"env", "rollout"}))]
     found = spread(config(rollout={"workers": 2}), Machine("head", 0, ALL), nodes)
@@ -84,6 +115,11 @@ def test_nodes_take_only_the_roles_they_were_started_for():
             {"engine": {"weight_transfer": "collective", "count": 2}},
             (1,),
             "no machine has 1 GPUs left for another engine",
+        ),
+        (
+            {"engine": {"weight_transfer": "collective", "tensor_parallel": 4}},
+            (2, 2),
+            "engine.tensor_parallel = 4: one engine is on one machine, .* the largest machine has 2 GPUs",
         ),
         ({"engine": {}}, (0,), "set engine.weight_transfer=http"),
         ({"placement": {"trainer": [0]}}, (0,), "placement.trainer must be left out"),

@@ -81,7 +81,7 @@ def test_a_link_with_a_delay_and_a_rate_carries_each_version_once_and_then_only_
     publisher = FilePublisher(tmp_path / "trainer", [], carrier=carrier, deltas=True)
 
     async def scenario(*clients):
-        publisher.follow(clients)
+        await publisher.follow(clients)
         weights, carried = numbers(1), []
         for version in (1, 2):
             weights = weights.clone()

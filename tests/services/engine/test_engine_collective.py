@@ -126,10 +126,10 @@ def test_versions_reach_both_engines_and_one_that_ended_in_a_reload_catches_up(
                 late = EngineClient(again.url)
                 try:
                     assert await disagreement([late], policy, 4) < TOLERANCE
-                    publisher.follow([clients[0], late])
+                    await publisher.follow([clients[0], late])
                     assert (await publish(5)).failed == {}
                     assert await disagreement([clients[0], late], policy, 5) < TOLERANCE
-                    over_http.follow([clients[0], late])
+                    await over_http.follow([clients[0], late])
                     sent, whole = await publish_over_http(6, "", [clients[0], late])
                     assert whole.num_bytes <= sent < 1.2 * whole.num_bytes
                     sent, part = await publish_over_http(7, "experts", [clients[0], late])

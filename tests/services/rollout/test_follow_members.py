@@ -12,7 +12,7 @@ from tests.buffer.serving import ThreadService
 from tests.credentials import RUN
 from tests.services.buffer.test_buffer_members import JOB
 
-OWN, GUEST, ENV, GUEST_ENV = (f"http://127.0.0.1:{port}" for port in (1, 3, 2, 4))
+OWN, GUEST, ENV, GUEST_ENV, MOVED, MOVED_ENV = (f"http://127.0.0.1:{port}" for port in (1, 3, 2, 4, 5, 6))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,9 @@ def worker(tiny_model):
     return RolloutService(config, tiny_model, [OWN], [ENV], "", RUN, "w")
 
 
-def test_a_worker_keeps_members_that_a_restarted_buffer_does_not_know_yet(buffers, tiny_model):
+def test_a_worker_keeps_members_that_a_restarted_buffer_does_not_know_yet_and_follows_what_has_moved(
+    buffers, tiny_model
+):
     async def scenario():
         service = worker(tiny_model)
         first, second = (BufferClient(buffer.url) for buffer in buffers)
@@ -66,6 +68,8 @@ def test_a_worker_keeps_members_that_a_restarted_buffer_does_not_know_yet(buffer
         await second.join("engine", GUEST)
         await second.leave(GUEST)
         await follow(second)
+        await second.describe(JOB | {"moved": {OWN: MOVED, ENV: MOVED_ENV}})
+        await follow(second)
         for closing in (first, second, service):
             await closing.close()
         return seen
@@ -77,18 +81,22 @@ def test_a_worker_keeps_members_that_a_restarted_buffer_does_not_know_yet(buffer
         everybody,
         everybody,
         ({OWN}, {ENV, GUEST_ENV}),
+        ({MOVED}, {MOVED_ENV, GUEST_ENV}),
     ]
 
 
-def test_a_trainer_publishes_to_members_until_they_are_known_to_have_left(tmp_path):
-    jobs = [{"joined": {"engine": [GUEST]}, "settled": True, "left": []}, None]
-    jobs += [{"joined": {"engine": []}, "settled": settled, "left": []} for settled in (False, True)]
-    publisher = SyncFilePublisher(tmp_path, [OWN], "", 0, job=lambda: jobs.pop(0))
-    seen = []
+def test_a_trainer_publishes_to_engines_where_they_are_until_they_are_known_to_have_left(tmp_path):
+    known = {"left": [], "moved": {}}
+    jobs = [known | {"joined": {"engine": [GUEST]}, "settled": True}, None]
+    jobs += [known | {"joined": {"engine": []}, "settled": settled} for settled in (False, True)]
+    jobs += [jobs[-1] | {"moved": {OWN: MOVED}}, None]
+    publisher = SyncFilePublisher(tmp_path, [OWN], "", 0, job=lambda: said[-1])
+    seen, said = [], [None]
     try:
-        while jobs:
+        for job in jobs:
+            said.append(job)
             publisher._follow_members()
-            seen.append(sorted(publisher._joined))
+            seen.append([engine.url for engine in publisher.publisher.engines])
     finally:
         publisher.close()
-    assert seen == [[GUEST], [GUEST], [GUEST], []]
+    assert seen == [[OWN, GUEST], [OWN, GUEST], [OWN, GUEST], [OWN], [MOVED], [MOVED]]
