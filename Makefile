@@ -10,7 +10,7 @@ TEST_PROCESSES ?= 4
 QUICK := tests/algo tests/buffer tests/chat tests/commands tests/conformance tests/data tests/evaluation tests/monitor tests/run \
 	tests/rollout tests/simulation tests/testing tests/weights $(wildcard tests/test_*.py tests/env/test_*.py tests/launch/test_*.py)
 
-.PHONY: demo test quick check lint install clean
+.PHONY: demo test quick check lint site install clean
 
 demo: $(STAMP)
 	$(BIN)/asyncrl train gridworld_grpo
@@ -31,6 +31,10 @@ check: lint
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+# The documentation, to be opened as files or put on any web server.
+site: $(STAMP)
+	$(BIN)/python scripts/site/build_site.py --out build/site
 
 install: $(STAMP)
 

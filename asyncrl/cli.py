@@ -80,6 +80,9 @@ def _main(arguments: Sequence[str]) -> int:
     with contextlib.suppress(FileNotFoundError):
         # As with `python -m`: a user's own environment or reward is usually a file of the current folder.
         search_in([Path.cwd()])
+    if not arguments:
+        build_parser().print_help(sys.stderr)
+        return 2
     if on_cpu():
         # Otherwise DeepSpeed warns on the console that it has found no GPU.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Creates .venv and installs the pinned dependencies: scripts/install.sh cpu|gpu
+# Creates .venv and installs the pinned dependencies and asyncrl: scripts/install.sh cpu|gpu
+# With a second word, `packages`, only the dependencies.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 kind="${1:-}"
-if [ "$kind" != cpu ] && [ "$kind" != gpu ]; then
-    echo "usage: scripts/install.sh cpu|gpu" >&2
+what="${2:-all}"
+if [[ "$kind" != @(cpu|gpu) || "$what" != @(all|packages) || $# -gt 2 ]]; then
+    echo "usage: scripts/install.sh cpu|gpu [packages]" >&2
     exit 2
 fi
 say() { printf 'install: %s\n' "$*" >&2; }
@@ -17,6 +19,11 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 fi
 if ! command -v c++ >/dev/null && ! command -v g++ >/dev/null; then
     say "a C++ compiler is needed (DeepSpeed compiles one small op): install g++"
+    exit 1
+fi
+
+if ! command -v make >/dev/null; then
+    say "make is needed (a package of text games is built from source): install make"
     exit 1
 fi
 
@@ -49,6 +56,7 @@ else
     # both that are used work.
     pip install --quiet --no-deps -r requirements/gpu.lock
 fi
+[ "$what" = all ] || exit 0
 pip install --quiet --no-deps --no-build-isolation -e .
 say "checking the installation"
 "$bin/asyncrl" doctor

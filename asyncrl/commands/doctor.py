@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib.metadata
 import importlib.util
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.commands.doctor_gpus import check_gpus
+from asyncrl.errors import ConfigError
 
 PINS = {
     "torch": "2.13.0",
@@ -163,8 +165,20 @@ def _shm_problem(total_bytes: int, free_bytes: int) -> str:
 
 
 def check_sandbox() -> list[tuple[str, str]]:
-    found = shutil.which("bwrap")
-    return [(f"bubblewrap {found or 'missing: environments that run code will refuse to start'}", "")]
+    """No sandbox is no problem: most environments run no code."""
+    return [(asyncio.run(_sandbox()), "")]
+
+
+async def _sandbox() -> str:
+    from asyncrl.env.check import end_launcher
+    from asyncrl.sandbox.backends import choose
+
+    try:
+        return f"sandbox {(await choose()).backend}"
+    except ConfigError as error:
+        return f"no sandbox, so environments that run code will refuse to start: {error}"
+    finally:
+        await end_launcher()
 
 
 CHECKS = (

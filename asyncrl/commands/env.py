@@ -9,7 +9,7 @@ from typing import Any
 def add(subparsers: Any) -> None:
     # This parser has no options, so that --help reaches the command's own parser.
     parser = subparsers.add_parser(
-        "env", help="list environments, play one, check them", add_help=False, prefix_chars="\0"
+        "env", help="list environments, write one, check them, play one", add_help=False, prefix_chars="\0"
     )
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     parser.set_defaults(run=run)

@@ -1,12 +1,14 @@
-"""`asyncrl env list | check NAME... | --all | play NAME`"""
+"""`asyncrl env list | new FILE | check NAME... | --all | play NAME`"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.resources
 import json
 from collections.abc import Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from asyncrl.config import parse_value
@@ -17,17 +19,21 @@ from asyncrl.env.registry import ENVS, load_env
 from asyncrl.errors import ConfigError
 from asyncrl.types import Message, Task
 
+EXAMPLE = "GuessNumber"
+"""The environment in `example.py`."""
 HOW_TO_PLAY = (
     'A line that begins with a tool\'s name is a call: TOOL {"argument": ...}, or TOOL TEXT where it takes one text. '
     "Any other line is an answer; ``` opens one of several lines and closes it. End of input ends the game."
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run one sub-command; return its exit code."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's own words."""
     parser = argparse.ArgumentParser(prog="asyncrl env", description="List, check and play environments.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="names, first lines, and what is missing to use them")
+    new = commands.add_parser("new", help="write a file with an environment to change")
+    new.add_argument("file", type=Path, help="the file to write, such as my_env.py")
     check = commands.add_parser("check", help="determinism, oracle, splits, isolation, speed")
     check.add_argument("names", nargs="*", help="names or import paths")
     check.add_argument("--all", action="store_true", help="every registered environment that can start")
@@ -45,9 +51,16 @@ def main(argv: Sequence[str]) -> int:
             metavar="TABLE",
             help="settings, such as '{level = 2}' or '{\"level\": 2}'",
         )
-    args = parser.parse_args(list(argv))
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one sub-command; return its exit code."""
+    args = build_parser().parse_args(list(argv))
     if args.command == "list":
         return _list()
+    if args.command == "new":
+        return _new(args.file)
     if args.command == "check":
         return _check(args.names, args.all, args.config, args.tasks)
     return asyncio.run(_play(args.name, args.seed, args.config))
@@ -82,6 +95,30 @@ def _list() -> int:
         first_line = (env_class.__doc__ or "").strip().splitlines()[0]
         missing = _missing(env_class)
         print(f"{name:16s}{first_line}" + (f" [needs {missing}]" if missing else ""))
+    return 0
+
+
+def _new(file: Path) -> int:
+    """Write the example of an environment to `file`, and print what to do with it."""
+    file = file if file.suffix == ".py" else file.with_name(f"{file.name}.py")
+    # In the current folder it is found as a module, anywhere else as a file.
+    here = file.parent == Path() and file.stem.isidentifier()
+    name = f"{file.stem if here else file}:{EXAMPLE}"
+    text = importlib.resources.files("asyncrl.env").joinpath("example.py").read_text(encoding="utf-8")
+    try:
+        with open(file, "x", encoding="utf-8") as target:
+            target.write(text)
+    except FileExistsError:
+        raise ConfigError(
+            f"env new: {str(file)!r} is there already; give another name, or remove it"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"env new: {str(file)!r} cannot be written: {error}") from error
+    print(
+        f"{file} has the environment {EXAMPLE}, which is yours to change. Check it, play it, train a tiny model on it:"
+    )
+    for command in ("env check", "env play", "train gridworld_grpo"):
+        print(f"    asyncrl {command} {'env.name=' if command.startswith('train') else ''}{name}")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from pathlib import Path
 
 import pytest
 
@@ -113,3 +114,28 @@ def test_settings_are_a_table_of_toml_or_json(text, capsys):
         with pytest.raises(SystemExit):
             main(["env", "check", "sql", "--config", wrong])
         assert "{a = 1}" in (told := capsys.readouterr().err) or "{level = 2}" in told
+
+
+def test_a_new_file_has_the_readme_s_environment_and_is_found_as_the_printed_commands_name_it(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["env", "new", "new_guess"]) == 0
+    commands = [line.strip() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert commands[0] == "asyncrl env check new_guess:GuessNumber"
+    assert commands[2] == "asyncrl train gridworld_grpo env.name=new_guess:GuessNumber"
+    assert main([*commands[0].split()[1:], "--tasks", "3"]) == 0
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert f"```python\n{(tmp_path / 'new_guess.py').read_text()}```" in readme
+
+
+def test_a_new_file_replaces_none_and_elsewhere_it_is_named_by_its_path(tmp_path, capsys):
+    file = tmp_path / "guess.py"
+    assert main(["env", "new", str(file)]) == 0
+    assert f"env check {file}:GuessNumber" in capsys.readouterr().out
+    file.write_text("mine")
+    assert main(["env", "new", str(file)]) == 2
+    assert "is there already; give another name" in capsys.readouterr().err
+    assert main(["env", "new", str(tmp_path / "none" / "guess.py")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert file.read_text() == "mine"
