@@ -53,6 +53,7 @@ SECONDS = {
     "tests/test_lora_run.py": 70,
     "tests/test_joining.py": 60,
     "the session's engine": 60,
+    "tests/docs/docs/tutorial/": 60,
     "tests/plan/test_predicted_memory.py": 60,
     "tests/test_lr_zero_run.py": 55,
     "tests/launch/test_sinks.py": 55,
@@ -61,7 +62,7 @@ SECONDS = {
     "tests/launch/test_supervise.py": 50,
     "tests/docs/recipes/browser_grpo/README.md": 50,
     "tests/launch/test_suite_evaluation.py": 45,
-    "tests/docs/docs/environments.md": 45,
+    "tests/docs/docs/environments.md": 20,
     "tests/docs/docs/evaluation.md": 45,
     "tests/launch/test_periodic_evaluation.py": 40,
     "tests/plan/test_predict.py": 40,
@@ -86,13 +87,15 @@ SECONDS = {
     "tests/envs/": 5,
 }
 """About how long lots take, by the beginning of their names; all others are short."""
+TUTORIAL = "docs/tutorial/"
+"""Pages whose blocks run in one folder, one after the other."""
 PAGE = re.compile(r"tests/docs/test_pages\.py::.*\[([\w./-]+\.md)")
 
 
 def lot(test: str) -> str:
     """Return the name of a test's lot. `test` is the id that pytest gives it."""
     if page := PAGE.match(test):
-        return f"tests/docs/{page[1]}"
+        return f"tests/docs/{TUTORIAL if page[1].startswith(TUTORIAL) else page[1]}"
     file = test.partition("::")[0]
     return TOGETHER.get(file, file)
 

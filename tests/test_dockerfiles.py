@@ -48,7 +48,7 @@ def test_an_image_has_the_packages_of_its_lock_and_then_the_source(kind):
 
 def test_both_images_have_the_same_system():
     assert of("cpu", "FROM") == of("gpu", "FROM") == ["docker.io/library/debian:bookworm-slim"]
-    assert of("cpu", "RUN")[0] == of("gpu", "RUN")[0]
+    assert of("cpu", "RUN")[0].replace("libnuma1 ", "") == of("gpu", "RUN")[0]
 
 
 def test_the_compiler_of_cuda_is_where_the_lock_puts_it():

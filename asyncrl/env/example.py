@@ -17,12 +17,12 @@ class GuessNumber(Env):
 
     def step(self, action: Action) -> Step:
         self.turns += 1
-        guess = int(action.content) if action.content.isdecimal() else None
+        guess = int(action.content) if action.content.isdecimal() else 0
         if guess == self.secret:
             return Step(reward=1.0, done=True, success=True)
         if self.turns >= self.max_turns:
             return Step(done=True, success=False)
-        hint = "a number, please" if guess is None else "higher" if guess < self.secret else "lower"
+        hint = "a number, please" if guess == 0 else "higher" if guess < self.secret else "lower"
         self.low = guess + 1 if hint == "higher" else self.low
         self.high = guess - 1 if hint == "lower" else self.high
         return Step([{"role": "user", "content": hint}])

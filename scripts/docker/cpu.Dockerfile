@@ -4,10 +4,10 @@
 FROM docker.io/library/debian:bookworm-slim
 
 # The compiler and Python's headers are for the small op that DeepSpeed compiles when a trainer first starts, make for
-# packages that are built from source.
+# packages that are built from source, libnuma for vLLM's CPU build.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends ca-certificates g++ make python3 python3-dev python3-venv \
+    && apt-get install --yes --no-install-recommends ca-certificates g++ libnuma1 make python3 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /opt/asyncrl

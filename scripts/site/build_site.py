@@ -41,6 +41,9 @@ def _pages(folder: str, names: str) -> list[str]:
 
 
 NAVIGATION: dict[str, list[str]] = {
+    "Tutorial": _pages(
+        "docs/tutorial", "README 1-first-run 2-environment 3-agent 4-loss 5-evaluation 6-gpu 7-cluster"
+    ),
     "Concepts": _pages("docs", "architecture schedules rollouts policies curriculum"),
     "How-to": [
         *_pages("docs", "environments adapters sandbox gateway tool-formats evaluation monitor metrics lora"),

@@ -7,6 +7,7 @@ something to look at. A comment in the page's source, right above the block, cha
     <!-- docs: save as FILE -->        the block is a file of the reader's own
     <!-- docs: with WORDS -->          words added to each command, which keep the test short
     <!-- docs: with BEGINNING: WORDS; ... -->     words added to the commands that begin so
+    <!-- docs: as in PAGE -->          the block's commands are run there
     <!-- docs: servers -->             each command serves until it is stopped
 """
 

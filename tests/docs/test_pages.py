@@ -20,7 +20,9 @@ from pathlib import Path
 
 import pytest
 
+from asyncrl import __version__
 from asyncrl.process_start import FORK_SERVER
+from tests.distribution import TUTORIAL
 from tests.docs.blocks import LANGUAGES, ROOT, Block, blocks, pages, spans
 from tests.docs.installed import Installed, install
 from tests.shared import made_once
@@ -30,7 +32,7 @@ BLOCKS = [block for page in pages() for block in blocks(page)]
 RUN = [
     block
     for block in BLOCKS
-    if (block.language != "text" or block.said("save as")) and not block.note.startswith("not run")
+    if (block.language != "text" or block.said("save as")) and not block.note.startswith(("not run", "as in"))
 ]
 SECTIONS = ("run", "model", "env", "engine", "rollout", "buffer", "curriculum", "train", "lora", "judge",
             "reference", "teacher", "eval", "sft")  # fmt: skip
@@ -51,12 +53,18 @@ def servers():
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Each page's folder. A base model that pages share is trained once, but for the README's reader."""
-    found = {page: tmp_path_factory.mktemp(re.sub(r"\W", "-", page)) for page in pages()}
+    """Each page's folder; the tutorial's pages share one, as its reader's do.
+
+    A base model that pages share is trained once, but for the README's reader.
+    """
+    tutorial = tmp_path_factory.mktemp("tutorial")
+    found = {
+        page: tutorial if page.startswith(TUTORIAL) else tmp_path_factory.mktemp(re.sub(r"\W", "-", page))
+        for page in pages()
+    }
     cache = made_once("readers-cache", lambda folder: None)
-    for page, folder in found.items():
-        if page != "README.md":
-            (folder / ".cache").symlink_to(cache)
+    for folder in set(found.values()) - {found["README.md"]}:
+        (folder / ".cache").symlink_to(cache)
     return found
 
 
@@ -69,13 +77,30 @@ def test_the_package_under_test_is_the_installed_one(installed, tmp_path):
     assert all(path.startswith(str(installed.bin.parent)) for path in done.stdout.split())
 
 
+def test_the_package_has_one_version_which_the_changelog_is_about(installed, tmp_path):
+    code = "import importlib.metadata; print('asyncrl', importlib.metadata.version('asyncrl'))"
+    of_the_wheel = installed.run([str(installed.bin / "python"), "-c", code], tmp_path).stdout
+    assert (
+        installed.run(["asyncrl", "--version"], tmp_path).stdout == of_the_wheel == f"asyncrl {__version__}\n"
+    )
+    introduction, newest = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[:2]
+    assert newest.startswith(__version__) or f"version {__version__} is everything below" in introduction
+
+
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.name)
 def test_every_block_says_what_it_is(block: Block):
     assert block.language in LANGUAGES, "name the block's language; `text` is not run"
     if block.note.startswith("not run"):
         assert len(block.said("not run")) > 15, "say why it is not run"
     elif block.note:
-        assert block.note == "servers" or block.said("save as") or block.said("with"), block.note
+        kinds = ("save as", "with", "as in")
+        assert block.note == "servers" or any(map(block.said, kinds)), block.note
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.said("as in")], ids=lambda block: block.name)
+def test_commands_that_another_page_runs_stand_there(block: Block):
+    there = [line for other in RUN if other.page == block.said("as in") for line in commands(other)]
+    assert [line for line in commands(block) if line not in there] == []
 
 
 @pytest.mark.slow
