@@ -119,6 +119,11 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         )
     if recipe.engine.speculative.method != "off":
         yield from _speculation_problems(recipe)
+    if recipe.engine.quantization != "off" and recipe.lora.rank:
+        yield (
+            "engine.quantization must be 'off' where lora.rank is above 0: adapters are trained on whole weights, got "
+            f"{recipe.engine.quantization!r}"
+        )
     if recipe.train.router_replay:
         yield from _replay_problems(recipe)
     if recipe.eval.every and not recipe.eval.tasks:

@@ -151,6 +151,12 @@ class EngineConfig(Section):
     weights_dir: Seldom[str] = ""
     """Folder in which runs publish their weights; empty for shared memory. It holds three copies of them, and two more
     for each engine that keeps its own, as it does with `weight_delta`, "collective" and "http"."""
+    quantization: Seldom[Literal["off", "int8", "fp8"]] = "off"
+    """Eight bits for the weights and activations of linear layers while sampling. The trainer keeps and publishes whole
+    weights (docs/engine-and-trainer.md)."""
+    batch_invariant: Seldom[bool] = False
+    """Sample by kernels whose results do not depend on what else is in the batch (VLLM_BATCH_INVARIANT): slower, and
+    for GPUs alone."""
     keep_kv: Seldom[bool] = False
     """Let running requests keep their KV cache when new weights arrive. It saves computing their tokens again, and what
     they sample then depends on both versions (docs/schedules.md)."""
@@ -300,6 +306,9 @@ class TrainConfig(Section):
     old_policy: Seldom[Literal["trainer", "process"]] = "trainer"
     """Where tokens are scored under the versions that sampled them, for objectives that read it: in the trainer, or a
     process that scores groups while others are still being sampled (docs/algorithms/proximal.md)."""
+    quantized_forward: Seldom[bool] = True
+    """Round in the trainer's forward passes as engines with `engine.quantization` do. False for comparison: the policy
+    that samples is then another one than that which is trained."""
     router_replay: Seldom[bool] = False
     """For mixtures of experts: engines record the experts that each token was routed to, and the trainer's forward
     passes use these, with gate weights of its own routers (docs/engine-and-trainer.md)."""

@@ -57,7 +57,8 @@ KINDS = {
     "buffer": {"members": "service"},
     "engine": {
         **dict.fromkeys(
-            ("router", "placement", "health", "concurrency", "retrying", "sleep", "speculation"), "client"
+            ("router", "placement", "health", "concurrency", "retrying", "sleep", "speculation", "numerics"),
+            "client",
         ),
         "policy": "service",
         "policy_command": "command",

@@ -26,6 +26,7 @@ from asyncrl.launch.sinks import check_sinks
 from asyncrl.launch.spread import check_machines
 from asyncrl.launch.tasks import pool_of
 from asyncrl.run.checkpoints import complete_checkpoints
+from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.services.engine.speculation import check_speculation
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -64,6 +65,7 @@ def check_run(config: Config, alone: bool = True) -> None:
     check_model("model.path", config.model.path, config)
     check_turn_format(config)
     check_speculation(config.engine.speculative)
+    check_numerics(config.engine)
     check_sinks(config)
     for name in config.policies:
         policy = config.policy(name)
@@ -110,6 +112,7 @@ def check_evaluation(config: Config) -> None:
     check_model("checkpoint", config.model.path, config)
     check_turn_format(config)
     check_speculation(config.engine.speculative)
+    check_numerics(config.engine)
     if env.name in ELSEWHERE:
         check_agent(env.config)
     else:

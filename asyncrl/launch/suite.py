@@ -33,6 +33,7 @@ from asyncrl.launch.health_probes import HttpProbe
 from asyncrl.launch.process_group import ManagedProcess, ProcessGroup
 from asyncrl.launch.supervise import Supervisor
 from asyncrl.run.model_folder import context_length, fingerprint
+from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.services.engine.speculation import check_speculation
 from asyncrl.tls import client_context
 from asyncrl.together import together
@@ -94,6 +95,7 @@ def check_suite(suite: Suite, tasks: Mapping[str, Sequence[Task]], configs: Mapp
         check_model("checkpoint", checkpoint, config)
         check_turn_format(config)
         check_speculation(config.engine.speculative)
+        check_numerics(config.engine)
 
 
 def _check_tasks(name: str, part: SuitePart, tasks: Sequence[Task]) -> None:

@@ -84,7 +84,8 @@ def _copy(config: Config, model: str) -> PolicyModel:
 
 def _matching(config: Config) -> Matching:
     """Return in what the policy's forward passes, and those of its copies, follow its engines."""
-    return Matching(config.train.router_replay)
+    quantization = config.engine.quantization if config.train.quantized_forward else "off"
+    return Matching(config.train.router_replay, quantization)
 
 
 def _reference(config: Config, model: str) -> FrozenPolicy | BasePolicy | EngineScorer:

@@ -15,6 +15,7 @@ from asyncrl.config import LoraConfig
 from asyncrl.errors import ConfigError
 from asyncrl.train.lora import add_adapter
 from asyncrl.train.prefix_tree import enable_prefix_trees, run_trunk, tree_of, uses_prefix_trees
+from asyncrl.train.quantized_forward import quantize_forward
 from asyncrl.train.router_replay import KEYWORD, RouterReplay, recorded_experts
 from asyncrl.train.token_scores import Head, TeacherStates, score_tokens
 
@@ -31,6 +32,7 @@ class Matching:
     """In what a model's forward passes follow the engine that sampled."""
 
     router_replay: bool = False
+    quantization: str = "off"
 
 
 class PolicyModel(nn.Module):
@@ -172,6 +174,8 @@ def load_policy(
     model = _load(path, dtype, gradient_checkpointing)
     if lora.rank:
         add_adapter(model, lora, seed)
+    if matching.quantization != "off":
+        quantize_forward(model, matching.quantization)
     policy = PolicyModel(model, value_head, matching.router_replay)
     check_logits(policy, path)
     return policy.train()

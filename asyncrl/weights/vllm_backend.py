@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,7 +20,9 @@ from vllm.model_executor.model_loader.reload import (
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from asyncrl.weights.files import read_weights
+from asyncrl.weights.quantization import quantized_checkpoint
 from asyncrl.weights.vllm_cpu import weights_changed
+from asyncrl.weights.vllm_plugin import QUANTIZATION
 
 # At each update it would report tied heads and rotary tables, which have no weights of their own.
 logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
@@ -56,10 +59,12 @@ class SharedFileEngine(WeightTransferEngine[SharedFileInitInfo, SharedFileUpdate
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: SharedFileUpdateInfo) -> None:
-        """Load the file's tensors into the model."""
-        self.model.load_weights(  # type: ignore[operator]
-            read_weights(update_info.path)
-        )
+        """Load the file's tensors into the model, quantised where the engine is."""
+        tensors: Iterator[tuple[str, torch.Tensor]] = read_weights(update_info.path)
+        if scheme := os.environ.get(QUANTIZATION):
+            moved = ((name, tensor.to(self.device)) for name, tensor in tensors)
+            tensors = quantized_checkpoint(moved, scheme)
+        self.model.load_weights(tensors)  # type: ignore[operator]
 
     def update_weights(self, update_info: dict) -> None:
         """Receive one update. The base class then synchronises an accelerator, which a CPU lacks."""

@@ -24,6 +24,8 @@ STARTED_BY_US = "ASYNCRL_BASE_VERSION"
 """Environment variable that `asyncrl serve engine` sets."""
 RECORD_EXPERTS = "ASYNCRL_RECORD_EXPERTS"
 """Environment variable that it sets for an engine that records the experts of each token."""
+QUANTIZATION = "ASYNCRL_QUANTIZATION"
+"""Environment variable with the scheme by which an engine quantises (`asyncrl.weights.quantization`)."""
 
 
 def register() -> None:
@@ -45,6 +47,10 @@ def register() -> None:
         setattr(current_platform, "get_punica_wrapper", lambda: PUNICA)  # noqa: B010 - mypy forbids to assign it
         if STARTED_BY_US in os.environ:
             _fork_engine_process(current_platform)
+    if scheme := os.environ.get(QUANTIZATION):
+        from asyncrl.weights.vllm_quantization import quantize_at_start
+
+        quantize_at_start(scheme)
     add_to_engine_core()
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(

@@ -34,6 +34,8 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         base_version=args.base_version,
         seed=config.run.seed,
         start_timeout_s=config.run.start_timeout_s,
+        quantization=engine.quantization,
+        batch_invariant=engine.batch_invariant,
         record_experts=config.train.router_replay,
         speculative=engine.speculative,
         extra_args=tuple(engine.extra_args),

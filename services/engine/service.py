@@ -31,6 +31,7 @@ from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
 from asyncrl.gpus import on_cpu
 from asyncrl.process_start import Process, start_child
 from asyncrl.run.checkpoints import loadable_policy
+from asyncrl.services.engine.numerics import numerics_arguments, numerics_variables
 from asyncrl.services.engine.speculation import logprobs_mode, speculation_arguments
 from asyncrl.startup import StartDeadline
 from asyncrl.tls import client_context, own_files, scheme
@@ -71,6 +72,9 @@ class EngineOptions:
     start_timeout_s: float = 300.0
     sleep: bool = False
     """Whether it can give up its GPU memory and take it back (vLLM's sleep mode)."""
+    quantization: str = "off"
+    """How linear layers compute, see `asyncrl.weights.quantization`."""
+    batch_invariant: bool = False
     record_experts: bool = False
     """Whether it reports the experts that each token was routed to (`train.router_replay`)."""
     speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
@@ -110,6 +114,7 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         *("--middleware", "asyncrl.weights.vllm_routes.Routes"),
         *("--logprobs-mode", logprobs_mode(options.speculative), "--generation-config", "vllm"),
         *speculation_arguments(options.speculative),
+        *numerics_arguments(options),
         *("--scheduling-policy", "priority"),
         *("--enable-scale-out", "--no-enable-log-requests", "--disable-uvicorn-access-log"),
     ]
@@ -161,6 +166,7 @@ def build_env(
         ASYNCRL_BASE_VERSION=str(options.base_version),
         ASYNCRL_ENGINE_HOSTS=f"{options.host},{options.advertise}",
         ASYNCRL_WEIGHTS_DIR=options.weights_dir,
+        **numerics_variables(options),
         ASYNCRL_LORA="" if options.lora is None else options.lora.model_dump_json(),
         ASYNCRL_POLICIES=json.dumps({name: lora.model_dump() for name, lora in options.policies.items()}),
     )

@@ -1,0 +1,83 @@
+"""A real engine that computes in eight bits: the trainer that rounds alike gives its tokens the same probabilities."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from asyncrl.generation import GenerateRequest
+from asyncrl.services.engine.client import EngineClient
+from asyncrl.train.policy import Matching, load_policy
+from asyncrl.weights.files import write_weights
+from tests.engines import ENGINE, serving
+from tests.services.engine.test_engine import contexts
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def models(tiny_model, tmp_path_factory):
+    """Folders of two versions whose distributions are far from uniform, where rounding shows."""
+    folders = []
+    for version in range(2):
+        model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+        generator = torch.Generator().manual_seed(version)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() == 2:
+                    parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.15)
+        folders.append(tmp_path_factory.mktemp(f"version{version}"))
+        model.save_pretrained(folders[-1])
+    return folders
+
+
+def errors(folder, quantization, prompts, answers):
+    """Differences of the engine's log-probabilities from the trainer's."""
+    policy = load_policy(str(folder), "float32", matching=Matching(quantization=quantization))
+    found = []
+    for prompt, answer in zip(prompts, answers, strict=True):
+        token_ids = torch.tensor(np.concatenate([prompt, answer.token_ids]))[None].long()
+        mask = torch.arange(token_ids.shape[1])[None] >= len(prompt)
+        with torch.no_grad():
+            logp = policy(token_ids, mask, 1.0)["logp"][mask]
+        found.append(np.abs(logp.numpy() - answer.logprobs))
+    return np.concatenate(found)
+
+
+def test_rounding_alike_removes_most_of_the_difference_before_and_after_an_update(
+    models, tiny_model, tmp_path
+):
+    prompts = contexts(8, 24, 200)
+
+    async def scenario(url):
+        client = EngineClient(url)
+        try:
+            answers = []
+            for version, folder in enumerate(models):
+                if version:
+                    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+                    file = write_weights(tmp_path, version, model.named_parameters())
+                    await client.request("weights/prepare", file.to_json())
+                    await client.request("weights/commit", file.to_json())
+                requests = (
+                    GenerateRequest(f"{version}-{i}", prompt, 40, min_version=version)
+                    for i, prompt in enumerate(prompts)
+                )
+                answers.append(await asyncio.gather(*(client.generate(request) for request in requests)))
+            return answers
+        finally:
+            await client.close()
+
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (models[0] / name).write_bytes((Path(tiny_model) / name).read_bytes())
+    with serving(
+        tmp_path / "run", str(models[0]), tmp_path, engine=ENGINE | {"quantization": "int8"}
+    ) as engine:
+        answers = asyncio.run(scenario(engine.url))
+    for folder, given in zip(models, answers, strict=True):
+        plain, alike = (errors(folder, scheme, prompts, given) for scheme in ("off", "int8"))
+        assert plain.mean() > 5 * alike.mean()
+        assert alike.mean() < 0.005
