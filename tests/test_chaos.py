@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from asyncrl.process_start import FORK_SERVER
 from tests.runs import environment
 from tests.scripts import SCRIPTS
 
@@ -15,9 +14,7 @@ UNDISTURBED_CI_HIGH = 0.0714
 
 
 @pytest.mark.timeout(1800)
-def test_ten_kills_at_random_lose_nothing(workplace, monkeypatch):
-    # As the processes of a user's run are, they are started by their commands.
-    monkeypatch.delenv(FORK_SERVER, raising=False)
+def test_ten_kills_at_random_lose_nothing(workplace):
     report = workplace / "chaos.json"
     done = subprocess.run(
         [
