@@ -264,6 +264,7 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
         )
     _check_schedule(recipe, settings)
     _check_branches_and_hints(recipe, words, settings["advantage"]["name"])
+    _check_long_rows(recipe, words)
     if "score_norms" in words and recipe.train.zero_stage == 3:
         raise ConfigError(
             f"train.zero_stage: algo.advantage={settings['advantage']} reads the norm of each trajectory's gradient, "
@@ -307,6 +308,24 @@ def _check_drafter(recipe: Recipe) -> None:
             f"engine.speculative.method: {method!r} has a drafter with weights of its own, which training does not "
             "update: the further the policy moves, the fewer of its tokens are accepted; allowed in training: off, "
             "ngram, suffix"
+        )
+
+
+def _check_long_rows(recipe: Recipe, words: frozenset[str]) -> None:
+    """Refuse what rows longer than a GPU has room for do not allow. Raises `ConfigError`."""
+    train = recipe.train
+    if train.ranks % train.sequence_parallel:
+        raise ConfigError(
+            f"train.sequence_parallel: must divide train.ranks={train.ranks}, got {train.sequence_parallel}"
+        )
+    if train.sequence_parallel > 1 and "score_norms" in words:
+        raise ConfigError(
+            "train.sequence_parallel: must be 1 where algo.advantage reads the norm of each trajectory's gradient, of "
+            f"which each rank would have a part; got {train.sequence_parallel}"
+        )
+    if train.offload_activations and not train.gradient_checkpointing:
+        raise ConfigError(
+            "train.offload_activations: moves what train.gradient_checkpointing keeps, which must be true with it"
         )
 
 

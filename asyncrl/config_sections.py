@@ -293,12 +293,17 @@ class TrainConfig(Section):
     """Trainer processes, one a GPU."""
     nodes: int = Field(1, ge=1)
     """Machines over which the ranks are spread evenly (docs/scaling.md)."""
+    sequence_parallel: Seldom[int] = Field(1, ge=1)
+    """Ranks that compute the same rows together, each a part of the tokens, for rows that one GPU has no room for. It
+    divides `ranks` and the model's numbers of heads (docs/memory.md)."""
     stall_timeout_s: Seldom[float] = Field(600.0, gt=0)
     """Seconds that a rank may need for one micro-batch, or wait for another rank or for a checkpoint to be written,
     beyond the time that publishing may wait for an engine. A trainer that takes longer hangs: it is killed and started
     again."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, about a third more time."""
+    offload_activations: Seldom[bool] = False
+    """Keep in host memory what `gradient_checkpointing`, which must be on, keeps for the backward pass."""
     checkpoint_every: int = Field(10, ge=0)
     """Steps between checkpoints, and the most that a crash of the trainer costs; 0 keeps only the last version."""
     on_poison: Seldom[Literal["continue", "stop"]] = "continue"

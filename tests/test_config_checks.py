@@ -112,3 +112,24 @@ def test_the_periodic_schedule_refuses_what_reads_the_whole_batch(algo, train, n
 def test_the_periodic_schedule_takes_group_relative_objectives():
     assert check_objective(recipe({"preset": "decoupled_ppo"}, train={"schedule": "periodic"}))
     assert check_objective(recipe({"preset": "dapo"}, train={"schedule": "periodic"}))
+
+
+@pytest.mark.parametrize(
+    ("train", "algo", "named"),
+    [
+        (
+            {"ranks": 4, "sequence_parallel": 3},
+            {},
+            "train.sequence_parallel: must divide train.ranks=4, got 3",
+        ),
+        (
+            {"ranks": 4, "sequence_parallel": 2},
+            {"preset": "vcpo"},
+            "train.sequence_parallel: must be 1 where algo.advantage reads the norm",
+        ),
+        ({"offload_activations": True}, {}, "train.offload_activations: .* train.gradient_checkpointing"),
+    ],
+)
+def test_keys_for_long_rows_that_exclude_each_other_are_refused(train, algo, named):
+    with pytest.raises(ConfigError, match=named):
+        check_objective(recipe(algo, train=train))

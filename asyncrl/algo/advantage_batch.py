@@ -1,8 +1,7 @@
 """What advantage estimators read: one optimizer step's whole batch, before it is cut into micro-batches.
 
-Every data-parallel rank builds the same batch (scalars and masks of *all* sequences, gathered) and computes
-the same advantages; then each keeps its own rows. Group and batch statistics therefore never depend on the
-split.
+The first data-parallel rank has the rows of all ranks and computes their advantages; then each gets those of its own
+rows. Group and batch statistics therefore never depend on the split.
 """
 
 from __future__ import annotations

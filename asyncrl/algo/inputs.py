@@ -158,15 +158,18 @@ class Totals:
 
 def count_totals(mask: Tensor, group: Tensor | None = None, horizon: float = 0.0) -> Totals:
     """Counts of one whole batch: `mask` [B,T], `group` [B] prompt index of each row, numbered from 0."""
-    mask = mask.bool()
-    lengths = mask.sum(-1)
+    return totals_of(mask.bool().sum(-1), group, horizon)
+
+
+def totals_of(lengths: Tensor, group: Tensor | None = None, horizon: float = 0.0) -> Totals:
+    """Counts of one whole batch: `lengths` [B] sampled tokens, `group` [B] prompt index of each row, from 0."""
     num_prompts, prompt_tokens = 0, None
     if group is not None and group.numel():
-        prompt_tokens = torch.zeros(int(group.max()) + 1, dtype=lengths.dtype, device=mask.device)
+        prompt_tokens = torch.zeros(int(group.max()) + 1, dtype=lengths.dtype, device=lengths.device)
         prompt_tokens = prompt_tokens.index_add(0, group.long(), lengths)
         num_prompts = int((prompt_tokens > 0).sum())
     return Totals(
-        int(lengths.sum()), int((lengths > 0).sum()), num_prompts, horizon, mask.shape[0], prompt_tokens
+        int(lengths.sum()), int((lengths > 0).sum()), num_prompts, horizon, len(lengths), prompt_tokens
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -98,6 +99,18 @@ def reduce_over_ranks(metrics: Metrics, all_reduce: Callable[[Tensor, str], None
         all_reduce(peaks, "max")
         totals |= {n: s * peaks[i] for i, (s, n) in enumerate(zip(signs, extremes, strict=True))}
     return {n: Metric(totals[n], sums[i, 1], metrics[n].kind) for i, n in enumerate(names)}
+
+
+def to_plain(metrics: Metrics) -> dict[str, list[Any]]:
+    """Metrics as what a message between ranks carries; `from_plain` takes it back."""
+    return {name: [float(m.total), float(m.count), m.kind] for name, m in metrics.items()}
+
+
+def from_plain(plain: dict[str, list[Any]]) -> Metrics:
+    """Metrics that `to_plain` wrote."""
+    return {
+        name: Metric(_scalar(total), _scalar(count), kind) for name, (total, count, kind) in plain.items()
+    }
 
 
 def _summed(metric: Metric) -> Tensor:

@@ -1,7 +1,7 @@
 """The `algo` section of a recipe as two functions: advantages of a whole step, loss of a micro-batch.
 
 objective = build_objective(recipe["algo"])
-estimate = objective.estimate(batch)                   # once per step, the same on every rank
+estimate = objective.estimate(batch)                   # once per step, or by groups where `group_local`
 statistics = objective.step_statistics(step_inputs)    # only if "step_statistics" in objective.needs
 totals = count_totals(mask, group, objective.horizon)  # over all ranks; see `kept_mask`
 loss, metrics = objective.loss(inputs, totals)         # per micro-batch; then loss.backward()
@@ -97,6 +97,13 @@ class Objective:
     def teacher_direction(self) -> str:
         """Which divergence over the whole vocabulary the loss reads, "" where it reads none."""
         return _params("loss", self.settings["loss"])["direction"] if "teacher_logits" in self.needs else ""
+
+    @property
+    def group_local(self) -> bool:
+        """True when the advantage of a row depends on nothing beyond its group: `estimate` may be called by group."""
+        parts = [("advantage", self.settings["advantage"]), ("normalize", self.settings["normalize"])]
+        parts += [("filter", part) for part in self.settings["filters"]]
+        return all(_within_group(kind, part) for kind, part in parts)
 
     @property
     def needs_step_statistics(self) -> bool:
@@ -324,6 +331,12 @@ def _params(kind: str, part: Mapping[str, Any]) -> dict[str, Any]:
     found = inspect.signature(resolve(kind, part["name"])).parameters.values()
     defaults = {p.name: p.default for p in found if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
     return {**defaults, **{name: value for name, value in part.items() if name != "name"}}
+
+
+def _within_group(kind: str, part: Mapping[str, Any]) -> bool:
+    """Whether a part is marked `group_local` under its parameters."""
+    marks = marks_of(resolve(kind, part["name"]))
+    return any(m.decorator == "group_local" and m.failing(_params(kind, part)) is None for m in marks)
 
 
 def _measures(settings: Mapping[str, Any], decorator: str) -> tuple[Measure, ...]:

@@ -84,9 +84,9 @@ class TokenValues:
     """What a step computed for the tokens of its rows."""
 
     rows: Sequence[Trajectory]
-    columns: Mapping[str, np.ndarray]
-    """[B,T] float32 each, by a name of `TOKEN_VALUES`; the tokens of row i are the first of its T places. A row for
-    which the step has no values begins with NaN."""
+    columns: Mapping[str, Sequence[np.ndarray]]
+    """By a name of `TOKEN_VALUES` a float32 array for each row, of its sampled tokens. A row for which the step has no
+    values begins with NaN."""
 
 
 class TrajectoryTable:
@@ -184,9 +184,17 @@ def _token_values(
     if values is None or name not in values.columns:
         return [None] * len(trajectories)
     column = values.columns[name]
-    missing = np.isnan(column[:, 0]) if column.shape[1] else np.zeros(len(column), np.bool_)
-    places = {id(t): row for row, t in enumerate(values.rows) if not missing[row]}
-    return [column[places[id(t)], : t.num_tokens] if id(t) in places else None for t in trajectories]
+    places = {
+        id(t): row for row, t in enumerate(values.rows) if len(column[row]) and not np.isnan(column[row][0])
+    }
+    return [_spread(t, column[places[id(t)]]) if id(t) in places else None for t in trajectories]
+
+
+def _spread(t: Trajectory, sampled: np.ndarray) -> np.ndarray:
+    """Return [L] numbers with those of the sampled tokens at their places, 0 elsewhere."""
+    found = np.zeros(t.num_tokens, np.float32)
+    found[t.loss_mask] = sampled
+    return found
 
 
 def _lists(arrays: Sequence[np.ndarray | None], dtype: Any) -> pa.ListArray:

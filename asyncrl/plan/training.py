@@ -16,9 +16,10 @@ from unittest import mock
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from asyncrl.algo import inputs as loss_inputs
-from asyncrl.algo.inputs import count_totals
+from asyncrl.algo.inputs import totals_of
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import Config, TrainConfig
 from asyncrl.plan.fake import fake_tensors
@@ -29,7 +30,8 @@ from asyncrl.train.auxiliary_models import AuxiliaryModels, StepTensors
 from asyncrl.train.auxiliary_weights import FrozenPolicy
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.models import load_auxiliary_models, load_trained
-from asyncrl.train.step import Step, _ratio_statistics, micro_batch
+from asyncrl.train.ragged import Ragged
+from asyncrl.train.step import Step, _ratio_statistics, micro_batch, serve
 from asyncrl.train.step_batch import StepBatch
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.types import ANSWER_IDS, Status, Trajectory, Turn
@@ -80,7 +82,7 @@ class PlannedEngine(TrainEngine):
     """A `TrainEngine` without DeepSpeed: its model runs, and each gradient is dropped where DeepSpeed takes it."""
 
     def __init__(self, policy: nn.Module, train: TrainConfig, dtype: str) -> None:
-        super().__init__(policy, train, dtype)
+        super().__init__(policy, train.model_copy(update={"sequence_parallel": 1}), dtype)
         for parameter in policy.parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._take_gradient)
@@ -137,7 +139,11 @@ def measure_step(config: Config, shapes: dict[str, dict[str, Any]]) -> StepMemor
                 one.on_gradient = partial(tracker.begin, "with gradients")
         _train(engine, auxiliary, objective, batch, tensors, settings)
     found.passes, found.before_gradients, found.with_gradients = (
-        Activations(tracker.peaks[name].bytes, tracker.peaks[name].by_kind.get("logits", 0))
+        # Ranks that compute rows together have a part of the tokens each, in attention of the heads.
+        Activations(
+            tracker.peaks[name].bytes // config.train.sequence_parallel,
+            tracker.peaks[name].by_kind.get("logits", 0),
+        )
         for name in ("passes", "before gradients", "with gradients")
     )
     return found
@@ -149,13 +155,13 @@ def _train(
 ) -> None:  # fmt: skip
     rows = list(range(len(batch.trajectories)))
     if objective.needs_values:
-        tensors.tensors.setdefault("returns", torch.zeros(batch.whole.mask.shape))
-    tensors.tensors["advantages"] = torch.zeros(batch.whole.mask.shape)
+        tensors.tensors.setdefault("returns", Ragged.full(batch.counts))
+    tensors.tensors["advantages"] = Ragged.full(batch.counts)
     step = Step(
         engine, objective, auxiliary, batch, tensors, settings, 1e-6, objective.kl_coef, lambda found: None,
     )  # fmt: skip
-    totals = count_totals(batch.whole.mask, batch.group, objective.horizon or settings.horizon)
-    micro_batch(step, rows, totals, _ratio_statistics(step, rows), True)
+    totals = totals_of(torch.from_numpy(batch.counts), batch.group, objective.horizon or settings.horizon)
+    micro_batch(step, serve(step, [[rows]]), rows, totals, _ratio_statistics(step, rows), True)
 
 
 def longest_rows(config: Config, vocab_size: int) -> StepBatch:
@@ -206,6 +212,7 @@ def _loads(shape: dict[str, Any], by_path: dict[str, dict[str, Any]]) -> Iterato
         stack.enter_context(mock.patch.object(policies, "RouterReplay"))
         stack.enter_context(mock.patch.object(critics, "TrainEngine", PlannedEngine))
         stack.enter_context(mock.patch.object(policies, "enable_prefix_trees", _enable_prefix_trees))
+        stack.enter_context(mock.patch.object(policies, "save_on_cpu", _forget_saved))
         yield
 
 
@@ -217,6 +224,18 @@ def _apply(module: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
         if parameter is not None and (changed := fn(parameter.detach())).dtype != parameter.dtype:
             module._parameters[name] = nn.Parameter(changed, parameter.requires_grad)
     return module
+
+
+def _forget_saved(pin_memory: bool) -> Any:
+    """Do what `save_on_cpu` does for the device: what is saved is not there until the backward pass asks for it."""
+
+    def forget(tensor: Tensor) -> Any:
+        return (tensor.shape, tensor.dtype) if isinstance(tensor, FakeTensor) else tensor
+
+    def bring_back(kept: Any) -> Tensor:
+        return kept if isinstance(kept, Tensor) else torch.empty(kept[0], dtype=kept[1])
+
+    return torch.autograd.graph.saved_tensors_hooks(forget, bring_back)
 
 
 def _enable_prefix_trees(model: Any) -> bool:

@@ -17,6 +17,7 @@ from asyncrl.config import Config
 from asyncrl.plan.training import longest_rows
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.models import load_auxiliary_models, load_trained
+from asyncrl.train.ragged import Ragged
 from asyncrl.train.step import Step, accumulate, apply
 from asyncrl.train.step_settings import StepSettings
 
@@ -68,8 +69,8 @@ def measured_step(config: Config, model: str, vocab_size: int) -> dict[str, int]
     for _ in range(2):
         tensors = auxiliary.step_tensors(engine, batch, settings, settings.num_minibatches)
         if objective.needs_values:
-            tensors.tensors["returns"] = torch.zeros(batch.whole.mask.shape)
-        tensors.tensors["advantages"] = torch.zeros(batch.whole.mask.shape)
+            tensors.tensors["returns"] = Ragged.full(batch.counts)
+        tensors.tensors["advantages"] = Ragged.full(batch.counts)
         step = Step(
             engine,
             objective,

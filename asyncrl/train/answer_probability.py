@@ -16,6 +16,7 @@ from torch import Tensor
 
 from asyncrl.algo.advantage.igpo import answer_probability
 from asyncrl.errors import ConfigError
+from asyncrl.train.ragged import Ragged
 from asyncrl.train.step_batch import StepBatch
 from asyncrl.types import ANSWER_IDS, NOT_SAMPLED, Status, Trajectory, Turn
 
@@ -55,14 +56,13 @@ def _probe(t: Trajectory, turn: Turn, answer: list[int]) -> Trajectory:
     )
 
 
-def probabilities(batch: StepBatch, probes: StepBatch, places: list[tuple[int, int]], logp: Tensor) -> Tensor:
+def probabilities(batch: StepBatch, places: list[tuple[int, int]], logp: Ragged) -> Tensor:
     """Return [B,K] length-normalised probabilities of the answer before each turn, NaN where a row has no such turn.
 
-    logp: [N,T] log-probabilities of the probes' tokens.
+    logp: log-probabilities of the N answers' tokens.
     """
     width = max((len(t.turns) for t in batch.trajectories), default=0)
     found = torch.full((len(batch.trajectories), width), torch.nan)
-    mask = probes.whole.mask
     for probe, (row, number) in enumerate(places):
-        found[row, number] = answer_probability(logp[probe, : mask.shape[1]][mask[probe]])
+        found[row, number] = answer_probability(logp.row(probe))
     return found

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.algo.advantage_batch import AdvantageOutputs
 from asyncrl.algo.inputs import LossInputs
 from asyncrl.algo.objective import Objective
 from asyncrl.data.micro_batches import plan_micro_batches
@@ -25,9 +25,11 @@ from asyncrl.train.critic import Critic
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.old_policy import OldPolicies
 from asyncrl.train.policy import PolicyModel
+from asyncrl.train.ragged import Ragged
 from asyncrl.train.router_replay import replaying
 from asyncrl.train.scoring import EngineScorer
-from asyncrl.train.step_batch import StepBatch, pad_rows
+from asyncrl.train.serve_rows import gather_values, serve_rows, share_batch
+from asyncrl.train.step_batch import StepBatch, pad_rows, sampled_tokens
 from asyncrl.train.step_settings import StepSettings
 
 Forward = Callable[[Tensor, Tensor], dict[str, Tensor]]
@@ -47,30 +49,29 @@ FOR_LOSS = (
 
 @dataclass(slots=True)
 class StepTensors:
-    """Named tensors over the whole batch, the same on every rank."""
+    """Named numbers over the whole batch. They are on the first rank; on the others rows are empty."""
 
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    """[B,T] by their `LossInputs` name, or that of `AdvantageBatch` where a loss has none."""
+    tensors: dict[str, Ragged] = field(default_factory=dict)
+    """Of the sampled tokens, by their `LossInputs` name, or that of `AdvantageBatch` where a loss has none."""
     rows: dict[str, Tensor] = field(default_factory=dict)
     """[B], or [B,K] by turn, by their `AdvantageBatch` name."""
     statistics: dict[str, Tensor] = field(default_factory=dict)
-    """Scalars of the whole step that some corrections read (`Objective.step_statistics`)."""
-    policy_logp: Tensor | None = None
-    """[B,T] of the policy at the start of the step, where it was computed; the proximal one may be another."""
+    """Scalars of the whole step that some corrections read (`Objective.step_statistics`); on every rank."""
+    policy_logp: Ragged | None = None
+    """Of the policy at the start of the step, where it was computed; the proximal one may be another."""
 
-    def for_advantages(self) -> dict[str, Tensor]:
-        """Return the fields of `AdvantageBatch`."""
+    def for_advantages(self, rows: list[int]) -> dict[str, Tensor]:
+        """Return the fields of `AdvantageBatch` for `rows`, tokens as [len(rows),S]."""
         named = {
-            FOR_ADVANTAGES[name]: tensor for name, tensor in self.tensors.items() if name in FOR_ADVANTAGES
+            FOR_ADVANTAGES[name]: values.padded(rows)
+            for name, values in self.tensors.items()
+            if name in FOR_ADVANTAGES
         }
-        return named | self.rows
+        return named | {name: values[rows] for name, values in self.rows.items()}
 
-    def for_loss(self, indices: list[int], width: int, device: torch.device) -> dict[str, Tensor]:
-        """Return the fields of `LossInputs` for the rows of a micro-batch; zeros for an empty one."""
-        chosen = {name: tensor for name, tensor in self.tensors.items() if name in FOR_LOSS}
-        if not indices:
-            return {name: torch.zeros(1, width, device=device) for name in chosen}
-        return {name: tensor[indices, :width].to(device) for name, tensor in chosen.items()}
+    def for_loss(self) -> dict[str, Ragged]:
+        """Return the fields of `LossInputs`."""
+        return {name: values for name, values in self.tensors.items() if name in FOR_LOSS}
 
 
 @dataclass(slots=True)
@@ -122,16 +123,6 @@ class AuxiliaryModels:
             found.rows["score_norms"] = score_norms(engine, batch, settings)
         return found
 
-    def measure(self, batch: StepBatch, found: StepTensors, estimate: AdvantageOutputs) -> None:
-        """Add what follows from the advantages: they themselves, and what is measured on the whole step."""
-        found.tensors["advantages"] = estimate.advantages
-        if estimate.returns is not None:
-            found.tensors["returns"] = estimate.returns
-        if estimate.clip_scale is not None:
-            found.tensors["clip_scale"] = estimate.clip_scale
-        if self.objective.needs_step_statistics:
-            found.statistics = self.objective.step_statistics(self.whole_inputs(batch, found))
-
     def _policy_pass(
         self,
         engine: TrainEngine,
@@ -156,9 +147,9 @@ class AuxiliaryModels:
         if "values" in computed:
             self._keep_values(found, computed)
 
-    def _keep_values(self, found: StepTensors, computed: dict[str, Tensor]) -> None:
+    def _keep_values(self, found: StepTensors, computed: dict[str, Ragged]) -> None:
         found.tensors["old_values"] = computed["values"]
-        found.rows["bootstrap_values"] = computed["end_values"]
+        found.rows["bootstrap_values"] = computed["end_values"].values
 
     def _proximal(
         self, engine: TrainEngine, batch: StepBatch, settings: StepSettings, found: StepTensors
@@ -174,7 +165,8 @@ class AuxiliaryModels:
             found.tensors["snapshot_logp"] = self._snapshot_logp(engine, batch, settings)
 
     def _answer_probability(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Tensor:
-        probes, places = probe_batch(batch)
+        asked = probe_batch(batch) if engine.rank == 0 else None
+        probes = share_batch(engine, asked[0] if asked else None)
         logp = whole_batch(
             engine,
             probes,
@@ -182,18 +174,16 @@ class AuxiliaryModels:
             lambda ids, mask: engine.outputs(ids, mask, settings.temperature),
             ("logp",),
         )["logp"]
-        return probabilities(batch, probes, places, logp)
+        return probabilities(batch, asked[1], logp) if asked else torch.zeros(0)
 
-    def _snapshot_logp(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Tensor:
+    def _snapshot_logp(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Ragged:
         """Score each token with the version that sampled it."""
         assert self.snapshots is not None
         if isinstance(self.snapshots, OldPolicies):
             return self.snapshots.score(engine, batch)
-        versions = batch.whole.versions
-        result = torch.zeros(versions.shape)
-        for version in sorted(set(versions[versions >= 0].tolist())):
-            here = versions == version
-            rows = [int(row) for row in here.any(-1).nonzero().flatten()]
+        result = Ragged.full(batch.counts)
+        by_version = {int(version): rows for version, rows in engine.on_first(lambda: rows_by_version(batch))}
+        for version, rows in by_version.items():
             model = None if version == batch.step else self.snapshots.load(version)
 
             def forward(ids: Tensor, mask: Tensor, model: PolicyModel | None = model) -> dict[str, Tensor]:
@@ -202,7 +192,10 @@ class AuxiliaryModels:
                 return model(ids.to(engine.device), mask.to(engine.device), settings.temperature)
 
             logp = whole_batch(engine, batch, settings, forward, ("logp",), rows)["logp"]
-            result = torch.where(here, logp, result)
+            for row in rows if engine.rank == 0 else ():
+                t = batch.row(row)
+                mine = torch.from_numpy(t.versions[t.loss_mask] == version)
+                result.row(row)[mine] = logp.row(row)[mine]
         return result
 
     def _frozen_logp(
@@ -211,13 +204,12 @@ class AuxiliaryModels:
         engine: TrainEngine,
         batch: StepBatch,
         settings: StepSettings,
-    ) -> Tensor:
+    ) -> Ragged:
         if isinstance(model, EngineScorer):
-            shape = (len(batch.trajectories), max(batch.lengths))
-            result = model.score(batch) if engine.rank == 0 else torch.zeros(shape)
-            result = result.to(engine.device)
-            engine.all_reduce(result)
-            return result.cpu()
+            scored = [model.score(batch) if engine.rank == 0 else Ragged.full(np.zeros_like(batch.counts))]
+            # The others wait here for as long as the server takes.
+            engine.barrier()
+            return scored[0]
 
         def forward(ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
             # Another policy than the one that sampled: its own routers choose.
@@ -228,16 +220,23 @@ class AuxiliaryModels:
         model.release_device()
         return logp
 
-    def whole_inputs(self, batch: StepBatch, found: StepTensors) -> LossInputs:
-        """Return the whole batch as a loss sees it before the first step: the policy is the proximal one."""
-        rows = batch.whole
-        logp = found.policy_logp if found.policy_logp is not None else rows.behavior_logp
-        extras = found.for_loss(list(rows.indices), rows.mask.shape[1], torch.device("cpu"))
-        extras.setdefault("proximal_logp", logp)
+    def whole_inputs(
+        self, batch: StepBatch, found: StepTensors, rows: list[int], logp: Ragged | None = None
+    ) -> LossInputs:
+        """Return rows as a loss sees them before the first step: the policy is the proximal one, or `logp`.
+
+        T counts sampled tokens. On the first rank.
+        """
+        sampled = sampled_tokens(batch, rows)
+        start = sampled.behavior_logp if found.policy_logp is None else found.policy_logp.padded(rows)
+        extras: dict[str, Any] = {name: values.padded(rows) for name, values in found.for_loss().items()}
+        extras.setdefault("proximal_logp", start)
+        entropy = found.tensors.get("entropy")
         return LossInputs(
-            logp=logp, behavior_logp=rows.behavior_logp, mask=rows.mask, versions=rows.versions,
-            turn_ids=rows.turn_ids, scores=batch.rewards, group=batch.group, entropy=found.tensors.get("entropy"),
-            current_version=batch.step, statistics=found.statistics, **extras,
+            logp=start if logp is None else logp.padded(rows), behavior_logp=sampled.behavior_logp,
+            mask=sampled.mask, versions=sampled.versions.long(), turn_ids=sampled.turn_ids.long(),
+            scores=batch.rewards[rows], group=batch.group[rows], current_version=batch.step,
+            entropy=None if entropy is None else entropy.padded(rows), statistics=found.statistics, **extras,
         )  # fmt: skip
 
     def before_run(self, engine: TrainEngine, version: int) -> None:
@@ -282,34 +281,43 @@ def whole_batch(
     forward: Forward,
     names: tuple[str, ...],
     rows: list[int] | None = None,
-) -> dict[str, Tensor]:
-    """Return `forward`'s outputs for all rows (or those given), [B,T] or [B]; each rank computes its share."""
-    chosen_rows = list(range(len(batch.trajectories))) if rows is None else rows
-    shape = (len(batch.trajectories), max(batch.lengths))
-    result = {
-        name: torch.zeros(shape[:1] if name == "end_values" else shape, device=engine.device)
-        for name in names
-    }
-    lengths = [batch.lengths[row] for row in chosen_rows]
-    prefix_groups = [int(batch.group[row]) for row in chosen_rows] if engine.shares_prefixes else None
-    plan = plan_micro_batches(
-        lengths, settings.micro_batch_tokens, engine.num_ranks, prefix_groups=prefix_groups
+) -> dict[str, Ragged]:
+    """Return on the first rank `forward`'s outputs for the sampled tokens of all rows, or of those given; 0 for others.
+
+    Each rank computes its share. `end_values` is one number a row.
+    """
+    chosen = list(range(batch.num_rows)) if rows is None else rows
+    lengths = [batch.lengths[row] for row in chosen]
+    prefix_groups = [int(batch.group[row]) for row in chosen] if engine.shares_prefixes else None
+    dealt = plan_micro_batches(
+        lengths, settings.micro_batch_tokens, engine.num_shares, prefix_groups=prefix_groups
     )
-    for part in plan[engine.rank]:
-        indices = [chosen_rows[i] for i in part]
-        padded = pad_rows(batch, indices)
+    plan = [[[chosen[place] for place in part] for part in parts] for parts in dealt]
+    serve_rows(engine, batch, plan)
+    computed: dict[str, list[Tensor]] = {name: [] for name in names}
+    for part in plan[engine.share]:
+        padded = pad_rows(batch, part)
         engine.progress.mark()
         with replaying(padded.routed_experts):
             outputs = forward(padded.token_ids, padded.mask)
-        for name in names if indices else ():
+        for name in names if part else ():
             value = outputs[name].float()
-            if value.ndim == 1:
-                result[name][indices] = value
-            else:
-                result[name][indices, : value.shape[1]] = value
-    for tensor in result.values():
-        engine.all_reduce(tensor)
-    return {name: tensor.cpu() for name, tensor in result.items()}
+            computed[name].append(value if value.ndim == 1 else value[padded.mask.to(value.device)])
+    tokens = {name: parts for name, parts in computed.items() if name != "end_values"}
+    found = gather_values(engine, batch.counts, plan, tokens)
+    if "end_values" in names:
+        ends = {"end_values": computed["end_values"]}
+        found |= gather_values(engine, np.ones_like(batch.counts), plan, ends)
+    return found
+
+
+def rows_by_version(batch: StepBatch) -> list[tuple[int, list[int]]]:
+    """Return the versions that sampled tokens of a batch, in order, each with the rows it is in."""
+    found: dict[int, list[int]] = {}
+    for row, t in enumerate(batch.trajectories):
+        for version in np.unique(t.versions[t.loss_mask]).tolist():
+            found.setdefault(version, []).append(row)
+    return sorted(found.items())
 
 
 def score_norms(engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Tensor:
@@ -323,8 +331,10 @@ def score_norms(engine: TrainEngine, batch: StepBatch, settings: StepSettings) -
         )
     module = engine.engine.module
     parameters = [p for p in module.model.parameters() if p.requires_grad]
-    norms = torch.zeros(len(batch.trajectories), device=engine.device)
-    for row in range(engine.rank, len(batch.trajectories), engine.num_ranks):
+    plan = [[[row] for row in range(r, batch.num_rows, engine.num_ranks)] for r in range(engine.num_ranks)]
+    serve_rows(engine, batch, plan)
+    norms = torch.zeros(batch.num_rows, device=engine.device)
+    for (row,) in plan[engine.rank]:
         padded = pad_rows(batch, [row])
         with replaying(padded.routed_experts):
             logp = module(

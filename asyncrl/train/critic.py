@@ -55,5 +55,5 @@ def make_critic(config: CriticSettings, train: TrainConfig, model: str, dtype: s
     """Return the critic that `config` describes, its own engine included."""
     if config.trunk == "shared":
         return Critic(config, None)
-    module = load_critic(model, dtype, train.gradient_checkpointing)
+    module = load_critic(model, dtype, train.gradient_checkpointing, train.offload_activations)
     return Critic(config, TrainEngine(module, train, dtype))

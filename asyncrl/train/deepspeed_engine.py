@@ -1,14 +1,14 @@
 """The DeepSpeed engine: one model and its optimizer, on 1 to N ranks and any ZeRO stage.
 
-Only this module, `asyncrl.train.full_state`, which reads the optimizer's state, and `asyncrl.train.offload`, which
-moves it, import DeepSpeed.
+Only this module, `asyncrl.train.full_state`, which reads the optimizer's state, `asyncrl.train.offload`, which moves
+it, and `asyncrl.train.sequence_parallel`, which exchanges tokens between ranks, import DeepSpeed.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from asyncrl.config import TrainConfig
 from asyncrl.data.codec import pack, unpack
+from asyncrl.train import sequence_parallel
 from asyncrl.train.checkpoint_form import checkpoint_form
 from asyncrl.train.lora import has_adapter, merged, published
 from asyncrl.train.prefix_tree import uses_prefix_trees
@@ -140,6 +141,12 @@ class TrainEngine:
         self.stage = zero_stage(train, dtype)
         self.dtype = dtype
         self.rank, self.num_ranks = self._join()
+        sequence_parallel.use(train.sequence_parallel)
+        if train.sequence_parallel > 1:
+            trunk: Any = policy.model
+            sequence_parallel.check_heads(trunk.config.get_text_config(), train.sequence_parallel)
+        self.sequence_ranks = train.sequence_parallel
+        """How many consecutive ranks compute the same rows together."""
         self.engine = self._initialize(policy, train)
         self.device = self.engine.device
         self.progress = Progress()
@@ -240,6 +247,26 @@ class TrainEngine:
         optimizer.custom_loss_scaler, optimizer.external_loss_scale = False, None
         return float(self.engine.get_global_grad_norm())
 
+    @property
+    def num_shares(self) -> int:
+        """How many parts a batch is dealt into: one for each rank, or for those that compute rows together."""
+        return self.num_ranks // self.sequence_ranks
+
+    @property
+    def share(self) -> int:
+        """Which of the parts is this rank's."""
+        return self.share_of(self.rank)
+
+    def share_of(self, rank: int) -> int:
+        """Return which part of a batch a rank computes."""
+        return rank // self.sequence_ranks
+
+    def sum_shares(self, tensor: Tensor, kind: str = "sum") -> None:
+        """Reduce in place what each part of a batch gives, the same on all ranks that compute it. A collective."""
+        self.all_reduce(tensor, kind)
+        if kind == "sum":
+            tensor /= self.sequence_ranks
+
     def all_reduce(self, tensor: Tensor, kind: str = "sum") -> None:
         """Reduce in place over ranks by "sum", "max" or "min"."""
         self.progress.mark()
@@ -275,6 +302,59 @@ class TrainEngine:
             return message
         body = self.broadcast_bytes(pack(message) if self.rank == source else None, source)
         return unpack(body)
+
+    def on_first(self, work: Callable[[], Any]) -> Any:
+        """Return on every rank what `work`, run on the first, returns: plain data. A collective.
+
+        What it raises there is raised on the first rank, and as `RuntimeError` on the others.
+        """
+        if self.num_ranks == 1:
+            return work()
+        reply: dict[str, Any] = {}
+        if self.rank == 0:
+            try:
+                reply = {"found": work()}
+            except Exception as error:
+                self.broadcast({"problem": f"{type(error).__name__}: {error}"})
+                raise
+        reply = self.broadcast(reply)
+        if "problem" in reply:
+            raise RuntimeError(f"on the first rank: {reply['problem']}")
+        return reply["found"]
+
+    def gather_lists(self, mine: list[int]) -> list[list[int]]:
+        """Return the list of every rank, on every rank. A collective."""
+        return [self.broadcast(mine if rank == self.rank else None, rank) for rank in range(self.num_ranks)]
+
+    def send(self, message: Any, rank: int) -> None:
+        """Send plain data (what msgpack carries) to one rank, which calls `receive`."""
+        body = torch.frombuffer(bytearray(pack(message)), dtype=torch.uint8).to(self.device)
+        self.progress.mark()
+        dist.send(torch.tensor([len(body)], device=self.device), rank)
+        dist.send(body, rank)
+
+    def receive(self, source: int) -> Any:
+        """Return what one rank `send`s."""
+        self.progress.mark()
+        size = torch.zeros(1, dtype=torch.long, device=self.device)
+        dist.recv(size, source)
+        body = torch.empty(int(size), dtype=torch.uint8, device=self.device)
+        dist.recv(body, source)
+        return unpack(body.cpu().numpy().tobytes())
+
+    def send_values(self, values: Tensor, rank: int) -> None:
+        """Send float32 numbers [N] to one rank, which calls `receive_values` with N."""
+        self.progress.mark()
+        if len(values):
+            dist.send(values.to(self.device, torch.float32).contiguous(), rank)
+
+    def receive_values(self, size: int, source: int) -> Tensor:
+        """Return on the host the `size` numbers that one rank sends."""
+        self.progress.mark()
+        values = torch.empty(size, device=self.device)
+        if size:
+            dist.recv(values, source)
+        return values.cpu()
 
     def barrier(self) -> None:
         self.progress.mark()

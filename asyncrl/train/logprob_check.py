@@ -14,16 +14,19 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.train.auxiliary_models import whole_batch
+from asyncrl.train.auxiliary_models import rows_by_version, whole_batch
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.earlier_policy import earlier_policy, readable
-from asyncrl.train.step_batch import StepBatch, pad_rows
+from asyncrl.train.ragged import Ragged
+from asyncrl.train.step_batch import StepBatch
 from asyncrl.train.step_settings import StepSettings
+from asyncrl.types import Trajectory
 
 MIN_TOKENS = 16
 """A mean over fewer tokens proves nothing."""
@@ -77,29 +80,36 @@ def compare(
     if not (tolerance.max_logp_error or tolerance.max_token_error) or not tolerance.sample_tokens:
         return []
     step = batch.step
-    there = {int(v) for t in batch.trajectories for v in set(t.versions[t.loss_mask].tolist())}
-    earlier = readable(engine, weights_dir, there - {step})
-    rows = _sample(batch, [step, *earlier], tolerance.sample_tokens)
-    if not rows:
-        return []
-    errors = torch.full((len(batch.trajectories), max(batch.lengths)), torch.nan)
-    for version in (step, *earlier):
-        _measure(errors, engine, batch, rows, version, settings, weights_dir)
-    if kept_kv:
-        errors[rows] = errors[rows].masked_fill(_over_older_kv(batch, rows, errors.shape[1]), torch.nan)
+    there = engine.on_first(lambda: [version for version, _ in rows_by_version(batch)])
+    earlier = readable(engine, weights_dir, set(there) - {step})
+    chosen = engine.on_first(lambda: _sample(batch, [step, *earlier], tolerance.sample_tokens))
+    errors = Ragged.full(batch.counts, torch.nan)
+    for version, rows in chosen:
+        with _policy(engine, step, version, weights_dir) as score:
+            if score is not None:
+                _measure(errors, engine, batch, rows, version, settings, score)
+    found = engine.on_first(lambda: _comparisons(batch, errors, kept_kv))
+    return [Comparison(*one) for one in found]
+
+
+def _comparisons(batch: StepBatch, errors: Ragged, kept_kv: bool) -> list[tuple[Any, ...]]:
+    """Return the fields of a `Comparison` for each group of which tokens were compared. On the first rank."""
+    by_group: dict[int, list[tuple[Tensor, int]]] = {}
+    for row, t in enumerate(batch.trajectories):
+        values = errors.row(row)
+        if kept_kv:
+            values = values.masked_fill(torch.from_numpy(_over_older_kv(t)[t.loss_mask]), torch.nan)
+        compared = ~values.isnan()
+        if bool(compared.any()):
+            versions = torch.tensor(t.versions[t.loss_mask])
+            num_earlier = int((compared & (versions < batch.step)).sum())
+            by_group.setdefault(int(batch.group[row]), []).append((values[compared], num_earlier))
     found = []
-    for index in sorted({int(batch.group[row]) for row in rows}):
-        chosen = [row for row in rows if int(batch.group[row]) == index]
-        compared = ~errors[chosen].isnan()
-        if not bool(compared.any()):
-            continue
-        values = errors[chosen][compared]
-        versions = _versions(batch, chosen, errors.shape[1])
-        num_earlier = int((compared & (versions < step)).sum())
+    for index, parts in sorted(by_group.items()):
+        values = torch.cat([part for part, _ in parts])
+        num_earlier = sum(number for _, number in parts)
         found.append(
-            Comparison(
-                batch.groups[index].id, len(values), float(values.mean()), float(values.max()), num_earlier
-            )
+            (batch.group_ids[index], len(values), float(values.mean()), float(values.max()), num_earlier)
         )
     return found
 
@@ -115,33 +125,24 @@ def comparison_metrics(found: Sequence[Comparison]) -> dict[str, float]:
 
 
 def _measure(
-    errors: Tensor,
+    errors: Ragged,
     engine: TrainEngine,
     batch: StepBatch,
     rows: list[int],
     version: int,
     settings: StepSettings,
-    weights_dir: Path | None,
+    score: Callable[..., dict[str, Tensor]],
 ) -> None:
-    """Fill in the differences [B,T] of the tokens that `version` sampled in `rows`; a NaN sent counts as infinite."""
-    sampled = _versions(batch, rows, errors.shape[1]) == version
-    chosen = [row for row, any_sampled in zip(rows, sampled.any(1).tolist(), strict=True) if any_sampled]
-    if not chosen:
-        return
-    with _policy(engine, batch.step, version, weights_dir) as score:
-        if score is None:
-            return
-        run = score
-        logp = whole_batch(
-            engine, batch, settings, lambda ids, mask: run(ids, mask, settings.temperature), ("logp",), chosen
-        )["logp"]
-    padded = pad_rows(batch, chosen)
-    width = padded.mask.shape[1]
-    difference = (logp[chosen, :width] - padded.behavior_logp).abs().nan_to_num(torch.inf, torch.inf)
-    mine = padded.mask & (padded.versions == version)
-    part = errors[chosen, :width]
-    part[mine] = difference[mine]
-    errors[chosen, :width] = part
+    """Fill in the differences of the tokens that `version` sampled in `rows`; a NaN sent counts as infinite."""
+    logp = whole_batch(
+        engine, batch, settings, lambda ids, mask: score(ids, mask, settings.temperature), ("logp",), rows
+    )["logp"]
+    for row in rows if engine.rank == 0 else ():
+        t = batch.row(row)
+        sent = torch.tensor(t.behavior_logprobs[t.loss_mask])
+        difference = (logp.row(row) - sent).abs().nan_to_num(torch.inf, torch.inf)
+        mine = torch.from_numpy(t.versions[t.loss_mask] == version)
+        errors.row(row)[mine] = difference[mine]
 
 
 def _policy(
@@ -154,22 +155,12 @@ def _policy(
     return earlier_policy(engine, weights_dir, version)
 
 
-def _versions(batch: StepBatch, rows: list[int], width: int) -> Tensor:
-    """Return the version of each sampled token [B,T], -1 elsewhere."""
-    padded = pad_rows(batch, rows)
-    versions = torch.full((len(rows), width), -1, dtype=torch.long)
-    versions[:, : padded.mask.shape[1]] = torch.where(padded.mask, padded.versions, -1)
-    return versions
-
-
-def _over_older_kv(batch: StepBatch, rows: list[int], width: int) -> Tensor:
-    """Return where [B,T] a token was sampled by a later version than the first token of its turn."""
-    found = torch.zeros((len(rows), width), dtype=torch.bool)
-    for place, row in enumerate(rows):
-        trajectory = batch.trajectories[row]
-        for turn in trajectory.turns:
-            versions = torch.as_tensor(trajectory.versions[turn.start : turn.end])
-            found[place, turn.start : turn.end] = versions != versions[:1]
+def _over_older_kv(t: Trajectory) -> np.ndarray:
+    """Return where [L] a token was sampled by a later version than the first token of its turn."""
+    found = np.zeros(t.num_tokens, np.bool_)
+    for turn in t.turns:
+        versions = t.versions[turn.start : turn.end]
+        found[turn.start : turn.end] = versions != versions[:1]
     return found
 
 
@@ -198,24 +189,27 @@ def disagreement(wrong: Sequence[Comparison], step: int, tolerance: Tolerance) -
     )
 
 
-def _sample(batch: StepBatch, versions: Sequence[int], num_tokens: int) -> list[int]:
-    """Return rows with tokens of `versions`, group by group in turn, until there are `num_tokens` of them."""
+def _sample(batch: StepBatch, versions: Sequence[int], num_tokens: int) -> list[tuple[int, list[int]]]:
+    """Return rows with tokens of `versions`, by version, until there are `num_tokens` of them.
+
+    Rows are drawn group by group in turn.
+    """
     counts = [int(np.isin(t.versions[t.loss_mask], list(versions)).sum()) for t in batch.trajectories]
     by_group: dict[int, list[int]] = {}
     for row, count in enumerate(counts):
         if count:
             by_group.setdefault(int(batch.group[row]), []).append(row)
-    # The same draw on every rank.
     rng = random.Random(batch.step)
     for rows in by_group.values():
         rng.shuffle(rows)
-    chosen: list[int] = []
+    drawn: set[int] = set()
     total = 0
     while by_group and total < num_tokens:
         for index in list(by_group):
             row = by_group[index].pop()
-            chosen.append(row)
+            drawn.add(row)
             total += counts[row]
             if not by_group[index]:
                 del by_group[index]
-    return sorted(chosen)
+    of_version = {version: sorted(drawn.intersection(rows)) for version, rows in rows_by_version(batch)}
+    return [(version, of_version[version]) for version in versions if of_version.get(version)]

@@ -19,7 +19,7 @@ def load_trained(config: Config, objective: Objective, model: str) -> PolicyMode
     shared = objective.needs_values and objective.settings["value"]["trunk"] == "shared"
     return load_policy(
         model, config.model.dtype, config.train.gradient_checkpointing, shared, config.lora, config.run.seed,
-        _matching(config),
+        _matching(config), config.train.offload_activations,
     )  # fmt: skip
 
 

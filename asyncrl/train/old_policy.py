@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.old_policy_model import Row
+from asyncrl.train.ragged import Ragged
 from asyncrl.train.step_batch import StepBatch
 from asyncrl.weights.files import read_weights, remove_older, weights_path, write_weights
 
@@ -59,19 +59,18 @@ class OldPolicies:
         # Tokens of this version may come as soon as it is published.
         engine.barrier()
 
-    def score(self, engine: TrainEngine, batch: StepBatch) -> Tensor:
-        """Return the log-probabilities [B,T] of the sampled tokens, each under its own version; zero elsewhere.
+    def score(self, engine: TrainEngine, batch: StepBatch) -> Ragged:
+        """Return on the first rank the log-probabilities of the sampled tokens, each under its own version.
 
-        A collective, equal on every rank. Raises `InfrastructureError` and `InputError` naming what is missing.
+        A collective. Raises `InfrastructureError` and `InputError` naming what is missing.
         """
-        found = torch.zeros(len(batch.trajectories), max(batch.lengths), device=engine.device)
+        found = Ragged.full(np.zeros_like(batch.counts))
         if engine.rank == 0:
             rows = [Row(t.token_ids, t.loss_mask, t.versions) for t in batch.trajectories]
-            scored = self.service.score(rows)
-            for row, values in enumerate(scored):
-                found[row, : len(values)] = torch.tensor(values, device=engine.device)
-        engine.all_reduce(found)
-        return found.cpu()
+            scored = [values[row.mask] for values, row in zip(self.service.score(rows), rows, strict=True)]
+            found = Ragged(torch.from_numpy(np.concatenate(scored)), batch.counts)
+        engine.barrier()
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         return {"versions": {v: dict(read_weights(weights_path(self.folder, v))) for v in self.versions}}

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
 from torch.nn.modules.dropout import _DropoutNd
 
 from asyncrl.config import LoraConfig
 from asyncrl.errors import ConfigError
 from asyncrl.train.lora import add_adapter
-from asyncrl.train.prefix_tree import enable_prefix_trees, run_trunk, tree_of, uses_prefix_trees
+from asyncrl.train.prefix_tree import (
+    PrefixTree,
+    enable_prefix_trees,
+    run_trunk,
+    tree_of,
+    uses_prefix_trees,
+)
 from asyncrl.train.quantized_forward import quantize_forward
 from asyncrl.train.router_replay import KEYWORD, RouterReplay, recorded_experts
+from asyncrl.train.sequence_parallel import current
 from asyncrl.train.token_scores import Head, TeacherStates, score_tokens
 
 FULL = LoraConfig()
@@ -69,44 +77,75 @@ class PolicyModel(nn.Module):
         `read_values`); `detached_values` the same without gradient into the trunk.
         """
         target = _after_first(mask)
-        trunk, states, labels, first, again = self._sampled(token_ids, mask, target)
-        given = None if teacher is None else teacher.states if first is None else teacher.states[first]
+        run = self._run(token_ids, mask, target)
+        given = (
+            None if teacher is None else teacher.states if run.first is None else teacher.states[run.first]
+        )
         vocab_size = self.model.config.get_text_config().vocab_size
-        score = partial(score_tokens, labels, vocab_size, temperature, want, teacher, given)
+        score = partial(score_tokens, run.labels, vocab_size, temperature, want, teacher, given)
         found = {
-            name: _scatter(part if again is None else part.index_select(0, again), target)
-            for name, part in self.model.lm_head(states, score).items()
+            name: _scatter(run.of_all(part), target)
+            for name, part in self.model.lm_head(run.states, score).items()
         }
         if self.value_head is not None and {"values", "detached_values"} & set(want):
-            hidden = trunk()
-            hidden = hidden.detach() if "detached_values" in want else hidden
-            found["values"], found["end_values"] = read_values(self.value_head, hidden, target)
+            hidden = run.hidden.detach() if "detached_values" in want else run.hidden
+            found["values"], found["end_values"] = read_values(self.value_head, hidden, run.tree, target)
         return found
 
     def sampled_states(self, token_ids: Tensor, mask: Tensor) -> Tensor:
         """Return the hidden state [M,H] before each sampled token, row by row."""
-        _, states, _, _, again = self._sampled(token_ids, mask, _after_first(mask))
-        return states if again is None else states[again]
+        run = self._run(token_ids, mask, _after_first(mask))
+        return run.of_all(run.states)
 
-    def _sampled(
-        self, token_ids: Tensor, mask: Tensor, target: Tensor
-    ) -> tuple[Callable[[], Tensor], Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Run the trunk; return its states [B,T,H] on request, and of the sampled tokens the states and ids.
-
-        With shared prefixes these are of the distinct ones; the last two are where each occurs first among all M
-        sampled tokens, and which each of the M is.
-        """
+    def _run(self, token_ids: Tensor, mask: Tensor, target: Tensor) -> _Run:
+        """Run the trunk; with shared prefixes each distinct token is computed and scored once."""
         experts = recorded_experts(token_ids.device) if self.replay is not None else None
         if not uses_prefix_trees(self.model):
+            if current() is not None:
+                raise ConfigError(
+                    f"train.sequence_parallel: must be 1 for {type(self.model).__name__}, whose attention cannot be "
+                    "computed over packed rows"
+                )
             more = {} if experts is None else {KEYWORD: experts}
             hidden = self.model.base_model(input_ids=token_ids, use_cache=False, **more).last_hidden_state
-            return lambda: hidden, hidden[:, :-1][target[:, 1:]], token_ids[target], None, None
+            return _Run(hidden, hidden[:, :-1][target[:, 1:]], token_ids[target])
         tree = tree_of(token_ids, mask, experts)
-        more = {} if experts is None else {KEYWORD: experts.flatten(0, 1)[tree.sources][None]}
+        more = {} if experts is None else {KEYWORD: experts.flatten(0, 1)[tree.sources]}
         nodes = run_trunk(self.model.base_model, tree, more)
         chosen, again = torch.unique(tree.rows[target], return_inverse=True)
         first = torch.empty_like(chosen).scatter_(0, again, torch.arange(len(again), device=chosen.device))
-        return lambda: nodes[tree.rows], nodes[tree.parents[chosen]], tree.token_ids[chosen], first, again
+        before = tree.parents[chosen]
+        mine = tree.mine(before)
+        states = nodes[before[mine] - tree.part.start]
+        return _Run(nodes, states, tree.token_ids[chosen[mine]], tree, first[mine], again, mine)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What a pass of the trunk gives: on this rank's part of the tokens, where several compute rows together."""
+
+    hidden: Tensor
+    """[B,T,H] of the rows or, with a tree, [N,H] of the nodes that this rank computes."""
+    states: Tensor
+    """[K,H] before each token to be scored."""
+    labels: Tensor
+    """[K] their ids."""
+    tree: PrefixTree | None = None
+    first: Tensor | None = None
+    """[K] where each occurs first among all M sampled tokens."""
+    again: Tensor | None = None
+    """[M] which of the distinct sampled tokens each of them is."""
+    mine: Tensor | None = None
+    """[distinct] which of these this rank scores: K of them."""
+
+    def of_all(self, part: Tensor) -> Tensor:
+        """Return values [M,...] of all sampled tokens for those [K,...] of the scored ones."""
+        if self.again is None:
+            return part
+        assert self.tree is not None and self.mine is not None
+        if self.tree.group is not None:
+            part = self.tree.group.join(part, self.mine)
+        return part.index_select(0, self.again)
 
 
 class CriticModel(nn.Module):
@@ -119,25 +158,32 @@ class CriticModel(nn.Module):
 
     def forward(self, token_ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return `(values [B,T], end_values [B])`; see `read_values`."""
-        if uses_prefix_trees(self.model):
-            tree = tree_of(token_ids, mask)
-            hidden = run_trunk(self.model, tree)[tree.rows]
+        tree = tree_of(token_ids, mask) if uses_prefix_trees(self.model) else None
+        if tree is not None:
+            hidden = run_trunk(self.model, tree)
         else:
             hidden = self.model(input_ids=token_ids, use_cache=False).last_hidden_state
-        return read_values(self.value_head, hidden, _after_first(mask))
+        return read_values(self.value_head, hidden, tree, _after_first(mask))
 
 
-def read_values(head: nn.Module, hidden: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `(values [B,T], end_values [B])` from hidden states [B,T,H].
+def read_values(
+    head: nn.Module, hidden: Tensor, tree: PrefixTree | None, mask: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return `(values [B,T], end_values [B])` from hidden states [B,T,H], or [N,H] of a tree's nodes.
 
     `values[b, t]` is read one position earlier: it is the value of the state in which token t was chosen.
     `end_values` is read at the last sampled token: the value of what follows it.
     """
-    values = _scatter(head(hidden[:, :-1][mask[:, 1:]]).squeeze(-1).float(), mask)
+    after = head(hidden).squeeze(-1).float()
+    if tree is not None:
+        if tree.group is not None:
+            mine = tree.mine(torch.arange(len(tree.token_ids), device=after.device))
+            after = tree.group.join(after[: int(mine.sum())], mine)
+        after = after[tree.rows]
+    values = _scatter(after[:, :-1][mask[:, 1:]], mask)
     positions = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
     last = torch.where(mask, positions, 0).amax(-1)
-    end = head(hidden[torch.arange(len(last), device=mask.device), last]).squeeze(-1).float()
-    return values, end
+    return values, after[torch.arange(len(last), device=mask.device), last]
 
 
 def _after_first(mask: Tensor) -> Tensor:
@@ -169,9 +215,10 @@ def load_policy(
     lora: LoraConfig = FULL,
     seed: int = 0,
     matching: Matching = Matching(),
+    offload_activations: bool = False,
 ) -> PolicyModel:
     """Load a causal LM from a folder or hub name, to be trained; with a rank in `lora` only an adapter of it is."""
-    model = _load(path, dtype, gradient_checkpointing)
+    model = _load(path, dtype, gradient_checkpointing, offload_activations)
     if lora.rank:
         add_adapter(model, lora, seed)
     if matching.quantization != "off":
@@ -204,12 +251,14 @@ def check_logits(policy: PolicyModel, path: str) -> None:
         )
 
 
-def load_critic(path: str, dtype: str, gradient_checkpointing: bool = False) -> CriticModel:
+def load_critic(
+    path: str, dtype: str, gradient_checkpointing: bool = False, offload_activations: bool = False
+) -> CriticModel:
     """Load a critic that starts from a causal LM's trunk, to be trained."""
-    return CriticModel(_load(path, dtype, gradient_checkpointing)).train()
+    return CriticModel(_load(path, dtype, gradient_checkpointing, offload_activations)).train()
 
 
-def _load(path: str, dtype: str, gradient_checkpointing: bool) -> Any:
+def _load(path: str, dtype: str, gradient_checkpointing: bool, offload_activations: bool) -> Any:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
@@ -218,7 +267,24 @@ def _load(path: str, dtype: str, gradient_checkpointing: bool) -> Any:
     if gradient_checkpointing:
         # transformers checkpoints in training mode only. The reentrant kind sends no gradient to an adapter.
         model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+    if offload_activations:
+        keep_activations_on_host(model.base_model)
     return model
+
+
+def keep_activations_on_host(trunk: Any) -> None:
+    """Make a model keep what its forward pass saves for the backward pass in host memory, pinned beside a GPU.
+
+    With gradient checkpointing that is the input of each layer; without it weights would be copied, too.
+    """
+    forward = trunk.forward
+
+    @functools.wraps(forward)
+    def offloading(*args: Any, **given: Any) -> Any:
+        with save_on_cpu(pin_memory=torch.cuda.is_available()):
+            return forward(*args, **given)
+
+    trunk.forward = offloading
 
 
 def make_deterministic(model: Any) -> None:

@@ -34,25 +34,26 @@ def gather(
 ) -> dict[bytes, Group]:
     """Add groups as they become ready until the batch is complete or `timeout_s` passed.
 
-    Return the groups by their encoded form. A collective; `source`, `asked_to_stop` and `has_tasks` are rank 0's. The
-    last two are asked every `look_s`; the time begins when there are tasks.
+    Return on rank 0 the groups by their encoded form. A collective; `source`, `asked_to_stop` and `has_tasks` are rank
+    0's. The last two are asked every `look_s`; the time begins when there are tasks.
     """
     engine, deadline = streamed.engine, time.monotonic() + timeout_s
     arrived: dict[bytes, Group] = {}
     over = False
     while not over:
         with times.waiting():
-            shown = None
+            shown: tuple[int, bool] | None = None
+            bodies: Sequence[bytes] = ()
             if source is not None:
                 if not has_tasks():
                     deadline = time.monotonic() + timeout_s
                 left_s = max(0.0, deadline - time.monotonic())
                 bodies, complete = source.peek(streamed.version, streamed.seen, min(left_s, look_s))
-                shown = (bodies, complete or left_s <= 0 or asked_to_stop())
-            bodies, over = engine.broadcast(shown)
+                shown = (len(bodies), complete or left_s <= 0 or asked_to_stop())
+            num_new, over = engine.broadcast(shown)
         with times.training():
             new = {body: decode_group(body) for body in bodies}
-            if new:
+            if num_new:
                 streamed.add(list(new.values()))
             arrived |= new
     return arrived

@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import numpy as np
 import torch
-from torch import Tensor
 
 from asyncrl.credentials import authorization
 from asyncrl.errors import InfrastructureError
+from asyncrl.train.ragged import Ragged
 from asyncrl.train.step_batch import StepBatch
 from asyncrl.types import Trajectory
 
@@ -37,16 +37,15 @@ class EngineScorer:
         self._client = httpx.Client(base_url=url.rstrip("/"), headers=headers, timeout=timeout_s)
         self._model = ""
 
-    def score(self, batch: StepBatch) -> Tensor:
-        """Return log-probabilities [B,T] of the sampled tokens, zero elsewhere.
+    def score(self, batch: StepBatch) -> Ragged:
+        """Return the log-probabilities of the sampled tokens.
 
         Raises `InfrastructureError` naming the server when it does not answer.
         """
-        result = torch.zeros(len(batch.trajectories), max(batch.lengths))
         with ThreadPoolExecutor(CONNECTIONS) as pool:
-            for row, values in enumerate(pool.map(self._one, batch.trajectories)):
-                result[row, : len(values)] = torch.from_numpy(values)
-        return result
+            scored = list(pool.map(self._one, batch.trajectories))
+        sampled = [values[t.loss_mask] for values, t in zip(scored, batch.trajectories, strict=True)]
+        return Ragged(torch.from_numpy(np.concatenate(sampled)), batch.counts)
 
     def close(self) -> None:
         self._client.close()

@@ -17,6 +17,7 @@ from asyncrl.data.codec import decode_trajectory, encode_trajectory, pack, unpac
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.train.controls import successes
 from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.serve_rows import serve_rows, share_batch
 from asyncrl.train.step_batch import StepBatch, pad_rows
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.types import Trajectory
@@ -41,7 +42,7 @@ class SftPhase:
     def __init__(self, config: SftPhaseSettings) -> None:
         self.config = config
         self.kept: dict[str, Trajectory] = {}
-        """The shortest success of each task, oldest task first."""
+        """The shortest success of each task, oldest task first; on the first rank."""
 
     def after_step(
         self, engine: TrainEngine, batch: StepBatch, settings: StepSettings, version: int
@@ -50,20 +51,21 @@ class SftPhase:
         if not self.config.every:
             return {}
         self._remember(successes(batch.trajectories))
-        if version % self.config.every or not self.kept:
+        count = 0 if version % self.config.every else engine.on_first(lambda: len(self.kept))
+        if not count:
             return {}
         rng = random.Random(version)
         order = rng.sample(list(self.kept.values()), len(self.kept))
         self.kept.clear()
-        size = math.ceil(len(order) / self.config.steps)
+        size = math.ceil(count / self.config.steps)
         losses = [
             imitate(engine, order[start : start + size], settings, self.config.learning_rate)
-            for start in range(0, len(order), size)
+            for start in range(0, count, size)
         ]
         return {
             "sft_phase/loss": losses[-1],
             "sft_phase/steps": float(len(losses)),
-            "sft_phase/sequences": float(len(order)),
+            "sft_phase/sequences": float(count),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -87,16 +89,22 @@ class SftPhase:
 def imitate(
     engine: TrainEngine, trajectories: list[Trajectory], settings: StepSettings, learning_rate: float
 ) -> float:
-    """Take one optimizer step of negative log-likelihood, token mean; return the loss. A collective."""
-    batch = StepBatch(tuple(trajectories), torch.zeros(len(trajectories), dtype=torch.long), 0)
-    num_tokens = sum(t.num_sampled for t in trajectories)
+    """Take one optimizer step of negative log-likelihood, token mean; return the loss.
+
+    A collective; the first rank has the trajectories.
+    """
+    whole = StepBatch(tuple(trajectories), torch.zeros(len(trajectories), dtype=torch.long), 0)
+    batch = share_batch(engine, whole if engine.rank == 0 else None)
+    num_tokens = int(batch.counts.sum())
     total = torch.zeros((), device=engine.device)
-    plan = plan_micro_batches(batch.lengths, settings.micro_batch_tokens, engine.num_ranks)[engine.rank]
-    for number, rows in enumerate(plan):
+    plan = plan_micro_batches(batch.lengths, settings.micro_batch_tokens, engine.num_shares)
+    serve_rows(engine, batch, plan)
+    mine = plan[engine.share]
+    for number, rows in enumerate(mine):
         padded = pad_rows(batch, rows)
         loss = -engine.logp(padded.token_ids, padded.mask, 1.0).sum() / num_tokens
-        engine.backward(loss, last=number == len(plan) - 1)
+        engine.backward(loss, last=number == len(mine) - 1)
         total += loss.detach()
-    engine.all_reduce(total)
+    engine.sum_shares(total)
     engine.step(learning_rate)
     return float(total)

@@ -1,7 +1,7 @@
 """One training step: advantages over the whole batch, then losses by micro-batch, then the optimizer.
 
-`train_step` is the same for one rank or many. Every rank holds the whole batch (a few numbers a token) and
-runs the model only on its own rows.
+`train_step` is the same for one rank or many. The first rank has the batch and computes what needs the whole of it;
+the others are served the rows that they run the model on (`asyncrl.train.serve_rows`).
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.algo.inputs import LossInputs, NonFiniteError, Totals, count_totals
-from asyncrl.algo.metrics import Metrics, merge, reduce_over_ranks
+from asyncrl.algo.inputs import LossInputs, NonFiniteError, Totals, totals_of
+from asyncrl.algo.metrics import Metrics, from_plain, merge, reduce_over_ranks, to_plain
 from asyncrl.algo.objective import Objective
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.train.auxiliary_models import AuxiliaryModels, StepTensors, whole_batch
 from asyncrl.train.auxiliary_weights import FrozenPolicy
 from asyncrl.train.controls import Controls, EntropyController, KlController, mean_drift
 from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.estimates import estimate_advantages
+from asyncrl.train.ragged import Ragged
 from asyncrl.train.router_replay import replaying
-from asyncrl.train.step_batch import Rows, StepBatch, pad_rows, to_advantage_batch
+from asyncrl.train.serve_rows import Plan, gather_values, serve_rows, serve_values
+from asyncrl.train.step_batch import Rows, StepBatch, pad_rows, sampled_tokens
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.train.token_scores import TeacherStates
 
@@ -39,12 +43,30 @@ class StepReport:
     """Why no optimizer step was taken, empty when one was."""
     poisoned: dict[int, str] = field(default_factory=dict)
     """Groups left out because they make the loss or gradient NaN or infinite: index in the batch to reason."""
-    token_values: dict[str, Tensor] = field(default_factory=dict)
-    """[B,T] float32, by column of the trajectories' table; empty where the step was streamed group by group."""
+    token_values: dict[str, Ragged] = field(default_factory=dict)
+    """On the first rank, of the sampled tokens, by column of the trajectories' table; empty where the step was streamed
+    group by group."""
 
 
 OnPoison = Callable[[dict[int, str]], None]
 """Called on every rank with groups found poisoned (index in the batch to reason), before the optimizer's step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What the micro-batches of one plan read on this rank, besides the rows: the values of their sampled tokens."""
+
+    values: dict[str, dict[int, Tensor]]
+    """By `LossInputs` name and row."""
+
+    def padded(self, micro: Rows, device: torch.device) -> dict[str, Tensor]:
+        """Return the fields of `LossInputs` [B,T] of a micro-batch."""
+        where = micro.mask.to(device)
+        found = {}
+        for name, by_row in self.values.items():
+            flat = torch.cat([torch.zeros(0), *(by_row[row] for row in micro.indices)]).to(device)
+            found[name] = torch.zeros(where.shape, device=device).masked_scatter(where, flat)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +84,8 @@ class Step:
     on_poison: OnPoison
     entropy_coef: float | None = None
     """None for the recipe's own."""
-    entropies: Tensor | None = None
-    """[B,T] where the objective computes entropies; micro-batches fill in those of their rows."""
+    entropies: dict[int, Tensor] = field(default_factory=dict)
+    """Of the sampled tokens of rows that this rank has trained on, where the objective computes entropies."""
 
     @property
     def critic_only(self) -> bool:
@@ -81,7 +103,7 @@ def train_step(
     controls: Controls | None = None,
     on_poison: OnPoison = lambda found: None,
 ) -> StepReport:
-    """Train on one batch. A collective: call on every rank with the same batch.
+    """Train on one batch. A collective: call on every rank with what `share_batch` returns.
 
     Groups that make the loss or the gradient NaN or infinite are left out, the same ones on every rank, and reported.
     Raises ValueError when what all rows share is not finite; nothing has been applied then.
@@ -90,22 +112,21 @@ def train_step(
         KlController(objective.kl_coef), EntropyController(objective.entropy_coef)
     )
     tensors = auxiliary.step_tensors(engine, batch, settings, settings.num_minibatches)
-    if controls.baselines is not None:
+    if controls.baselines is not None and engine.rank == 0:
         tensors.rows["baselines"] = controls.baselines.baselines(batch)
-    estimate = objective.estimate(to_advantage_batch(batch, tensors.for_advantages()), controls.kl.coef)
-    auxiliary.measure(batch, tensors, estimate)
-    count = len(batch.trajectories)
-    keep = estimate.keep if estimate.keep is not None else torch.ones(count, dtype=torch.bool)
-    kept = [row for row in range(count) if bool(keep[row])]
+    decided = decide(
+        engine, objective, auxiliary, batch, tensors, controls.kl.coef,
+        lambda: _measure(objective, batch, tensors, controls, learning_rate),
+    )  # fmt: skip
+    kept = decided.kept
     if not kept:
         return StepReport(
-            skipped="every trajectory was filtered out", metrics=objective.report(estimate.metrics)
+            skipped="every trajectory was filtered out", metrics=objective.report(decided.metrics)
         )
-    log_ratio, rate, measured = _measure(batch, tensors, controls, learning_rate)
+    rate = decided.measured.get("learning_rate", learning_rate)
     step = Step(
         engine, objective, auxiliary, batch, tensors, settings, rate, controls.kl.coef, on_poison,
         controls.entropy.applied,
-        torch.zeros_like(batch.whole.behavior_logp, device=engine.device) if objective.needs_entropy else None,
     )  # fmt: skip
     parts: list[Metrics] = []
     poisoned: dict[int, str] = {}
@@ -116,58 +137,111 @@ def train_step(
     if not parts:
         return StepReport(
             skipped="the loss or gradient was not finite",
-            metrics=objective.report(estimate.metrics),
+            metrics=objective.report(decided.metrics),
             poisoned=poisoned,
         )
     kept = [row for row in kept if int(batch.group[row]) not in poisoned]
-    if controls.baselines is not None and log_ratio is not None:
-        controls.baselines.update(batch, mean_drift(log_ratio, batch.whole.mask))
-    metrics = objective.report(reduce_over_ranks(merge(parts), engine.all_reduce) | estimate.metrics)
-    metrics |= measured | _reward_kl(objective, batch, tensors)
+    if controls.baselines is not None and engine.rank == 0 and tensors.policy_logp is not None:
+        everything = list(range(batch.num_rows))
+        sampled = sampled_tokens(batch, everything)
+        log_ratio = (tensors.policy_logp.padded(everything) - sampled.behavior_logp) * sampled.mask
+        controls.baselines.update(batch, mean_drift(log_ratio, sampled.mask))
+    metrics = objective.report(reduce_over_ranks(merge(parts), engine.sum_shares) | decided.metrics)
+    metrics |= decided.measured
     metrics["grad_norm"] = max(norms)
     metrics["learning_rate"] = rate
-    num_tokens = sum(batch.trajectories[row].num_sampled for row in kept)
-    values = {"advantages": estimate.advantages}
-    if tensors.policy_logp is not None:
-        values["policy_logprobs"] = tensors.policy_logp
-    if step.entropies is not None:
-        values["entropies"] = _of_all_ranks(engine, step.entropies, kept)
-    return StepReport(metrics, num_tokens, len(kept), poisoned=poisoned, token_values=values)
-
-
-def _measure(
-    batch: StepBatch, tensors: StepTensors, controls: Controls, learning_rate: float
-) -> tuple[Tensor | None, float, dict[str, float]]:
-    """Return log pi_start - log mu [B,T] where known, the step's learning rate and what decided it."""
-    if tensors.policy_logp is None:
-        return None, learning_rate, {}
-    rows = batch.whole
-    log_ratio = (tensors.policy_logp - rows.behavior_logp) * rows.mask
-    rate, ess = controls.learning_rate(learning_rate, log_ratio, rows.mask)
-    return (
-        log_ratio,
-        rate,
-        {}
-        if ess is None
-        else {"lr_scaling/ess": ess, "lr_scaling/factor": rate / learning_rate if learning_rate else 1.0},
+    num_tokens = int(batch.counts[kept].sum())
+    return StepReport(
+        metrics, num_tokens, len(kept), poisoned=poisoned, token_values=_token_values(step, kept)
     )
 
 
-def _of_all_ranks(engine: TrainEngine, values: Tensor, rows: Sequence[int]) -> Tensor:
-    """Return values [B,T] of which each rank has computed some rows; NaN in those that none has. A collective."""
-    engine.all_reduce(values)
-    found = torch.full_like(values, torch.nan)
-    found[rows] = values[rows]
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What the first rank finds out over the whole batch before any gradient; the same on every rank."""
+
+    kept: list[int]
+    """Rows that enter the loss."""
+    metrics: Metrics
+    measured: dict[str, float]
+    """Metrics that are plain numbers."""
+
+
+def decide(
+    engine: TrainEngine,
+    objective: Objective,
+    auxiliary: AuxiliaryModels,
+    batch: StepBatch,
+    tensors: StepTensors,
+    kl_coef: float,
+    measure: Callable[[], dict[str, float]] = dict,
+) -> Decided:
+    """Estimate advantages, into `tensors`, and measure what losses read of the whole step. A collective."""
+
+    def on_first_rank() -> dict[str, Any]:
+        estimate = estimate_advantages(objective, batch, tensors, kl_coef)
+        tensors.tensors["advantages"] = estimate.advantages
+        for name, values in (("returns", estimate.returns), ("clip_scale", estimate.clip_scale)):
+            if values is not None:
+                tensors.tensors[name] = values
+        statistics: dict[str, Tensor] = {}
+        if objective.needs_step_statistics:
+            everything = list(range(batch.num_rows))
+            statistics = objective.step_statistics(auxiliary.whole_inputs(batch, tensors, everything))
+        return {
+            "kept": [row for row, kept in enumerate(estimate.keep) if kept],
+            "metrics": to_plain(estimate.metrics),
+            "statistics": {name: float(value) for name, value in statistics.items()},
+            "measured": measure(),
+        }
+
+    found = engine.on_first(on_first_rank)
+    tensors.statistics = {name: torch.tensor(value) for name, value in found["statistics"].items()}
+    return Decided(found["kept"], from_plain(found["metrics"]), found["measured"])
+
+
+def _measure(
+    objective: Objective, batch: StepBatch, tensors: StepTensors, controls: Controls, learning_rate: float
+) -> dict[str, float]:
+    """Return what decides the step's learning rate, and the KL that is part of the reward. On the first rank."""
+    found = {}
+    everything = list(range(batch.num_rows))
+    if controls.lr_power and tensors.policy_logp is not None:
+        rows = sampled_tokens(batch, everything)
+        log_ratio = (tensors.policy_logp.padded(everything) - rows.behavior_logp) * rows.mask
+        rate, ess = controls.learning_rate(learning_rate, log_ratio, rows.mask)
+        if ess is not None:
+            found = {
+                "learning_rate": rate,
+                "lr_scaling/ess": ess,
+                "lr_scaling/factor": rate / learning_rate if learning_rate else 1.0,
+            }
+    if objective.settings["kl"]["where"] == "reward" and "reference_logp" in tensors.tensors:
+        kl = objective.kl_fn(
+            tensors.tensors["proximal_logp"].values, tensors.tensors["reference_logp"].values
+        )
+        found["reference_kl"] = float(kl.sum() / max(1, len(kl)))
     return found
 
 
-def _reward_kl(objective: Objective, batch: StepBatch, tensors: StepTensors) -> dict[str, float]:
-    """Mean token KL to the reference where it is part of the reward, for the log and the adaptive coefficient."""
-    if objective.settings["kl"]["where"] != "reward" or "reference_logp" not in tensors.tensors:
-        return {}
-    mask = batch.whole.mask
-    kl = objective.kl_fn(tensors.tensors["proximal_logp"], tensors.tensors["reference_logp"])
-    return {"reference_kl": float((kl * mask).sum() / mask.sum().clamp(min=1))}
+def _token_values(step: Step, kept: Sequence[int]) -> dict[str, Ragged]:
+    """Return on the first rank what the step computed for each token. A collective."""
+    engine, batch, tensors = step.engine, step.batch, step.tensors
+    found: dict[str, Ragged] = {}
+    if step.objective.needs_entropy:
+        mine = sorted(step.entropies)
+        # The first of the ranks that compute the same rows speaks for them.
+        plan = [[rows] for rows in engine.gather_lists(mine)[:: engine.sequence_ranks]]
+        values = {"entropies": [step.entropies[row] for row in mine]}
+        found |= gather_values(engine, batch.counts, plan, values, missing=torch.nan)
+        dropped = set(range(batch.num_rows)) - set(kept)
+        for row in dropped if engine.rank == 0 else ():
+            found["entropies"].row(row).fill_(torch.nan)
+    if engine.rank == 0:
+        found["advantages"] = tensors.tensors["advantages"]
+        if tensors.policy_logp is not None:
+            found["policy_logprobs"] = tensors.policy_logp
+    return found
 
 
 def _minibatch(step: Step, rows: Sequence[int], parts: list[Metrics], poisoned: dict[int, str]) -> float:
@@ -217,24 +291,32 @@ def accumulate(
     engine, objective, batch = step.engine, step.objective, step.batch
     totals = totals or _totals(step, rows)
     statistics = _ratio_statistics(step, rows)
-    lengths = [batch.trajectories[row].num_tokens for row in rows]
+    lengths = [batch.lengths[row] for row in rows]
     units = [int(batch.group[row]) for row in rows] if "pairs" in objective.needs else None
     prefix_groups = [int(batch.group[row]) for row in rows] if engine.shares_prefixes else None
-    plan = plan_micro_batches(
-        lengths, step.settings.micro_batch_tokens, engine.num_ranks, units, prefix_groups
+    dealt = plan_micro_batches(
+        lengths, step.settings.micro_batch_tokens, engine.num_shares, units, prefix_groups
     )
+    plan = [[[rows[place] for place in part] for part in parts] for parts in dealt]
+    share = serve(step, plan)
     found: list[Metrics] = []
     why = ""
-    mine = plan[engine.rank]
+    mine = plan[engine.share]
     for number, chosen in enumerate(mine):
         final = last and number == len(mine) - 1
-        metrics, wrong = micro_batch(step, [rows[i] for i in chosen], totals, statistics, final)
+        metrics, wrong = micro_batch(step, share, chosen, totals, statistics, final)
         found.append(metrics)
         why = why or wrong
     problem = engine.any_text(why)
     if not problem and not all(one.finite() for one in _engines(step)):
         problem = "the gradient holds NaN or infinite values"
     return found, problem
+
+
+def serve(step: Step, plan: Plan) -> Share:
+    """Give each rank the rows of its micro-batches and what the loss reads of them. A collective."""
+    serve_rows(step.engine, step.batch, plan)
+    return Share(serve_values(step.engine, step.batch, plan, step.tensors.for_loss()))
 
 
 def _engines(step: Step) -> list[TrainEngine]:
@@ -259,7 +341,7 @@ def apply(step: Step, divide_by: float = 1.0) -> float:
 
 
 def micro_batch(
-    step: Step, rows: list[int], totals: Totals, statistics: dict[str, Tensor], last: bool
+    step: Step, share: Share, rows: list[int], totals: Totals, statistics: dict[str, Tensor], last: bool
 ) -> tuple[Metrics, str]:
     """Run forward and backward on this rank's rows; return metrics, and what is not finite.
 
@@ -272,9 +354,11 @@ def micro_batch(
     learns = not step.critic_only or (critic is not None and critic.shared)
     with torch.set_grad_enabled(learns), replaying(micro.routed_experts):
         outputs = engine.outputs(micro.token_ids, micro.mask, step.settings.temperature, want, teacher)
-    if step.entropies is not None and micro.indices:
-        step.entropies[micro.indices, : micro.mask.shape[1]] = outputs["entropy"].detach().float()
-    inputs = loss_inputs(step.batch, micro, outputs, step.tensors)
+    if step.objective.needs_entropy and micro.indices:
+        entropy = outputs["entropy"].detach().float()[micro.mask.to(outputs["entropy"].device)].cpu()
+        counts = [int(step.batch.counts[row]) for row in rows]
+        step.entropies.update(zip(rows, entropy.split(counts), strict=True))
+    inputs = loss_inputs(step, share, micro, outputs)
     inputs = dataclasses.replace(inputs, statistics=inputs.statistics | statistics)
     values = None
     if critic is not None:
@@ -296,7 +380,7 @@ def _of_trajectory(batch: StepBatch, rows: Sequence[int], error: NonFiniteError)
     """Say what is not finite, and of which trajectory."""
     if error.row >= len(rows):
         return str(error)
-    trajectory = batch.trajectories[rows[error.row]]
+    trajectory = batch.row(rows[error.row])
     return f"{error.name} of task {trajectory.task_id} episode {trajectory.episode_index} {error.problem}"
 
 
@@ -346,16 +430,13 @@ def _teacher_states(step: Step, micro: Rows) -> TeacherStates | None:
     return teacher.states(step.engine, micro.token_ids, micro.mask, step.objective.teacher_direction)
 
 
-def loss_inputs(
-    batch: StepBatch, micro: Rows, outputs: dict[str, Tensor], tensors: StepTensors
-) -> LossInputs:
+def loss_inputs(step: Step, share: Share, micro: Rows, outputs: dict[str, Tensor]) -> LossInputs:
     """Return what the loss reads for one micro-batch. An empty one is a fully masked row."""
-    logp = outputs["logp"]
-    width = micro.mask.shape[1]
+    logp, batch = outputs["logp"], step.batch
     device = logp.device
     group = batch.group[micro.indices] if micro.indices else torch.zeros(1, dtype=torch.long)
-    scores = batch.rewards[micro.indices] if micro.indices else torch.zeros(1)
-    extras: dict[str, Any] = tensors.for_loss(micro.indices, width, device)
+    scores = [batch.row(row).reward for row in micro.indices] or [0.0]
+    extras: dict[str, Any] = share.padded(micro, device)
     extras.setdefault("proximal_logp", logp.detach())
     return LossInputs(
         logp=logp,
@@ -366,9 +447,9 @@ def loss_inputs(
         versions=micro.versions.to(device),
         turn_ids=micro.turn_ids.to(device),
         current_version=batch.step,
-        scores=scores.to(device),
+        scores=torch.tensor(scores, device=device),
         group=group.to(device),
-        statistics={name: value.to(device) for name, value in tensors.statistics.items()},
+        statistics={name: value.to(device) for name, value in step.tensors.statistics.items()},
         **extras,
     )
 
@@ -384,31 +465,45 @@ def split_minibatches(batch: StepBatch, rows: Sequence[int], count: int) -> list
 
 
 def _totals(step: Step, rows: Sequence[int]) -> Totals:
-    """Count tokens and sequences of one optimizer step over all ranks, rejected ones left out if asked."""
+    """Count tokens and sequences of one optimizer step, rejected ones left out if asked. A collective."""
     horizon = step.objective.horizon or step.settings.horizon
-    mask = pad_rows(step.batch, rows).mask
+    counts = step.batch.counts[list(rows)]
     if step.objective.shrinks_denominator:
-        kept = step.objective.kept_mask(step.auxiliary.whole_inputs(step.batch, step.tensors))
-        mask = kept[list(rows), : mask.shape[1]]
-    return count_totals(mask, step.batch.group[list(rows)], horizon)
+        counts = np.array(step.engine.on_first(lambda: _kept_counts(step, list(rows))), np.int64)
+    return totals_of(torch.from_numpy(counts), step.batch.group[list(rows)], horizon)
+
+
+def _kept_counts(step: Step, rows: list[int]) -> list[int]:
+    """Return how many tokens of each row no correction rejects. On the first rank."""
+    inputs = step.auxiliary.whole_inputs(step.batch, step.tensors, rows)
+    return step.objective.kept_mask(inputs).sum(-1).tolist()
 
 
 def _ratio_statistics(step: Step, rows: Sequence[int]) -> dict[str, Tensor]:
     """Measure what must not depend on the optimizer step's cut into micro-batches. A collective."""
-    objective, device = step.objective, step.engine.device
+    objective, engine, batch = step.objective, step.engine, step.batch
     if not objective.needs_ratio_statistics:
         return {}
-    whole = step.auxiliary.whole_inputs(step.batch, step.tensors)
-    mask = whole.mask[list(rows)]
-    if "step_start" in objective.needs and "proximal_logp" not in step.tensors.tensors:
-        # The only optimizer step of the batch: the proximal policy is the current one.
-        log_ratio = torch.zeros(int(mask.sum()))
-    else:
+    chosen = list(rows)
+    # Without a proximal policy from the start of the step its first optimizer step is the only one, and the proximal
+    # policy the current one.
+    only = "step_start" in objective.needs and "proximal_logp" not in engine.on_first(
+        lambda: list(step.tensors.tensors)
+    )
+    logp: Ragged | None = None
+    if not only:
         temperature = step.settings.temperature
         logp = whole_batch(
-            step.engine, step.batch, step.settings,
-            lambda ids, mask: step.engine.outputs(ids, mask, temperature), ("logp",), list(rows),
+            engine, batch, step.settings,
+            lambda ids, mask: engine.outputs(ids, mask, temperature), ("logp",), chosen,
         )["logp"]  # fmt: skip
-        inputs = objective.with_proximal(dataclasses.replace(whole, logp=logp))
-        log_ratio = inputs.log_ratio[list(rows)][mask]
-    return {name: value.to(device) for name, value in objective.ratio_statistics(log_ratio).items()}
+
+    def on_first_rank() -> dict[str, float]:
+        log_ratio = torch.zeros(int(batch.counts[chosen].sum()))
+        if logp is not None:
+            inputs = step.auxiliary.whole_inputs(batch, step.tensors, chosen, logp)
+            log_ratio = objective.with_proximal(inputs).log_ratio[inputs.mask]
+        return {name: float(value) for name, value in objective.ratio_statistics(log_ratio).items()}
+
+    found = engine.on_first(on_first_rank)
+    return {name: torch.tensor(value, device=engine.device) for name, value in found.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -14,28 +14,70 @@ from torch import Tensor
 
 from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.errors import StaleError
+from asyncrl.train.ragged import within
 from asyncrl.train.router_replay import OWN_CHOICE
 from asyncrl.types import GREEDY_REWARD, Group, Status, Trajectory
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What all ranks know of a batch."""
+
+    lengths: list[int]
+    """[B] tokens."""
+    counts: np.ndarray
+    """[B] sampled tokens."""
+    group_ids: list[str]
+    """[P] names of the groups."""
 
 
 @dataclass(frozen=True)
 class StepBatch:
     """All usable trajectories of one step, in a fixed order, with their group indices.
 
-    Everything that speaks of a row or a group by its number means its place in here.
+    Everything that speaks of a row or a group by its number means its place in here. The first rank has the whole
+    batch; the others have an outline of it and the rows that they were served (`asyncrl.train.serve_rows`).
     """
 
     trajectories: tuple[Trajectory, ...]
+    """[B] on the first rank, empty on the others."""
     group: Tensor
     """[B] index of each row's group, 0..P-1."""
     step: int
     """Version at the start of the step that trains this batch."""
     groups: tuple[Group, ...] = ()
-    """[P] the groups; empty where the rows come from none, as in a supervised phase."""
+    """[P] the groups; empty where the rows come from none, as in a supervised phase, and on other ranks."""
+    outline: Outline | None = None
+    """On ranks other than the first."""
+    held: dict[int, Trajectory] = field(default_factory=dict)
+    """On ranks other than the first: the rows that they were served."""
+    sent: dict[int, frozenset[int]] = field(default_factory=dict)
+    """On the first rank: what the others hold."""
 
     @property
+    def num_rows(self) -> int:
+        return len(self.group)
+
+    def row(self, index: int) -> Trajectory:
+        """Return a row that this rank has."""
+        return self.trajectories[index] if self.trajectories else self.held[index]
+
+    @cached_property
     def lengths(self) -> list[int]:
-        return [t.num_tokens for t in self.trajectories]
+        """[B] tokens."""
+        return [t.num_tokens for t in self.trajectories] if self.outline is None else self.outline.lengths
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """[B] sampled tokens."""
+        if self.outline is not None:
+            return self.outline.counts
+        return np.array([t.num_sampled for t in self.trajectories], np.int64)
+
+    @cached_property
+    def group_ids(self) -> list[str]:
+        """[P] names of the groups."""
+        return [group.id for group in self.groups] if self.outline is None else self.outline.group_ids
 
     @cached_property
     def lags(self) -> Counter[int]:
@@ -52,11 +94,6 @@ class StepBatch:
     def rewards(self) -> Tensor:
         """[B] float32."""
         return torch.tensor([t.reward for t in self.trajectories])
-
-    @cached_property
-    def whole(self) -> Rows:
-        """All rows as padded tensors, made once. Not to be written to."""
-        return pad_rows(self, range(len(self.trajectories)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +143,7 @@ def _check_versions(trajectory: Trajectory, step: int, max_staleness: int) -> No
 
 def pad_rows(batch: StepBatch, indices: Sequence[int]) -> Rows:
     """Return the rows `indices` as tensors; no rows give one fully masked row of length 2."""
-    chosen = [batch.trajectories[i] for i in indices]
+    chosen = [batch.row(i) for i in indices]
     width = max((t.num_tokens for t in chosen), default=2)
     count = max(1, len(chosen))
     token_ids = np.zeros((count, width), np.int64)
@@ -145,44 +182,87 @@ def _pad_experts(rows: Sequence[Trajectory], width: int) -> Tensor | None:
     return torch.from_numpy(found)
 
 
-def to_advantage_batch(batch: StepBatch, token_tensors: dict[str, Any] | None = None) -> AdvantageBatch:
-    """Return what advantage estimators read, for all rows. `token_tensors` are [B,T] extras such as `old_logp`."""
-    rows = batch.whole
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The sampled tokens of some rows, without those between them, as tensors. S is the most that a row has."""
+
+    mask: Tensor
+    """[B,S] bool, True at the first places of each row."""
+    behavior_logp: Tensor
+    """[B,S] float32."""
+    versions: Tensor
+    """[B,S] int32, -1 beyond the end."""
+    turn_ids: Tensor
+    """[B,S] int32, -1 beyond the end."""
+
+
+def sampled_tokens(batch: StepBatch, rows: Sequence[int]) -> Sampled:
+    """Return the sampled tokens of rows. Only the first rank has all of them."""
+    counts = batch.counts[list(rows)]
+    shape = (len(rows), int(counts.max(initial=0)))
+    logp = np.zeros(shape, np.float32)
+    versions, turn_ids = np.full(shape, -1, np.int32), np.full(shape, -1, np.int32)
+    for place, row in enumerate(rows):
+        t, count = batch.row(row), counts[place]
+        turns = np.full(t.num_tokens, -1, np.int32)
+        for number, turn in enumerate(t.turns):
+            turns[turn.start : turn.end] = number
+        logp[place, :count] = t.behavior_logprobs[t.loss_mask]
+        versions[place, :count] = t.versions[t.loss_mask]
+        turn_ids[place, :count] = turns[t.loss_mask]
+    return Sampled(
+        within(counts, shape[1]),
+        torch.from_numpy(logp),
+        torch.from_numpy(versions),
+        torch.from_numpy(turn_ids),
+    )
+
+
+def to_advantage_batch(
+    batch: StepBatch, token_tensors: dict[str, Any] | None = None, rows: Sequence[int] | None = None
+) -> AdvantageBatch:
+    """Return what advantage estimators read of rows, by default of all.
+
+    T counts their sampled tokens: estimators read no others. `token_tensors` are extras for the same rows, [B,T] as
+    `old_logp` or [B].
+    """
+    chosen = list(range(batch.num_rows)) if rows is None else list(rows)
+    trajectories = [batch.trajectories[row] for row in chosen]
+    sampled = sampled_tokens(batch, chosen)
     names = sorted({name for t in batch.trajectories for name in t.components})
     return AdvantageBatch(
-        rewards=batch.rewards,
-        group=batch.group,
-        mask=rows.mask,
-        turn_ids=rows.turn_ids,
-        turn_rewards=[[turn.reward for turn in t.turns] for t in batch.trajectories],
-        observation_ids=[[turn.observation_id for turn in t.turns] for t in batch.trajectories],
+        rewards=batch.rewards[chosen],
+        group=torch.unique(batch.group[chosen], return_inverse=True)[1],
+        mask=sampled.mask,
+        turn_ids=sampled.turn_ids.long(),
+        turn_rewards=[[turn.reward for turn in t.turns] for t in trajectories],
+        observation_ids=[[turn.observation_id for turn in t.turns] for t in trajectories],
         components={
-            name: torch.tensor([t.components.get(name, float("nan")) for t in batch.trajectories])
-            for name in names
+            name: torch.tensor([t.components.get(name, float("nan")) for t in trajectories]) for name in names
         },
-        agents=[str(t.info.get("agent", "")) for t in batch.trajectories],
-        truncated=torch.tensor([t.status is Status.TRUNCATED for t in batch.trajectories]),
-        turn_matches=_matches(batch),
-        rollouts=_rollouts(batch),
-        greedy_rewards=_greedy_rewards(batch),
-        branches=[_branch(t) for t in batch.trajectories],
-        behavior_logp=rows.behavior_logp,
+        agents=[str(t.info.get("agent", "")) for t in trajectories],
+        truncated=torch.tensor([t.status is Status.TRUNCATED for t in trajectories]),
+        turn_matches=_matches(trajectories),
+        rollouts=_rollouts(trajectories),
+        greedy_rewards=_greedy_rewards(trajectories),
+        branches=[_branch(t) for t in trajectories],
+        behavior_logp=sampled.behavior_logp,
         **(token_tensors or {}),
     )
 
 
-def _matches(batch: StepBatch) -> list[list[bool]] | None:
+def _matches(trajectories: Sequence[Trajectory]) -> list[list[bool]] | None:
     """Return each turn's agreement with the expert, None when the environment does not say."""
-    if any(turn.matches is None for t in batch.trajectories for turn in t.turns):
+    if any(turn.matches is None for t in trajectories for turn in t.turns):
         return None
-    return [[bool(turn.matches) for turn in t.turns] for t in batch.trajectories]
+    return [[bool(turn.matches) for turn in t.turns] for t in trajectories]
 
 
-def _rollouts(batch: StepBatch) -> list[str] | None:
+def _rollouts(trajectories: Sequence[Trajectory]) -> list[str] | None:
     """Return which rollout each row belongs to, where an episode has one trajectory per agent."""
-    if not any("rollout" in t.info for t in batch.trajectories):
+    if not any("rollout" in t.info for t in trajectories):
         return None
-    return [f"{t.task_id}/{t.info.get('rollout', t.episode_index)}" for t in batch.trajectories]
+    return [f"{t.task_id}/{t.info.get('rollout', t.episode_index)}" for t in trajectories]
 
 
 def _branch(t: Trajectory) -> tuple[str, str, int]:
@@ -192,8 +272,8 @@ def _branch(t: Trajectory) -> tuple[str, str, int]:
     return f"{t.task_id}/{t.episode_index}", above, int(t.info.get("branch_turn", 0))
 
 
-def _greedy_rewards(batch: StepBatch) -> Tensor | None:
+def _greedy_rewards(trajectories: Sequence[Trajectory]) -> Tensor | None:
     """Return the greedy rollout's reward for each row (ReMax), None when none was played."""
-    if any(GREEDY_REWARD not in t.info for t in batch.trajectories):
+    if any(GREEDY_REWARD not in t.info for t in trajectories):
         return None
-    return torch.tensor([float(t.info[GREEDY_REWARD]) for t in batch.trajectories])
+    return torch.tensor([float(t.info[GREEDY_REWARD]) for t in trajectories])

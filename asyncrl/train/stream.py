@@ -12,22 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
-from asyncrl.algo.inputs import Totals, count_totals
+from asyncrl.algo.inputs import Totals, totals_of
 from asyncrl.algo.metrics import Metric, Metrics, merge, reduce_over_ranks
 from asyncrl.algo.objective import Objective
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.step import Step, StepReport, accumulate, apply, discard, micro_batch
-from asyncrl.train.step_batch import StepBatch, build_step_batch, pad_rows, to_advantage_batch
+from asyncrl.train.serve_rows import share_batch
+from asyncrl.train.step import Step, StepReport, accumulate, apply, decide, discard, micro_batch, serve
+from asyncrl.train.step_batch import StepBatch, build_step_batch
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.types import Group
 
 
 @dataclass(slots=True)
 class StreamedStep:
-    """A step in progress. Every method is a collective: call it on every rank with the same groups."""
+    """A step in progress. Every method is a collective: call it on every rank."""
 
     engine: TrainEngine
     objective: Objective
@@ -46,43 +46,43 @@ class StreamedStep:
     _wrong: str = ""
 
     def add(self, groups: Sequence[Group]) -> None:
-        """Add the gradients of these groups."""
-        self.seen += [group.id for group in groups]
-        batch = build_step_batch(groups, self.version, 0)
+        """Add the gradients of these groups, which the first rank has; on the others they are empty."""
+        first = self.engine.rank == 0
+        batch = share_batch(self.engine, build_step_batch(groups, self.version, 0) if first else None)
+        self.seen += batch.group_ids
         tensors = self.auxiliary.step_tensors(self.engine, batch, self.settings, 1)
-        estimate = self.objective.estimate(to_advantage_batch(batch, tensors.for_advantages()), self.kl_coef)
-        self._estimates.append(estimate.metrics)
-        self.auxiliary.measure(batch, tensors, estimate)
-        rows = kept_rows(batch, estimate.keep)
+        decided = decide(self.engine, self.objective, self.auxiliary, batch, tensors, self.kl_coef)
+        self._estimates.append(decided.metrics)
+        rows = decided.kept
         if rows and not self._wrong:
             step = Step(
                 self.engine, self.objective, self.auxiliary, batch, tensors, self.settings,
                 self.learning_rate, self.kl_coef, lambda found: None, self.entropy_coef,
             )  # fmt: skip
-            counted = count_totals(pad_rows(batch, rows).mask, batch.group[rows], self._horizon)
+            counted = totals_of(torch.from_numpy(batch.counts[rows]), batch.group[rows], self._horizon)
             parts, self._wrong = accumulate(step, rows, undivided(counted), last=False)
             self._parts += parts
             self._totals = added(self._totals, counted)
             self._last = step
 
-    def finish(self, groups: Sequence[Group]) -> StepReport | None:
-        """Take the optimizer's step on exactly `groups`.
+    def finish(self, batch: StepBatch) -> StepReport | None:
+        """Take the optimizer's step on exactly the groups of `batch`, as `share_batch` gives it.
 
         None, with the gradient forgotten, when they are not those that were added, when nothing of them is trained or
         when something was not finite: the whole batch is then to be trained as if nothing had been streamed.
         """
-        missing = [group for group in groups if group.id not in self.seen]
-        if missing:
-            self.add(missing)
+        if set(batch.group_ids) - set(self.seen):
+            self.add([group for group in batch.groups if group.id not in self.seen])
         step = self._last
-        if step is None or self._wrong or {group.id for group in groups} != set(self.seen):
+        if step is None or self._wrong or set(batch.group_ids) != set(self.seen):
             self.abandon()
             return None
         # An empty micro-batch marks the end, so that DeepSpeed reduces over the ranks.
-        micro_batch(step, [], undivided(self._totals), {}, True)
+        share = serve(step, [[[]]] * self.engine.num_shares)
+        micro_batch(step, share, [], undivided(self._totals), {}, True)
         divide_by = divisor(self.objective, self._totals, self._horizon)
         norm = apply(step, divide_by)
-        merged = reduce_over_ranks(merge(self._parts), self.engine.all_reduce)
+        merged = reduce_over_ranks(merge(self._parts), self.engine.sum_shares)
         metrics = self.objective.report(divided(merged, divide_by) | merge(self._estimates))
         metrics |= {"grad_norm": norm, "learning_rate": self.learning_rate}
         return StepReport(metrics, int(self._totals.num_tokens), int(self._totals.num_rows))
@@ -95,11 +95,6 @@ class StreamedStep:
     @property
     def _horizon(self) -> float:
         return self.objective.horizon or self.settings.horizon
-
-
-def kept_rows(batch: StepBatch, keep: Tensor | None) -> list[int]:
-    """Return the rows that enter the loss."""
-    return [row for row in range(len(batch.trajectories)) if keep is None or bool(keep[row])]
 
 
 def undivided(totals: Totals) -> Totals:

@@ -1,6 +1,6 @@
 """The trainer: take a batch, train, publish the next version, account for it.
 
-    buffer --take(k)--> rank 0 --broadcast--> all ranks: train step k -> k+1
+    buffer --take(k)--> rank 0 --their rows--> all ranks: train step k -> k+1
     rank 0: write weights k+1 -> prepare and commit on every engine -> buffer.commit(k+1) -> log
 
 Engines keep generating meanwhile; they pause only while weights are swapped. The buffer's commit comes last: it marks
@@ -36,6 +36,7 @@ from asyncrl.train.logprob_check import (
 )
 from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.schedule import gather, settle
+from asyncrl.train.serve_rows import share_batch
 from asyncrl.train.sft_phase import SftPhase, SftPhaseSettings
 from asyncrl.train.step import StepReport, train_step
 from asyncrl.train.step_batch import StepBatch, build_step_batch
@@ -81,8 +82,8 @@ class Publisher(Protocol):
 class Taken(NamedTuple):
     """What rank 0 got from the buffer."""
 
-    groups: Sequence[bytes] = ()
-    """Encoded; none at the end of the plan."""
+    num_groups: int = 0
+    """None at the end of the plan."""
     timed_out: bool = False
     stop: bool = False
     """Whether the trainer was asked to stop while it waited."""
@@ -133,6 +134,7 @@ class Trainer:
         self.controls = make_controls(config, objective)
         self.sft_phase = SftPhase(SftPhaseSettings(**objective.settings["sft_phase"]))
         self.totals = RunTotals()
+        """Of the whole run, on rank 0."""
         self.comparisons: list[Comparison] = []
         """How the newest batch's log-probabilities compare with the trainer's."""
         self.settings = StepSettings.of(config)
@@ -167,14 +169,15 @@ class Trainer:
 
     def _one_step(self, batch: StepBatch, streamed: StreamedStep | None, times: StepTimes) -> None:
         version = batch.step + 1
-        with times.training(), groups_spans("train", [group.id for group in batch.groups], step=version):
+        with times.training(), groups_spans("train", batch.group_ids, step=version):
             report = self._train(batch, streamed)
         self._settle(times)
         with times.publishing():
             published = self._publish(version, batch, report)
             self._steer(report)
         step = StepRecord(batch, report, published, times)
-        self.totals.add(step)
+        if self.source is not None:
+            self.totals.add(step)
         report.metrics |= self._checkpoint(version)
         if self.source is not None:
             self.on_step(version, self._metrics(step, self.source.stats()))
@@ -199,47 +202,51 @@ class Trainer:
         a token that the step may not train, and `ConfigError` for one whose experts were to be recorded and are not.
         """
         with times.waiting():
-            taken = self._wait_for_batch(version)
+            taken, bodies = self._wait_for_batch(version)
         self.stopped = taken.stop
         if taken.timed_out:
             raise DeadlineError(
                 f"step {version}: no batch within buffer.wait_timeout_s={self.config.buffer.wait_timeout_s:g}; "
                 "the rollout workers' logs say what they are waiting for"
             )
-        if not taken.groups:
+        if not taken.num_groups:
             return None
         with times.training():
-            groups = [arrived.get(body) or decode_group(body) for body in taken.groups]
-            batch = build_step_batch(groups, version, self.config.buffer.max_staleness)
-            if (replay := self.engine.router_replay) is not None:
-                for trajectory in batch.trajectories:
-                    replay.check(trajectory)
-            return batch
+            batch = None
+            if self.source is not None:
+                groups = [arrived.get(body) or decode_group(body) for body in bodies]
+                batch = build_step_batch(groups, version, self.config.buffer.max_staleness)
+                if (replay := self.engine.router_replay) is not None:
+                    for trajectory in batch.trajectories:
+                        replay.check(trajectory)
+            return share_batch(self.engine, batch)
 
-    def _wait_for_batch(self, version: int) -> Taken:
+    def _wait_for_batch(self, version: int) -> tuple[Taken, Sequence[bytes]]:
         """Look for the batch again and again until it is there, too late or no longer wanted.
 
-        The ranks meet at each look, so that none of them waits for rank 0 in one collective for as long as it takes.
+        Return what was found and, on rank 0, the encoded groups. The ranks meet at each look, so that none of them
+        waits for rank 0 in one collective for as long as it takes.
         """
         left_s = self.config.buffer.wait_timeout_s
         while True:
-            taken = Taken(*self.engine.broadcast(self._look_for_batch(version, left_s)))
+            found, bodies = self._look_for_batch(version, left_s)
+            taken = Taken(*self.engine.broadcast(found))
             if not taken.again:
-                return taken
+                return taken, bodies
             if self._has_tasks():
                 left_s -= STOP_LOOK_S
 
-    def _look_for_batch(self, version: int, left_s: float) -> Taken | None:
-        """Return what rank 0 finds within a moment; None on the others."""
+    def _look_for_batch(self, version: int, left_s: float) -> tuple[Taken | None, Sequence[bytes]]:
+        """Return what rank 0 finds within a moment; nothing on the others."""
         if self.source is None:
-            return None
+            return None, ()
         if self.asked_to_stop():
-            return Taken(stop=True)
+            return Taken(stop=True), ()
         groups = self.source.take(version, min(left_s, STOP_LOOK_S))
         if groups is not None:
-            return Taken(groups)
+            return Taken(len(groups)), groups
         last = left_s <= STOP_LOOK_S and self._has_tasks()
-        return Taken(timed_out=last, again=not last)
+        return Taken(timed_out=last, again=not last), ()
 
     def _has_tasks(self) -> bool:
         """False until the launcher has planned tasks, which it does after the evaluation of the base model: that time
@@ -251,7 +258,7 @@ class Trainer:
 
     def _train(self, batch: StepBatch, streamed: StreamedStep | None) -> StepReport:
         """Take the step that was streamed or, where that cannot be, the whole batch's; then what follows every step."""
-        report = streamed.finish(batch.groups) if streamed is not None else None
+        report = streamed.finish(batch) if streamed is not None else None
         if report is None:
             rate = scheduled_rate(self.config.train, batch.step)
             report = train_step(
@@ -267,8 +274,7 @@ class Trainer:
         published = self.publisher.publish(version, self.engine)
         if self.source is not None:
             self.source.commit(version)
-            columns = {name: value.float().cpu().numpy() for name, value in report.token_values.items()}
-            self.on_commit(version, batch.groups, TokenValues(batch.trajectories, columns))
+            self.on_commit(version, batch.groups, token_values(batch, report))
         return published
 
     def _metrics(self, step: StepRecord, buffer_stats: dict[str, Any]) -> dict[str, Any]:
@@ -319,7 +325,7 @@ class Trainer:
     def _set_aside(self, batch: StepBatch, found: dict[int, str]) -> None:
         """Save poisoned groups and take them out of the batch. Raises `StopError` where the recipe says so."""
         version = batch.step
-        wrong = {batch.groups[index].id: why for index, why in found.items()}
+        wrong = {batch.group_ids[index]: why for index, why in found.items()}
         critic = self.auxiliary.critic
         engines = {"policy": self.engine}
         if critic is not None and critic.engine is not None:
@@ -385,6 +391,15 @@ class Trainer:
         self.controls.load_state_dict(state["controls"])
         self.sft_phase.load_state_dict(state["sft_phase"])
         self.totals = RunTotals.from_dict(state["totals"])
+
+
+def token_values(batch: StepBatch, report: StepReport) -> TokenValues:
+    """Return what a step computed for the tokens of its rows, for the table. On the first rank."""
+    columns = {
+        name: [values.row(row).numpy() for row in range(batch.num_rows)]
+        for name, values in report.token_values.items()
+    }
+    return TokenValues(batch.trajectories, columns)
 
 
 def set_threads(threads: int) -> None:

@@ -113,6 +113,7 @@ def trainer_throughput(context: Context) -> list[Figure]:
     from asyncrl.plan.training import longest_rows
     from asyncrl.train.deepspeed_engine import TrainEngine
     from asyncrl.train.models import load_auxiliary_models, load_trained
+    from asyncrl.train.ragged import Ragged
     from asyncrl.train.step import Step, accumulate, apply
     from asyncrl.train.step_settings import StepSettings
 
@@ -129,10 +130,8 @@ def trainer_throughput(context: Context) -> list[Figure]:
     batch = longest_rows(config, context.shape["vocab_size"])
     settings = StepSettings.of(config)
     tensors = auxiliary.step_tensors(engine, batch, settings, 1)
-    step = Step(
-        engine, objective, auxiliary, batch, tensors, torch.zeros(batch.whole.mask.shape), settings, 1e-6, 0.0,
-        lambda found: None,
-    )  # fmt: skip
+    tensors.tensors["advantages"] = Ragged.full(batch.counts)
+    step = Step(engine, objective, auxiliary, batch, tensors, settings, 1e-6, 0.0, lambda found: None)
     rows = list(range(len(batch.trajectories)))
     seconds = _shortest(lambda: (accumulate(step, rows), apply(step)), 3)
     rate = len(rows) * tokens / seconds

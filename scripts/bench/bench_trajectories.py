@@ -29,7 +29,7 @@ import numpy as np
 from report import describe_machine, write_report
 
 from asyncrl.config import load_config
-from asyncrl.data.table import TokenValues, TrajectoryTable, TrajectoryWriter
+from asyncrl.data.table import TrajectoryTable, TrajectoryWriter
 from asyncrl.data.transcript import encode_transcript
 from asyncrl.monitor.episodes import EpisodeTable
 from asyncrl.types import NOT_SAMPLED, Group, Status, Task, Trajectory, Turn
@@ -100,6 +100,7 @@ def measure_recording(rounds: int) -> dict[str, Any]:
     from asyncrl.train.step_batch import build_step_batch
     from asyncrl.train.step_settings import StepSettings
     from asyncrl.train.tiny_model import build_model, build_tokenizer, save
+    from asyncrl.train.trainer import token_values
 
     groups = groups_of(np.random.default_rng(0), 0, GROUPS, GIVEN, SAMPLED)
     with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as name:
@@ -117,8 +118,7 @@ def measure_recording(rounds: int) -> dict[str, Any]:
             report = train_step(engine, objective, AuxiliaryModels(objective), batch, settings, 1e-6)
             trained = time.perf_counter()
             if number % 2:
-                columns = {key: value.float().cpu().numpy() for key, value in report.token_values.items()}
-                writer.put(number, batch.groups, TokenValues(batch.trajectories, columns))
+                writer.put(number, batch.groups, token_values(batch, report))
                 spent.append(time.perf_counter() - trained)
             (recorded if number % 2 else plain).append(time.perf_counter() - start)
         writer.close()

@@ -41,21 +41,24 @@ def test_every_field_of_a_trajectory_comes_back(tmp_path):
 def test_what_a_step_computed_for_its_tokens_stands_beside_them_and_is_null_for_the_others(tmp_path):
     one = group("t", [0.0, 1.0, 1.0])
     rows = (one.trajectories[2], one.trajectories[0])
-    longest = max(t.num_tokens for t in rows)
-    advantages = np.arange(2 * longest, dtype=np.float32).reshape(2, longest)
+    advantages = [np.arange(t.num_sampled, dtype=np.float32) + 5 * row for row, t in enumerate(rows)]
     path = TrajectoryTable(tmp_path).write(1, [one], TokenValues(rows, {"advantages": advantages}))
     found = [row["advantages"] for row in pq.read_table(path).to_pylist()]
-    lengths = [t.num_tokens for t in one.trajectories]
-    assert found == [advantages[1, : lengths[0]].tolist(), None, advantages[0, : lengths[2]].tolist()]
+    for row, values, t in ((0, advantages[1], rows[1]), (2, advantages[0], rows[0])):
+        assert np.array(found[row])[t.loss_mask].tolist() == values.tolist()
+        assert not np.array(found[row])[~t.loss_mask].any()
+    assert found[1] is None
     assert pq.read_table(path)["policy_logprobs"].to_pylist() == [None] * 3
 
 
 def test_a_row_that_a_step_left_out_of_a_column_is_null_there(tmp_path):
     one = group("t", [0.0, 1.0])
-    entropies = np.ones((2, max(t.num_tokens for t in one.trajectories)), np.float32)
-    entropies[0] = np.nan
+    entropies = [
+        np.full(t.num_sampled, value, np.float32)
+        for t, value in zip(one.trajectories, (np.nan, 1.0), strict=True)
+    ]
     path = TrajectoryTable(tmp_path).write(1, [one], TokenValues(one.trajectories, {"entropies": entropies}))
-    assert pq.read_table(path)["entropies"].to_pylist() == [None, [1.0] * one.trajectories[1].num_tokens]
+    assert pq.read_table(path)["entropies"].to_pylist() == [None, one.trajectories[1].loss_mask.tolist()]
 
 
 def test_a_repeated_step_replaces_its_file(tmp_path):

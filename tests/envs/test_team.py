@@ -17,7 +17,7 @@ from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.train.demonstrations import demonstrations, encode
-from asyncrl.train.step_batch import build_step_batch, pad_rows, to_advantage_batch
+from asyncrl.train.step_batch import build_step_batch, to_advantage_batch
 from asyncrl.types import Lease, Task
 
 
@@ -198,12 +198,11 @@ def test_a_group_of_teams_is_credited_by_agent(renderer):
     ] == [("keeper/1", "", 0), ("keeper/2", "", 0)] * 2
     batch = build_step_batch([group], 0, 0)
     advantages = multi_agent(to_advantage_batch(batch)).advantages
-    rows = pad_rows(batch, range(6))
-    seen = [float(advantages[row][rows.mask[row]].unique()) for row in range(6)]
+    seen = [float(advantages[row, :count].unique()) for row, count in enumerate(batch.counts)]
     # Standardised among the two main agents, and among the four keepers.
     main, keeper = 0.5 / 2**-0.5, 0.5 / (1 / 3) ** 0.5
     assert seen == pytest.approx([main, -main, keeper, keeper, -keeper, -keeper], abs=1e-4)
-    assert torch.all(advantages[~rows.mask] == 0)
+    assert all(torch.all(advantages[row, count:] == 0) for row, count in enumerate(batch.counts))
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])

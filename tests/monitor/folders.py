@@ -74,13 +74,11 @@ def add_activity(folder: Path, **more: Any) -> None:
 
 
 def token_values(groups: list[Group]) -> TokenValues:
-    """Return advantages of 2, log-probabilities of -5 and entropies of 1.5 for all tokens of these groups."""
+    """Return advantages of 2, log-probabilities of -5 and entropies of 1.5 for all sampled tokens of these groups."""
     rows = [t for one in groups for t in one.trajectories]
-    shape = (len(rows), max((t.num_tokens for t in rows), default=0))
+    values = {"advantages": 2.0, "policy_logprobs": -5.0, "entropies": 1.5}
     columns = {
-        "advantages": np.full(shape, 2.0, np.float32),
-        "policy_logprobs": np.full(shape, -5.0, np.float32),
-        "entropies": np.full(shape, 1.5, np.float32),
+        name: [np.full(t.num_sampled, value, np.float32) for t in rows] for name, value in values.items()
     }
     return TokenValues(rows, columns)
 

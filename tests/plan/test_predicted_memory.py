@@ -55,3 +55,16 @@ def test_a_real_step_takes_what_was_predicted(model, changes):
     sums = {part: sum(item.bytes for item in predicted[part]) for part in measured}
     assert max(sums.values()) == pytest.approx(max(measured.values()), rel=0.1)
     assert sums["forward and backward"] == pytest.approx(measured["forward and backward"], rel=0.1)
+
+
+def test_rows_take_less_of_a_device_on_several_ranks_or_with_activations_on_the_host():
+    def activations(*changes):
+        config = load_config("gridworld_grpo", [*OVERRIDES, "train.gradient_checkpointing=true", *changes])
+        return measure_step(config, {"policy": SHAPE | {"num_hidden_layers": 8}}).before_gradients.bytes
+
+    alone = activations()
+    assert activations("train.ranks=2", "train.sequence_parallel=2") == alone // 2
+    # Of seven layers the input need not be kept: hidden size times tokens in float32.
+    config = load_config("gridworld_grpo", OVERRIDES)
+    tokens = config.train.micro_batch_tokens // config.max_tokens * config.max_tokens
+    assert alone - activations("train.offload_activations=true") >= 6 * tokens * SHAPE["hidden_size"] * 4

@@ -27,7 +27,7 @@ from asyncrl.config import LoraConfig, TrainConfig
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.train import token_scores
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.policy import PolicyModel, load_policy
+from asyncrl.train.policy import PolicyModel, keep_activations_on_host, load_policy
 from asyncrl.train.prefix_tree import INNER, uses_prefix_trees
 
 VOCAB_SIZE = 64
@@ -48,7 +48,6 @@ MODELS = {
         qk_nope_head_dim=8, v_head_dim=8,
     ),
 }  # fmt: skip
-SHARE_PREFIXES = {"tied", "untied", "experts", "latent attention"}
 ENTROPY_COEF = 0.3
 TEMPERATURE = 0.8
 TIMES = 16
@@ -121,9 +120,12 @@ def gradient(
     lora: bool = False,
     chunk_tokens: int = 10**6,
     budget: int = 10**6,
+    offloaded: bool = False,
 ) -> dict[str, Tensor]:
     """Return the gradient by the policy module."""
     policy = load(path, checkpointed, lora)
+    if offloaded:
+        keep_activations_on_host(policy.model.base_model)
     if not trees and uses_prefix_trees(policy.model):
         policy.model.set_attn_implementation(INNER)
     with chunks_of(chunk_tokens):
@@ -148,14 +150,15 @@ def summed_in_float32(path: str, budget: int, ranks: int, times: int) -> dict[st
 
 
 def zero_gradient(
-    policy: PolicyModel, stage: int, budget: int, dtype: str = "float32", times: int = 1
+    policy: PolicyModel, stage: int, budget: int, dtype: str = "float32", times: int = 1, together: int = 1
 ) -> dict[str, Tensor]:
     """Return the gradient by a DeepSpeed engine of `stage`; each rank computes its share. A collective.
 
-    times: how often each row is used.
+    times: how often each row is used; together: how many ranks compute the same rows.
     """
-    engine = TrainEngine(policy, TrainConfig(zero_stage=stage), dtype)  # type: ignore[arg-type]
-    plan = plan_micro_batches(make_rows()[0], budget, engine.num_ranks)[engine.rank] * times
+    train = TrainConfig(zero_stage=stage, sequence_parallel=together)  # type: ignore[arg-type]
+    engine = TrainEngine(policy, train, dtype)
+    plan = plan_micro_batches(make_rows()[0], budget, engine.num_shares)[engine.share] * times
     for number, part in enumerate(plan):
         ids, mask, weight = cut(part)
         loss = loss_of(engine.outputs(ids, mask, TEMPERATURE, ("entropy",)), weight)
@@ -180,15 +183,20 @@ def chunks_of(tokens: int):
 
 
 def main(folder: str, *names: str) -> None:
-    """Leave the gradient of each model (all weights, or an adapter) and ZeRO stage, checkpointed, in `folder`."""
+    """Leave the gradient of each model (all weights, or an adapter) and ZeRO stage, checkpointed, in `folder`.
+
+    Each time by ranks with rows of their own, and by ranks that compute the same rows together.
+    """
     if not names:
         return in_bfloat16(folder)
     for name in names:
         path, _, adapter = name.partition("+")
         for stage in range(4):
-            with chunks_of(5):
-                found = zero_gradient(load(f"{folder}/{path}", True, bool(adapter)), stage, 40)
-            keep(found, f"{folder}/{name}-{stage}.safetensors")
+            for together in (1, 2):
+                with chunks_of(5):
+                    policy = load(f"{folder}/{path}", True, bool(adapter))
+                    found = zero_gradient(policy, stage, 40, together=together)
+                keep(found, f"{folder}/{name}-{stage}-{together}.safetensors")
 
 
 def in_bfloat16(folder: str) -> None:

@@ -23,12 +23,13 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import TrainConfig, parse_config
 from asyncrl.data import codec
-from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.auxiliary_models import AuxiliaryModels, whole_batch
 from asyncrl.train.controls import make_controls
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.models import load_auxiliary_models, load_trained
 from asyncrl.train.policy import load_policy
 from asyncrl.train.policy_folder import gather_policy, write_policy
+from asyncrl.train.serve_rows import share_batch
 from asyncrl.train.step import StepReport, train_step
 from asyncrl.train.step_batch import StepBatch, build_step_batch, pad_rows
 from asyncrl.train.step_settings import StepSettings
@@ -52,9 +53,13 @@ class RecordingEngine(TrainEngine):
         return super().step(learning_rate, divide_by)
 
 
-def make_engine(model: str, zero_stage: int = 0, dtype: str = "float32") -> TrainEngine:
+def make_engine(
+    model: str, zero_stage: int = 0, dtype: str = "float32", sequence_parallel: int = 1
+) -> TrainEngine:
     kind = RecordingEngine if (zero_stage, dtype) == (0, "float32") else TrainEngine
-    train = TrainConfig(learning_rate=LEARNING_RATE, zero_stage=zero_stage)  # type: ignore[arg-type]
+    train = TrainConfig(
+        learning_rate=LEARNING_RATE, zero_stage=zero_stage, sequence_parallel=sequence_parallel  # type: ignore[arg-type]
+    )  # fmt: skip
     return kind(load_policy(model, dtype), train, dtype)
 
 
@@ -66,9 +71,15 @@ def step_once(
     **algo: Any,
 ) -> StepReport:
     objective = build_objective(algo or {"preset": "decoupled_ppo"})
-    chosen = build_step_batch(batch_of_groups(), 0, 0) if batch is None else batch
+    chosen = shared(engine, batch)
     settings = StepSettings(1.0, micro_batch_tokens, num_minibatches, horizon=64.0)
     return train_step(engine, objective, AuxiliaryModels(objective), chosen, settings, LEARNING_RATE)
+
+
+def shared(engine: TrainEngine, batch: StepBatch | None) -> StepBatch:
+    """Return the batch given, or the fixed groups, as each rank gets it."""
+    chosen = build_step_batch(batch_of_groups(), 0, 0) if batch is None else batch
+    return share_batch(engine, chosen)
 
 
 def make_stream(engine: TrainEngine, micro_batch_tokens: int = 10**6, **algo: Any) -> StreamedStep:
@@ -87,7 +98,7 @@ def stream_once(
     streamed = make_stream(engine, micro_batch_tokens, **algo)
     for group in reversed(chosen):
         streamed.add([group])
-    report = streamed.finish(chosen)
+    report = streamed.finish(shared(engine, build_step_batch(chosen, 0, 0)))
     assert report is not None
     return report
 
@@ -126,7 +137,7 @@ class Learner:
     def step(
         self, batch: StepBatch | None = None, micro_batch_tokens: int = 10**6, num_minibatches: int = 1
     ) -> StepReport:
-        chosen = build_step_batch(batch_of_groups(), 0, 0) if batch is None else batch
+        chosen = shared(self.engine, batch)
         settings = StepSettings(1.0, micro_batch_tokens, num_minibatches, horizon=64.0)
         report = train_step(
             self.engine, self.objective, self.auxiliary, chosen, settings, LEARNING_RATE, self.controls
@@ -218,17 +229,34 @@ def train_late(model: str, out: Path) -> None:
     (out / f"late-{engine.rank}").write_text(str(version))
 
 
+def serve_shares(model: str, out: Path) -> None:
+    """Leave which rows each rank has after the first pass and the second, over fewer rows."""
+    engine = make_engine(model, 1)
+    batch, settings = shared(engine, None), StepSettings(1.0, 60, 1, horizon=64.0)
+    held = []
+    for rows in (list(range(12)), list(range(6))):
+        found = whole_batch(
+            engine, batch, settings, lambda ids, mask: engine.outputs(ids, mask, 1.0), ("logp",), rows
+        )["logp"]
+        held.append(sorted(batch.held))
+    kept = {"held": held, "trajectories": len(batch.trajectories), "values": len(found.values)}
+    (out / f"shares-{engine.rank}.json").write_text(json.dumps(kept))
+
+
 def main(model: str, out: str, *zero_stages: str) -> None:
     for name in zero_stages:
-        stage, _, streamed = name.partition("-")
+        stage, _, form = name.partition("-")
+        if stage == "shares":
+            serve_shares(model, Path(out))
+            continue
         if stage == "late":
             train_late(model, Path(out))
             continue
         if stage == "trainer":
-            run_trainer(model, Path(out), streamed)
+            run_trainer(model, Path(out), form)
             continue
-        engine = make_engine(model, int(stage))
-        take = stream_once if streamed else step_once
+        engine = make_engine(model, int(stage), sequence_parallel=2 if form == "together" else 1)
+        take = stream_once if form == "streamed" else step_once
         reports = [take(engine, micro_batch_tokens=60).metrics for _ in range(2)]
         save_policy(engine, Path(out) / f"checkpoint-{name}", model)
         if engine.rank == 0:

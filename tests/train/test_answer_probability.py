@@ -52,10 +52,10 @@ def test_turns_that_made_the_answer_likelier_than_others_did_gain_from_it(tiny_m
         flat = torch.tensor(rewards)
         z = (flat - flat.mean()) / (flat.std() + 1e-6)
         for row, expected in zip(rows.tolist(), z.flip(-1).cumsum(-1).flip(-1), strict=True):
-            for turn, value in zip(batch.trajectories[row].turns, expected, strict=True):
-                torch.testing.assert_close(advantages[row, turn.start], value, rtol=1e-3, atol=1e-4)
+            # Three tokens a turn.
+            torch.testing.assert_close(advantages.row(row)[::3], expected, rtol=1e-3, atol=1e-4)
     # Episodes of a single turn have no gain, and rewards that do not differ.
-    assert (advantages[batch.group == 0] == 0).all()
+    assert (advantages.flat((batch.group == 0).nonzero().flatten().tolist()) == 0).all()
     assert report.metrics["grad_norm"] > 0
 
 

@@ -1,12 +1,14 @@
 """Every way of computing a gradient gives the gradient of transformers, one row after the other, to 1e-5."""
 
+import itertools
+
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from asyncrl.train.policy import load_policy
 from asyncrl.train.prefix_tree import uses_prefix_trees
-from tests.train.gradients import MODELS, SHARE_PREFIXES, gradient, reference, save_model
+from tests.train.gradients import MODELS, gradient, reference, save_model
 
 WAYS = {
     "padded": {"trees": False},
@@ -14,6 +16,7 @@ WAYS = {
     "logits in chunks": {"chunk_tokens": 5},
     "padded, logits in chunks": {"trees": False, "chunk_tokens": 5},
     "checkpointed": {"checkpointed": True},
+    "checkpointed, on the host": {"checkpointed": True, "offloaded": True},
     "micro-batched": {"budget": 40},
     "all at once": {"checkpointed": True, "chunk_tokens": 5, "budget": 40},
 }
@@ -45,13 +48,15 @@ def test_the_gradient_does_not_depend_on_how_it_is_computed(model, way):
     assert_agree(gradient(path, **WAYS[way]), expected)
 
 
-def test_models_use_trees_where_they_suit(model):
-    name, path, _ = model
-    assert uses_prefix_trees(load_policy(path, "float32").model) == (name in SHARE_PREFIXES)
+def test_every_kind_of_model_is_packed_as_a_tree(model):
+    _, path, _ = model
+    assert uses_prefix_trees(load_policy(path, "float32").model)
 
 
 @pytest.mark.slow
-def test_two_ranks_of_any_zero_stage_find_the_same_gradient(two_ranks, folder):
+def test_two_ranks_of_any_zero_stage_find_the_same_gradient_with_rows_of_their_own_or_together(
+    two_ranks, folder
+):
     expected = {}
     for name in MODELS:
         path = save_model(name, folder / name)
@@ -59,8 +64,8 @@ def test_two_ranks_of_any_zero_stage_find_the_same_gradient(two_ranks, folder):
     expected["tied+adapter"] = gradient(str(folder / "tied"), lora=True)
     two_ranks.call("tests.train.gradients", str(folder), *expected)
     for name in expected:
-        for stage in range(4):
-            assert_agree(load_file(folder / f"{name}-{stage}.safetensors"), expected[name])
+        for stage, together in itertools.product(range(4), (1, 2)):
+            assert_agree(load_file(folder / f"{name}-{stage}-{together}.safetensors"), expected[name])
 
 
 @pytest.mark.parametrize("lora", [False, True], ids=["all weights", "adapter"])

@@ -1,17 +1,35 @@
 """A shared prefix is computed once, with the results and gradients of the rows by themselves."""
 
 import copy
+import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen3Config, Qwen3MoeConfig
+from torch.nn.attention.flex_attention import flex_attention
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 from asyncrl.config import LoraConfig
+from asyncrl.train import prefix_tree
 from asyncrl.train.policy import CriticModel, load_policy
-from asyncrl.train.prefix_tree import INNER, NAME, build_tree, enable_prefix_trees, tree_of
+from asyncrl.train.prefix_tree import (
+    INNER,
+    NAME,
+    build_tree,
+    enable_prefix_trees,
+    tree_attention,
+    tree_attention_flex,
+    tree_of,
+)
 
 SIZES = {
     "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -29,7 +47,7 @@ def test_a_tree_has_a_node_for_each_token_after_each_prefix():
     tree = build_tree(*padded(rows))
     assert len(tree.token_ids) == 6
     assert sorted(tree.token_ids.tolist()) == [4, 5, 6, 7, 8, 9]
-    assert len(tree.leaves) == 3
+    assert sum(map(len, tree.leaves)) == 3
     a, b, c, d, e = tree.rows.tolist()
     assert a[:2] == b[:2] == c[:2] and b == d and len({a[2], b[2], b[3], e[0], *a[:2]}) == 6
     assert [tree.depths[node] for node in b] == [0, 1, 2, 3]
@@ -53,8 +71,14 @@ def test_every_prefix_is_one_node_at_one_place(rows):
     for node, beginning in named.items():
         assert (int(tree.token_ids[node]), int(tree.depths[node])) == (beginning[-1], len(beginning) - 1)
         assert named[int(tree.parents[node])] == (beginning[:-1] or beginning)
-    assert tree.leaves.flatten()[tree.places].tolist() == list(range(len(beginnings)))
-    assert len(tree.leaves) == len(
+    flat = torch.cat([bucket.flatten() for bucket in tree.leaves])
+    assert flat[tree.places].tolist() == list(range(len(beginnings)))
+    below = [
+        [other for other, longer in named.items() if longer[: len(one)] == one]
+        for one in map(named.get, range(len(named)))
+    ]
+    assert [list(range(node, end)) for node, end in enumerate(tree.ends.tolist())] == list(map(sorted, below))
+    assert sum(map(len, tree.leaves)) == len(
         {r for r in map(tuple, rows) if not any(o[: len(r)] == r and o != r for o in map(tuple, rows))}
     )
 
@@ -139,22 +163,86 @@ def test_a_model_runs_over_the_nodes_alone(tiny_model, rows):
 
 
 @pytest.mark.parametrize(
-    ("config", "can"),
+    "config",
     [
-        (Qwen3Config(**SIZES), True),
-        (LlamaConfig(**SIZES), True),
-        (Qwen3MoeConfig(**SIZES, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2), True),
-        (MistralConfig(**SIZES, sliding_window=None), True),
-        (MistralConfig(**SIZES, sliding_window=8), False),
-        (Qwen3Config(**SIZES, layer_types=["full_attention", "sliding_attention"], sliding_window=8), False),
+        Qwen3Config(**SIZES),
+        LlamaConfig(**SIZES),
+        Qwen3MoeConfig(**SIZES, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2),
+        MistralConfig(**SIZES, sliding_window=None),
+        MistralConfig(**SIZES, sliding_window=8),
+        MistralConfig(**SIZES, sliding_window=4096),
+        Qwen3Config(
+            **SIZES, layer_types=["full_attention", "sliding_attention"], sliding_window=8, use_sliding_window=True
+        ),
     ],
-    ids=["qwen3", "llama", "mixture of experts", "mistral", "sliding windows", "some sliding windows"],
+    ids=["qwen3", "llama", "mixture of experts", "mistral", "windows", "wide windows", "some windows"],
 )  # fmt: skip
-def test_models_with_full_attention_use_trees_and_others_are_unchanged(config, can):
+def test_models_with_causal_attention_use_trees_windows_or_not(config):
     model = AutoModelForCausalLM.from_config(config)
-    assert enable_prefix_trees(model) == can
-    assert model.config._attn_implementation == (NAME if can else INNER)
+    assert enable_prefix_trees(model)
+    assert model.config._attn_implementation == NAME
     assert model.training
+
+
+def test_a_layer_that_does_not_say_its_window_leaves_the_model_unchanged(monkeypatch):
+    model = AutoModelForCausalLM.from_config(MistralConfig(**SIZES, sliding_window=4096))
+    monkeypatch.setattr(prefix_tree, "windows", lambda config: [4096, None])
+    assert not enable_prefix_trees(model)
+    assert model.config._attn_implementation == INNER
+
+
+def test_attention_of_another_kind_leaves_the_model_unchanged():
+    config = Qwen3Config(**SIZES)
+    config.layer_types = ["full_attention", "chunked_attention"]
+    assert prefix_tree.windows(config) is None
+
+
+@pytest.mark.parametrize("window", [None, 5, 200])
+@pytest.mark.parametrize("num_heads", [(4, 4), (4, 2)], ids=["a key for each head", "keys in groups"])
+def test_flex_attention_gives_what_a_dense_mask_does(monkeypatch, window, num_heads):
+    """FlexAttention has no backward pass on CPU, so its results are compared here, over several blocks."""
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(5, 40, 150) for _ in range(2)]
+    kept = [(0, 150, 90), (0, 100, 120), (0, 100, 0), (1, 150, 60), (1, 20, 30)]
+    tree = build_tree(*padded([[*prompts[p][:n], *rng.integers(5, 40, more)] for p, n, more in kept]))
+    nodes = len(tree.token_ids)
+    assert nodes > 3 * prefix_tree.BLOCK
+    numbers = torch.arange(nodes)
+    back = tree.depths[:, None] - tree.depths
+    dense = (numbers <= numbers[:, None]) & (numbers[:, None] < tree.ends)
+    dense &= back < (window or nodes)
+    torch.manual_seed(0)
+    query = torch.randn(1, num_heads[0], nodes, 16)
+    key, value = torch.randn(2, 1, num_heads[1], nodes, 16)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=dense, enable_gqa=True
+    ).transpose(1, 2)
+    layer = SimpleNamespace(training=False, num_key_value_groups=num_heads[0] // num_heads[1], is_causal=True)
+    rest = {"tree": tree, "sliding_window": window, "scaling": None}
+    by_rows, _ = tree_attention(layer, query, key, value, None, dropout=0.0, **rest)
+    torch.testing.assert_close(by_rows, expected, atol=1e-5, rtol=0)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        monkeypatch.setattr(prefix_tree, "compile_friendly_flex_attention", uncompiled)
+        found, _ = tree_attention_flex(layer, query, key, value, None, **rest)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    computed, needed = tree.block_mask(window).to_dense()[0, 0].bool(), _blocks_of(dense)
+    assert not (needed & ~computed).any()
+    if window is None:
+        assert torch.equal(computed, needed)
+        assert not needed.tril().equal(torch.ones_like(needed).tril())
+
+
+def uncompiled(query, key, value, training, **rest):
+    """FlexAttention without the compiler, which takes a minute and gives the same."""
+    return flex_attention(query, key, value, **rest)
+
+
+def _blocks_of(dense):
+    size = prefix_tree.BLOCK
+    padding = -len(dense) % size
+    whole = torch.nn.functional.pad(dense, (0, padding, 0, padding))
+    return whole.unflatten(1, (-1, size)).unflatten(0, (-1, size)).any(3).any(1)
 
 
 def test_a_model_that_passes_nothing_on_to_its_attention_is_unchanged(tiny_model):

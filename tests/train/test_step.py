@@ -83,7 +83,7 @@ def test_entropies_are_recorded_where_the_objective_computes_them(tiny_model):
     found = step_once(engine, 60, batch=batch, preset="decoupled_ppo", entropy_coef=0.01).token_values[
         "entropies"
     ]
-    torch.testing.assert_close(found[rows.mask], wanted[rows.mask], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found.values, wanted[rows.mask], atol=1e-5, rtol=1e-4)
 
 
 def test_a_group_with_a_log_probability_that_is_not_finite_is_left_out_by_name(tiny_model):
@@ -133,7 +133,7 @@ def test_an_objective_whose_auxiliary_model_was_not_loaded_is_refused(algo, miss
         AuxiliaryModels(build_objective(algo))
 
 
-RANKED = ["1", "2", "3", "1-streamed", "2-streamed", "3-streamed"]
+RANKED = ["1", "2", "3", "1-streamed", "2-streamed", "3-streamed", "1-together", "3-together"]
 SCHEDULES = ["partial", "periodic"]
 
 
@@ -148,6 +148,7 @@ def pair(tiny_model, two_ranks, tmp_path_factory):
         *RANKED,
         *(f"trainer-{schedule}" for schedule in SCHEDULES),
         "late",
+        "shares",
     )
     return out
 
@@ -164,6 +165,16 @@ def test_two_ranks_train_as_one(tiny_model, pair, zero_stage):
     assert set(saved) == set(load_file(Path(tiny_model) / "model.safetensors"))
     for name, tensor in snapshot(alone).items():
         torch.testing.assert_close(saved[name], tensor, atol=1e-4, rtol=0)
+
+
+@pytest.mark.slow
+def test_a_rank_besides_the_first_holds_its_own_rows_alone(pair):
+    first, second = (json.loads((pair / f"shares-{rank}.json").read_text()) for rank in range(2))
+    assert (first["trajectories"], second["trajectories"]) == (12, 0)
+    assert first["held"] == [[], []]
+    assert [len(rows) for rows in second["held"]] == [6, 3]
+    assert set(second["held"][1]) < set(range(6))
+    assert first["values"] == 4 * 3 * (1 + 3 + 2) and second["values"] == 0
 
 
 @pytest.mark.slow

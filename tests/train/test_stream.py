@@ -70,7 +70,7 @@ def test_a_batch_other_than_the_streamed_groups_is_left_to_a_whole_step(tiny_mod
     first, second, third = batch_of_groups()
     streamed = make_stream(engine)
     streamed.add([first, second])
-    assert streamed.finish([second, third]) is None
+    assert streamed.finish(build_step_batch([second, third], 0, 0)) is None
     step_once(engine)
     step_once(clean)
     torch.testing.assert_close(engine.gradients[0], clean.gradients[0])
@@ -88,7 +88,7 @@ def test_a_group_that_is_not_finite_is_left_to_a_whole_step(tiny_model):
     streamed.add([first])
     streamed.add([second, third])
     before = snapshot(engine)
-    assert streamed.finish([first, second, third]) is None
+    assert streamed.finish(build_step_batch([first, second, third], 0, 0)) is None
     assert all(torch.equal(tensor, before[name]) for name, tensor in engine.weights())
     assert engine.finite()
 

@@ -1,0 +1,22 @@
+"""What ranks that compute rows together ask of a model; `test_gradient_agreement` compares them with one rank."""
+
+import pytest
+from transformers import LlamaConfig
+
+from asyncrl.errors import ConfigError
+from asyncrl.train import sequence_parallel
+
+
+def test_heads_that_cannot_be_dealt_to_the_ranks_are_refused_by_name():
+    config = LlamaConfig(num_attention_heads=8, num_key_value_heads=2)
+    sequence_parallel.check_heads(config, 2)
+    with pytest.raises(ConfigError, match=r"must divide the model's num_key_value_heads=2, got 4"):
+        sequence_parallel.check_heads(config, 4)
+
+
+def test_ranks_that_cannot_be_grouped_are_refused():
+    with pytest.raises(
+        ConfigError, match=r"train\.sequence_parallel: must divide the number of ranks, got 3 for 1"
+    ):
+        sequence_parallel.use(3)
+    assert sequence_parallel.current() is None
