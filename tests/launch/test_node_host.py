@@ -15,6 +15,7 @@ from asyncrl.launch.health_probes import HttpProbe
 from asyncrl.launch.node_host import LinkThread, NodeHost
 from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.launch.supervise import Supervisor
+from asyncrl.process_start import FORK_SERVER
 from asyncrl.services.node.messages import NODE_ROLES, Register, checked_arguments
 from asyncrl.services.node.registry import Registry, create_registry_app
 from asyncrl.services.node.service import NodeService, create_node_app
@@ -45,6 +46,8 @@ class NodeThread:
 def run(tmp_path, monkeypatch):
     """A launcher's registry with a model of two files, a node, and the run's processes."""
     monkeypatch.setenv("ASYNCRL_TOKEN", TOKEN)
+    # A node answers within seconds; a fork server may still be importing when it is asked first.
+    monkeypatch.delenv(FORK_SERVER, raising=False)
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
