@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from asyncrl.types import Decoding
+from asyncrl.types import Decoding, PlacedImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class GenerateRequest:
     """None samples from the policy itself."""
     routed_from: int | None = None
     """Report the experts of the tokens from here on, if the engine records them; None asks for none."""
+    images: tuple[PlacedImage, ...] = ()
+    """What some of the tokens stand for."""
 
 
 @dataclass(frozen=True, slots=True)

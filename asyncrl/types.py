@@ -14,7 +14,7 @@ import numpy as np
 
 Message = dict[str, Any]
 """A chat message in the form chat templates take: `role`, `content`, and for tools `tool_calls`, `tool_call_id`,
-`name`."""
+`name`. The content is a text, or a list of parts: `{"type": "text", "text": ...}` and images (`asyncrl.images`)."""
 
 MAX_REWARD = 1e12
 """Far beyond any sensible reward, and small enough that sums of many stay finite."""
@@ -104,6 +104,18 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedImage:
+    """An image among tokens: the positions `[start, end)` all hold the model's image token."""
+
+    start: int
+    end: int
+    key: str
+    """Hash of `data` (`images.image_key`). Images of one key share their bytes."""
+    data: bytes
+    """The encoded file: PNG, JPEG or WebP."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trajectory:
     """One episode as the trainer sees it. The four arrays have one length L."""
 
@@ -139,6 +151,8 @@ class Trajectory:
     routed_experts: np.ndarray | None = None
     """[R,layers,K] uint8 or uint16, the experts to which the engine routed each of the first R tokens; None where it
     did not say. R is L - 1 at most: the last token sampled was never read. Layers without experts have zeros."""
+    images: tuple[PlacedImage, ...] = ()
+    """What the policy saw, in the order of its tokens. None of these tokens was sampled."""
 
     @property
     def rollout(self) -> int:

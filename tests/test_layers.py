@@ -27,6 +27,8 @@ LAYERS = [
         "tls",
         "tracing",
         "clock",
+        "images",
+        "image_processor",
     },
     {"algo"},
     {"config_sections", "config_changes"},
@@ -45,7 +47,7 @@ LAYERS = [
     {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-ENVS_USE = {"env", "sandbox", "types", "errors", "envs", "together"}
+ENVS_USE = {"env", "sandbox", "types", "errors", "envs", "together", "images"}
 """What an environment may import."""
 SHARED = {"http", "command", "joining"}
 """What all roles share below `services/`."""

@@ -33,7 +33,8 @@ class Conversation:
         self._names: dict[str, str] = {}
         """Names of the functions that it called, by the id of the call."""
         try:
-            builder.add_context(renderer.opening(messages, tools), state_of(messages))
+            ids = renderer.opening(messages, tools)
+            builder.add_context(ids, state_of(messages), renderer.images(ids, messages))
         except InputError as error:
             raise _environment(builder, error) from error
 
@@ -46,9 +47,10 @@ class Conversation:
         messages = _with_ids(messages, self._expected)
         try:
             ids = self.renderer.observation(messages, self.tools, self._names)
+            seen = self.renderer.images(ids, messages)
+            self.builder.add_context(ids, observation_id or state_of(messages), seen)
         except InputError as error:
             raise self._failure(messages, error) from error
-        self.builder.add_context(ids, observation_id or state_of(messages))
         self.messages += messages
 
     def drop_observation(self) -> None:

@@ -20,7 +20,9 @@ import numpy as np
 
 from asyncrl.env.protocol import tool_call_id
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.types import Message
+from asyncrl.image_processor import ImageProcessor, expand_images, find_images, load_image_processor
+from asyncrl.images import without_images
+from asyncrl.types import Message, PlacedImage
 
 _USER = {"role": "user", "content": "?"}
 _MARK = "asyncrlmark"
@@ -63,10 +65,19 @@ class Limits:
 
 
 class ChatRenderer:
-    """Renders one model family's chat template. Share one per process: it caches observations."""
+    """Renders one model family's chat template. Share one per process: it caches observations.
 
-    def __init__(self, tokenizer: Tokenizer, more_stop_ids: Sequence[int] = ()) -> None:
+    image_processor: that of a vision model; without one messages that hold images are refused.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        more_stop_ids: Sequence[int] = (),
+        image_processor: ImageProcessor | None = None,
+    ) -> None:
         self.tokenizer = tokenizer
+        self.image_processor = image_processor
         self._stops = {tokenizer.eos_token_id: tokenizer.eos_token}
         for token_id in more_stop_ids:
             if token_id not in self._stops and (text := self._token(token_id)):
@@ -85,11 +96,12 @@ class ChatRenderer:
     def opening(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> np.ndarray:
         """Return the ids of the opening messages up to where the assistant starts. [L] int32.
 
-        Raises `TemplateRefused`.
+        Raises `TemplateRefused`, and `InputError` for images that the model cannot read.
         """
+        messages, files = without_images(messages)
         key = _digest("opening", messages, tools)
         if (cached := self._recall(key)) is None:
-            cached = self._encode(self._render(messages, tools, generate=True))
+            cached = self._tokens(self._render(messages, tools, generate=True), files)
             self._remember(key, cached)
         return cached
 
@@ -103,13 +115,25 @@ class ChatRenderer:
 
         names: of the functions that the turn called, by the id of the call; some templates (gpt-oss's) write them
         before the answers. The ids start after the stop token, so what the template writes between it and the next
-        message (often a newline) is included. Raises `TemplateRefused`.
+        message (often a newline) is included. Raises `TemplateRefused`, and `InputError` for images that the model
+        cannot read.
         """
+        messages, files = without_images(messages)
         key = _digest("observation", [*messages, dict(names or {})], tools)
         if (cached := self._recall(key)) is None:
-            cached = self._encode(self._after_assistant(messages, tools, names or {}))
+            cached = self._tokens(self._after_assistant(messages, tools, names or {}), files)
             self._remember(key, cached)
         return cached
+
+    def images(self, token_ids: np.ndarray, messages: list[Message]) -> tuple[PlacedImage, ...]:
+        """Return where the images of `messages` stand in their tokens, as `opening` or `observation` returned them.
+
+        Raises `InputError`.
+        """
+        _, files = without_images(messages)
+        if not files or self.image_processor is None:
+            return ()
+        return find_images(self.image_processor, token_ids, files)
 
     def assistant(self, message: Message, tools: list[dict[str, Any]] | None = None) -> np.ndarray:
         """Return the ids a policy would sample to write `message`, stop token included. [L] int32.
@@ -276,6 +300,10 @@ class ChatRenderer:
     def _text(self, token_ids: np.ndarray) -> str:
         return self.tokenizer.decode(token_ids.tolist(), skip_special_tokens=False)
 
+    def _tokens(self, text: str, files: list[bytes]) -> np.ndarray:
+        """Return the ids of a rendering, with as many for each image as the model reads. Raises `InputError`."""
+        return expand_images(self.image_processor, self._encode(text), files)
+
     def _encode(self, text: str) -> np.ndarray:
         try:
             text.encode()
@@ -430,7 +458,7 @@ def load_renderer(model: str) -> ChatRenderer:
         ) from error
     if not tokenizer.chat_template:
         raise ConfigError(f"model {model!r} has no chat template; multi-turn episodes need one")
-    return ChatRenderer(tokenizer, _generation_stops(model))
+    return ChatRenderer(tokenizer, _generation_stops(model), load_image_processor(model))
 
 
 def _generation_stops(model: str) -> list[int]:

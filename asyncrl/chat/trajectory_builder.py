@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,19 @@ import numpy as np
 
 from asyncrl.data.transcript import encode_transcript
 from asyncrl.env.protocol import Step
-from asyncrl.errors import InfrastructureError
+from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.generation import Generated
-from asyncrl.types import NOT_SAMPLED, FailureClass, Message, Status, Task, Trajectory, Turn
+from asyncrl.images import MAX_IMAGES, images_in, moved
+from asyncrl.types import (
+    NOT_SAMPLED,
+    FailureClass,
+    Message,
+    PlacedImage,
+    Status,
+    Task,
+    Trajectory,
+    Turn,
+)
 
 
 class TrajectoryBuilder:
@@ -42,6 +53,8 @@ class TrajectoryBuilder:
         self._observation_id = ""
         self.components: dict[str, float] = {}
         self.success: bool | None = None
+        self.images: tuple[PlacedImage, ...] = ()
+        """What the agent has seen, by the places of its tokens."""
 
     def token_ids(self) -> np.ndarray:
         """Return the context so far. [L] int32."""
@@ -49,8 +62,14 @@ class TrajectoryBuilder:
             self._ids = [np.concatenate(self._ids)]
         return self._ids[0] if self._ids else np.empty(0, np.int32)
 
-    def add_context(self, token_ids: np.ndarray, observation_id: str = "") -> None:
-        """Append tokens that were not sampled; the next turn answers `observation_id`."""
+    def add_context(
+        self, token_ids: np.ndarray, observation_id: str = "", images: Sequence[PlacedImage] = ()
+    ) -> None:
+        """Append tokens that were not sampled; the next turn answers `observation_id`.
+
+        images: what some of the tokens stand for, counted from the first of them.
+        """
+        self._see(images)
         self._append(
             token_ids, np.zeros(len(token_ids), np.float32), np.full(len(token_ids), NOT_SAMPLED, np.int32)
         )
@@ -79,6 +98,7 @@ class TrajectoryBuilder:
         self._ids = [self.token_ids()[: self.num_tokens]]
         self._logprobs = [np.concatenate(self._logprobs)[: self.num_tokens]]
         self._versions = [np.concatenate(self._versions)[: self.num_tokens]]
+        self.images = images_in(self.images, 0, self.num_tokens)
 
     def last_turn(self) -> np.ndarray:
         """Return the ids of the turn sampled last. [N] int32."""
@@ -131,6 +151,7 @@ class TrajectoryBuilder:
             info={"cached_tokens": self.cached_tokens, **(info or {})},
             conversation=self._transcript(),
             routed_experts=np.concatenate(self._routed) if self._routed else None,
+            images=self.images,
         )
 
     def _add_experts(self, experts: np.ndarray) -> None:
@@ -145,6 +166,13 @@ class TrajectoryBuilder:
             )
         self._routed.append(experts)
         self.num_routed += expected
+
+    def _see(self, images: Sequence[PlacedImage]) -> None:
+        known = {image.key: image.data for image in self.images}
+        one_copy = [replace(i, data=known.setdefault(i.key, i.data)) for i in images]
+        self.images += moved(one_copy, self.num_tokens)
+        if len(self.images) > MAX_IMAGES:
+            raise InputError(f"the conversation holds more than {MAX_IMAGES} images")
 
     def _transcript(self) -> str:
         messages, turns = list(self.conversation), {}

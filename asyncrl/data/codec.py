@@ -18,7 +18,8 @@ from asyncrl.data.fields import Fields
 from asyncrl.data.transcript import MAX_CHARACTERS
 from asyncrl.errors import InputError
 from asyncrl.http_checks import check_msgpack
-from asyncrl.types import FailureClass, Group, Lease, Status, Task, Trajectory, Turn
+from asyncrl.images import MAX_IMAGES, decode_image, image_key, image_size
+from asyncrl.types import FailureClass, Group, Lease, PlacedImage, Status, Task, Trajectory, Turn
 
 SCHEMA = 1
 """Version of the wire form; messages of another version are refused."""
@@ -194,6 +195,7 @@ def trajectory_to_map(trajectory: Trajectory) -> dict[str, Any]:
         "info": trajectory.info,
         "conversation": trajectory.conversation,
         **_experts_to_map(trajectory.routed_experts),
+        **_images_to_map(trajectory.images),
     }
 
 
@@ -223,9 +225,54 @@ def trajectory_from_map(raw: Any, where: str = "trajectory") -> Trajectory:
         info=fields.free_form("info"),
         conversation=fields.long_text("conversation", MAX_CHARACTERS),
         routed_experts=_experts_from_map(fields, len(arrays["token_ids"])),
+        images=_images_from_map(fields, arrays["loss_mask"]),
     )
     fields.close()
     return trajectory
+
+
+def check_images(group: Group) -> None:
+    """Raise `InputError` unless every image of the group can be decoded; reading a group checks headers alone."""
+    for t in group.trajectories:
+        for key, data in {image.key: image.data for image in t.images}.items():
+            decode_image(data, f"task {t.task_id} episode {t.episode_index}: image {key}")
+
+
+def _images_to_map(images: tuple[PlacedImage, ...]) -> dict[str, Any]:
+    """Each file once, under its key; nothing for a trajectory without images."""
+    if not images:
+        return {}
+    return {
+        "images": [[image.start, image.end, image.key] for image in images],
+        "image_files": {image.key: image.data for image in images},
+    }
+
+
+def _images_from_map(fields: Fields, loss_mask: np.ndarray) -> tuple[PlacedImage, ...]:
+    where = f"{fields.where}.images"
+    raw = fields.optional("images", list, [])
+    files = fields.optional("image_files", dict, {})
+    if len(raw) > MAX_IMAGES:
+        raise InputError(f"{where} must hold at most {MAX_IMAGES} images, got {len(raw)}")
+    for key, data in files.items():
+        if type(data) is not bytes or image_key(data) != key:
+            raise InputError(f"{fields.where}.image_files: {key[:64]!r} must be the hash of its file")
+        image_size(data, f"{fields.where}.image_files[{key}]")
+    found: list[PlacedImage] = []
+    before = 0
+    for index, item in enumerate(raw):
+        if type(item) is not list or [type(part) for part in item] != [int, int, str] or item[2] not in files:
+            raise InputError(f"{where}[{index}] must be [start, end, key of a file]")
+        start, end, key = item
+        if not before <= start < end <= len(loss_mask) or loss_mask[start:end].any():
+            raise InputError(
+                f"{where}[{index}]: [{start}, {end}) must be tokens after {before} that were not sampled"
+            )
+        found.append(PlacedImage(start, end, key, files[key]))
+        before = end
+    if unplaced := files.keys() - {image.key for image in found}:
+        raise InputError(f"{fields.where}.image_files has files without a place: {sorted(unplaced)[0]}")
+    return tuple(found)
 
 
 def _refuse_extension(code: int, data: bytes) -> Any:

@@ -44,6 +44,10 @@ class Fields:
         """Return whether a field is there that was not taken yet."""
         return name in self._left
 
+    def optional(self, name: str, kind: type[T], default: T) -> T:
+        """As `take`; `default` where there is no such field."""
+        return self.take(name, kind) if name in self._left else default
+
     def text(self, name: str, allow_empty: bool = True) -> str:
         value = self.take(name, str)
         check_text(value, f"{self.where}.{name}")

@@ -4,7 +4,8 @@ Column `messages` is the conversation in readable form, with the reward of each 
 Column `task_json` is the whole task, with which the episode can be played again, and `info` is `Trajectory.info`, both
 as JSON. Columns `advantages`, `policy_logprobs` (under the policy at the start of
 the step) and `entropies` (of the distribution before the token, in nats) are what the step computed; null where it did
-not, as for failed episodes.
+not, as for failed episodes. Column `images` has the places of images among the tokens, and `image_files` their files,
+each once a trajectory; a message names one as `[image KEY]`.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ SCHEMA = pa.schema(
         *((name, pa.float32()) for name in TIMES),
         ("info", pa.string()),
         ("task_json", pa.string()),
+        ("images", pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32()), ("key", pa.string())]))),
+        ("image_files", pa.list_(pa.struct([("key", pa.string()), ("data", pa.binary())]))),
     ]
 )
 _ARRAYS = {
@@ -229,4 +232,8 @@ def _row(step: int, group: Group, t: Trajectory) -> dict[str, Any]:
         "turn_reward": rewards,
         **{name: t.timing.get(name) for name in TIMES},
         "info": json.dumps(t.info),
+        "images": [{"start": image.start, "end": image.end, "key": image.key} for image in t.images],
+        "image_files": [
+            {"key": key, "data": data} for key, data in {image.key: image.data for image in t.images}.items()
+        ],
     }

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from asyncrl.images import image_key, is_image, read_image
 from asyncrl.types import Message
 
 MAX_CHARACTERS = 2**24
@@ -26,7 +27,10 @@ def encode_transcript(messages: Sequence[Message], turns: Mapping[int, int]) -> 
     """
     items = []
     for place, message in enumerate(messages):
-        item: dict[str, Any] = {"role": str(message.get("role")), "content": _text(message.get("content"))}
+        item: dict[str, Any] = {
+            "role": str(message.get("role")),
+            "content": content_text(message.get("content")),
+        }
         if calls := message.get("tool_calls"):
             item["tool_calls"] = [_call(call) for call in calls]
         item |= {name: str(message[name]) for name in _TEXTS if message.get(name)}
@@ -48,10 +52,24 @@ def read_transcript(text: str, rewards: Sequence[float]) -> list[dict[str, Any]]
         return None
 
 
-def _text(content: Any) -> str:
+def image_mark(key: str) -> str:
+    """Return what stands in a transcript for an image; the trajectory's `images` have its file under that key."""
+    return f"[image {key}]"
+
+
+def content_text(content: Any) -> str:
+    """Return a message's content as text, with a mark for each image."""
     if isinstance(content, str):
         return content
+    if isinstance(content, list) and any(is_image(part) for part in content):
+        return "\n".join(_part(part) for part in content)
     return "" if content is None else json.dumps(content, ensure_ascii=False, default=str)
+
+
+def _part(part: Any) -> str:
+    if is_image(part):
+        return image_mark(image_key(read_image(part, "content")))
+    return str(part["text"]) if isinstance(part, dict) and "text" in part else content_text(part)
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, str]:

@@ -28,6 +28,7 @@ ENVS: dict[str, str] = {
     "terminal": "asyncrl.envs.terminal.env:Terminal",
     "support": "asyncrl.envs.support.env:Support",
     "textgame": "asyncrl.envs.textgame.env:TextGame",
+    "visual_gridworld": "asyncrl.envs.visual_gridworld.env:VisualGridworld",
     "math_tool": "asyncrl.envs.math_tool.env:MathTool",
     "office": "asyncrl.envs.office.env:Office",
     "reasoning_gym": "asyncrl.env.adapters.reasoning_gym:ReasoningGym",

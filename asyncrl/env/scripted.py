@@ -10,6 +10,8 @@ from typing import Any
 
 from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, Env, Step, ToolCall, tool_call_id
+from asyncrl.errors import InputError
+from asyncrl.images import is_image, without_images
 from asyncrl.types import Message, Task
 
 STEP_TIMEOUT_S = 60.0
@@ -118,8 +120,16 @@ def what_is_malformed(message: Message) -> str:
     """Return why a message cannot be shown to a policy, or an empty text."""
     if message.get("role") not in ROLES:
         return f"role must be one of {', '.join(ROLES)}, got {message.get('role')!r}"
-    if not isinstance(message.get("content"), str):
-        return f"content must be a text, got {message.get('content')!r:.60}"
+    content = message.get("content")
+    if not isinstance(content, str | list):
+        return f"content must be a text or a list of parts, got {content!r:.60}"
+    for part in content if isinstance(content, list) else ():
+        if not is_image(part) and not (isinstance(part, dict) and isinstance(part.get("text"), str)):
+            return f"a part of the content must be a text or an image, got {part!r:.60}"
+    try:
+        without_images([message])
+    except InputError as error:
+        return str(error)
     try:
         # Not as escapes: a tokenizer refuses half of a surrogate pair.
         json.dumps(message, ensure_ascii=False).encode()

@@ -139,12 +139,33 @@ def check_model(key: str, path: str, config: Config, policy: bool = True) -> Non
         return
     local = Path(path)
     named = path.startswith(("/", ".", "~")) or path.count("/") > 1 or not HUB_NAME.fullmatch(path)
-    context = _context(_check_folder(key, local) if named or local.exists() else _check_hub(key, path))
+    description = _check_folder(key, local) if named or local.exists() else _check_hub(key, path)
+    context = _context(description)
+    if policy and description is not None:
+        _check_vision(path, description, config)
     if policy and context and config.engine.max_model_len > context:
         raise ConfigError(
             f"engine.max_model_len: must be at most {context}, the context of {path!r}, got "
             f"{config.engine.max_model_len}"
         )
+
+
+def _check_vision(path: str, description: Path, config: Config) -> None:
+    """Refuse a policy that reads images together with what does not take them along. Raises `ConfigError`."""
+    if "vision_config" not in json.loads(description.read_text(encoding="utf-8")):
+        return
+    blind = {
+        "lora.rank": bool(config.lora.rank),
+        "engine.keep_kv": config.engine.keep_kv,
+        "train.old_policy": config.train.old_policy == "process",
+        "reference.path": is_url(config.reference.path),
+        "teacher.path": is_url(config.teacher.path),
+    }
+    for key, given in blind.items():
+        if given:
+            raise ConfigError(
+                f"{key}: must be left at its default for {path!r}, a vision model (docs/images.md)"
+            )
 
 
 def check_turn_format(config: Config) -> None:

@@ -74,4 +74,6 @@ def _read(key: str, file: Path) -> dict[str, Any]:
         raise ConfigError(f"{key}: {file}: cannot be read: {error}") from error
     if "model_type" not in found:
         raise ConfigError(f"{key}: {file}: names no model_type")
+    if "vision_config" in found:
+        raise ConfigError(f"{key}: {file}: the memory of vision models is not predicted")
     return found

@@ -210,6 +210,8 @@ def _loads(shape: dict[str, Any], by_path: dict[str, dict[str, Any]]) -> Iterato
         stack.enter_context(mock.patch.object(loss_inputs, "check_finite"))
         stack.enter_context(mock.patch.object(policies, "check_logits"))
         stack.enter_context(mock.patch.object(policies, "RouterReplay"))
+        # Vision models have been refused.
+        stack.enter_context(mock.patch.object(policies, "load_image_processor", return_value=None))
         stack.enter_context(mock.patch.object(critics, "TrainEngine", PlannedEngine))
         stack.enter_context(mock.patch.object(policies, "enable_prefix_trees", _enable_prefix_trees))
         stack.enter_context(mock.patch.object(policies, "save_on_cpu", _forget_saved))

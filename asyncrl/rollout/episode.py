@@ -176,6 +176,7 @@ class ChatPlayer:
             agent=conversations.agent,
             order=request.order,
             routed_from=builder.num_routed,
+            images=builder.images,
         )
         with span("generate", turn=turn, tokens=len(asked.token_ids), agent=asked.agent):
             generated = await self.generator.generate(asked)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from asyncrl.algo.advantage.igpo import answer_probability
 from asyncrl.errors import ConfigError
+from asyncrl.images import images_in
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.step_batch import StepBatch
 from asyncrl.types import ANSWER_IDS, NOT_SAMPLED, Status, Trajectory, Turn
@@ -53,6 +54,7 @@ def _probe(t: Trajectory, turn: Turn, answer: list[int]) -> Trajectory:
         turns=(),
         reward=0.0,
         status=Status.FINISHED,
+        images=images_in(t.images, 0, turn.start),
     )
 
 

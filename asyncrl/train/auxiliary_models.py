@@ -29,10 +29,10 @@ from asyncrl.train.ragged import Ragged
 from asyncrl.train.router_replay import replaying
 from asyncrl.train.scoring import EngineScorer
 from asyncrl.train.serve_rows import gather_values, serve_rows, share_batch
-from asyncrl.train.step_batch import StepBatch, pad_rows, sampled_tokens
+from asyncrl.train.step_batch import Rows, StepBatch, pad_rows, sampled_tokens
 from asyncrl.train.step_settings import StepSettings
 
-Forward = Callable[[Tensor, Tensor], dict[str, Tensor]]
+Forward = Callable[[Rows], dict[str, Tensor]]
 FOR_ADVANTAGES = {
     "proximal_logp": "old_logp",
     "reference_logp": "reference_logp",
@@ -110,8 +110,14 @@ class AuxiliaryModels:
         if self.critic is not None and self.critic.engine is not None:
             critic = self.critic
 
-            def values(ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
-                return dict(zip(("values", "end_values"), critic.outputs(engine, ids, mask), strict=True))
+            def values(rows: Rows) -> dict[str, Tensor]:
+                return dict(
+                    zip(
+                        ("values", "end_values"),
+                        critic.outputs(engine, rows.token_ids, rows.mask, rows.images),
+                        strict=True,
+                    )
+                )
 
             self._keep_values(found, whole_batch(engine, batch, settings, values, ("values", "end_values")))
         for name, model in (("reference", self.reference), ("teacher", self.teacher)):
@@ -138,7 +144,10 @@ class AuxiliaryModels:
         )
         computed = whole_batch(
             engine, batch, settings,
-            lambda ids, mask: engine.outputs(ids, mask, settings.temperature, names), names,
+            lambda rows: engine.outputs(
+                rows.token_ids, rows.mask, settings.temperature, names, images=rows.images
+            ),
+            names,
         )  # fmt: skip
         found.policy_logp = computed["logp"]
         found.tensors |= {name: computed[name] for name in passes.extras}
@@ -158,8 +167,7 @@ class AuxiliaryModels:
             model = self.average.model
             found.tensors["proximal_logp"] = whole_batch(
                 engine, batch, settings,
-                lambda ids, mask: model(ids.to(engine.device), mask.to(engine.device), settings.temperature),
-                ("logp",),
+                lambda rows: score(model, engine, rows, settings.temperature), ("logp",),
             )["logp"]  # fmt: skip
         if self.snapshots is not None:
             found.tensors["snapshot_logp"] = self._snapshot_logp(engine, batch, settings)
@@ -171,7 +179,7 @@ class AuxiliaryModels:
             engine,
             probes,
             settings,
-            lambda ids, mask: engine.outputs(ids, mask, settings.temperature),
+            lambda rows: engine.outputs(rows.token_ids, rows.mask, settings.temperature, images=rows.images),
             ("logp",),
         )["logp"]
         return probabilities(batch, asked[1], logp) if asked else torch.zeros(0)
@@ -186,10 +194,10 @@ class AuxiliaryModels:
         for version, rows in by_version.items():
             model = None if version == batch.step else self.snapshots.load(version)
 
-            def forward(ids: Tensor, mask: Tensor, model: PolicyModel | None = model) -> dict[str, Tensor]:
+            def forward(rows: Rows, model: PolicyModel | None = model) -> dict[str, Tensor]:
                 if model is None:
-                    return engine.outputs(ids, mask, settings.temperature)
-                return model(ids.to(engine.device), mask.to(engine.device), settings.temperature)
+                    return engine.outputs(rows.token_ids, rows.mask, settings.temperature, images=rows.images)
+                return score(model, engine, rows, settings.temperature)
 
             logp = whole_batch(engine, batch, settings, forward, ("logp",), rows)["logp"]
             for row in rows if engine.rank == 0 else ():
@@ -211,10 +219,10 @@ class AuxiliaryModels:
             engine.barrier()
             return scored[0]
 
-        def forward(ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        def forward(rows: Rows) -> dict[str, Tensor]:
             # Another policy than the one that sampled: its own routers choose.
             with replaying(None):
-                return model.outputs(engine, ids, mask, settings.temperature, ())
+                return model.outputs(engine, rows.token_ids, rows.mask, settings.temperature, (), rows.images)
 
         logp = whole_batch(engine, batch, settings, forward, ("logp",))["logp"]
         model.release_device()
@@ -273,6 +281,13 @@ class AuxiliaryModels:
                 model.load_state_dict(part)
 
 
+def score(model: PolicyModel, engine: TrainEngine, rows: Rows, temperature: float) -> dict[str, Tensor]:
+    """Return what another model than the trained one computes of rows, on the engine's device."""
+    return model(
+        rows.token_ids.to(engine.device), rows.mask.to(engine.device), temperature, images=rows.images
+    )
+
+
 @torch.no_grad()
 def whole_batch(
     engine: TrainEngine,
@@ -299,7 +314,7 @@ def whole_batch(
         padded = pad_rows(batch, part)
         engine.progress.mark()
         with replaying(padded.routed_experts):
-            outputs = forward(padded.token_ids, padded.mask)
+            outputs = forward(padded)
         for name in names if part else ():
             value = outputs[name].float()
             computed[name].append(value if value.ndim == 1 else value[padded.mask.to(value.device)])
@@ -337,9 +352,7 @@ def score_norms(engine: TrainEngine, batch: StepBatch, settings: StepSettings) -
     for (row,) in plan[engine.rank]:
         padded = pad_rows(batch, [row])
         with replaying(padded.routed_experts):
-            logp = module(
-                padded.token_ids.to(engine.device), padded.mask.to(engine.device), settings.temperature
-            )
+            logp = score(module, engine, padded, settings.temperature)
         grads = torch.autograd.grad(logp["logp"].sum(), parameters, allow_unused=True)
         norms[row] = torch.nn.utils.get_total_norm([g for g in grads if g is not None])
     engine.all_reduce(norms)

@@ -17,6 +17,7 @@ from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.lora import adapter_off, published
 from asyncrl.train.policy import PolicyModel
 from asyncrl.train.token_scores import TeacherStates
+from asyncrl.train.vision import Placed
 
 
 class FrozenPolicy:
@@ -32,17 +33,26 @@ class FrozenPolicy:
         self.refreshed_at = 0
 
     def outputs(
-        self, engine: TrainEngine, token_ids: Tensor, mask: Tensor, temperature: float, want: tuple[str, ...]
+        self,
+        engine: TrainEngine,
+        token_ids: Tensor,
+        mask: Tensor,
+        temperature: float,
+        want: tuple[str, ...],
+        images: Placed = (),
     ) -> dict[str, Tensor]:
         """Return what `PolicyModel.forward` does. Not a collective."""
         self.model.to(engine.device)
-        return self.model(token_ids.to(engine.device), mask.to(engine.device), temperature, want)
+        on_device = token_ids.to(engine.device), mask.to(engine.device)
+        return self.model(*on_device, temperature, want, images=images)
 
     @torch.no_grad()
-    def states(self, engine: TrainEngine, token_ids: Tensor, mask: Tensor, direction: str) -> TeacherStates:
+    def states(
+        self, engine: TrainEngine, token_ids: Tensor, mask: Tensor, direction: str, images: Placed = ()
+    ) -> TeacherStates:
         """Return its part of the comparison of whole distributions that the trained model makes."""
         self.model.to(engine.device)
-        states = self.model.sampled_states(token_ids.to(engine.device), mask.to(engine.device))
+        states = self.model.sampled_states(token_ids.to(engine.device), mask.to(engine.device), images)
         return TeacherStates(states, self.model.model.lm_head.forward.logits, direction)
 
     def release_device(self) -> None:
@@ -72,11 +82,17 @@ class BasePolicy:
     """The trained policy with its adapter off: a reference that needs no copy. Used as `FrozenPolicy` is."""
 
     def outputs(
-        self, engine: TrainEngine, token_ids: Tensor, mask: Tensor, temperature: float, want: tuple[str, ...]
+        self,
+        engine: TrainEngine,
+        token_ids: Tensor,
+        mask: Tensor,
+        temperature: float,
+        want: tuple[str, ...],
+        images: Placed = (),
     ) -> dict[str, Tensor]:
         """Return what `PolicyModel.forward` does, of the base model. Without gradient; a collective under ZeRO-3."""
         with torch.no_grad(), adapter_off(engine.engine.module.model):
-            return engine.outputs(token_ids, mask, temperature, want)
+            return engine.outputs(token_ids, mask, temperature, want, images=images)
 
     def release_device(self) -> None:
         """Do nothing: it has no weights of its own."""

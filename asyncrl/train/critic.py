@@ -15,6 +15,7 @@ from torch import Tensor
 from asyncrl.config import TrainConfig
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.policy import load_critic
+from asyncrl.train.vision import Placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,14 @@ class Critic:
         """True while only the critic learns."""
         return step < self.config.warmup_steps
 
-    def outputs(self, policy: TrainEngine, token_ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def outputs(
+        self, policy: TrainEngine, token_ids: Tensor, mask: Tensor, images: Placed = ()
+    ) -> tuple[Tensor, Tensor]:
         """Return `(values [B,T], end_values [B])` with gradient. A collective under ZeRO-3."""
         if self.engine is not None:
-            return self.engine.engine(token_ids.to(self.engine.device), mask.to(self.engine.device))
-        found = policy.outputs(token_ids, mask, 1.0, ("values",))
+            device = self.engine.device
+            return self.engine.engine(token_ids.to(device), mask.to(device), images)
+        found = policy.outputs(token_ids, mask, 1.0, ("values",), images=images)
         return found["values"], found["end_values"]
 
 

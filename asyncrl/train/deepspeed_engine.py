@@ -30,6 +30,7 @@ from asyncrl.train.prefix_tree import uses_prefix_trees
 from asyncrl.train.progress import Progress
 from asyncrl.train.router_replay import RouterReplay
 from asyncrl.train.token_scores import TeacherStates
+from asyncrl.train.vision import Placed
 
 logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 # DeepSpeed would compile its shared-memory all-reduce for CPUs behind a lock file, which a killed process leaves
@@ -180,14 +181,17 @@ class TrainEngine:
         temperature: float,
         want: tuple[str, ...] = (),
         teacher: TeacherStates | None = None,
+        images: Placed = (),
     ) -> dict[str, Tensor]:
         """Return what `PolicyModel.forward` does, of the current weights. A collective under ZeRO-3."""
         self.progress.mark()
-        return self.engine(token_ids.to(self.device), mask.to(self.device), temperature, want, teacher)
+        return self.engine(
+            token_ids.to(self.device), mask.to(self.device), temperature, want, teacher, images
+        )
 
-    def logp(self, token_ids: Tensor, mask: Tensor, temperature: float) -> Tensor:
+    def logp(self, token_ids: Tensor, mask: Tensor, temperature: float, images: Placed = ()) -> Tensor:
         """Return the log-probabilities [B,T] alone."""
-        return self.outputs(token_ids, mask, temperature)["logp"]
+        return self.outputs(token_ids, mask, temperature, images=images)["logp"]
 
     def backward(self, loss: Tensor, last: bool) -> None:
         """Accumulate the gradient of this rank's share of the loss; `last` marks the step's last micro-batch.

@@ -17,8 +17,9 @@ from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.env.check import to_action
 from asyncrl.env.protocol import MAIN_AGENT, Env, Step
 from asyncrl.errors import ConfigError
+from asyncrl.images import moved
 from asyncrl.together import together
-from asyncrl.types import Message
+from asyncrl.types import Message, PlacedImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,25 +95,42 @@ async def _play(env: Env, expert: bool, rng: random.Random) -> list[Demonstratio
     return [replace(demo, reward=rewards[name]) for name, demo in spoken.items()]
 
 
-def encode(renderer: ChatRenderer, demo: Demonstration) -> tuple[np.ndarray, np.ndarray]:
-    """Return `(token_ids, mask)`, both [L]; the mask is True on assistant turns.
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A demonstration as tokens. The arrays have one length L."""
 
-    Built exactly as a rollout builds its context, so the warm start sees the tokens that sampling will.
-    """
+    ids: np.ndarray
+    """[L] int32."""
+    mask: np.ndarray
+    """[L] bool, True on assistant turns."""
+    images: tuple[PlacedImage, ...]
+
+
+def encode(renderer: ChatRenderer, demo: Demonstration) -> Encoded:
+    """Return a demonstration's tokens, built exactly as a rollout builds its context: the warm start sees the tokens
+    that sampling will."""
     first = next(i for i, m in enumerate(demo.messages) if m["role"] == "assistant")
-    parts = [(renderer.opening(demo.messages[:first], demo.tools), False)]
+    ids, mask, images = [], [], []
+    length = 0
+
+    def append(added: np.ndarray, sampled: bool, messages: list[Message]) -> None:
+        nonlocal length
+        images.extend(moved(renderer.images(added, messages), length))
+        ids.append(added)
+        mask.append(np.full(len(added), sampled))
+        length += len(added)
+
+    append(renderer.opening(demo.messages[:first], demo.tools), False, demo.messages[:first])
     pending: list[Message] = []
     for message in demo.messages[first:]:
         if message["role"] == "assistant":
             if pending:
-                parts.append((renderer.observation(pending, demo.tools), False))
+                append(renderer.observation(pending, demo.tools), False, pending)
                 pending = []
-            parts.append((renderer.assistant(message, demo.tools), True))
+            append(renderer.assistant(message, demo.tools), True, [])
         else:
             pending.append(message)
-    ids = np.concatenate([ids for ids, _ in parts])
-    mask = np.concatenate([np.full(len(ids), sampled) for ids, sampled in parts])
-    return ids, mask
+    return Encoded(np.concatenate(ids), np.concatenate(mask), tuple(images))
 
 
 async def _maybe(value: Any) -> Any:

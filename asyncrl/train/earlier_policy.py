@@ -19,10 +19,11 @@ from torch.func import functional_call
 from asyncrl.train.checkpoint_form import from_checkpoint
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.lora import published
+from asyncrl.train.vision import Placed
 from asyncrl.weights.files import read_weights, weights_path
 
-Scorer = Callable[[Tensor, Tensor, float], dict[str, Tensor]]
-"""Token ids [B,T], mask [B,T] and temperature to `logp` [B,T], as `PolicyModel.forward`."""
+Scorer = Callable[..., dict[str, Tensor]]
+"""Token ids [B,T], mask [B,T], temperature and `images` to `logp` [B,T], as `PolicyModel.forward`."""
 
 
 def readable(engine: TrainEngine, folder: Path | None, versions: Iterable[int]) -> list[int]:
@@ -62,9 +63,11 @@ def earlier_policy(engine: TrainEngine, folder: Path, version: int) -> Iterator[
             for name, parameter in published(module.model)
         }
 
-        def score(token_ids: Tensor, mask: Tensor, temperature: float) -> dict[str, Tensor]:
+        def score(
+            token_ids: Tensor, mask: Tensor, temperature: float, images: Placed = ()
+        ) -> dict[str, Tensor]:
             given = (token_ids.to(engine.device), mask.to(engine.device), temperature)
-            return functional_call(module, own, given)
+            return functional_call(module, own, given, {"images": images})
 
         yield score
 

@@ -135,8 +135,10 @@ def _measure(
 ) -> None:
     """Fill in the differences of the tokens that `version` sampled in `rows`; a NaN sent counts as infinite."""
     logp = whole_batch(
-        engine, batch, settings, lambda ids, mask: score(ids, mask, settings.temperature), ("logp",), rows
-    )["logp"]
+        engine, batch, settings,
+        lambda some: score(some.token_ids, some.mask, settings.temperature, images=some.images),
+        ("logp",), rows,
+    )["logp"]  # fmt: skip
     for row in rows if engine.rank == 0 else ():
         t = batch.row(row)
         sent = torch.tensor(t.behavior_logprobs[t.loss_mask])

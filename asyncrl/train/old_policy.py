@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from asyncrl.errors import ConfigError
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.old_policy_model import Row
 from asyncrl.train.ragged import Ragged
@@ -66,6 +67,8 @@ class OldPolicies:
         """
         found = Ragged.full(np.zeros_like(batch.counts))
         if engine.rank == 0:
+            if any(t.images for t in batch.trajectories):
+                raise ConfigError("train.old_policy: must be 'trainer' where trajectories have images")
             rows = [Row(t.token_ids, t.loss_mask, t.versions) for t in batch.trajectories]
             scored = [values[row.mask] for values, row in zip(self.service.score(rows), rows, strict=True)]
             found = Ragged(torch.from_numpy(np.concatenate(scored)), batch.counts)

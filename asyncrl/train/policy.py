@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from asyncrl.config import LoraConfig
 from asyncrl.errors import ConfigError
+from asyncrl.image_processor import ImageProcessor, load_image_processor
 from asyncrl.train.lora import add_adapter
 from asyncrl.train.prefix_tree import (
     PrefixTree,
@@ -26,6 +29,7 @@ from asyncrl.train.quantized_forward import quantize_forward
 from asyncrl.train.router_replay import KEYWORD, RouterReplay, recorded_experts
 from asyncrl.train.sequence_parallel import current
 from asyncrl.train.token_scores import Head, TeacherStates, score_tokens
+from asyncrl.train.vision import Placed, row_images, run_vision_trunk
 
 FULL = LoraConfig()
 """No adapter: all weights are trained."""
@@ -50,15 +54,24 @@ class PolicyModel(nn.Module):
     projection is most of the memory. Logits are computed a chunk of tokens at a time, and once more in the backward
     pass, so nothing of the size of tokens times vocabulary is kept. With `value_head` the trunk also feeds a critic.
     Shared prefixes are computed once where the model supports it (`asyncrl.train.prefix_tree`). With `router_replay`
-    tokens go to the experts that `asyncrl.train.router_replay.replaying` was given.
+    tokens go to the experts that `asyncrl.train.router_replay.replaying` was given. `image_processor` is that of a
+    vision model.
     """
 
-    def __init__(self, model: Any, value_head: bool = False, router_replay: bool = False) -> None:
+    def __init__(
+        self,
+        model: Any,
+        value_head: bool = False,
+        router_replay: bool = False,
+        image_processor: ImageProcessor | None = None,
+    ) -> None:
         super().__init__()
         self.model = model
+        self.image_processor = image_processor
         self.replay = RouterReplay(model) if router_replay else None
-        self.model.lm_head.forward = Head(model.lm_head, model.config.get_text_config())
-        self.value_head = _value_head(model.config.hidden_size, model.dtype) if value_head else None
+        config = model.config.get_text_config()
+        self.model.lm_head.forward = Head(model.lm_head, config)
+        self.value_head = _value_head(config.hidden_size, model.dtype) if value_head else None
 
     def forward(
         self,
@@ -67,6 +80,7 @@ class PolicyModel(nn.Module):
         temperature: float,
         want: tuple[str, ...] = (),
         teacher: TeacherStates | None = None,
+        images: Placed = (),
     ) -> dict[str, Tensor]:
         """Return `logp` [B,T] and what `want` names; everything is zero where `mask` is False.
 
@@ -74,10 +88,10 @@ class PolicyModel(nn.Module):
         Rows are padded on the right: causal attention keeps padding out of every sampled position, so no
         attention mask is needed. `entropy` and `sum_pi_squared` [B,T] are of the full distribution, `teacher_kl`
         [B,T] its divergence from that of `teacher`. `values` gives `values` [B,T] and `end_values` [B] (see
-        `read_values`); `detached_values` the same without gradient into the trunk.
+        `read_values`); `detached_values` the same without gradient into the trunk. `images` are those of each row.
         """
         target = _after_first(mask)
-        run = self._run(token_ids, mask, target)
+        run = self._run(token_ids, mask, target, images)
         given = (
             None if teacher is None else teacher.states if run.first is None else teacher.states[run.first]
         )
@@ -92,12 +106,12 @@ class PolicyModel(nn.Module):
             found["values"], found["end_values"] = read_values(self.value_head, hidden, run.tree, target)
         return found
 
-    def sampled_states(self, token_ids: Tensor, mask: Tensor) -> Tensor:
+    def sampled_states(self, token_ids: Tensor, mask: Tensor, images: Placed = ()) -> Tensor:
         """Return the hidden state [M,H] before each sampled token, row by row."""
-        run = self._run(token_ids, mask, _after_first(mask))
+        run = self._run(token_ids, mask, _after_first(mask), images)
         return run.of_all(run.states)
 
-    def _run(self, token_ids: Tensor, mask: Tensor, target: Tensor) -> _Run:
+    def _run(self, token_ids: Tensor, mask: Tensor, target: Tensor, images: Placed) -> _Run:
         """Run the trunk; with shared prefixes each distinct token is computed and scored once."""
         experts = recorded_experts(token_ids.device) if self.replay is not None else None
         if not uses_prefix_trees(self.model):
@@ -107,7 +121,7 @@ class PolicyModel(nn.Module):
                     "computed over packed rows"
                 )
             more = {} if experts is None else {KEYWORD: experts}
-            hidden = self.model.base_model(input_ids=token_ids, use_cache=False, **more).last_hidden_state
+            hidden = trunk_states(self.model.base_model, self.image_processor, token_ids, images, more)
             return _Run(hidden, hidden[:, :-1][target[:, 1:]], token_ids[target])
         tree = tree_of(token_ids, mask, experts)
         more = {} if experts is None else {KEYWORD: experts.flatten(0, 1)[tree.sources]}
@@ -151,19 +165,37 @@ class _Run:
 class CriticModel(nn.Module):
     """A transformer with a value head, initialised from the policy's trunk; starts at value 0."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, image_processor: ImageProcessor | None = None) -> None:
         super().__init__()
         self.model = model.base_model
-        self.value_head = _value_head(model.config.hidden_size, model.dtype)
+        self.image_processor = image_processor
+        self.value_head = _value_head(model.config.get_text_config().hidden_size, model.dtype)
 
-    def forward(self, token_ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, token_ids: Tensor, mask: Tensor, images: Placed = ()) -> tuple[Tensor, Tensor]:
         """Return `(values [B,T], end_values [B])`; see `read_values`."""
         tree = tree_of(token_ids, mask) if uses_prefix_trees(self.model) else None
         if tree is not None:
             hidden = run_trunk(self.model, tree)
         else:
-            hidden = self.model(input_ids=token_ids, use_cache=False).last_hidden_state
+            hidden = trunk_states(self.model, self.image_processor, token_ids, images)
         return read_values(self.value_head, hidden, tree, _after_first(mask))
+
+
+def trunk_states(
+    trunk: Any,
+    processor: ImageProcessor | None,
+    token_ids: Tensor,
+    images: Placed,
+    more: Mapping[str, Tensor] = MappingProxyType({}),
+) -> Tensor:
+    """Return the hidden states [B,T,H] of rows; `processor` is that of a vision model, whose rows may have `images`.
+
+    more: further arguments of a text model's trunk.
+    """
+    if processor is None:
+        return trunk(input_ids=token_ids, use_cache=False, **more).last_hidden_state
+    shape = (token_ids.shape[0], token_ids.shape[1])
+    return run_vision_trunk(trunk, token_ids, row_images(processor, images, shape).to(token_ids.device))
 
 
 def read_values(
@@ -218,12 +250,18 @@ def load_policy(
     offload_activations: bool = False,
 ) -> PolicyModel:
     """Load a causal LM from a folder or hub name, to be trained; with a rank in `lora` only an adapter of it is."""
-    model = _load(path, dtype, gradient_checkpointing, offload_activations)
+    model, image_processor = _load(path, dtype, gradient_checkpointing, offload_activations)
     if lora.rank:
+        if image_processor is not None:
+            raise ConfigError(
+                f"model.lora.rank: must be 0 for {path}, a vision model: all its weights are trained"
+            )
         add_adapter(model, lora, seed)
     if matching.quantization != "off":
+        if image_processor is not None:
+            raise ConfigError(f"engine.quantization: must be off for {path}, a vision model")
         quantize_forward(model, matching.quantization)
-    policy = PolicyModel(model, value_head, matching.router_replay)
+    policy = PolicyModel(model, value_head, matching.router_replay, image_processor)
     check_logits(policy, path)
     return policy.train()
 
@@ -255,21 +293,28 @@ def load_critic(
     path: str, dtype: str, gradient_checkpointing: bool = False, offload_activations: bool = False
 ) -> CriticModel:
     """Load a critic that starts from a causal LM's trunk, to be trained."""
-    return CriticModel(_load(path, dtype, gradient_checkpointing, offload_activations)).train()
+    return CriticModel(*_load(path, dtype, gradient_checkpointing, offload_activations)).train()
 
 
-def _load(path: str, dtype: str, gradient_checkpointing: bool, offload_activations: bool) -> Any:
-    from transformers import AutoModelForCausalLM
+def _load(
+    path: str, dtype: str, gradient_checkpointing: bool, offload_activations: bool
+) -> tuple[Any, ImageProcessor | None]:
+    """Return a model, and the image processor of a vision model."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
+    image_processor = load_image_processor(path)
+    kind = AutoModelForCausalLM if image_processor is None else AutoModelForImageTextToText
+    model = kind.from_pretrained(path, dtype=getattr(torch, dtype))
     make_deterministic(model)
     enable_prefix_trees(model)
     if gradient_checkpointing:
         # transformers checkpoints in training mode only. The reentrant kind sends no gradient to an adapter.
         model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
     if offload_activations:
+        if image_processor is not None:
+            raise ConfigError(f"train.offload_activations: must be false for {path}, a vision model")
         keep_activations_on_host(model.base_model)
-    return model
+    return model, image_processor
 
 
 def keep_activations_on_host(trunk: Any) -> None:

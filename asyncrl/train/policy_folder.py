@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from asyncrl.image_processor import load_image_processor
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.lora import write_adapter
 from asyncrl.weights.adapter import PREFIX
@@ -26,6 +27,8 @@ COPIED = (
     "merges.txt",
     "chat_template.jinja",
     "generation_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
 )
 
 
@@ -67,3 +70,5 @@ def _copy_tokenizer(base_model: str, folder: Path) -> None:
     from transformers import AutoTokenizer
 
     AutoTokenizer.from_pretrained(base_model).save_pretrained(folder)
+    if (processor := load_image_processor(base_model)) is not None:
+        processor.processor.save_pretrained(folder)

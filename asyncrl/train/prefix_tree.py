@@ -346,7 +346,12 @@ def windows(config: Any) -> list[int | None] | None:
 
 def may_take_prefix_trees(model: Any) -> bool:
     """Return whether all layers of a causal LM have causal attention, in windows or not, through transformers'
-    attention interface."""
+    attention interface.
+
+    Vision models do not take them: equal tokens of two rows may stand for different images.
+    """
+    if hasattr(model.config, "vision_config"):
+        return False
     config = model.config.get_text_config()
     return (
         windows(config) is not None

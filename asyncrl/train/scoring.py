@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from asyncrl.credentials import authorization
-from asyncrl.errors import InfrastructureError
+from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.step_batch import StepBatch
 from asyncrl.types import Trajectory
@@ -51,6 +51,10 @@ class EngineScorer:
         self._client.close()
 
     def _one(self, trajectory: Trajectory) -> np.ndarray:
+        if trajectory.images:
+            raise ConfigError(
+                f"{self._client.base_url}: a server is not sent images; give reference or teacher by its folder"
+            )
         ids = [int(i) for i in trajectory.token_ids]
         body = {
             "model": self._served_model(),

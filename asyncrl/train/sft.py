@@ -23,11 +23,20 @@ from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.config import Config, TrainConfig
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.env.registry import load_env
+from asyncrl.image_processor import ImageProcessor
+from asyncrl.images import has_images
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.demonstrations import Demonstration, demonstrations, encode
+from asyncrl.train.demonstrations import Demonstration, Encoded, demonstrations, encode
 from asyncrl.train.policy import PolicyModel
 from asyncrl.train.prefix_tree import enable_prefix_trees
-from asyncrl.train.tiny_model import build_model, build_tokenizer, save
+from asyncrl.train.tiny_model import (
+    IMAGE_PAD,
+    build_model,
+    build_tokenizer,
+    build_vision_model,
+    image_processor,
+    save,
+)
 
 CORPUS_EPISODES = 1000
 VOCAB_SIZE = 512
@@ -53,19 +62,21 @@ def train_base_model(config: Config, folder: str | Path, seed: int = 0) -> Path:
         sft.concurrency,
     )
     episodes = list(played)
-    tokenizer = build_tokenizer(_texts(episodes), VOCAB_SIZE, config.engine.max_model_len)
-    renderer = ChatRenderer(tokenizer)
-    model = build_model(
-        len(tokenizer), sft.hidden_size, sft.num_layers, sft.num_heads, config.engine.max_model_len,
-        tokenizer.eos_token_id, seed,
-    )  # fmt: skip
+    length = config.engine.max_model_len
+    renderer = make_renderer(episodes, length)
+    tokenizer: Any = renderer.tokenizer
+    shape = sft.hidden_size, sft.num_layers, sft.num_heads, length
+    if renderer.image_processor is None:
+        model: Any = build_model(len(tokenizer), *shape, tokenizer.eos_token_id, seed)
+    else:
+        model = build_vision_model(tokenizer, *shape, seed)
     data = [encode(renderer, demo) for demo in episodes]
-    longest = max(len(ids) for ids, _ in data)
+    longest = max(len(demo.ids) for demo in data)
     _say(
         f"sft: {len(data)} episodes, longest {longest} tokens, {sum(p.numel() for p in model.parameters())} parameters"
     )
     enable_prefix_trees(model)
-    _fit(PolicyModel(model), data, config, seed)
+    _fit(PolicyModel(model, image_processor=renderer.image_processor), data, config, seed)
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     save(partial, model, tokenizer)
     shutil.rmtree(folder, ignore_errors=True)
@@ -73,7 +84,17 @@ def train_base_model(config: Config, folder: str | Path, seed: int = 0) -> Path:
     return folder
 
 
-def _fit(policy: PolicyModel, data: list[tuple[np.ndarray, np.ndarray]], config: Config, seed: int) -> None:
+def make_renderer(episodes: list[Demonstration], max_length: int) -> ChatRenderer:
+    """Return a renderer with a tokenizer made for the episodes, which reads images if they hold any."""
+    vision = any(has_images(demo.messages) for demo in episodes)
+    tokenizer = build_tokenizer(_texts(episodes), VOCAB_SIZE, max_length, vision)
+    processor = None
+    if vision:
+        processor = ImageProcessor(image_processor(), tokenizer.convert_tokens_to_ids(IMAGE_PAD))
+    return ChatRenderer(tokenizer, image_processor=processor)
+
+
+def _fit(policy: PolicyModel, data: list[Encoded], config: Config, seed: int) -> None:
     sft = config.sft
     settings = TrainConfig(learning_rate=LEARNING_RATE, zero_stage=0, betas=(0.9, 0.95))
     engine = TrainEngine(policy, settings, "float32")
@@ -88,14 +109,14 @@ def _fit(policy: PolicyModel, data: list[tuple[np.ndarray, np.ndarray]], config:
             _say(f"sft: step {step + 1}/{sft.steps}  loss {loss:.4f}  {time.monotonic() - start:.0f} s")
 
 
-def _train_batch(
-    engine: TrainEngine, batch: list[tuple[np.ndarray, np.ndarray]], budget: int, rate: float
-) -> float:
-    num_tokens = sum(int(mask.sum()) for _, mask in batch)
-    plan = plan_micro_batches([len(ids) for ids, _ in batch], budget, engine.num_ranks)[engine.rank]
+def _train_batch(engine: TrainEngine, batch: list[Encoded], budget: int, rate: float) -> float:
+    num_tokens = sum(int(demo.mask.sum()) for demo in batch)
+    plan = plan_micro_batches([len(demo.ids) for demo in batch], budget, engine.num_ranks)[engine.rank]
     total = 0.0
     for number, rows in enumerate(plan):
-        logp = engine.logp(*pad([batch[row] for row in rows]), 1.0)
+        chosen = [batch[row] for row in rows]
+        ids, mask = pad([(demo.ids, demo.mask) for demo in chosen])
+        logp = engine.logp(ids, mask, 1.0, [demo.images for demo in chosen])
         loss = -logp.sum() / num_tokens
         engine.backward(loss, last=number == len(plan) - 1)
         total += float(loss.detach())
@@ -134,9 +155,15 @@ def _texts(episodes: list[Demonstration]) -> list[str]:
             "<|im_start|>tool\n",
         ]
         for message in demo.messages:
-            texts.append(str(message.get("content") or ""))
+            texts.append(_spoken(message.get("content")))
             texts += [_call_text(call) for call in message.get("tool_calls") or ()]
     return texts
+
+
+def _spoken(content: Any) -> str:
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content if "text" in part)
+    return str(content or "")
 
 
 def _call_text(call: dict[str, Any]) -> str:

@@ -353,7 +353,9 @@ def micro_batch(
     teacher = _teacher_states(step, micro)
     learns = not step.critic_only or (critic is not None and critic.shared)
     with torch.set_grad_enabled(learns), replaying(micro.routed_experts):
-        outputs = engine.outputs(micro.token_ids, micro.mask, step.settings.temperature, want, teacher)
+        outputs = engine.outputs(
+            micro.token_ids, micro.mask, step.settings.temperature, want, teacher, micro.images
+        )
     if step.objective.needs_entropy and micro.indices:
         entropy = outputs["entropy"].detach().float()[micro.mask.to(outputs["entropy"].device)].cpu()
         counts = [int(step.batch.counts[row]) for row in rows]
@@ -363,7 +365,9 @@ def micro_batch(
     values = None
     if critic is not None:
         values = (
-            outputs["values"] if critic.shared else critic.outputs(engine, micro.token_ids, micro.mask)[0]
+            outputs["values"]
+            if critic.shared
+            else critic.outputs(engine, micro.token_ids, micro.mask, micro.images)[0]
         )
     try:
         policy, value, metrics = _losses(step, inputs, values, totals)
@@ -427,7 +431,8 @@ def _teacher_states(step: Step, micro: Rows) -> TeacherStates | None:
         return None
     teacher = step.auxiliary.teacher
     assert isinstance(teacher, FrozenPolicy)
-    return teacher.states(step.engine, micro.token_ids, micro.mask, step.objective.teacher_direction)
+    direction = step.objective.teacher_direction
+    return teacher.states(step.engine, micro.token_ids, micro.mask, direction, micro.images)
 
 
 def loss_inputs(step: Step, share: Share, micro: Rows, outputs: dict[str, Tensor]) -> LossInputs:
@@ -495,7 +500,8 @@ def _ratio_statistics(step: Step, rows: Sequence[int]) -> dict[str, Tensor]:
         temperature = step.settings.temperature
         logp = whole_batch(
             engine, batch, step.settings,
-            lambda ids, mask: engine.outputs(ids, mask, temperature), ("logp",), chosen,
+            lambda one: engine.outputs(one.token_ids, one.mask, temperature, images=one.images),
+            ("logp",), chosen,
         )["logp"]  # fmt: skip
 
     def on_first_rank() -> dict[str, float]:

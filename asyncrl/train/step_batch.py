@@ -16,6 +16,7 @@ from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.errors import StaleError
 from asyncrl.train.ragged import within
 from asyncrl.train.router_replay import OWN_CHOICE
+from asyncrl.train.vision import Placed
 from asyncrl.types import GREEDY_REWARD, Group, Status, Trajectory
 
 
@@ -113,6 +114,8 @@ class Rows:
     """[B,T] int64, the turn that each token is part of, -1 elsewhere."""
     routed_experts: Tensor | None
     """[B,T,layers,K] int16, `OWN_CHOICE` where none is recorded; None where none is in any row."""
+    images: Placed
+    """[B] what some of the tokens stand for."""
 
 
 def build_step_batch(groups: Sequence[Group], step: int, max_staleness: int) -> StepBatch:
@@ -167,6 +170,7 @@ def pad_rows(batch: StepBatch, indices: Sequence[int]) -> Rows:
         torch.from_numpy(versions),
         torch.from_numpy(turn_ids),
         _pad_experts(chosen, width),
+        [t.images for t in chosen],
     )
 
 

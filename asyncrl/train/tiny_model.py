@@ -1,4 +1,4 @@
-"""A tiny Qwen3-shaped model with a byte-level BPE tokenizer and a real chat template, made here.
+"""A tiny Qwen3- or Qwen3-VL-shaped model with a byte-level BPE tokenizer and a real chat template, made here.
 
 It stands in for a downloaded checkpoint: `transformers` and vLLM load the folder like any other.
 """
@@ -10,7 +10,15 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+)
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 END_OF_TEXT = "<|endoftext|>"
 IM_START = "<|im_start|>"
@@ -19,6 +27,16 @@ TOOL_CALL = "<tool_call>"
 TOOL_CALL_END = "</tool_call>"
 SPECIAL_TOKENS = [END_OF_TEXT, IM_START, IM_END]
 PLAIN_MARKERS = [TOOL_CALL, TOOL_CALL_END]
+VISION_START = "<|vision_start|>"
+VISION_END = "<|vision_end|>"
+IMAGE_PAD = "<|image_pad|>"
+VIDEO_PAD = "<|video_pad|>"
+VISION_TOKENS = [VISION_START, VISION_END, IMAGE_PAD, VIDEO_PAD]
+PATCH_SIZE = 8
+"""Pixels, along each side, of what the vision tower reads as one patch."""
+MERGE_SIZE = 2
+"""Patches, along each side, that become one token: it stands for 16 x 16 pixels."""
+MIN_PIXELS, MAX_PIXELS = 16 * 16, 256 * 256
 
 CHAT_TEMPLATE = """\
 {%- set ns = namespace(system='') %}
@@ -39,7 +57,15 @@ CHAT_TEMPLATE = """\
         {%- endfor %}
         {{- '<|im_end|>\\n' }}
     {%- elif message.role != 'system' %}
-        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+        {{- '<|im_start|>' + message.role + '\\n' }}
+        {%- if message.content is string %}
+            {{- message.content }}
+        {%- else %}
+            {%- for part in message.content %}
+                {{- '<|vision_start|><|image_pad|><|vision_end|>' if part.type == 'image' else part.text }}
+            {%- endfor %}
+        {%- endif %}
+        {{- '<|im_end|>\\n' }}
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}
@@ -48,8 +74,13 @@ CHAT_TEMPLATE = """\
 """
 
 
-def build_tokenizer(corpus: Iterable[str], vocab_size: int, max_length: int) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE of `vocab_size` on `corpus`. Deterministic for equal input."""
+def build_tokenizer(
+    corpus: Iterable[str], vocab_size: int, max_length: int, vision: bool = False
+) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE of `vocab_size` on `corpus`, of a model that reads images with `vision`.
+
+    Deterministic for equal input.
+    """
     core = Tokenizer(models.BPE())
     # Digits stand alone, so that copying a number is copying its digits.
     core.pre_tokenizer = pre_tokenizers.Sequence(
@@ -60,7 +91,7 @@ def build_tokenizer(corpus: Iterable[str], vocab_size: int, max_length: int) -> 
         corpus,
         trainers.BpeTrainer(
             vocab_size=vocab_size - len(PLAIN_MARKERS),
-            special_tokens=SPECIAL_TOKENS,
+            special_tokens=SPECIAL_TOKENS + (VISION_TOKENS if vision else []),
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
         ),
@@ -101,7 +132,76 @@ def build_model(
         return Qwen3ForCausalLM(config)
 
 
-def save(folder: str | Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+def build_vision_model(
+    tokenizer: PreTrainedTokenizerFast,
+    hidden_size: int,
+    num_layers: int,
+    num_heads: int,
+    max_length: int,
+    seed: int,
+) -> Qwen3VLForConditionalGeneration:
+    """Return a randomly initialised model that reads images, the same for the same seed."""
+    start, end, image, video = map(int, tokenizer.convert_tokens_to_ids(VISION_TOKENS))
+    half = hidden_size // num_heads // 2
+    side = half // 4
+    config = Qwen3VLConfig(
+        text_config={
+            "vocab_size": len(tokenizer),
+            "hidden_size": hidden_size,
+            "intermediate_size": hidden_size * 3,
+            "num_hidden_layers": num_layers,
+            "num_attention_heads": num_heads,
+            "num_key_value_heads": max(1, num_heads // 2),
+            "head_dim": hidden_size // num_heads,
+            "max_position_embeddings": max_length,
+            "eos_token_id": tokenizer.eos_token_id,
+            "tie_word_embeddings": True,
+            "dtype": "float32",
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10_000.0,
+                "mrope_section": [half - 2 * side, side, side],
+                "mrope_interleaved": True,
+            },
+        },
+        vision_config={
+            "depth": 2,
+            "hidden_size": hidden_size,
+            "intermediate_size": hidden_size * 2,
+            "num_heads": num_heads,
+            "patch_size": PATCH_SIZE,
+            "spatial_merge_size": MERGE_SIZE,
+            "temporal_patch_size": 2,
+            "out_hidden_size": hidden_size,
+            "num_position_embeddings": 16**2,
+            "deepstack_visual_indexes": [0],
+        },
+        image_token_id=image,
+        video_token_id=video,
+        vision_start_token_id=start,
+        vision_end_token_id=end,
+        eos_token_id=tokenizer.eos_token_id,
+        tie_word_embeddings=True,
+        dtype="float32",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen3VLForConditionalGeneration(config)
+
+
+def save(folder: str | Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
     """Write the folder that `transformers` and vLLM load."""
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    if isinstance(model, Qwen3VLForConditionalGeneration):
+        image_processor().save_pretrained(folder)
+
+
+def image_processor() -> Qwen2VLImageProcessorPil:
+    """Return what the models of `build_vision_model` read images by."""
+    return Qwen2VLImageProcessorPil(
+        patch_size=PATCH_SIZE,
+        merge_size=MERGE_SIZE,
+        temporal_patch_size=2,
+        size={"shortest_edge": MIN_PIXELS, "longest_edge": MAX_PIXELS},
+    )

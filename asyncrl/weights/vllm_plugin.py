@@ -2,7 +2,8 @@
 
 It adds the weight-transfer backend `shared_file` and what keeps the KV cache across an update (`vllm_prefixes`). It
 mends the CPU backend: layers compute from live weights, MLA is rotated right (`vllm_cpu`), LoRA adapters are applied by
-`vllm_punica`, and the experts of each token are recorded (`vllm_experts`).
+`vllm_punica`, and the experts of each token are recorded (`vllm_experts`). Vision models load without torchvision
+(`vllm_images`).
 
 In servers that asyncrl starts, every process also ends with its parent: otherwise vLLM's engine process and its
 memory would outlive a server that was killed. On CPU that process is forked instead of spawned where possible:
@@ -16,6 +17,7 @@ import signal
 from typing import Any
 
 from asyncrl.process_hooks import die_with_parent
+from asyncrl.weights.vllm_images import VISION, serve_without_torchvision
 from asyncrl.weights.vllm_prefixes import add_to_engine_core
 
 BACKEND = "shared_file"
@@ -45,6 +47,8 @@ def register() -> None:
         if RECORD_EXPERTS in os.environ:
             record_experts()
         setattr(current_platform, "get_punica_wrapper", lambda: PUNICA)  # noqa: B010 - mypy forbids to assign it
+        if os.environ.get(VISION):
+            serve_without_torchvision()
         if STARTED_BY_US in os.environ:
             _fork_engine_process(current_platform)
     if scheme := os.environ.get(QUANTIZATION):

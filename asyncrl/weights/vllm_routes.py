@@ -7,7 +7,8 @@ They exist because the request path is the bottleneck of short agent turns: one 
 requests, bodies are msgpack with raw arrays, and each answer streams back as it finishes.
 
 `POST /asyncrl/v1/generate`        {requests: [...]} -> frames, one per finished request; with adapters a request
-                                   may name the `version` to be served by
+                                   may name the `version` to be served by. `images` of the body has the files of
+                                   the images that requests name with their places
 `POST /asyncrl/v1/abort`           {ids: [...]}
 `POST /asyncrl/v1/weights/expect`  a `WeightFile` -> room is made for it; the workers' devices and group, and which
                                    weights are loaded
@@ -39,7 +40,7 @@ import os
 import re
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgpack
@@ -48,7 +49,7 @@ from prometheus_client import REGISTRY
 from vllm import SamplingParams
 from vllm.envs import enable_envs_cache
 from vllm.exceptions import VLLMClientError
-from vllm.inputs.engine import TokensInput, tokens_input
+from vllm.inputs.engine import MultiModalInput, TokensInput, tokens_input
 from vllm.lora.request import LoRARequest
 from vllm.outputs import PoolingRequestOutput
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
@@ -61,6 +62,7 @@ from asyncrl.weights.collective import GroupPlace
 from asyncrl.weights.fetches import fetch_order_from_json
 from asyncrl.weights.offered import send_range
 from asyncrl.weights.position import weight_file_from_json
+from asyncrl.weights.vllm_images import check_files, image_prompt, read_placed
 from asyncrl.weights.vllm_served import Served, parse_version, served_from_environment
 
 log = logging.getLogger("asyncrl.weights")
@@ -175,7 +177,11 @@ class Routes:
         self, policy: Served, engine: Any, body: dict[str, Any], receive: Any, send: Any
     ) -> None:
         """Answer each request as it finishes; when the client disconnects, its running requests are cancelled."""
+        files = check_files(body.get("images", {}))
         requests = {str(r["id"]): r for r in body["requests"]}
+        for request in requests.values():
+            if "images" in request:
+                request["images"] = read_placed(request["images"], files)
         headers = [(b"content-type", b"application/x-msgpack-frames")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         tasks = {asyncio.ensure_future(self._answer(policy, engine, *one)) for one in requests.items()}
@@ -211,6 +217,11 @@ class Routes:
 async def _sample(policy: Served, engine: Any, request_id: str, request: dict[str, Any]) -> dict[str, Any]:
     """Generate one request; with adapters by the version it names, or else by the newest."""
     parsed = _parse(request)
+    if images := request.get("images"):
+        prompt = await asyncio.to_thread(
+            image_prompt, engine.vllm_config.model_config.model, parsed.prompt["prompt_token_ids"], images
+        )
+        parsed = replace(parsed, prompt=prompt)
     if engine.vllm_config.speculative_config is not None:
         _check_speculated(parsed.sampling)
     await policy.check_version(engine, parsed.min_version)
@@ -284,7 +295,7 @@ def _counted() -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    prompt: TokensInput
+    prompt: TokensInput | MultiModalInput
     sampling: SamplingParams
     min_version: int
     order: int

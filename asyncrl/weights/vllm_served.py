@@ -30,6 +30,7 @@ from asyncrl.weights.offered import Offered
 from asyncrl.weights.position import Position
 from asyncrl.weights.staging import Staging
 from asyncrl.weights.vllm_adapters import Adapters
+from asyncrl.weights.vllm_images import VISION
 from asyncrl.weights.vllm_prefixes import FORGET
 from asyncrl.weights.vllm_transfers import Transfers
 
@@ -194,6 +195,10 @@ class Served:
             busy_s = await self.adapters.load(engine, file)
             self.position.moved(file)
             return {"version": file.version, "pause_s": busy_s}
+        if keep_kv and os.environ.get(VISION):
+            raise InputError(
+                "engine.keep_kv: must be false for a vision model: what it made of images is kept, too"
+            )
         start = time.perf_counter()
         await engine.pause_generation(mode=mode, clear_cache=not keep_kv)
         try:

@@ -38,13 +38,13 @@ class Gridworld(Env):
         self.turn = 0
 
     def reset(self) -> list[Message]:
-        return [{"role": "user", "content": self._observation()}]
+        return [self._observation()]
 
     def step(self, action: Action) -> Step:
         """Move; hitting the border or an unknown word costs the turn."""
         self.turn += 1
         word = action.content.strip().lower()
-        matches = word in self._observation().split()[1:]
+        matches = word in self._directions()
         if word in MOVES:
             dx, dy = MOVES[word]
             self.x = min(max(self.x + dx, 0), self.size - 1)
@@ -55,20 +55,23 @@ class Gridworld(Env):
             return Step(
                 reward=float(reached), done=True, success=reached, components=components, matches=matches
             )
-        message = {"role": "user", "content": self._observation()}
         place = f"{self.x},{self.y}"
-        return Step([message], 0.0, components=components, observation_id=place, matches=matches)
+        return Step([self._observation()], 0.0, components=components, observation_id=place, matches=matches)
 
     def oracle(self, messages: list[Message]) -> Message:
-        return {"role": "assistant", "content": messages[-1]["content"].split()[1]}
+        return {"role": "assistant", "content": self._directions()[0]}
 
     def random_policy(self, messages: list[Message], rng: Any) -> Message:
         return {"role": "assistant", "content": rng.choice(list(MOVES))}
 
-    def _observation(self) -> str:
-        words = ["goal"]
+    def _observation(self) -> Message:
+        return {"role": "user", "content": " ".join(["goal", *self._directions()])}
+
+    def _directions(self) -> list[str]:
+        """Return the moves that lead to the goal."""
+        found = []
         if self.goal_y != self.y:
-            words.append("north" if self.goal_y > self.y else "south")
+            found.append("north" if self.goal_y > self.y else "south")
         if self.goal_x != self.x:
-            words.append("east" if self.goal_x > self.x else "west")
-        return " ".join(words)
+            found.append("east" if self.goal_x > self.x else "west")
+        return found

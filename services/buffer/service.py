@@ -36,7 +36,7 @@ from asyncrl.buffer.ledger import (
 )
 from asyncrl.clock import now_s
 from asyncrl.credentials import Credentials, own_credentials
-from asyncrl.data.codec import decode_group, lease_to_map, pack, task_from_map, unpack
+from asyncrl.data.codec import check_images, decode_group, lease_to_map, pack, task_from_map, unpack
 from asyncrl.errors import AsyncRLError, ConfigError, ConflictError, InputError, UnavailableError
 from asyncrl.services.buffer import messages
 from asyncrl.services.buffer.members import add_member_routes
@@ -126,8 +126,11 @@ class BufferService:
             # In one go: a thread that is woken up twice costs as much as the decoding.
             finished = await asyncio.get_running_loop().run_in_executor(self.threads, self._written, body)
         try:
+            if any(t.images for t in finished.group.trajectories):
+                # The trainer decodes them, too, and has nobody left to refuse them to.
+                await asyncio.get_running_loop().run_in_executor(self.threads, check_images, finished.group)
             self.check_holder(request, finished.group.id)
-        except ConflictError:
+        except (ConflictError, InputError):
             self._discard(finished)
             raise
         return finished

@@ -139,7 +139,7 @@ class EngineClient:
     async def _exchange(self, left: dict[str, _Pending]) -> str:
         """Send the pending requests and deliver the answers; return why some are missing, "" if none is."""
         try:
-            body = msgpack.packb({"requests": [_encode(p.request) for p in left.values()]})
+            body = msgpack.packb(_body([p.request for p in left.values()]))
             for pending in left.values():
                 pending.sent = True
             async with self._session().post(f"{self.url}/asyncrl/v1/generate", data=body) as response:
@@ -212,10 +212,20 @@ class EngineClient:
         return await self.request("state", timeout_s=10.0)
 
 
+def _body(requests: Sequence[GenerateRequest]) -> dict[str, Any]:
+    """Return what one call sends: the requests, and each image that they name once."""
+    files = {image.key: image.data for request in requests for image in request.images}
+    return {"requests": [_encode(request) for request in requests]} | ({"images": files} if files else {})
+
+
 def _encode(request: GenerateRequest) -> dict[str, Any]:
-    decoding = {} if request.decoding is None else {"decoding": asdict(request.decoding)}
+    optional: dict[str, Any] = {}
+    if request.decoding is not None:
+        optional["decoding"] = asdict(request.decoding)
+    if request.images:
+        optional["images"] = [[image.start, image.end, image.key] for image in request.images]
     return {
-        **decoding,
+        **optional,
         "id": request.id,
         "token_ids": np.ascontiguousarray(request.token_ids, dtype="<i4").tobytes(),
         "max_tokens": request.max_tokens,

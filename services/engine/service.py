@@ -29,6 +29,8 @@ from asyncrl.credentials import VARIABLE, Credentials
 from asyncrl.endpoint import EVERY_INTERFACE, advertised_host, announce, in_url
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
 from asyncrl.gpus import on_cpu
+from asyncrl.image_processor import is_vision_model
+from asyncrl.images import MAX_IMAGES
 from asyncrl.process_start import Process, start_child
 from asyncrl.run.checkpoints import loadable_policy
 from asyncrl.services.engine.numerics import numerics_arguments, numerics_variables
@@ -118,6 +120,8 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         *("--scheduling-policy", "priority"),
         *("--enable-scale-out", "--no-enable-log-requests", "--disable-uvicorn-access-log"),
     ]
+    if is_vision_model(options.model):
+        command += image_arguments()
     if adapters := options.adapters:
         slots = ADAPTER_VERSIONS * len(adapters)
         command += ["--enable-lora", "--max-lora-rank", str(max(buffer_rank(lora.rank) for lora in adapters))]
@@ -133,6 +137,15 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         # On a CPU vLLM refuses the option; its routes answer all the same, and release nothing.
         command += ["--enable-sleep-mode"]
     return command + list(options.extra_args)
+
+
+def image_arguments() -> list[str]:
+    """Return vLLM's arguments for a model whose requests bring images that `asyncrl.weights.vllm_images` has read."""
+    arguments = ["--limit-mm-per-prompt", json.dumps({"image": MAX_IMAGES, "video": 0})]
+    # The images come rescaled and normalised; vLLM's vision towers would do both again.
+    arguments += ["--mm-processor-cache-gb", "0", "--no-mm-device-do-normalize"]
+    # To profile, vLLM would need torchvision, and its memory on a CPU is not bounded by it.
+    return arguments + (["--skip-mm-profiling"] if on_cpu() else [])
 
 
 def device_arguments(options: EngineOptions) -> list[str]:
@@ -168,6 +181,7 @@ def build_env(
         ASYNCRL_WEIGHTS_DIR=options.weights_dir,
         **numerics_variables(options),
         ASYNCRL_LORA="" if options.lora is None else options.lora.model_dump_json(),
+        ASYNCRL_VISION="1" if is_vision_model(options.model) else "",
         ASYNCRL_POLICIES=json.dumps({name: lora.model_dump() for name, lora in options.policies.items()}),
     )
     env.setdefault("VLLM_LOGGING_LEVEL", "WARNING")

@@ -22,6 +22,7 @@ from typing import Any
 import aiohttp
 
 from asyncrl.config import JudgeConfig
+from asyncrl.data.transcript import content_text
 from asyncrl.env.protocol import MAX_REWARD
 from asyncrl.errors import JudgeError
 from asyncrl.rollout.judge import JudgeRequest
@@ -205,7 +206,7 @@ def _transcript(request: JudgeRequest) -> str:
     lines = []
     for message in request.messages:
         calls = [call["function"] for call in message.get("tool_calls") or ()]
-        text = message.get("content") or ""
+        text = content_text(message.get("content"))
         lines.append(f"[{message['role']}] {text}" + (f" {json.dumps(calls)}" if calls else ""))
     return "\n".join(lines)
 

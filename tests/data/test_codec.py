@@ -1,6 +1,7 @@
 """The wire form keeps every field and refuses everything that is not exactly right."""
 
 import dataclasses
+import io
 import math
 
 import msgpack
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from asyncrl.data import codec
 from asyncrl.data.transcript import MAX_CHARACTERS
 from asyncrl.errors import InputError
-from asyncrl.types import FailureClass, Group, Lease, Status, Task, Trajectory, Turn
+from asyncrl.images import image_key
+from asyncrl.types import FailureClass, Group, Lease, PlacedImage, Status, Task, Trajectory, Turn
+from tests.vision import picture
 
 TASK = Task(id="t-1", env="gridworld", seed=7, split="heldout", data={"walls": [[0, 1], [2, 2]], "note": "é"})
 
@@ -257,3 +260,56 @@ def test_a_damaged_message_is_refused_or_still_valid(data):
 def test_hostile_msgpack_is_refused(body):
     with pytest.raises(InputError):
         codec.decode_group(body)
+
+
+def seen(start, end, picture):
+    data = picture_bytes(picture)
+    return PlacedImage(start, end, image_key(data), data)
+
+
+def picture_bytes(seed):
+    file = io.BytesIO()
+    picture(seed).save(file, "PNG")
+    return file.getvalue()
+
+
+IMAGES = (seen(0, 1, 0), seen(3, 4, 0))
+
+
+def test_images_keep_their_places_and_travel_once_each():
+    trajectory = make_trajectory(images=IMAGES)
+    body = codec.encode_trajectory(trajectory)
+    assert body.count(IMAGES[0].data) == 1
+    decoded = codec.decode_trajectory(body)
+    assert_same_trajectory(decoded, trajectory)
+    assert decoded.images[0].data is decoded.images[1].data
+    codec.check_images(make_group(decoded))
+    assert "images" not in codec.trajectory_to_map(make_trajectory()), "text costs nothing"
+
+
+@pytest.mark.parametrize(
+    ("images", "says"),
+    [
+        ([IMAGES[0], seen(1, 2, 0)], "not sampled"),
+        ([seen(3, 4, 0), seen(0, 1, 0)], "after 4"),
+        ([seen(3, 5, 0)], "must be tokens"),
+        ([dataclasses.replace(IMAGES[0], key="0" * 32)], "hash of its file"),
+        ([dataclasses.replace(IMAGES[0], key=image_key(b"GIF89a"), data=b"GIF89a")], "format"),
+        ([IMAGES[0]] * 300, "at most"),
+    ],
+)
+def test_images_that_are_out_of_place_or_no_images_are_refused(images, says):
+    raw = codec.trajectory_to_map(make_trajectory(images=tuple(images)))
+    with pytest.raises(InputError, match=says):
+        codec.trajectory_from_map(raw)
+
+
+def test_a_file_without_a_place_and_one_that_breaks_off_are_refused():
+    raw = codec.trajectory_to_map(make_trajectory(images=IMAGES))
+    more = picture_bytes(1)
+    with pytest.raises(InputError, match="without a place"):
+        codec.trajectory_from_map(raw | {"image_files": raw["image_files"] | {image_key(more): more}})
+    cut = more[: len(more) // 2]
+    broken = make_trajectory(images=(PlacedImage(0, 1, image_key(cut), cut),))
+    with pytest.raises(InputError, match="cannot be decoded"):
+        codec.check_images(codec.decode_group(codec.encode_group(make_group(broken))))

@@ -5,15 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.config import load_config
 from asyncrl.env.registry import load_env
 from asyncrl.envs.browser import chromium
 from asyncrl.errors import ConfigError
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.train.demonstrations import demonstrations, encode
-from asyncrl.train.sft import VOCAB_SIZE, _texts
-from asyncrl.train.tiny_model import build_tokenizer
+from asyncrl.train.sft import make_renderer
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SLOW = {"browser", "code", "math_tool", "minigrid", "repair", "search", "terminal"}
@@ -47,10 +45,10 @@ def test_a_tiny_models_recipe_has_room_for_its_episodes(path, name):
     env, settings = config.env.name, config.env.config
     demos = list(demonstrations(load_env(env), env, settings, 8 if name in SLOW else 60, 0.5, seed=0))
     # As the warm start makes it, on fewer episodes.
-    tokenizer = build_tokenizer(_texts(demos), VOCAB_SIZE, config.engine.max_model_len)
-    renderer = ChatRenderer(tokenizer)
+    renderer = make_renderer(demos, config.engine.max_model_len)
     for demo in demos:
-        ids, mask = encode(renderer, demo)
+        encoded = encode(renderer, demo)
+        ids, mask = encoded.ids, encoded.mask
         turns = [len(renderer.assistant(m, demo.tools)) for m in demo.messages if m["role"] == "assistant"]
         assert len(ids) <= config.engine.max_model_len
         assert max(turns) <= config.rollout.max_tokens_per_turn

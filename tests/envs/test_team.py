@@ -211,7 +211,8 @@ def test_demonstrations_have_the_tokens_of_the_same_episode_rolled_out(renderer,
     demos = list(demonstrations(Team, "team", {"level": level}, 1, 1.0, seed=0))
     assert len(demos) == len(trajectories) == level + 1
     for trajectory, demo in zip(trajectories, demos, strict=True):
-        ids, mask = encode(renderer, demo)
+        encoded = encode(renderer, demo)
+        ids, mask = encoded.ids, encoded.mask
         assert trajectory.token_ids.tolist() == ids.tolist()
         assert trajectory.loss_mask.tolist() == mask.tolist()
         assert trajectory.reward == demo.reward == 1.0

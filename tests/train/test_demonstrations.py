@@ -18,7 +18,8 @@ def test_oracle_episodes_earn_one_and_every_assistant_turn_is_masked_in(env, ren
     demos = list(demonstrations(load_env(env), env, {}, 30, 1.0, 0))
     assert [d.reward for d in demos] == [1.0] * 30
     for demo in demos:
-        ids, mask = encode(renderer, demo)
+        encoded = encode(renderer, demo)
+        ids, mask = encoded.ids, encoded.mask
         turns = [m for m in demo.messages if m["role"] == "assistant"]
         starts = np.flatnonzero(mask & ~np.roll(mask, 1))
         assert len(starts) == len(turns)

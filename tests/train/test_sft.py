@@ -48,7 +48,8 @@ def test_a_demonstration_has_the_tokens_and_mask_of_the_same_episode_rolled_out(
 
     for task, demo in zip(env_class.tasks("train", env), demos, strict=False):
         trajectory = asyncio.run(rolled_out(task, demo))
-        ids, mask = encode(renderer, demo)
+        encoded = encode(renderer, demo)
+        ids, mask = encoded.ids, encoded.mask
         assert trajectory.token_ids.tolist() == ids.tolist()
         assert trajectory.loss_mask.tolist() == mask.tolist()
         assert trajectory.reward == demo.reward

@@ -1,0 +1,1 @@
+"""Navigation on a grid that is seen, not told."""

@@ -1,0 +1,174 @@
+"""A vision model on a real engine: every sampled token of conversations with images has the log-probability that the
+trainer's forward pass gives it, before and after its weights change."""
+
+import asyncio
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from asyncrl.chat.renderer import load_renderer
+from asyncrl.chat.trajectory_builder import TrajectoryBuilder
+from asyncrl.data.codec import decode_trajectory, encode_trajectory
+from asyncrl.errors import InputError
+from asyncrl.generation import GenerateRequest
+from asyncrl.images import image_key
+from asyncrl.train.checkpoint_form import checkpoint_form
+from asyncrl.train.policy import load_policy
+from asyncrl.train.step_batch import StepBatch, pad_rows
+from asyncrl.types import PlacedImage, Status, Task
+from asyncrl.weights.files import write_weights
+from tests.engines import ENGINE, serving
+from tests.services.engine.test_engine import with_client
+from tests.vision import CONTEXT, picture, shown, vision_model
+
+pytestmark = pytest.mark.slow
+TOLERANCE = 1e-4
+CONVERSATIONS = [
+    [
+        [shown("look ", picture(0, 32, 48), "where", picture(1, 64, 64))],
+        [shown(picture(0, 32, 48))],
+        [shown("go")],
+    ],
+    [
+        [shown(picture(2, 80, 32))],
+        [shown("look"), shown(picture(1, 64, 64), picture(3, 16, 16))],
+        [shown("go")],
+    ],
+    [[shown("north")], [shown("south ", picture(4, 48, 48))], [shown(picture(5, 24, 60))]],
+    [[shown("north")], [shown("south")], [shown("go")]],
+]
+
+
+@pytest.fixture(scope="module")
+def looking():
+    return load_renderer(vision_model())
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return load_policy(vision_model(), "float32")
+
+
+def change(policy, seed, part=""):
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in policy.model.named_parameters():
+            if part in name:
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
+
+
+async def converse(client, renderer, number, tokens, version):
+    """Play one of `CONVERSATIONS`; the policy takes a turn after each of its observations."""
+    builder = TrajectoryBuilder(Task(f"t{number}", "none"), 0)
+    for turn, messages in enumerate(CONVERSATIONS[number]):
+        ids = renderer.observation(messages) if turn else renderer.opening(messages)
+        builder.add_context(ids, "", renderer.images(ids, messages))
+        request = GenerateRequest(
+            f"{version}-{number}-{turn}",
+            builder.token_ids(),
+            tokens,
+            images=builder.images,
+            min_version=version,
+        )
+        builder.add_turn(await client.generate(request))
+    return builder.finish(Status.FINISHED)
+
+
+async def play(client, renderer, version, tokens=8):
+    played = await asyncio.gather(
+        *(converse(client, renderer, number, tokens, version) for number in range(len(CONVERSATIONS)))
+    )
+    # As they reach the trainer.
+    return [decode_trajectory(encode_trajectory(one)) for one in played]
+
+
+@torch.no_grad()
+def trainer_logp(policy, trajectories):
+    """The log-probabilities of all rows in one micro-batch, by row."""
+    rows = pad_rows(
+        StepBatch(tuple(trajectories), torch.zeros(len(trajectories), dtype=torch.long), 0),
+        range(len(trajectories)),
+    )
+    logp = policy(rows.token_ids, rows.mask, 1.0, images=rows.images)["logp"]
+    return [logp[row, : t.num_tokens].numpy() for row, t in enumerate(trajectories)]
+
+
+def worst(policy, trajectories):
+    """The largest difference of any sampled token's log-probability."""
+    found = trainer_logp(policy, trajectories)
+    return max(
+        float(np.abs(t.behavior_logprobs - logp)[t.loss_mask].max())
+        for t, logp in zip(trajectories, found, strict=True)
+    )
+
+
+async def commit(client, file):
+    await client.request("weights/prepare", file.to_json())
+    await client.request("weights/commit", file.to_json())
+
+
+async def check_refusals(client, renderer):
+    """What is wrong with a request's images is said, and the engine goes on."""
+    messages = CONVERSATIONS[1][0]
+    ids = renderer.opening(messages)
+    (image,) = renderer.images(ids, messages)
+    cut = image.data[: len(image.data) // 2]
+    wrong = {
+        "must be .* the image token": [PlacedImage(image.start - 1, image.end - 1, image.key, image.data)],
+        "is no place": [image, image],
+        "places": [PlacedImage(image.start, image.end - 1, image.key, image.data)],
+        "not the hash": [PlacedImage(image.start, image.end, "0" * 32, image.data)],
+        "cannot be decoded|whole image": [PlacedImage(image.start, image.end, image_key(cut), cut)],
+    }
+    for says, images in wrong.items():
+        with pytest.raises(InputError, match=says):
+            await client.generate(GenerateRequest(says, ids, 4, images=tuple(images)))
+    answer = await client.generate(GenerateRequest("after", ids, 4, images=(image,)))
+    assert len(answer.token_ids) >= 1
+
+
+def test_every_sampled_token_of_conversations_with_images_agrees_before_and_after_updates(
+    looking, policy, tmp_path, tmp_path_factory
+):
+    weights = tmp_path_factory.mktemp("weights")
+
+    async def scenario(client):
+        first = await play(client, looking, 0)
+        assert sum(len(t.images) for t in first) == 8
+        assert worst(policy, first) < TOLERANCE
+        blind = [dataclasses.replace(t, images=t.images[1:]) for t in first]
+        assert worst(policy, blind) > 0.1, "what was seen decides what is said"
+        await check_refusals(client, looking)
+        for version, part in ((1, "visual"), (2, "")):
+            # What was computed of an image under the old weights of the vision tower is not used again.
+            change(policy, version, part)
+            written = checkpoint_form(policy.model, policy.model.named_parameters())
+            await commit(client, write_weights(weights, version, written))
+            assert worst(policy, await play(client, looking, version)) < TOLERANCE
+        before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+        running = asyncio.create_task(play(client, looking, 2, tokens=60))
+        await asyncio.sleep(0.3)
+        change(policy, 3, "visual")
+        await commit(
+            client, write_weights(weights, 3, checkpoint_form(policy.model, policy.model.named_parameters()))
+        )
+        crossed = await running
+        after = trainer_logp(policy, crossed)
+        policy.load_state_dict(before)
+        for t, new, old in zip(crossed, after, trainer_logp(policy, crossed), strict=True):
+            expected = np.where(t.versions == 3, new, old)
+            assert np.abs(t.behavior_logprobs - expected)[t.loss_mask].max() < TOLERANCE
+
+    engine = ENGINE | {"max_model_len": CONTEXT}
+    with serving(tmp_path / "engine", vision_model(), weights, engine=engine) as child:
+        with_client(child.url, scenario)
+
+
+def test_an_engine_of_a_text_model_refuses_images(engine_url, looking):
+    messages = [shown(picture(0))]
+    ids = looking.opening(messages)
+    request = GenerateRequest("seen", ids, 4, images=looking.images(ids, messages))
+    with pytest.raises(InputError, match="reads text alone"):
+        with_client(engine_url, lambda client: client.generate(request))
