@@ -37,9 +37,13 @@ def image_key(data: bytes) -> str:
 
 def image_part(data: bytes) -> dict[str, Any]:
     """Return the content part that shows an encoded image. Raises `InputError`."""
+    return {"type": "image_url", "image_url": {"url": data_uri(data)}}
+
+
+def data_uri(data: bytes) -> str:
+    """Return an encoded image as a data URI. Raises `InputError`."""
     _, _, name = _header(data, "image")
-    text = base64.b64encode(data).decode()
-    return {"type": "image_url", "image_url": {"url": f"{_DATA}image/{name.lower()}{_BASE64},{text}"}}
+    return f"{_DATA}image/{name.lower()}{_BASE64},{base64.b64encode(data).decode()}"
 
 
 def png_part(image: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 import duckdb
 
 from asyncrl.errors import InputError
+from asyncrl.images import data_uri
 from asyncrl.monitor.tree import COLUMNS as TREE_COLUMNS
 from asyncrl.monitor.tree import tree_of
 from asyncrl.run.replays import replay_files
@@ -136,6 +137,7 @@ class EpisodeTable:
 
         `siblings`: its group's, as `page` lists them. `replays`: the times that it was played again, the newest first.
         `replay_command`: what a user would type to play it again.
+        `image_files`: data URIs by the keys of the images.
         """
         with self._lock:
             self._refresh()
@@ -160,6 +162,9 @@ class EpisodeTable:
             )
             replays = self._replays(step, group, index)
         whole["info"] = _object(whole["info"])
+        # Files of earlier versions have none.
+        files = whole.pop("image_files", None) or []
+        whole["image_files"] = {file["key"]: data_uri(file["data"]) for file in files}
         by_row = {row["row"]: _object(row["info"]) for row in infos}
         whole["siblings"] = [
             {key: value for key, value in row.items() if key not in ("file", "row")}

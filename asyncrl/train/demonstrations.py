@@ -110,7 +110,9 @@ def encode(renderer: ChatRenderer, demo: Demonstration) -> Encoded:
     """Return a demonstration's tokens, built exactly as a rollout builds its context: the warm start sees the tokens
     that sampling will."""
     first = next(i for i, m in enumerate(demo.messages) if m["role"] == "assistant")
-    ids, mask, images = [], [], []
+    ids: list[np.ndarray] = []
+    mask: list[np.ndarray] = []
+    images: list[PlacedImage] = []
     length = 0
 
     def append(added: np.ndarray, sampled: bool, messages: list[Message]) -> None:

@@ -36,6 +36,7 @@ from asyncrl.train.tiny_model import (
     build_vision_model,
     image_processor,
     save,
+    token_id,
 )
 
 CORPUS_EPISODES = 1000
@@ -90,7 +91,7 @@ def make_renderer(episodes: list[Demonstration], max_length: int) -> ChatRendere
     tokenizer = build_tokenizer(_texts(episodes), VOCAB_SIZE, max_length, vision)
     processor = None
     if vision:
-        processor = ImageProcessor(image_processor(), tokenizer.convert_tokens_to_ids(IMAGE_PAD))
+        processor = ImageProcessor(image_processor(), token_id(tokenizer, IMAGE_PAD))
     return ChatRenderer(tokenizer, image_processor=processor)
 
 

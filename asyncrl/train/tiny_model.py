@@ -132,6 +132,11 @@ def build_model(
         return Qwen3ForCausalLM(config)
 
 
+def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
+    """Return the id of a token."""
+    return int(tokenizer.get_vocab()[token])
+
+
 def build_vision_model(
     tokenizer: PreTrainedTokenizerFast,
     hidden_size: int,
@@ -141,7 +146,7 @@ def build_vision_model(
     seed: int,
 ) -> Qwen3VLForConditionalGeneration:
     """Return a randomly initialised model that reads images, the same for the same seed."""
-    start, end, image, video = map(int, tokenizer.convert_tokens_to_ids(VISION_TOKENS))
+    start, end, image, video = (token_id(tokenizer, token) for token in VISION_TOKENS)
     half = hidden_size // num_heads // 2
     side = half // 4
     config = Qwen3VLConfig(
@@ -180,7 +185,6 @@ def build_vision_model(
         video_token_id=video,
         vision_start_token_id=start,
         vision_end_token_id=end,
-        eos_token_id=tokenizer.eos_token_id,
         tie_word_embeddings=True,
         dtype="float32",
     )

@@ -50,7 +50,7 @@ def row_images(processor: ImageProcessor, rows: Placed, shape: tuple[int, int]) 
         sides = [grid[1:] // processor.merge_size for _, grid in own]
         for image in placed:
             places[row, image.start : image.end] = True
-        spans = [(image.start, *map(int, side)) for image, side in zip(placed, sides, strict=True)]
+        spans = [(i.start, int(side[0]), int(side[1])) for i, side in zip(placed, sides, strict=True)]
         positions[:, row] = token_positions(shape[1], spans)
         pixels += [values for values, _ in own]
         grids += [grid for _, grid in own]

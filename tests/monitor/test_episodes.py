@@ -1,12 +1,19 @@
 """Trajectories are found, filtered and opened in the Parquet files of a run."""
 
+import dataclasses
+import io
+import json
+
 import pytest
 
 from asyncrl.data.table import TrajectoryTable
 from asyncrl.errors import InputError
+from asyncrl.images import data_uri, image_key
 from asyncrl.monitor.episodes import EpisodeTable
+from asyncrl.types import PlacedImage
 from tests.monitor.folders import make_run, talking
 from tests.train.factories import group, trajectory
+from tests.vision import picture
 
 
 @pytest.fixture
@@ -119,3 +126,22 @@ def test_a_run_without_trajectories_has_none(tmp_path):
     table = EpisodeTable(make_run(tmp_path / "run", steps=0))
     assert table.page({"text": "north"}) == {"total": 0, "rows": []}
     assert table.choices() == {"env": [], "status": [], "failure": []}
+
+
+def test_the_images_of_a_trajectory_come_with_it_once_each(tmp_path):
+    file = io.BytesIO()
+    picture(0).save(file, "PNG")
+    data = file.getvalue()
+    key = image_key(data)
+    places = (PlacedImage(0, 1, key, data), PlacedImage(1, 2, key, data))
+    played = group("t0", [0.0, 1.0])
+    seen = dataclasses.replace(played.trajectories[0], images=places)
+    shown = dataclasses.replace(played, trajectories=(seen, played.trajectories[1]))
+    TrajectoryTable(tmp_path / "trajectories").write(1, [shown])
+    table = EpisodeTable(tmp_path)
+    name = table.page({})["rows"][0]["group"]
+    whole, text = (table.episode(1, name, index) for index in (0, 1))
+    assert whole["image_files"] == {key: data_uri(data)}
+    assert [(place["start"], place["key"]) for place in whole["images"]] == [(0, key), (1, key)]
+    assert text["image_files"] == {}
+    json.dumps(whole)

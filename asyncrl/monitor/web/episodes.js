@@ -126,12 +126,20 @@ function tokenPanel(episode) {
   return element("div", {}, element("form", {}, element("label", {}, "colour tokens by", choice), scale), panel, detail);
 }
 
+// A content names an image as "[image KEY]".
+function withImages(content, files) {
+  return content.split(/\[image ([0-9a-f]+)\]/).map((part, place) => {
+    if (place % 2 === 0) return part.trim() ? element("pre", {}, part) : null;
+    return files[part] ? element("img", { class: "observation", src: files[part], alt: `image ${part}` }) : element("pre", {}, `[image ${part}]`);
+  }).filter(Boolean);
+}
+
 function conversation(episode) {
   if (!episode.messages) return element("p", {}, "The messages of this trajectory were not kept.");
   return element("div", {}, episode.messages.map((message) => element("section", { class: `message ${message.role}`, "data-turn": message.turn, tabindex: message.turn === null ? null : -1 },
     element("h3", {}, [message.role, message.name, message.turn !== null && message.turn !== undefined ? `turn ${message.turn}` : null,
       message.reward ? `reward ${number(message.reward)}` : null].filter(Boolean).join(" · ")),
-    message.content ? element("pre", {}, message.content) : null,
+    message.content ? withImages(message.content, episode.image_files || {}) : null,
     (message.tool_calls || []).map((call) => element("pre", {}, `${call.name}(${call.arguments})`)))));
 }
 
