@@ -126,7 +126,7 @@ def test_unanswered_mistakes_malformed_messages_and_leaks_are_found():
     for file in Clumsy.held:
         file.close()
     assert "KeyError: 'word'" in findings["mistakes are answered"].seen
-    assert "content must be a text, got None" in findings["messages are well formed"].seen
+    assert "content must be a text or a list of parts, got None" in findings["messages are well formed"].seen
     assert "+6 descriptors" in findings["sessions leave nothing behind"].seen
     failed = {name for name, f in findings.items() if not f.ok}
     assert {"mistakes are answered", "messages are well formed", "sessions leave nothing behind"} <= failed
@@ -154,7 +154,7 @@ def test_nonsense_holds_every_kind_of_mistake_with_every_tool():
     ("message", "why"),
     [
         ({"role": "assistant", "content": "x"}, "role must be one of system, user, tool"),
-        ({"role": "tool", "content": 3}, "content must be a text, got 3"),
+        ({"role": "tool", "content": 3}, "content must be a text or a list of parts, got 3"),
         ({"role": "tool", "content": "x", "extra": {1, 2}}, "not JSON serializable"),
         ({"role": "tool", "content": "\ud800"}, "surrogates not allowed"),
     ],
