@@ -161,14 +161,14 @@ def find_images(
 
 
 def _config(model: str) -> dict[str, Any]:
-    """Return the model's config.json; from the hub's cache or the hub for a name."""
+    """Return a model's config.json; that of the hub's cache or the hub for a name."""
     path = Path(model) / "config.json"
     if not path.is_file():
-        from transformers import PretrainedConfig
+        import huggingface_hub
 
         try:
-            return dict(PretrainedConfig.get_config_dict(model)[0])
-        except OSError:
+            path = Path(huggingface_hub.hf_hub_download(model, "config.json"))
+        except (OSError, ValueError):
             # Whoever loads the model says what is wrong with it.
             return {}
-    return dict(json.loads(path.read_text()))
+    return dict(json.loads(path.read_text(encoding="utf-8")))

@@ -157,6 +157,7 @@ def _check_vision(path: str, description: Path, config: Config) -> None:
     blind = {
         "lora.rank": bool(config.lora.rank),
         "engine.keep_kv": config.engine.keep_kv,
+        "engine.quantization": config.engine.quantization != "off",
         "train.old_policy": config.train.old_policy == "process",
         "reference.path": is_url(config.reference.path),
         "teacher.path": is_url(config.teacher.path),
