@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import logging
 import os
 import select
 import sys
@@ -86,6 +87,8 @@ def _main(arguments: Sequence[str]) -> int:
     if on_cpu():
         # Otherwise DeepSpeed warns on the console that it has found no GPU.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        # It warns of a kernel for 4-bit weights, which nothing here has, as soon as a library imports it.
+        logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     args = parse(arguments)
     # For the command that describes all others, and must not import this module.
     args.build_parser = build_parser
