@@ -9,12 +9,15 @@ import ipaddress
 import os
 import socket
 import time
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any, NamedTuple
 
 from asyncrl.errors import InputError
 
 MAX_HEADER_BYTES = 32 * 1024
+MAX_SHOWN = 8
+"""Wrong fields that one answer names."""
 JSON = "application/json"
 MSGPACK = "application/msgpack"
 TYPES = (JSON, MSGPACK)
@@ -198,3 +201,11 @@ def _name(header: str) -> str:
     if header.startswith("["):
         return header[1:].partition("]")[0]
     return header.rpartition(":")[0] if header.count(":") == 1 else header
+
+
+def wrong_fields(errors: Iterable[Mapping[str, Any]]) -> str:
+    """Return what pydantic found wrong with a message, by field and without the values, which may be huge, secret or
+    impossible to encode."""
+    return "; ".join(
+        f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in islice(errors, MAX_SHOWN)
+    )

@@ -138,9 +138,9 @@ def _engine_costs(
         )
     (iteration_s, token_s), _ = nnls(np.array(rows, float), np.array(seconds))
     return EngineCosts(
-        iteration_s=max(iteration_s, 1e-6),
-        sequence_s=token_s,
-        prefill_token_s=token_s,
+        iteration_s=max(float(iteration_s), 1e-6),
+        sequence_s=float(token_s),
+        prefill_token_s=float(token_s),
         max_num_seqs=config.engine.max_num_seqs,
     )
 
@@ -171,8 +171,8 @@ def _trainer_costs(steps: Sequence[dict[str, Any]]) -> TrainerCosts:
     spent = [s["time/train_s"] for s in later]
     (token_s, step_s), _ = nnls(np.array([tokens, np.ones(len(later))]).T, np.array(spent))
     return TrainerCosts(
-        token_s=token_s,
-        step_s=step_s,
+        token_s=float(token_s),
+        step_s=float(step_s),
         publish_s=float(np.median([s["time/publish_s"] - s["time/pause_s"] for s in later])),
         swap_s=float(np.median([s["time/pause_s"] for s in later])),
     )

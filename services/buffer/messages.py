@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from asyncrl.data.codec import unpack
 from asyncrl.errors import InputError
+from asyncrl.http_checks import wrong_fields
 
 MAX_WAIT_S = 300.0
 MAX_TASKS = 100_000
@@ -134,8 +135,7 @@ async def read(request: Request, kind: type[M]) -> M:
         return kind.model_validate(unpack(raw) if raw else {})
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
-        wrong = [f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in found[:8]]
-        raise InputError("; ".join(wrong)) from None
+        raise InputError(wrong_fields(found)) from None
 
 
 def documented(kind: type[Call]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from asyncrl.errors import (
     StaleError,
     UnavailableError,
 )
-from asyncrl.http_checks import MSGPACK, BodyCheck, Hosts, Refusal, media_type, refuse_headers
+from asyncrl.http_checks import MSGPACK, BodyCheck, Hosts, Refusal, media_type, refuse_headers, wrong_fields
 from asyncrl.services.http.serving import serve
 
 __all__ = [
@@ -315,9 +315,9 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
 
 async def _invalid_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    # Without the value itself, which may be huge, secret or impossible to encode.
-    wrong = [f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()[:8]]
-    return JSONResponse({"error": _encodable({"type": "InputError", "message": "; ".join(wrong)})}, 400)
+    return JSONResponse(
+        {"error": _encodable({"type": "InputError", "message": wrong_fields(error.errors())})}, 400
+    )
 
 
 async def _unexpected_error(request: Request, error: Exception) -> JSONResponse:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from asyncrl.errors import InputError
+from asyncrl.http_checks import wrong_fields
 
 MAX_LOG_BYTES = 2**20
 """Most of each log that one report carries."""
@@ -104,12 +105,11 @@ class Reach(Message):
 
 
 def checked(kind: type[M], body: Any) -> M:
-    """Return a message. Raises `InputError` naming the field."""
+    """Return a message. Raises `InputError` naming the wrong fields."""
     try:
         return kind.model_validate(body)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise InputError(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error
+        raise InputError(wrong_fields(error.errors(include_url=False))) from error
 
 
 def checked_arguments(role: str, arguments: Mapping[str, Sequence[str]]) -> list[str]:
