@@ -54,6 +54,7 @@ class Bundle:
 def bundles(config: Config, gpus: bool) -> list[Bundle]:
     """Return what a run asks for beside the head. gpus: whether the cluster has any. Pure."""
     ranks = config.train.ranks // config.train.nodes
+    further = {str(role): resources for role, resources in config.placement.ray.items()}
     wanted = [
         *((f"trainer-{part}", "trainer", ranks, ranks) for part in range(1, config.train.nodes)),
         *(
@@ -69,7 +70,7 @@ def bundles(config: Config, gpus: bool) -> list[Bundle]:
             role,
             {"CPU": float(cpus)}
             | ({"GPU": float(devices)} if gpus and devices else {})
-            | config.placement.ray.get(role, {}),
+            | further.get(role, {}),
         )
         for name, role, cpus, devices in wanted
     ]
@@ -149,11 +150,11 @@ class RayNodes:
             os.environ[VISIBLE] = ray.get(here.remote())
         node = ray.remote(NodeActor)
         for index, one in enumerate(wanted, 1):
-            own = {name: amount for name, amount in one.resources.items() if name not in ("CPU", "GPU")}
+            further = {name: n for name, n in one.resources.items() if name not in ("CPU", "GPU")}
             actor = node.options(
                 num_cpus=one.resources["CPU"],
                 num_gpus=one.resources.get("GPU", 0),
-                resources=own,
+                resources=further,
                 max_restarts=-1,
                 scheduling_strategy=there(index),
             )

@@ -75,7 +75,7 @@ class Study(Section):
     """Held-out success to be reached; for all measures but `success`, with `eval.every` above 0."""
     settings: Settings = Field(default_factory=dict)
     """Of all runs."""
-    conditions: dict[str, dict[str, Any]] = Field(default_factory=lambda: {"": {}})
+    conditions: dict[str, dict[str, Any]] = Field(default={"": {}})
     """Settings under which the methods are compared, by name; one may name a `recipe` of its own."""
     methods: dict[str, Settings] = Field(min_length=1)
     """Settings of each method, by name."""
