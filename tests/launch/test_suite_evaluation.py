@@ -131,12 +131,14 @@ def test_kills_cost_no_sample_and_repeat_none(folder, tiny_model):
         second = start("second.log")
         seen = kept.count(b"\n")
         wait_until(lambda: lines() >= seen + 4, running(second))
-        (worker,) = (
-            process
-            for process in processes_of(folder / "out" / "work")
-            if "serve rollout" in " ".join(process.info["cmdline"])
-        )
-        worker.kill()
+        # All that plays dies at once: the worker, the environments, and the engine with its vLLM server.
+        for role in ("rollout", "env", "engine"):
+            (process,) = (
+                process
+                for process in processes_of(folder / "out" / "work")
+                if f"serve {role}" in " ".join(process.info["cmdline"])
+            )
+            process.kill()
         assert second.wait(400) == 0, Path("second.log").read_text()
     finally:
         for process in (first, locals().get("second")):
@@ -152,7 +154,7 @@ def test_kills_cost_no_sample_and_repeat_none(folder, tiny_model):
     assert not any(row["failure"] for row in rows)
     assert all(row["messages"][0]["role"] in ("system", "user") for row in rows)
     restarts = [json.loads(line) for line in Path("out/work/1/restarts.jsonl").read_text().splitlines()]
-    assert [one["name"] for one in restarts] == ["rollout"]
+    assert sorted(one["name"] for one in restarts) == ["engine", "env", "rollout"]
     result = json.loads(Path("out/results.json").read_text())
     assert result["complete"] and list(result["checkpoints"]) == ["a", "b"]
     assert result["comparisons"][0]["tasks"] == 2 * TASKS
