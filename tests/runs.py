@@ -137,12 +137,7 @@ def guest(workplace, run, role, *options):
     buffer = json.loads((run / "endpoints" / "buffer.json").read_text())["url"]
     ready = workplace / f"guest-{role}.json"
     argv = ["serve", role, "--join", buffer, "--ready-file", str(ready), *options]
-    process = serve(*argv)
-    return process, wait_for_url(ready, running(process))
-
-
-def serve(*argv):
-    """Start a process that a test ends, or `end_started`; it is forked where those of runs are."""
+    # Forked where the processes of runs are.
     process = start_process([sys.executable, "-m", "asyncrl", *argv], environment())
     STARTED.append(process)
-    return process
+    return process, wait_for_url(ready, running(process))

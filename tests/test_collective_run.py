@@ -7,6 +7,8 @@ log-probability check compares every one of them, whichever engine sampled it.
 import json
 import re
 import signal
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from asyncrl.config import load_config
 from asyncrl.run.metrics import read_metrics
 from asyncrl.services.joining import Membership
 from tests.credentials import AUTHORIZED, RUN
-from tests.runs import processes_of, serve, start, wait_for_step, weight_folders
+from tests.runs import STARTED, environment, processes_of, start, wait_for_step, weight_folders
 from tests.waiting import running, wait_for_url, wait_until
 
 pytestmark = pytest.mark.slow
@@ -38,7 +40,11 @@ def second_engine(workplace):
         (folder / "config.json").write_text(config.model_copy(update={"engine": alone}).model_dump_json())
         job = json.loads(ask(buffer_of(run), "/v1/job"))
         argv = ["--folder", str(folder), "--model", job["model"], "--weights-dir", job["weights_dir"]]
-        process = serve("serve", "engine", *argv, "--ready-file", str(ready))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "asyncrl", "serve", "engine", *argv, "--ready-file", str(ready)],
+            env=environment(),
+        )
+        STARTED.append(process)
         members.append(Membership(buffer_of(run), RUN.bearer("buffer"), "engine", ready))
         members[0].start()
         return wait_for_url(ready, running(process))
