@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -235,6 +235,9 @@ def _over_all_nodes(
     if tree.group is None:
         return attend(query, key, value)
     nodes = len(tree.token_ids)
+    if key.shape[1] % tree.group.size:
+        # Fewer key-value heads than ranks: each head of the queries gets its own copy.
+        key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
     found = attend(*(tree.group.to_heads(x)[:, :, :nodes] for x in (query, key, value)))
     padding = tree.group.size * query.shape[2] - nodes
     return tree.group.to_tokens(F.pad(found, (0, 0, 0, 0, 0, padding)))
@@ -245,13 +248,16 @@ def _by_rows(
 ) -> Tensor:
     """Return the attention [1,N,heads,D] of the nodes, computed bucket by bucket of rows."""
     inner, window = AttentionInterface()[INNER], rest.get("sliding_window")
+    layer = SimpleNamespace(
+        training=module.training, is_causal=True, num_key_value_groups=query.shape[1] // key.shape[1]
+    )
     found = []
     for bucket in tree.leaves:
         q, k, v = (
             x[0].transpose(0, 1).index_select(0, bucket.flatten()).unflatten(0, bucket.shape).transpose(1, 2)
             for x in (query, key, value)
         )
-        out, _ = inner(module, q, k, v, _window_mask(bucket.shape[1], window, q.device), **rest)
+        out, _ = inner(layer, q, k, v, _window_mask(bucket.shape[1], window, q.device), **rest)
         found.append(out.flatten(0, 1))
     flat = found[0] if len(found) == 1 else torch.cat(found)
     return flat.index_select(0, tree.places)[None]

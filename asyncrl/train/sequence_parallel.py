@@ -98,7 +98,8 @@ def use(size: int) -> None:
 
 def check_heads(config: Any, size: int) -> None:
     """Raise `ConfigError` when a model's heads cannot be dealt to `size` ranks."""
-    for name in ("num_attention_heads", "num_key_value_heads"):
-        heads = getattr(config, name, None)
-        if heads is not None and heads % size:
-            raise ConfigError(f"train.sequence_parallel: must divide the model's {name}={heads}, got {size}")
+    heads = config.num_attention_heads
+    if heads % size:
+        raise ConfigError(
+            f"train.sequence_parallel: must divide the model's num_attention_heads={heads}, got {size}"
+        )

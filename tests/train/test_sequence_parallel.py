@@ -8,9 +8,9 @@ from asyncrl.train import sequence_parallel
 
 
 def test_heads_that_cannot_be_dealt_to_the_ranks_are_refused_by_name():
-    config = LlamaConfig(num_attention_heads=8, num_key_value_heads=2)
-    sequence_parallel.check_heads(config, 2)
-    with pytest.raises(ConfigError, match=r"must divide the model's num_key_value_heads=2, got 4"):
+    config = LlamaConfig(hidden_size=48, num_attention_heads=6, num_key_value_heads=1)
+    sequence_parallel.check_heads(config, 3)
+    with pytest.raises(ConfigError, match=r"must divide the model's num_attention_heads=6, got 4"):
         sequence_parallel.check_heads(config, 4)
 
 
