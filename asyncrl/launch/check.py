@@ -158,6 +158,8 @@ def _check_vision(path: str, description: Path, config: Config) -> None:
         "lora.rank": bool(config.lora.rank),
         "engine.keep_kv": config.engine.keep_kv,
         "engine.quantization": config.engine.quantization != "off",
+        "train.offload_activations": config.train.offload_activations,
+        "train.sequence_parallel": config.train.sequence_parallel > 1,
         "train.old_policy": config.train.old_policy == "process",
         "reference.path": is_url(config.reference.path),
         "teacher.path": is_url(config.teacher.path),

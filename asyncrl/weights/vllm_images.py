@@ -99,6 +99,20 @@ def _check_places(processor: ImageProcessor, token_ids: list[int], images: Seque
         before = image.end
 
 
+def keep_images_of_running_requests() -> None:
+    """Have vLLM's scheduler send its workers every image of a request.
+
+    It leaves out those that the prefix cache covers. New weights empty that cache while requests run, which then need
+    all their images again.
+    """
+    from vllm.v1.core.sched import output
+
+    def keep(features: Any, *covered: Any, **rest: Any) -> Any:
+        return features
+
+    setattr(output, "strip_covered_mm_data", keep)  # noqa: B010 - mypy forbids to assign it
+
+
 def serve_without_torchvision() -> None:
     """Let vLLM load vision models on a CPU, where no torchvision fits the installed torch.
 

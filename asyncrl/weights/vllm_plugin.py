@@ -17,7 +17,11 @@ import signal
 from typing import Any
 
 from asyncrl.process_hooks import die_with_parent
-from asyncrl.weights.vllm_images import VISION, serve_without_torchvision
+from asyncrl.weights.vllm_images import (
+    VISION,
+    keep_images_of_running_requests,
+    serve_without_torchvision,
+)
 from asyncrl.weights.vllm_prefixes import add_to_engine_core
 
 BACKEND = "shared_file"
@@ -56,6 +60,8 @@ def register() -> None:
 
         quantize_at_start(scheme)
     add_to_engine_core()
+    if os.environ.get(VISION):
+        keep_images_of_running_requests()
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(
             BACKEND, "asyncrl.weights.vllm_backend", "SharedFileEngine"

@@ -203,3 +203,27 @@ def test_a_format_that_the_models_tokenizer_cannot_write_is_refused_before_anyth
     check_run(load_config("gridworld_grpo", [path, 'model.tool_format="glm45"']))
     with pytest.raises(ConfigError, match=r"model\.tool_format: unknown format 'glm'; allowed: hermes"):
         check_run(load_config("gridworld_grpo", [path, 'model.tool_format="glm"']))
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "lora.rank=8",
+        "engine.keep_kv=true",
+        "engine.quantization=int8",
+        "train.offload_activations=true",
+        "train.old_policy=process",
+        "teacher.path=http://127.0.0.1:9",
+    ],
+)
+def test_a_vision_model_is_refused_beside_what_does_not_take_images_along(tmp_path, setting):
+    model = tmp_path / "vision"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"model_type": "qwen3_vl", "vision_config": {}}))
+    (model / "model.safetensors").touch()
+    check_model("model.path", str(model), load_config("gridworld_grpo"))
+    config = load_config("gridworld_grpo", [setting])
+    with pytest.raises(ConfigError, match=f"{setting.partition('=')[0]}: .*a vision model"):
+        check_model("model.path", str(model), config)
+    (model / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
+    check_model("model.path", str(model), config)

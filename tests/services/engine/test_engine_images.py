@@ -161,7 +161,8 @@ def test_every_sampled_token_of_conversations_with_images_agrees_before_and_afte
             expected = np.where(t.versions == 3, new, old)
             assert np.abs(t.behavior_logprobs - expected)[t.loss_mask].max() < TOLERANCE
 
-    engine = ENGINE | {"max_model_len": CONTEXT}
+    # Blocks that are short enough for later turns to find whole images in the prefix cache.
+    engine = ENGINE | {"max_model_len": CONTEXT, "extra_args": ["--block-size", "32"]}
     with serving(tmp_path / "engine", vision_model(), weights, engine=engine) as child:
         with_client(child.url, scenario)
 
