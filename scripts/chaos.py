@@ -51,6 +51,8 @@ from asyncrl.testing.leftovers import SharedMemory, files_left, processes_left, 
 from asyncrl.testing.namespaces import Machines, problem
 
 STEPS_PER_FAULT = 3
+STEPS_PER_NODE = 25
+"""The run goes on while a machine is away, and must not end before the last fault."""
 OVERRIDES = (
     "buffer.groups_per_step=4",
     "rollout.group_size=8",
@@ -203,7 +205,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run undisturbed and disturbed; return the report."""
-    steps = STEPS_PER_FAULT * args.kills + 4
+    steps = (STEPS_PER_NODE if args.nodes else STEPS_PER_FAULT) * args.kills + 4
     if args.nodes and (refused := problem()):
         raise ConfigError(f"--nodes {args.nodes}: {refused}")
     transfer = ["engine.weight_transfer=collective"] if args.nodes else []
