@@ -236,7 +236,12 @@ def serve_shares(model: str, out: Path) -> None:
     held = []
     for rows in (list(range(12)), list(range(6))):
         found = whole_batch(
-            engine, batch, settings, lambda ids, mask: engine.outputs(ids, mask, 1.0), ("logp",), rows
+            engine,
+            batch,
+            settings,
+            lambda micro: engine.outputs(micro.token_ids, micro.mask, 1.0),
+            ("logp",),
+            rows,
         )["logp"]
         held.append(sorted(batch.held))
     kept = {"held": held, "trajectories": len(batch.trajectories), "values": len(found.values)}
