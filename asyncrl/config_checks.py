@@ -101,6 +101,16 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         )
     if recipe.train.ranks % recipe.train.nodes:
         yield f"train.ranks must be a multiple of train.nodes={recipe.train.nodes}, got {recipe.train.ranks}"
+    if recipe.train.offload != "none" and recipe.train.zero_stage != 3:
+        yield (
+            "train.zero_stage must be 3 where train.offload is not 'none': below it DeepSpeed keeps the gradients it "
+            f"offloads in the weights' own type, got {recipe.train.zero_stage}"
+        )
+    if recipe.train.offload != "none" and recipe.train.optimizer == "adamw_8bit":
+        yield (
+            "train.optimizer must be 'adamw' or 'muon' where train.offload is not 'none': states of 8 bits are for the "
+            "GPU, got 'adamw_8bit'"
+        )
     if recipe.judge.url and recipe.env.name == "agent":
         yield (
             "judge.url must be left out for env.name='agent', whose agent reports its own reward, got "

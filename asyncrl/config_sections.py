@@ -269,7 +269,7 @@ class CurriculumConfig(Section):
 
 
 class TrainConfig(Section):
-    """The optimizer (AdamW), its schedule, and what the trainer keeps."""
+    """The optimizer, its schedule, and what the trainer keeps."""
 
     schedule: Literal["synchronous", "periodic", "one_step_off", "asynchronous", "partial"] = "partial"
     """How generation and training overlap (docs/schedules.md); the first three imply `buffer.max_staleness`."""
@@ -277,6 +277,8 @@ class TrainConfig(Section):
     """Training steps, each on one batch."""
     learning_rate: float = Field(1e-6, ge=0)
     """Learning rate after the warm-up; at 0 nothing is trained, see `asyncrl train --check-lr-zero`."""
+    optimizer: Seldom[Literal["adamw", "muon", "adamw_8bit"]] = "adamw"
+    """What updates the weights (docs/large-models.md): muon has half of adamw's states, adamw_8bit a quarter."""
     betas: Seldom[tuple[float, float]] = (0.9, 0.95)
     """Decay rates of AdamW's averages of the gradient and of its square."""
     warmup_steps: int = Field(0, ge=0)
@@ -289,6 +291,8 @@ class TrainConfig(Section):
     """Padded tokens of one forward pass. Lower it when the trainer runs out of memory."""
     zero_stage: Literal[0, 1, 2, 3] = 1
     """What DeepSpeed spreads over the ranks: 1 optimizer states, 2 also gradients, 3 also weights."""
+    offload: Literal["none", "optimizer", "parameters"] = "none"
+    """What stays in host memory between its uses under ZeRO stage 3: the optimizer's states, or the weights, too."""
     ranks: int = Field(1, ge=1)
     """Trainer processes, one a GPU."""
     nodes: int = Field(1, ge=1)
@@ -306,6 +310,9 @@ class TrainConfig(Section):
     """Keep in host memory what `gradient_checkpointing`, which must be on, keeps for the backward pass."""
     checkpoint_every: int = Field(10, ge=0)
     """Steps between checkpoints, and the most that a crash of the trainer costs; 0 keeps only the last version."""
+    checkpoint_store: Seldom[str] = ""
+    """A URL that fsspec opens, such as "s3://bucket/run", which gets each checkpoint, too: a run whose folder has lost
+    its own resumes from there. Stores other than mounted disks need their package, s3fs for S3."""
     on_poison: Seldom[Literal["continue", "stop"]] = "continue"
     """What follows a group that makes the loss or gradient NaN, when it has been saved and left out."""
     old_policy: Seldom[Literal["trainer", "process"]] = "trainer"
@@ -320,6 +327,21 @@ class TrainConfig(Section):
     max_logp_error: Seldom[float] = Field(0.25, ge=0)
     """Mean absolute difference, in nats, between the log-probabilities that a worker sent and those the trainer
     computes, above which the worker is quarantined; 0 compares none."""
+
+    @field_validator("checkpoint_store")
+    @classmethod
+    def _opens(cls, value: str) -> str:
+        if value:
+            kind, found, _ = value.partition("://")
+            if not found:
+                raise ValueError("must be a URL such as s3://bucket/run or file:///mnt/run")
+            from fsspec import get_filesystem_class
+
+            try:
+                get_filesystem_class(kind)
+            except ImportError as error:
+                raise ValueError(str(error)) from error
+        return value
 
     @field_validator("betas", mode="before")
     @classmethod

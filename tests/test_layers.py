@@ -148,10 +148,8 @@ def test_within_a_role_messages_are_below_clients_and_these_below_the_service():
         (
             "deepspeed",
             {
-                "asyncrl/train/deepspeed_engine.py",
-                "asyncrl/train/full_state.py",
-                "asyncrl/train/offload.py",
-                "asyncrl/train/sequence_parallel.py",
+                f"asyncrl/train/{name}.py"
+                for name in ("deepspeed_engine", "offload", "optimizers", "pieces", "sequence_parallel")
             },
         ),
         ("vllm", {"asyncrl/weights/vllm_*.py", "asyncrl/chat/vllm_parsers.py"}),

@@ -14,10 +14,10 @@ from asyncrl.launch.placement import Placement, placed, plan
 from asyncrl.plan.architectures import architecture
 from asyncrl.plan.engine import GRAPHS, EngineMemory, engine_memory
 from asyncrl.plan.remembered import remembered
-from asyncrl.plan.states import Kept, Size, kept
+from asyncrl.plan.states import Kept, Size, gathered_weights, kept
 
 if TYPE_CHECKING:
-    from asyncrl.plan.training import Activations, StepMemory
+    from asyncrl.plan.training import Activations, StepMemory, Weights
 
 GIB = 2**30
 CONTEXT = int(0.6 * GIB)
@@ -103,12 +103,14 @@ class RankMemory:
     """Of the policy."""
     trained: int
     """Of them, how many are trained."""
+    offloaded: int
+    """Bytes in host memory, of all ranks."""
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> RankMemory:
         """Return what `dataclasses.asdict` was given."""
         moments = {name: [Item(**item) for item in items] for name, items in data["moments"].items()}
-        return cls(moments, data["parameters"], data["trained"])
+        return cls(moments, data["parameters"], data["trained"], data["offloaded"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,8 @@ class PolicyMemory:
     engine: EngineMemory
     published: int
     """Bytes of one version."""
+    offloaded: int
+    """Bytes that its trainer keeps in host memory."""
 
     @property
     def moment(self) -> str:
@@ -166,6 +170,8 @@ class Planner:
         main = shares[""]
         moments = {name: sum(item.bytes for item in items) for name, items in main.trainer.items()}
         host = {"published weights in /dev/shm, three versions at most": 3 * main.published}
+        if offloaded := sum(share.offloaded for share in shares.values()):
+            host["offloaded by train.offload, on all ranks"] = offloaded
         devices = _devices(placement, shares, self.gpus)
         return Prediction(given, self.gpu, self.gpus, str(placement), devices, moments, main.engine, host)
 
@@ -184,7 +190,7 @@ class Planner:
             config.engine.max_num_seqs, element,
         )  # fmt: skip
         published = (rank.trained if config.lora.rank else rank.parameters) * element
-        return PolicyMemory(config, rank.moments, engine, published)
+        return PolicyMemory(config, rank.moments, engine, published, rank.offloaded)
 
     def advise(self, prediction: Prediction) -> Prediction:
         """Find the first changes with which what does not fit would: one alone, or with those tried before it."""
@@ -219,12 +225,14 @@ class Planner:
             shapes, config.algo, config.model.dtype, config.max_tokens, config.buffer.max_staleness, config.lora.rank,
             config.lora.target_modules, config.reference.model_dump(), config.teacher.path,
             train.gradient_checkpointing, train.micro_batch_tokens, train.num_minibatches, train.zero_stage == 3,
+            train.optimizer,
         ]  # fmt: skip
 
         def measure() -> dict[str, Any]:
             memory = self._step(json.dumps(read, sort_keys=True), config, shapes)
             moments = trainer_memory(config, memory)
-            return asdict(RankMemory(moments, memory.policy.parameters, memory.policy.trained))
+            offloaded = offloaded_memory(config, memory)
+            return asdict(RankMemory(moments, memory.policy.parameters, memory.policy.trained, offloaded))
 
         return RankMemory.of(remembered([read, train.model_dump(mode="json")], measure))
 
@@ -238,14 +246,10 @@ class Planner:
 
 def trainer_memory(config: Config, memory: StepMemory) -> dict[str, list[Item]]:
     """Return what a trainer rank takes at each moment of a step, without estimates."""
-    from asyncrl.train.deepspeed_engine import deepspeed_config
-
-    trained = {"": memory.policy} | ({"critic: ": memory.critic} if memory.critic else {})
+    trained = memory.trained
     states: dict[str, Kept] = {}
     for name, weights in trained.items():
-        size = Size(weights.parameters, weights.trained, weights.bytes, weights.trained_bytes)
-        settings = deepspeed_config(config.train, config.model.dtype, weights.trained)
-        states[name] = kept(size, settings, config.train.ranks)
+        states[name] = _kept(config, weights)
     base: list[Item] = []
     for name, state in states.items():
         base += [
@@ -254,6 +258,7 @@ def trainer_memory(config: Config, memory: StepMemory) -> dict[str, list[Item]]:
             Item(f"{name}optimizer states", state.moments),
         ]
     base += [Item(f"{name} model", size) for name, size in memory.copies.items()]
+    base += [Item(f"{name} model", -(-size // config.train.ranks)) for name, size in memory.divided.items()]
     gradients = [Item(f"{name}gradients", state.gradients) for name, state in states.items()]
     buckets = [Item(f"{name}reduction buffers", state.buckets) for name, state in states.items()]
     staying = [one for one, state in zip(buckets, states.values(), strict=True) if state.buckets_stay]
@@ -263,6 +268,10 @@ def trainer_memory(config: Config, memory: StepMemory) -> dict[str, list[Item]]:
         key=_sum,
     )
     passing = [Item(f"{name} model", size) for name, size in memory.offloaded.items()]
+    passing += [
+        Item(f"{name} model, gathered", gathered_weights(size, config.model.dtype))
+        for name, size in (memory.divided.items() if config.train.ranks > 1 else ())
+    ]
     return {
         "loading": [Item("weights while loading", sum(state.loading for state in states.values()))],
         "passes without gradient": [*base, *passing, *_activations(memory.passes)],
@@ -273,6 +282,18 @@ def trainer_memory(config: Config, memory: StepMemory) -> dict[str, list[Item]]:
             Item("optimizer's temporaries", max(state.step for state in states.values())),
         ],
     }  # fmt: skip
+
+
+def offloaded_memory(config: Config, memory: StepMemory) -> int:
+    """Return what all trainer ranks keep in host memory."""
+    return config.train.ranks * sum(_kept(config, weights).host for weights in memory.trained.values())
+
+
+def _kept(config: Config, weights: Weights) -> Kept:
+    from asyncrl.train.deepspeed_engine import deepspeed_config
+
+    size = Size(weights.parameters, weights.trained, weights.bytes, weights.trained_bytes, weights.moments)
+    return kept(size, deepspeed_config(config.train, config.model.dtype, weights.trained), config.train.ranks)
 
 
 def _activations(found: Activations) -> list[Item]:
@@ -313,6 +334,12 @@ def _remedies(prediction: Prediction) -> list[list[str]]:
             device.problems for device in prediction.devices
         ):
             found.append([f"engine.tensor_parallel={parallel}"])
+    if train.optimizer != "adamw_8bit":
+        found += [
+            [f"train.offload={kind}", "train.zero_stage=3"]
+            for kind in ("optimizer", "parameters")
+            if train.offload != kind
+        ]
     if not config.lora.rank:
         found.append(["lora.rank=32"])
     return found

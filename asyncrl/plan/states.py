@@ -10,6 +10,9 @@ copy in float32, too.
 | stage 2 | wN | 4P/R | 8P/R | 4P/R |
 | stage 3 | wN/R, and what is gathered | 4P/R | 8P/R | 4P/R |
 
+The moments are AdamW's; other optimizers have others (`asyncrl.plan.training`). With `offload_optimizer`, which is for
+stage 3, master, moments and gradients are in host memory, with `offload_param` the weights' share, too.
+
 Stages 1 to 3 reduce gradients through a buffer of `reduce_bucket_size` elements. The numbers are those of
 `deepspeed.runtime` (`zero/stage_1_and_2.py`, `zero/stage3.py`, `bf16_optimizer.py`); tests compare them with what real
 steps allocate.
@@ -35,6 +38,8 @@ class Size:
     bytes: int
     """Of all its weights."""
     trained_bytes: int
+    moments: int
+    """Bytes that the optimizer keeps besides the weights and their master copy, of all trained parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class Kept:
     """What the optimizer's step needs besides."""
     loading: int
     """While the model is loaded, before anything else is there."""
+    host: int = 0
+    """In host memory instead."""
 
     @property
     def states(self) -> int:
@@ -64,18 +71,24 @@ class Kept:
         return self.weights + self.master + self.moments
 
 
+def gathered_weights(num_bytes: int, dtype: str) -> int:
+    """Return how much of a model that is spread over ranks is gathered at once, at most."""
+    return min(num_bytes, LIVE_PARAMETERS * (2 if dtype == "bfloat16" else FLOAT32))
+
+
 def kept(size: Size, deepspeed: dict[str, Any], ranks: int) -> Kept:
-    """Return what a rank keeps under a DeepSpeed configuration. An optimizer with two moments in float32 is assumed."""
+    """Return what a rank keeps under a DeepSpeed configuration."""
     zero = deepspeed["zero_optimization"]
     stage, bf16 = zero["stage"], deepspeed.get("bf16", {}).get("enabled", False)
     float32_sums = deepspeed.get("data_types", {}).get("grad_accum_dtype") in ("fp32", "float32")
     whole, share = FLOAT32 * size.trained, -(-FLOAT32 * size.trained // ranks)
+    moments = -(-size.moments // ranks)
     bucket = zero.get("reduce_bucket_size", DEFAULT_BUCKET) * (2 if bf16 else FLOAT32)
     if stage == 0:
         return Kept(
             weights=size.bytes,
             master=whole if bf16 else 0,
-            moments=2 * whole,
+            moments=size.moments,
             gradients=whole if float32_sums else size.trained_bytes,
             buckets=0,
             buckets_stay=False,
@@ -86,26 +99,28 @@ def kept(size: Size, deepspeed: dict[str, Any], ranks: int) -> Kept:
         )
     if stage == 3:
         own = -(-size.bytes // ranks)
-        element = size.bytes // max(1, size.parameters)
-        gathered = min(size.bytes, LIVE_PARAMETERS * element) if ranks > 1 else 0
+        away, weights_away = (f"offload_{kind}" in zero for kind in ("optimizer", "param"))
+        dtype = "bfloat16" if bf16 else "float32"
+        gathered = gathered_weights(size.bytes, dtype) if ranks > 1 or weights_away else 0
         return Kept(
-            weights=own + gathered,
-            master=share,
-            moments=2 * share,
-            gradients=share,
+            weights=gathered + (0 if weights_away else own),
+            master=0 if away else share,
+            moments=0 if away else moments,
+            gradients=0 if away else share,
             buckets=bucket,
             buckets_stay=True,
-            step_gradients=share + bucket,
-            step=3 * share,
-            # DeepSpeed moves the whole model to each GPU before it divides it.
-            loading=size.bytes + own,
+            step_gradients=bucket + (0 if away else share),
+            step=0 if away else 3 * share,
+            # The weights are divided as they are loaded.
+            loading=own + bucket,
+            host=(2 * share + moments if away else 0) + (own if weights_away else 0),
         )
     if stage == 1 and bf16 and float32_sums:
         during = 0 if deepspeed["bf16"].get("immediate_grad_update") else size.trained_bytes
         return Kept(
             weights=size.bytes,
             master=share,
-            moments=2 * share,
+            moments=moments,
             gradients=whole + during,
             buckets=0,
             buckets_stay=False,
@@ -118,7 +133,7 @@ def kept(size: Size, deepspeed: dict[str, Any], ranks: int) -> Kept:
     return Kept(
         weights=size.bytes,
         master=share,
-        moments=2 * share,
+        moments=moments,
         gradients=gradients,
         # In bfloat16 a reduction in float32 works on copies.
         buckets=3 * bucket if bf16 and float32_sums else bucket,

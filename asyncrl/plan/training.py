@@ -7,7 +7,7 @@ DeepSpeed and the values are left out; `asyncrl.plan.states` adds what DeepSpeed
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -24,12 +24,13 @@ from asyncrl.algo.objective import build_objective
 from asyncrl.config import Config, TrainConfig
 from asyncrl.plan.fake import fake_tensors
 from asyncrl.train import critic as critics
+from asyncrl.train import models, prefix_tree
 from asyncrl.train import policy as policies
-from asyncrl.train import prefix_tree
 from asyncrl.train.auxiliary_models import AuxiliaryModels, StepTensors
-from asyncrl.train.auxiliary_weights import FrozenPolicy
+from asyncrl.train.auxiliary_weights import DividedPolicy, FrozenPolicy
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.models import load_auxiliary_models, load_trained
+from asyncrl.train.optimizers import moment_bytes
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.step import Step, _ratio_statistics, micro_batch, serve
 from asyncrl.train.step_batch import StepBatch
@@ -47,6 +48,8 @@ class Weights:
     """Of them, how many are trained."""
     bytes: int
     trained_bytes: int
+    moments: int
+    """What the optimizer keeps of all trained parameters, their float32 copies left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class StepMemory:
     """Weights of auxiliary models on the device while the policy trains, by what they are."""
     offloaded: dict[str, int] = field(default_factory=dict)
     """Of those that are on the device only for their own pass."""
+    divided: dict[str, int] = field(default_factory=dict)
+    """Weights of auxiliary models that are spread over the ranks, by what they are."""
     passes: Activations = Activations()
     """At the peak of the passes without gradient."""
     before_gradients: Activations = Activations()
@@ -76,6 +81,11 @@ class StepMemory:
     """At the peak from the first gradient of a weight on."""
     rows: int = 1
     """Of one micro-batch."""
+
+    @property
+    def trained(self) -> dict[str, Weights]:
+        """What has an optimizer, by what its items are called."""
+        return {"": self.policy} | ({"critic: ": self.critic} if self.critic else {})
 
 
 class PlannedEngine(TrainEngine):
@@ -128,8 +138,8 @@ def measure_step(config: Config, shapes: dict[str, dict[str, Any]]) -> StepMemor
         policy = load_trained(config, objective, "policy")
         engine = PlannedEngine(policy, config.train, config.model.dtype)
         auxiliary = load_auxiliary_models(config, objective, engine, "policy")
-        found = StepMemory(_weights(policy), rows=len(batch.trajectories))
-        _auxiliary_weights(auxiliary, found)
+        found = StepMemory(_weights(policy, config.train.optimizer), rows=len(batch.trajectories))
+        _auxiliary_weights(auxiliary, found, config.train.optimizer)
         tracker.forget_all()
         tracker.begin("passes")
         tensors = auxiliary.step_tensors(engine, batch, settings, settings.num_minibatches)
@@ -213,9 +223,20 @@ def _loads(shape: dict[str, Any], by_path: dict[str, dict[str, Any]]) -> Iterato
         # Vision models have been refused.
         stack.enter_context(mock.patch.object(policies, "load_image_processor", return_value=None))
         stack.enter_context(mock.patch.object(critics, "TrainEngine", PlannedEngine))
+        for owner in (models, critics):
+            stack.enter_context(mock.patch.object(owner, "divided_loading", _not_divided))
+        stack.enter_context(mock.patch.object(models, "engine_for_reading", _reading))
         stack.enter_context(mock.patch.object(policies, "enable_prefix_trees", _enable_prefix_trees))
         stack.enter_context(mock.patch.object(policies, "save_on_cpu", _forget_saved))
         yield
+
+
+def _not_divided(train: TrainConfig, dtype: str) -> nullcontext[None]:
+    return nullcontext()
+
+
+def _reading(policy: nn.Module, train: TrainConfig, dtype: str) -> _Module:
+    return _Module(policy)
 
 
 def _apply(module: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
@@ -255,13 +276,14 @@ def _enable_prefix_trees(model: Any) -> bool:
     return True
 
 
-def _weights(model: nn.Module) -> Weights:
-    every = list(model.parameters())
-    trained = [p for p in every if p.requires_grad]
+def _weights(model: nn.Module, optimizer: str) -> Weights:
+    every = list(model.named_parameters())
+    trained = [(name, p) for name, p in every if p.requires_grad]
     return Weights(
-        sum(p.numel() for p in every), sum(p.numel() for p in trained),
-        sum(map(_bytes, every)),
-        sum(map(_bytes, trained)),
+        sum(p.numel() for _, p in every), sum(p.numel() for _, p in trained),
+        sum(_bytes(p) for _, p in every),
+        sum(_bytes(p) for _, p in trained),
+        sum(moment_bytes(optimizer, name, p.shape) for name, p in trained),
     )  # fmt: skip
 
 
@@ -269,13 +291,15 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _auxiliary_weights(auxiliary: AuxiliaryModels, found: StepMemory) -> None:
+def _auxiliary_weights(auxiliary: AuxiliaryModels, found: StepMemory, optimizer: str) -> None:
+    if isinstance(auxiliary.reference, DividedPolicy):
+        found.divided["reference"] = sum(map(_bytes, auxiliary.reference.reading.module.parameters()))
     for name in ("reference", "teacher", "average", "snapshots"):
         model = getattr(getattr(auxiliary, name), "model", None)
         if model is None:
             continue
         offloaded = isinstance(getattr(auxiliary, name), FrozenPolicy) and getattr(auxiliary, name).offload
-        (found.offloaded if offloaded else found.copies)[name] = _weights(model).bytes
+        (found.offloaded if offloaded else found.copies)[name] = sum(map(_bytes, model.parameters()))
     critic = auxiliary.critic
     if critic is not None and critic.engine is not None:
-        found.critic = _weights(critic.engine.engine.module)
+        found.critic = _weights(critic.engine.engine.module, optimizer)

@@ -1,7 +1,8 @@
 """The DeepSpeed engine: one model and its optimizer, on 1 to N ranks and any ZeRO stage.
 
-Only this module, `asyncrl.train.full_state`, which reads the optimizer's state, `asyncrl.train.offload`, which moves
-it, and `asyncrl.train.sequence_parallel`, which exchanges tokens between ranks, import DeepSpeed.
+Only this module, `asyncrl.train.pieces` and `asyncrl.train.optimizers`, which say what the optimizer is and keeps,
+`asyncrl.train.offload`, which moves it, and `asyncrl.train.sequence_parallel`, which exchanges tokens between ranks,
+import DeepSpeed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 import deepspeed
@@ -20,12 +22,16 @@ from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.zero.stage_1_and_2 import INITIAL_MICRO_STEP_ID
 from deepspeed.utils import safe_get_full_fp32_param
 from torch import Tensor, nn
+from transformers.integrations.deepspeed import HfDeepSpeedConfig, unset_hf_deepspeed_config
 
 from asyncrl.config import TrainConfig
 from asyncrl.data.codec import pack, unpack
 from asyncrl.train import sequence_parallel
 from asyncrl.train.checkpoint_form import checkpoint_form
 from asyncrl.train.lora import has_adapter, merged, published
+from asyncrl.train.optimizers import Muon, make_optimizer
+from asyncrl.train.pieces import Piece, find_pieces, whole_numel, whole_shape
+from asyncrl.train.policy import probe
 from asyncrl.train.prefix_tree import uses_prefix_trees
 from asyncrl.train.progress import Progress
 from asyncrl.train.router_replay import RouterReplay
@@ -94,22 +100,50 @@ def deepspeed_config(train: TrainConfig, dtype: str, num_trained: int) -> dict[s
             "stage": zero_stage(train, dtype),
             # DeepSpeed allocates the whole bucket, even for an adapter.
             "reduce_bucket_size": max(1, min(BUCKET_SIZE, num_trained)),
+            **_offload(train),
         },
         "zero_allow_untested_optimizer": True,
         "bf16": {"enabled": dtype == "bfloat16"},
         "data_types": {"grad_accum_dtype": "fp32"},
         "communication_data_type": "fp32",
-        "optimizer": {
-            "type": "AdamW",
-            "params": {
-                "lr": train.learning_rate,
-                "betas": list(train.betas),
-                "eps": 1e-8,
-                "weight_decay": 0.0,
-                "torch_adam": True,
-            },
-        },
+        # Which optimizer suits host memory is `make_optimizer`'s choice.
+        "zero_force_ds_cpu_optimizer": False,
     }
+
+
+def _offload(train: TrainConfig) -> dict[str, Any]:
+    """Return the part of ZeRO's settings that keeps states, and with them the weights, in host memory."""
+    place = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    kinds = {"none": (), "optimizer": ("optimizer",), "parameters": ("optimizer", "param")}[train.offload]
+    return {f"offload_{kind}": dict(place) for kind in kinds}
+
+
+@contextmanager
+def divided_loading(train: TrainConfig, dtype: str) -> Iterator[None]:
+    """Have models that are loaded while it is open divided over the ranks, under ZeRO stage 3.
+
+    transformers then makes each module divided and fills it from the files one by one, so that no rank ever holds the
+    model. Such a model computes only once a DeepSpeed engine has it. Call on every rank, which all load the same.
+    """
+    if zero_stage(train, dtype) != 3:
+        yield
+        return
+    init_distributed()
+    settings = HfDeepSpeedConfig(deepspeed_config(train, dtype, BUCKET_SIZE))
+    try:
+        yield
+    finally:
+        del settings
+        unset_hf_deepspeed_config()
+
+
+def engine_for_reading(policy: nn.Module, train: TrainConfig, dtype: str) -> Any:
+    """Return a DeepSpeed engine that computes a divided model (`divided_loading`) and trains nothing. A collective."""
+    settings = deepspeed_config(train, dtype, 1)
+    engine, *_ = deepspeed.initialize(model=policy.requires_grad_(False), config=settings)
+    probe(policy)
+    engine.eval()
+    return engine
 
 
 def gather_buckets(
@@ -119,8 +153,7 @@ def gather_buckets(
     bucket: list[tuple[str, nn.Parameter]] = []
     held = 0
     for name, parameter in parameters:
-        size: Any = parameter
-        num_bytes = size.ds_numel * parameter.element_size()
+        num_bytes = whole_numel(parameter) * parameter.element_size()
         if bucket and held + num_bytes > GATHERED_BYTES:
             yield bucket
             bucket, held = [], 0
@@ -163,12 +196,29 @@ class TrainEngine:
 
     def _initialize(self, policy: nn.Module, train: TrainConfig) -> Any:
         trained = [p for p in policy.parameters() if p.requires_grad]
+        on_host = train.offload != "none" and torch.cuda.is_available()
+        self.optimizer = make_optimizer(train, policy.named_parameters(), on_host)
         engine, *_ = deepspeed.initialize(
             model=policy,
             model_parameters=trained,
-            config=deepspeed_config(train, self.dtype, sum(p.numel() for p in trained)),
+            optimizer=self.optimizer,
+            config=deepspeed_config(train, self.dtype, sum(map(whole_numel, trained))),
         )
+        probe(policy)
+        if isinstance(self.optimizer, Muon):
+            self.optimizer.pieces = lambda: self.pieces
+            self.optimizer.divided, self.optimizer.device = self.divided, engine.device
         return engine
+
+    @property
+    def divided(self) -> bool:
+        """True where the ranks keep different pieces of the optimizer's state."""
+        return self.stage > 0 and self.num_ranks > 1
+
+    @cached_property
+    def pieces(self) -> list[Piece]:
+        """What this rank's optimizer keeps of each trained parameter."""
+        return find_pieces(self.engine.module, self.engine.optimizer, self.stage, self.rank)
 
     def _note_gradient(self, grad: Tensor) -> None:
         # One NaN or infinity anywhere makes the sum one too, as does a norm beyond what float32 can square.
@@ -417,8 +467,7 @@ class TrainEngine:
 
     def whole_shape(self, parameter: nn.Parameter) -> Tensor:
         """Return a tensor without content in the shape that a parameter has when it is whole."""
-        share: Any = parameter
-        return torch.empty(share.ds_shape if self.stage == 3 else parameter.shape, device="meta")
+        return torch.empty(whole_shape(parameter), device="meta")
 
     @contextmanager
     def other_weights(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
@@ -445,6 +494,22 @@ class TrainEngine:
                     kept[name] = parameter.detach().cpu().clone()
                     parameter.data.copy_(weights[name])
         return kept
+
+    @torch.no_grad()
+    def follow_optimizer(self) -> None:
+        """Make the model's weights those that the optimizer keeps. A collective."""
+        optimizer = self.engine.optimizer
+        if self.stage in (1, 2):
+            optimizer.update_lp_params()
+        if self.stage != 3:
+            return
+        for piece in self.pieces:
+            divided: Any = piece.parameter
+            divided.ds_tensor.data.view(-1)[: piece.numel].copy_(piece.of(piece.flat))
+        if optimizer.persistent_parameters:
+            # Small ones stay whole on every rank.
+            optimizer.persistent_parameters[0].partition(optimizer.persistent_parameters)
+            optimizer.persistent_parameters[0].all_gather(optimizer.persistent_parameters)
 
     def _gathered(self, parameters: list[nn.Parameter]) -> AbstractContextManager[Any]:
         """Make parameters whole while it is open."""

@@ -1,133 +1,133 @@
-"""A policy's optimizer state as whole tensors by parameter name, for any number of ranks and any ZeRO stage.
+"""A policy's optimizer state by parameter name, for any number of ranks, any ZeRO stage and offload.
 
-DeepSpeed keeps flat partitions, and its universal checkpoints convert them offline into many files. Gathering each
-tensor during the run gives one safetensors file that any number of ranks and any stage can load.
+It is what the optimizer keeps of each trained parameter, in float32: the weight and its moments. A rank reads and
+writes its own pieces of them (`asyncrl.train.pieces`); DeepSpeed's universal checkpoints would convert flat partitions
+offline into many files instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
-from typing import Any
+from typing import Protocol
 
-import deepspeed
 import torch
-from deepspeed.utils import (
-    safe_get_full_fp32_param,
-    safe_get_full_optimizer_state,
-    safe_set_full_fp32_param,
-    safe_set_full_optimizer_state,
-)
-from torch import Tensor, nn
+import torch.distributed as dist
+from torch import Tensor
 
 from asyncrl.errors import InputError
 from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.optimizers import moments_of, read_moment, steps_taken, write_moments
+from asyncrl.train.pieces import Piece
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
-"""Adam's running means, as torch names them."""
 WEIGHT = "weight"
+STEPS = "adam_step"
+"""Under this name a state holds the number of optimizer steps taken."""
+
+
+class State(Protocol):
+    """A kept state, from which each rank reads its pieces."""
+
+    def num_steps(self) -> int | None:
+        """Return the number of optimizer steps taken; None where it holds no state."""
+        ...
+
+    def shape(self, key: str) -> tuple[int, ...] | None:
+        """Return the shape of the whole tensor KIND/NAME; None where there is none."""
+        ...
+
+    def read(self, key: str, start: int, numel: int) -> Tensor:
+        """Return elements of the flattened tensor KIND/NAME, [numel] in float32."""
+        ...
+
+
+class WholeTensors:
+    """A state of whole tensors, as `gather_state` returns it."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self._tensors = tensors
+
+    def num_steps(self) -> int | None:
+        return int(self._tensors[STEPS]) if STEPS in self._tensors else None
+
+    def shape(self, key: str) -> tuple[int, ...] | None:
+        return tuple(self._tensors[key].shape) if key in self._tensors else None
+
+    def read(self, key: str, start: int, numel: int) -> Tensor:
+        return self._tensors[key].reshape(-1).narrow(0, start, numel)
+
+
+def kept_pieces(engine: TrainEngine) -> Iterator[tuple[str, Piece, Tensor]]:
+    """Yield `(KIND/NAME, piece, its elements [numel])` of all that the optimizer keeps, in one order on every rank.
+
+    Before the first optimizer step there are only weights. The elements may be views of what is trained.
+    """
+    moved = steps_taken(engine.optimizer) > 0
+    read: dict[tuple[int, str], Tensor] = {}
+    for piece in engine.pieces:
+        engine.progress.mark()
+        yield f"{WEIGHT}/{piece.name}", piece, piece.of(piece.flat)
+        for moment in moments_of(engine.optimizer, piece) if moved else ():
+            place = id(piece.flat), moment
+            if place not in read:
+                # Those of the flat tensor before this one need not be kept.
+                read = {one: tensor for one, tensor in read.items() if one[0] == place[0]}
+                read[place] = read_moment(engine.optimizer, piece.flat, moment)
+            yield f"{moment}/{piece.name}", piece, piece.of(read[place])
 
 
 def gather_state(engine: TrainEngine) -> dict[str, Tensor]:
-    """Return `{"weight/NAME", "exp_avg/NAME", "exp_avg_sq/NAME", "adam_step"}` as float32 CPU copies on rank 0.
+    """Return the whole tensors KIND/NAME as float32 CPU copies on rank 0, with the count of steps. A collective.
 
-    A collective. Other ranks get an empty dictionary. Before the first optimizer step there are only weights.
+    Other ranks get an empty dictionary. For small models: a checkpoint keeps pieces instead.
     """
     found: dict[str, Tensor] = {}
-    kinds = (WEIGHT, *(MOMENTS if _steps(engine) else ()))
-    for name, parameter in _trained(engine):
-        for kind in kinds:
-            tensor = _get(engine, parameter, kind)
-            if engine.rank == 0:
-                found[f"{kind}/{name}"] = tensor.detach().to("cpu", torch.float32, copy=True).contiguous()
+    for key, piece, elements in kept_pieces(engine):
+        whole = torch.zeros(piece.whole_numel, device=engine.device)
+        whole.narrow(0, piece.start, piece.numel).copy_(elements)
+        if engine.divided:
+            dist.all_reduce(whole)
+        if engine.rank == 0:
+            found[key] = whole.cpu().view(piece.shape)
     if engine.rank == 0:
-        found["adam_step"] = torch.tensor(float(_steps(engine)))
+        found[STEPS] = torch.tensor(float(steps_taken(engine.optimizer)))
     return found
 
 
-def load_state(engine: TrainEngine, tensors: dict[str, Tensor]) -> None:
-    """Put a gathered state back; `tensors` must be the same on every rank.
+@torch.no_grad()
+def load_state(engine: TrainEngine, state: State) -> None:
+    """Put a kept state back. A collective.
 
     Raises `InputError` naming the first parameter that is missing or has another shape; nothing has changed then.
     """
-    if "adam_step" not in tensors:
+    steps = state.num_steps()
+    if steps is None:
         raise InputError(
             "checkpoint: holds no optimizer state of this engine; was it made by another recipe?"
         )
-    steps = int(tensors["adam_step"])
-    kinds = (WEIGHT, *(MOMENTS if steps else ()))
-    for name, parameter in _trained(engine):
-        shape = tuple(getattr(parameter, "ds_shape", parameter.shape))
-        for kind in kinds:
-            given = tensors.get(f"{kind}/{name}")
-            if given is None or tuple(given.shape) != shape:
-                what = "is missing" if given is None else f"has shape {tuple(given.shape)}, expected {shape}"
-                raise InputError(f"checkpoint: {kind} of {name} {what}; was it made by another model?")
-    if steps:
-        _make_moments(engine, steps)
-    for name, parameter in _trained(engine):
-        for kind in kinds:
-            _set(engine, parameter, kind, tensors[f"{kind}/{name}"].to(engine.device))
+    for piece in engine.pieces:
+        for kind in (WEIGHT, *(moments_of(engine.optimizer, piece) if steps else ())):
+            given = state.shape(f"{kind}/{piece.name}")
+            if given != piece.shape:
+                what = "is missing" if given is None else f"has shape {given}, expected {piece.shape}"
+                raise InputError(
+                    f"checkpoint: {kind} of {piece.name} {what}; was it made by another model or train.optimizer?"
+                )
+    together: dict[int, list[Piece]] = {}
+    for piece in engine.pieces:
+        together.setdefault(id(piece.flat), []).append(piece)
+    for pieces in together.values():
+        engine.progress.mark()
+        flat = pieces[0].flat
+        _fill(flat, pieces, WEIGHT, state)
+        moments = {moment: torch.zeros_like(flat) for moment in moments_of(engine.optimizer, pieces[0])}
+        if steps:
+            for moment, tensor in moments.items():
+                _fill(tensor, pieces, moment, state)
+            write_moments(engine.optimizer, flat, moments, steps)
+    engine.follow_optimizer()
 
 
-def _trained(engine: TrainEngine) -> Iterator[tuple[str, nn.Parameter]]:
-    for name, parameter in engine.engine.module.named_parameters():
-        if parameter.requires_grad:
-            engine.progress.mark()
-            yield name, parameter
-
-
-def _base_optimizer(engine: TrainEngine) -> Any:
-    """Return torch's optimizer inside DeepSpeed's."""
-    return getattr(engine.engine.optimizer, "optimizer", engine.engine.optimizer)
-
-
-def _steps(engine: TrainEngine) -> int:
-    """Count of optimizer steps taken, which Adam's bias correction reads."""
-    return max(
-        (int(state["step"]) for state in _base_optimizer(engine).state.values() if "step" in state), default=0
-    )
-
-
-def _make_moments(engine: TrainEngine, steps: int) -> None:
-    """Create Adam's state, which torch does only at the first step."""
-    base = _base_optimizer(engine)
-    # ZeRO-3 lends torch's optimizer its flat partitions only during a step.
-    flat = getattr(engine.engine.optimizer, "fp32_partitioned_groups_flat", None)
-    for parameter in flat or [p for group in base.param_groups for p in group["params"]]:
-        state = base.state[parameter]
-        state["step"] = torch.tensor(float(steps))
-        for kind in MOMENTS:
-            if kind not in state:
-                state[kind] = torch.zeros_like(parameter)
-    link = getattr(engine.engine.optimizer, "_lazy_init_hp_params_optimizer_state", None)
-    if link is not None:
-        link()
-
-
-def _get(engine: TrainEngine, parameter: nn.Parameter, kind: str) -> Tensor:
-    if engine.stage == 0:
-        return parameter if kind == WEIGHT else _base_optimizer(engine).state[parameter][kind]
-    return (
-        safe_get_full_fp32_param(parameter)
-        if kind == WEIGHT
-        else safe_get_full_optimizer_state(parameter, kind)
-    )
-
-
-def _set(engine: TrainEngine, parameter: nn.Parameter, kind: str, value: Tensor) -> None:
-    stage = engine.stage
-    if kind != WEIGHT:
-        if stage == 0:
-            _base_optimizer(engine).state[parameter][kind].copy_(value)
-        else:
-            safe_set_full_optimizer_state(parameter, value, kind)
-        return
-    gathered = (
-        deepspeed.zero.GatheredParameters([parameter], modifier_rank=0) if stage == 3 else nullcontext()
-    )
-    with gathered, torch.no_grad():
-        if stage != 3 or engine.rank == 0:
-            parameter.data.copy_(value)
-    if stage:
-        safe_set_full_fp32_param(parameter, value)
+def _fill(tensor: Tensor, pieces: list[Piece], kind: str, state: State) -> None:
+    for piece in pieces:
+        if piece.numel:
+            piece.of(tensor).copy_(state.read(f"{kind}/{piece.name}", piece.start, piece.numel))

@@ -27,7 +27,7 @@ from asyncrl.data.codec import decode_group, encode_group, pack, unpack
 from asyncrl.errors import InputError
 from asyncrl.train.controls import make_controls, scheduled_rate
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.full_state import WEIGHT, gather_state, load_state
+from asyncrl.train.full_state import STEPS, WEIGHT, WholeTensors, gather_state, load_state
 from asyncrl.train.models import load_auxiliary_models, load_trained
 from asyncrl.train.nested_state import join, split
 from asyncrl.train.step import StepReport, train_step
@@ -105,18 +105,17 @@ def replay(path: Path) -> Replayed:
     tensors, about = _read(path)
     config = parse_config(of_today(about["config"]), str(path), strict=False)
     objective = build_objective(config.algo)
-    train = config.train.model_copy(update={"zero_stage": 0})
+    train = config.train.model_copy(update={"zero_stage": 0, "offload": "none"})
+    config = config.model_copy(update={"train": train})
     engine = TrainEngine(load_trained(config, objective, about["model"]), train, config.model.dtype)
-    auxiliary = load_auxiliary_models(
-        config.model_copy(update={"train": train}), objective, engine, about["model"]
-    )
+    auxiliary = load_auxiliary_models(config, objective, engine, about["model"])
     engines = {"policy": engine}
     if auxiliary.critic is not None and auxiliary.critic.engine is not None:
         engines["critic"] = auxiliary.critic.engine
     for name, one in engines.items():
         prefix = f"{ENGINES}{name}/"
         weights = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
-        load_state(one, weights | {"adam_step": torch.tensor(0.0)})
+        load_state(one, WholeTensors(weights | {STEPS: torch.tensor(0.0)}))
     state = join(about["state"], tensors)
     auxiliary.load_state_dict(state["anchors"])
     controls = make_controls(config, objective)

@@ -48,6 +48,7 @@ from asyncrl.algo.objective import build_objective
 from asyncrl.config import TrainConfig
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.deepspeed_engine import TrainEngine, deepspeed_config, init_distributed
+from asyncrl.train.optimizers import make_optimizer
 from asyncrl.train.policy import load_policy
 from asyncrl.train.step import train_step
 from asyncrl.train.step_batch import build_step_batch
@@ -134,7 +135,10 @@ def make_padded_loop(model: str) -> Callable[[list[dict[str, Any]]], None]:
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).train()
     train = TrainConfig(learning_rate=LEARNING_RATE)
     settings = deepspeed_config(train, "float32", sum(p.numel() for p in policy.parameters()))
-    engine, *_ = deepspeed.initialize(model=policy, model_parameters=policy.parameters(), config=settings)
+    optimizer = make_optimizer(train, policy.named_parameters())
+    engine, *_ = deepspeed.initialize(
+        model=policy, model_parameters=policy.parameters(), optimizer=optimizer, config=settings
+    )
 
     def step(rows: list[dict[str, Any]]) -> None:
         rewards = torch.tensor([row["reward"] for row in rows]).view(GROUPS, SIZE)

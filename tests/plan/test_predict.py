@@ -15,6 +15,7 @@ from asyncrl.plan.machine import choose
 from asyncrl.plan.predict import Planner
 from asyncrl.plan.states import Size, kept
 from asyncrl.plan.training import measure_step
+from asyncrl.train.optimizers import moment_bytes
 
 GIB = 2**30
 PARAMETERS = {
@@ -66,7 +67,7 @@ def test_a_model_is_found_by_folder_or_by_name_and_an_unknown_one_is_refused(tmp
 
 
 def test_states_are_divided_over_ranks_as_the_stage_says():
-    size = Size(1000, 1000, 2000, 2000)
+    size = Size(1000, 1000, 2000, 2000, 8000)
 
     def of(stage, ranks):
         zero = {"stage": stage, "reduce_bucket_size": 10}
@@ -76,6 +77,43 @@ def test_states_are_divided_over_ranks_as_the_stage_says():
     assert [of(stage, 4).gradients for stage in (1, 2)] == [2000, 500]
     # A quarter of the weights, and all of them gathered.
     assert of(3, 4).weights == 500 + 2000 and of(3, 1).weights == 2000
+
+
+def test_what_is_offloaded_counts_in_host_memory():
+    size = Size(1000, 1000, 2000, 2000, 8000)
+
+    def of(*kinds):
+        zero = {"stage": 3, "reduce_bucket_size": 10} | {f"offload_{kind}": {} for kind in kinds}
+        found = kept(size, {"zero_optimization": zero, "bf16": {"enabled": True}}, 4)
+        return [found.weights, found.master, found.moments, found.gradients, found.step, found.host]
+
+    assert of() == [2500, 1000, 2000, 1000, 3000, 0]
+    # Master, moments and gradients.
+    assert of("optimizer") == [2500, 0, 0, 0, 0, 4000]
+    # The weights that are gathered stay.
+    assert of("optimizer", "param") == [2000, 0, 0, 0, 0, 4500]
+
+
+def test_each_optimizer_keeps_what_its_definition_says():
+    matrix, norm = ("model.layers.0.mlp.up_proj.weight", (64, 32)), ("model.norm.weight", (64,))
+    found = {
+        name: [moment_bytes(name, *one) for one in (matrix, norm)] for name in ("adamw", "muon", "adamw_8bit")
+    }
+    assert found == {"adamw": [16384, 512], "muon": [8192, 512], "adamw_8bit": [4096 + 64, 128 + 8]}
+
+
+def test_offloading_is_named_where_it_makes_a_run_fit():
+    words = [
+        "engine.max_model_len=1024",
+        "train.micro_batch_tokens=1024",
+        "train.gradient_checkpointing=true",
+    ]
+    planner = Planner(9 * GIB, 2)
+    found = planner.advise(planner.predict(load_for_gpus("math_qwen3_grpo", words)))
+    assert not found.fits and "train.offload=optimizer" in found.advice
+    fits = planner.predict(load_for_gpus("math_qwen3_grpo", [*words, *found.advice]))
+    # Master, moments and gradients in float32.
+    assert fits.fits and 16 * 596_049_920 in fits.host.values()
 
 
 def test_the_cache_is_what_weights_and_the_largest_step_leave():

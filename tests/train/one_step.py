@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from asyncrl.algo.objective import build_objective
@@ -53,13 +54,9 @@ class RecordingEngine(TrainEngine):
         return super().step(learning_rate, divide_by)
 
 
-def make_engine(
-    model: str, zero_stage: int = 0, dtype: str = "float32", sequence_parallel: int = 1
-) -> TrainEngine:
+def make_engine(model: str, zero_stage: int = 0, dtype: str = "float32", **train_keys: Any) -> TrainEngine:
     kind = RecordingEngine if (zero_stage, dtype) == (0, "float32") else TrainEngine
-    train = TrainConfig(
-        learning_rate=LEARNING_RATE, zero_stage=zero_stage, sequence_parallel=sequence_parallel  # type: ignore[arg-type]
-    )  # fmt: skip
+    train = TrainConfig(learning_rate=LEARNING_RATE, zero_stage=zero_stage, **train_keys)  # type: ignore[arg-type]
     return kind(load_policy(model, dtype), train, dtype)
 
 
@@ -105,11 +102,16 @@ def stream_once(
 
 def save_policy(engine: TrainEngine, folder: Path, base_model: str) -> Path:
     """Write the current weights as a checkpoint does. Call on every rank."""
-    tensors = gather_policy(engine)
-    if engine.rank == 0:
-        write_policy(engine, tensors, folder, base_model)
+    share = gather_policy(engine)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_policy(engine, share, folder, base_model)
     engine.barrier()
     return folder
+
+
+def saved_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the weights of a policy, from the file of each rank."""
+    return {name: t for file in folder.glob("model*.safetensors") for name, t in load_file(file).items()}
 
 
 class Learner:

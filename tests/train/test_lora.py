@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from asyncrl.config import override_config, parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.train.full_state import gather_state, load_state
+from asyncrl.train.full_state import WholeTensors, gather_state, load_state
 from asyncrl.train.lora import published
 from asyncrl.train.policy import load_frozen, load_policy
 from asyncrl.train.step_batch import build_step_batch, pad_rows
@@ -135,7 +135,7 @@ def test_a_saved_state_continues_equally_under_any_zero_stage(tiny_model, zero_s
     state = gather_state(first.engine)
     first.step()
     again = adapted(tiny_model, zero_stage)
-    load_state(again.engine, state)
+    load_state(again.engine, WholeTensors(state))
     again.step()
     assert worst(snapshot(again.engine), snapshot(first.engine)) < 1e-6
 
