@@ -19,7 +19,13 @@ from asyncrl.algo.objective import Objective
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.errors import ConfigError
 from asyncrl.train.answer_probability import probabilities, probe_batch
-from asyncrl.train.auxiliary_weights import AveragedPolicy, BasePolicy, FrozenPolicy, Snapshots
+from asyncrl.train.auxiliary_weights import (
+    AveragedPolicy,
+    BasePolicy,
+    DividedPolicy,
+    FrozenPolicy,
+    Snapshots,
+)
 from asyncrl.train.batch_passes import BatchPasses
 from asyncrl.train.critic import Critic
 from asyncrl.train.deepspeed_engine import TrainEngine
@@ -79,7 +85,7 @@ class AuxiliaryModels:
     """The models besides the policy, each present when the objective needs it."""
 
     objective: Objective
-    reference: FrozenPolicy | BasePolicy | EngineScorer | None = None
+    reference: FrozenPolicy | DividedPolicy | BasePolicy | EngineScorer | None = None
     teacher: FrozenPolicy | EngineScorer | None = None
     average: AveragedPolicy | None = None
     snapshots: Snapshots | OldPolicies | None = None
@@ -208,7 +214,7 @@ class AuxiliaryModels:
 
     def _frozen_logp(
         self,
-        model: FrozenPolicy | BasePolicy | EngineScorer,
+        model: FrozenPolicy | DividedPolicy | BasePolicy | EngineScorer,
         engine: TrainEngine,
         batch: StepBatch,
         settings: StepSettings,

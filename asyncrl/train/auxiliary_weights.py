@@ -78,6 +78,32 @@ class FrozenPolicy:
             self.model.load_state_dict(state["weights"])
 
 
+class DividedPolicy:
+    """A policy with fixed weights that are spread over the ranks, as those of the trained one. Used as `FrozenPolicy`
+    is."""
+
+    def __init__(self, reading: Any) -> None:
+        self.reading = reading
+        """Its DeepSpeed engine (`asyncrl.train.deepspeed_engine.engine_for_reading`)."""
+
+    @torch.no_grad()
+    def outputs(
+        self,
+        engine: TrainEngine,
+        token_ids: Tensor,
+        mask: Tensor,
+        temperature: float,
+        want: tuple[str, ...],
+        images: Placed = (),
+    ) -> dict[str, Tensor]:
+        """Return what `PolicyModel.forward` does. A collective."""
+        on_device = token_ids.to(engine.device), mask.to(engine.device)
+        return self.reading(*on_device, temperature, want, images=images)
+
+    def release_device(self) -> None:
+        """Do nothing: a rank has its share alone."""
+
+
 class BasePolicy:
     """The trained policy with its adapter off: a reference that needs no copy. Used as `FrozenPolicy` is."""
 

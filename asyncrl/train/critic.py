@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from asyncrl.config import TrainConfig
-from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading
 from asyncrl.train.policy import load_critic
 from asyncrl.train.vision import Placed
 
@@ -59,5 +59,6 @@ def make_critic(config: CriticSettings, train: TrainConfig, model: str, dtype: s
     """Return the critic that `config` describes, its own engine included."""
     if config.trunk == "shared":
         return Critic(config, None)
-    module = load_critic(model, dtype, train.gradient_checkpointing, train.offload_activations)
+    with divided_loading(train, dtype):
+        module = load_critic(model, dtype, train.gradient_checkpointing, train.offload_activations)
     return Critic(config, TrainEngine(module, train, dtype))

@@ -6,9 +6,15 @@ from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
 from asyncrl.config_sections import is_url
 from asyncrl.train.auxiliary_models import AuxiliaryModels
-from asyncrl.train.auxiliary_weights import AveragedPolicy, BasePolicy, FrozenPolicy, Snapshots
+from asyncrl.train.auxiliary_weights import (
+    AveragedPolicy,
+    BasePolicy,
+    DividedPolicy,
+    FrozenPolicy,
+    Snapshots,
+)
 from asyncrl.train.critic import CriticSettings, make_critic
-from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading, engine_for_reading
 from asyncrl.train.old_policy import OldPolicies
 from asyncrl.train.policy import Matching, PolicyModel, load_frozen, load_policy
 from asyncrl.train.scoring import EngineScorer
@@ -17,10 +23,11 @@ from asyncrl.train.scoring import EngineScorer
 def load_trained(config: Config, objective: Objective, model: str) -> PolicyModel:
     """Load the policy, with a value head when a critic shares its trunk."""
     shared = objective.needs_values and objective.settings["value"]["trunk"] == "shared"
-    return load_policy(
-        model, config.model.dtype, config.train.gradient_checkpointing, shared, config.lora, config.run.seed,
-        _matching(config), config.train.offload_activations,
-    )  # fmt: skip
+    with divided_loading(config.train, config.model.dtype):
+        return load_policy(
+            model, config.model.dtype, config.train.gradient_checkpointing, shared, config.lora, config.run.seed,
+            _matching(config), config.train.offload_activations,
+        )  # fmt: skip
 
 
 def load_auxiliary_models(
@@ -88,11 +95,21 @@ def _matching(config: Config) -> Matching:
     return Matching(config.train.router_replay, quantization)
 
 
-def _reference(config: Config, model: str) -> FrozenPolicy | BasePolicy | EngineScorer:
+def _read_only(config: Config, model: str) -> PolicyModel:
+    """Load the reference's weights: the policy's where the recipe names no others."""
+    path = config.reference.path
+    return load_frozen(path, config.model.dtype) if path else _copy(config, model)
+
+
+def _reference(config: Config, model: str) -> FrozenPolicy | DividedPolicy | BasePolicy | EngineScorer:
     reference = config.reference
     if is_url(reference.path):
         return EngineScorer(reference.path)
     if config.lora.rank and not reference.path and not reference.refresh_every:
         return BasePolicy()
-    copy = load_frozen(reference.path, config.model.dtype) if reference.path else _copy(config, model)
+    if config.train.zero_stage == 3 and not reference.refresh_every:
+        with divided_loading(config.train, config.model.dtype):
+            read = _read_only(config, model)
+        return DividedPolicy(engine_for_reading(read, config.train, config.model.dtype))
+    copy = _read_only(config, model)
     return FrozenPolicy(copy, _offload(config), reference.refresh_every)

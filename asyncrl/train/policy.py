@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -35,6 +35,7 @@ FULL = LoraConfig()
 """No adapter: all weights are trained."""
 MAX_LOGITS_ERROR = 0.01
 """Relative difference allowed between a model's own logits and those computed here: rounding alone."""
+PROBE = "_probe_once_divided"
 RANDOM = ("dropout", "pdrop", "layerdrop", "jitter")
 """Parts of the names under which transformers' models keep the rates of what is random in training mode."""
 
@@ -262,7 +263,14 @@ def load_policy(
             raise ConfigError(f"engine.quantization: must be off for {path}, a vision model")
         quantize_forward(model, matching.quantization)
     policy = PolicyModel(model, value_head, matching.router_replay, image_processor)
-    check_logits(policy, path)
+
+    def probes() -> None:
+        enable_prefix_trees(model)
+        if policy.replay is not None:
+            policy.replay.probe(model)
+        check_logits(policy, path)
+
+    _when_it_computes(policy, model, probes)
     return policy.train()
 
 
@@ -280,7 +288,8 @@ def check_logits(policy: PolicyModel, path: str) -> None:
     policy.eval()
     token_ids = torch.arange(4, device=policy.model.device)[None]
     trunk = policy.model.base_model(input_ids=token_ids, use_cache=False).last_hidden_state
-    ours = policy.model.lm_head.forward.logits(trunk).float()
+    # Called as a module, so that ZeRO-3 gathers its weight.
+    ours = policy.model.lm_head(trunk, lambda project, _, states: project(states)).float()
     own = policy.model(input_ids=token_ids, use_cache=False).logits.float()
     if not float((ours - own).norm()) <= MAX_LOGITS_ERROR * float(own.norm()):
         raise ConfigError(
@@ -293,7 +302,25 @@ def load_critic(
     path: str, dtype: str, gradient_checkpointing: bool = False, offload_activations: bool = False
 ) -> CriticModel:
     """Load a critic that starts from a causal LM's trunk, to be trained."""
-    return CriticModel(*_load(path, dtype, gradient_checkpointing, offload_activations)).train()
+    model, image_processor = _load(path, dtype, gradient_checkpointing, offload_activations)
+    critic = CriticModel(model, image_processor)
+    _when_it_computes(critic, model, lambda: enable_prefix_trees(model))
+    return critic.train()
+
+
+def _when_it_computes(module: nn.Module, model: Any, probe: Callable[[], Any]) -> None:
+    """Run what needs a forward pass of the loaded `model`; of a divided one, leave it in `module` for its engine."""
+    if any(hasattr(parameter, "ds_id") for parameter in model.parameters()):
+        module.__dict__[PROBE] = probe
+    else:
+        probe()
+
+
+def probe(module: nn.Module) -> None:
+    """Run what a loaded module left to be run once a DeepSpeed engine has it. A collective under ZeRO-3."""
+    training = module.training
+    module.__dict__.pop(PROBE, lambda: None)()
+    module.train(training)
 
 
 def _load(
@@ -306,7 +333,6 @@ def _load(
     kind = AutoModelForCausalLM if image_processor is None else AutoModelForImageTextToText
     model = kind.from_pretrained(path, dtype=getattr(torch, dtype))
     make_deterministic(model)
-    enable_prefix_trees(model)
     if gradient_checkpointing:
         # transformers checkpoints in training mode only. The reentrant kind sends no gradient to an adapter.
         model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})

@@ -89,7 +89,6 @@ class RouterReplay:
         self.num_experts = min(router.num_experts for router in self.routers)
         self.shape = (model.config.get_text_config().num_hidden_layers, self.routers[0].top_k)
         """Layers of the model, and experts of a token in each."""
-        self._try(model)
 
     def check(self, trajectory: Trajectory) -> None:
         """Raise `ConfigError` unless the experts of every token that a sampled one follows are recorded."""
@@ -108,8 +107,11 @@ class RouterReplay:
             )
 
     @torch.no_grad()
-    def _try(self, model: Any) -> None:
-        """Find how the routers weigh, and that experts reach all of them."""
+    def probe(self, model: Any) -> None:
+        """Find how the routers weigh, and that experts reach all of them. To be called before anything is replayed.
+
+        Raises `ConfigError` where they do not.
+        """
         training = model.training
         model.eval()
         vocab_size = model.config.get_text_config().vocab_size

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
+import deepspeed
 import numpy as np
 import torch
 from deepspeed.utils import safe_get_full_grad
@@ -26,7 +27,7 @@ from transformers import (
 from asyncrl.config import LoraConfig, TrainConfig
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.train import token_scores
-from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading
 from asyncrl.train.policy import PolicyModel, keep_activations_on_host, load_policy
 from asyncrl.train.prefix_tree import INNER, uses_prefix_trees
 
@@ -157,7 +158,10 @@ def zero_gradient(
     times: how often each row is used; together: how many ranks compute the same rows.
     """
     train = TrainConfig(zero_stage=stage, sequence_parallel=together)  # type: ignore[arg-type]
-    engine = TrainEngine(policy, train, dtype)
+    return engine_gradient(TrainEngine(policy, train, dtype), budget, times)
+
+
+def engine_gradient(engine: TrainEngine, budget: int, times: int = 1) -> dict[str, Tensor]:
     plan = plan_micro_batches(make_rows()[0], budget, engine.num_shares)[engine.share] * times
     for number, part in enumerate(plan):
         ids, mask, weight = cut(part)
@@ -197,6 +201,27 @@ def main(folder: str, *names: str) -> None:
                     policy = load(f"{folder}/{path}", True, bool(adapter))
                     found = zero_gradient(policy, stage, 40, together=together)
                 keep(found, f"{folder}/{name}-{stage}-{together}.safetensors")
+        keep(divided_gradient(f"{folder}/{path}", bool(adapter)), f"{folder}/{name}-divided.safetensors")
+
+
+def divided_gradient(path: str, lora: bool) -> dict[str, Tensor]:
+    """Return the gradient of a model that was never whole on a rank, after a look at its weights and buffers."""
+    train = TrainConfig(zero_stage=3)
+    with divided_loading(train, "float32"):
+        policy = load(path, True, lora)
+    assert all(hasattr(p, "ds_id") or ".lora_" in name for name, p in policy.named_parameters())
+    engine = TrainEngine(policy, train, "float32")
+    assert all(p.ds_tensor.numel() <= -(-p.ds_numel // engine.num_ranks) for p in policy.parameters())
+    whole = load(path, True, lora).model
+    with deepspeed.zero.GatheredParameters(list(policy.parameters())):
+        for (name, found), (_, wanted) in zip(
+            policy.model.named_parameters(), whole.named_parameters(), strict=True
+        ):
+            assert torch.equal(found, wanted), name
+    for (name, found), (_, wanted) in zip(policy.model.named_buffers(), whole.named_buffers(), strict=True):
+        assert torch.equal(found, wanted), name
+    assert uses_prefix_trees(policy.model) == uses_prefix_trees(whole)
+    return engine_gradient(engine, 40)
 
 
 def in_bfloat16(folder: str) -> None:

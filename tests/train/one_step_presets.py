@@ -22,12 +22,23 @@ CHANGES: dict[str, dict[str, Any]] = {
     "optimal_token_baseline": {},
     "remax": {},
     "gspo": {},
+    "grpo": {"kl": {"coef": 0.1}},
 }
-COMPARED = ("loss/total", "grad_norm", "learning_rate", "value/error", "ess/sequence", "clip_fraction")
+DIVIDED = ("grpo",)
+"""Trained under ZeRO-3, from models that no rank ever holds."""
+COMPARED = (
+    "reference_kl",
+    "loss/total",
+    "grad_norm",
+    "learning_rate",
+    "value/error",
+    "ess/sequence",
+    "clip_fraction",
+)
 
 
 def run(model: str, preset: str) -> tuple[list[dict[str, float]], int]:
-    learner = Learner(model, {"preset": preset, **CHANGES[preset]}, zero_stage=1)
+    learner = Learner(model, {"preset": preset, **CHANGES[preset]}, 3 if preset in DIVIDED else 1)
     reports = []
     for step in range(2):
         batch = build_step_batch(batch_of_groups(), step, step)

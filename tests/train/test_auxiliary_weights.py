@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from asyncrl.errors import ConfigError
-from asyncrl.train.auxiliary_weights import AveragedPolicy, FrozenPolicy, Snapshots
+from asyncrl.train.auxiliary_weights import AveragedPolicy, DividedPolicy, FrozenPolicy, Snapshots
 from asyncrl.train.policy import load_frozen
 from asyncrl.train.step_batch import build_step_batch, pad_rows
 from tests.train.factories import batch_of_groups, group
@@ -171,6 +171,22 @@ def test_an_offloaded_reference_gives_the_same_numbers(tiny_model):
 
 
 @pytest.mark.parametrize(("zero_stage", "offload"), [(1, False), (3, True)])
-def test_a_reference_is_offloaded_where_no_rank_has_room_for_the_policy(tiny_model, zero_stage, offload):
-    learner = Learner(tiny_model, {"preset": "grpo", "kl": {"coef": 0.1}}, zero_stage=zero_stage)
+def test_a_refreshed_reference_is_offloaded_where_no_rank_has_room_for_the_policy(
+    tiny_model, zero_stage, offload
+):
+    algo = {"preset": "grpo", "kl": {"coef": 0.1}}
+    learner = Learner(tiny_model, algo, zero_stage, reference={"refresh_every": 2})
     assert learner.auxiliary.reference.offload == offload
+
+
+def test_a_fixed_reference_is_divided_as_the_policy_is_and_gives_the_same_numbers(tiny_model):
+    whole, divided = (
+        Learner(tiny_model, {"preset": "grpo", "kl": {"coef": 0.1}}, zero_stage) for zero_stage in (0, 3)
+    )
+    reference = divided.auxiliary.reference
+    assert isinstance(reference, DividedPolicy)
+    assert all(hasattr(parameter, "ds_id") for parameter in reference.reading.module.parameters())
+    for _ in range(2):
+        expected, found = whole.step().metrics, divided.step().metrics
+        assert found["reference_kl"] == pytest.approx(expected["reference_kl"], rel=1e-3, abs=1e-7)
+        assert found["loss/total"] == pytest.approx(expected["loss/total"], rel=1e-3, abs=1e-6)

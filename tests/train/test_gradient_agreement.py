@@ -66,6 +66,7 @@ def test_two_ranks_of_any_zero_stage_find_the_same_gradient_with_rows_of_their_o
     for name in expected:
         for stage, together in itertools.product(range(4), (1, 2)):
             assert_agree(load_file(folder / f"{name}-{stage}-{together}.safetensors"), expected[name])
+        assert_agree(load_file(folder / f"{name}-divided.safetensors"), expected[name])
 
 
 @pytest.mark.parametrize("lora", [False, True], ids=["all weights", "adapter"])
