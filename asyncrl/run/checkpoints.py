@@ -3,7 +3,8 @@ it, too.
 
 checkpoints/step-NNNNNN/        a policy in Hugging Face format, which transformers and vLLM load directly
     adapter/                    beside a policy with an adapter, the adapter alone, in peft's format
-    training_state/             what a trainer resumes from: training.safetensors, training.json
+    training_state/             what a trainer resumes from: training.safetensors, training.json, and for each further
+                                rank training-RANK.safetensors
     complete.json               size and checksum of every other file, written last
 """
 
@@ -25,6 +26,17 @@ def checkpoint_path(folder: Path, version: int) -> Path:
 def state_folder(path: Path) -> Path:
     """Return the path of a checkpoint's training state; older checkpoints hold it beside the policy."""
     return path if (path / VALUES).is_file() else path / STATE
+
+
+def state_file(rank: int) -> str:
+    """Return the name of the file with a rank's part of the training state."""
+    return f"training-{rank:05d}.safetensors" if rank else TENSORS
+
+
+def state_files(folder: Path) -> list[Path]:
+    """Return the files of all ranks in a folder that holds a training state; none where it holds no state."""
+    first = folder / TENSORS
+    return [first, *sorted(folder.glob("training-*.safetensors"))] if first.is_file() else []
 
 
 def complete_checkpoints(folder: Path) -> list[tuple[int, Path]]:

@@ -2,13 +2,17 @@
 
     checkpoints/step-NNNNNN/            a policy in Hugging Face format, see `asyncrl.run.checkpoints`
         training_state/
-            training.safetensors        float32 weights, Adam's moments, extra tensors, every rank's random state
-            training.json               the version (the ledger's position) and extra values
+            training.safetensors        rank 0's part: float32 weights, moments, random state; extra tensors
+            training-RANK.safetensors   another rank's part
+            training.json               the version (the ledger's position), shapes, extra values
         complete.json                   size and checksum of each file, written last
 
 vLLM loads every safetensors file next to `config.json` as weights, so the training state has a folder of its own. The
-checkpoint is written under a temporary name and renamed once `complete.json` is on disk. Weights and moments are whole
-tensors by parameter name, so another number of ranks or another ZeRO stage can load them.
+checkpoint is written under a temporary name and renamed once `complete.json` is on disk.
+
+Each rank copies and writes its own part, so none holds more of the model than it trains. What is stored are pieces of
+weights and moments by parameter name, so another number of ranks or another ZeRO stage can load them. A rank that does
+not see rank 0's folder, as on another machine, writes its part to a temporary folder and sends it to rank 0.
 """
 
 from __future__ import annotations
@@ -17,37 +21,45 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load, load_file, save, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from asyncrl.errors import InputError
+from asyncrl.errors import AsyncRLError, InputError
 from asyncrl.run.checkpoints import (
     MARKER,
     STATE,
-    TENSORS,
     VALUES,
     checkpoint_path,
     complete_checkpoints,
+    state_file,
     state_folder,
 )
+from asyncrl.train.checkpoint_files import KeptState, open_state, own_tensors
+from asyncrl.train.checkpoint_store import CheckpointStore
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.full_state import gather_state, load_state
+from asyncrl.train.full_state import load_state
 from asyncrl.train.nested_state import join, split
-from asyncrl.train.policy_folder import gather_policy, write_policy
-from asyncrl.train.random_state import gather_random_state, set_random_state
+from asyncrl.train.policy_folder import PolicyShare, gather_policy, write_policy
+from asyncrl.train.random_state import key_of, random_state, set_random_state
+from asyncrl.train.writers import Writers
 from asyncrl.weights.chunks import file_checksum
 
 log = logging.getLogger("asyncrl.train")
 
 EXTRA = "extra"
+
+
+class CheckpointError(AsyncRLError):
+    """Another rank could not write its part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +80,8 @@ class Checkpointer:
 
     before_complete: waits until the rest of the steps so far is on disk, such as their trajectories. Called in the
     writing thread; if it raises, the checkpoint stays incomplete.
+
+    store: gets each checkpoint too, when it is complete in the folder.
     """
 
     def __init__(
@@ -80,22 +94,26 @@ class Checkpointer:
         also_every: int = 0,
         others: Mapping[str, TrainEngine] | None = None,
         before_complete: Callable[[], None] = lambda: None,
+        store: CheckpointStore | None = None,
     ) -> None:
         self.folder = folder
         self.engine = engine
         self.base_model = base_model
         self.periods = [period for period in (every, also_every) if period]
         self.keep = keep
-        self.others = dict(others or {})
         self.before_complete = before_complete
+        self.store = store
         self.write_s = 0.0
         """How long the newest background write took."""
+        self._writers = Writers(engine.rank, engine.num_ranks)
+        self._trained = {"": engine} | {f"{name}:": other for name, other in (others or {}).items()}
+        """The engines whose optimizers are kept, by the prefix of their tensors' names."""
         self._writer: threading.Thread | None = None
         self._failure: Exception | None = None
 
     @property
     def error(self) -> str:
-        """Why the newest write failed, "" if it did not. Known on rank 0."""
+        """Why the newest write failed, "" if it did not."""
         return f"{type(self._failure).__name__}: {self._failure}" if self._failure is not None else ""
 
     def due(self, version: int) -> bool:
@@ -104,21 +122,25 @@ class Checkpointer:
     def save(self, version: int, extra: Mapping[str, Any]) -> float:
         """Copy the state and start writing it; return the seconds training was blocked. A collective.
 
-        extra: nested tensors, numbers and strings; rank 0's are kept. A write that fails, as on a full disk, is
-        logged and leaves earlier checkpoints as they are.
+        extra: nested tensors, numbers and strings; rank 0's are kept. A write that fails on any rank, as on a full
+        disk, is logged and leaves earlier checkpoints as they are.
         """
         start = time.perf_counter()
         self._join()
         policy = gather_policy(self.engine, copy=True)
-        tensors = gather_state(self.engine) | gather_random_state(self.engine)
-        for name, other in self.others.items():
-            tensors |= {f"{name}:{key}": tensor for key, tensor in gather_state(other).items()}
+        tensors = random_state(self.engine.rank)
+        shapes: dict[str, list[int]] = {}
+        for prefix, engine in self._trained.items():
+            own, own_shapes = own_tensors(engine, prefix)
+            tensors |= own
+            shapes |= own_shapes
+        values = {"version": version, "shapes": shapes}
         if self.engine.rank == 0:
-            values = split(dict(extra), tensors, EXTRA)
-            self._writer = threading.Thread(
-                target=self._write, args=(version, policy, tensors, values), name="checkpoint"
-            )
-            self._writer.start()
+            values["extra"] = split(dict(extra), tensors, EXTRA)
+        self._writer = threading.Thread(
+            target=self._write, args=(version, policy, tensors, values), name="checkpoint"
+        )
+        self._writer.start()
         return time.perf_counter() - start
 
     def load(self, path: Path) -> Restored:
@@ -126,35 +148,18 @@ class Checkpointer:
 
         Raises `InputError` when it was made by another model.
         """
-        tensors, values = self._read(path)
-        load_state(self.engine, tensors)
-        for name, other in self.others.items():
-            prefix = f"{name}:"
-            own = {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
-            load_state(other, own)
-        set_random_state(self.engine, tensors)
-        return Restored(values["version"], join(values["extra"], tensors))
-
-    def _read(self, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return tensors and values of a checkpoint on every rank. A collective.
-
-        They are read there, or sent by rank 0 where another rank does not see the folder, as on another machine.
-        """
-        state, engine = state_folder(path), self.engine
-        seen = torch.tensor([int((state / VALUES).is_file())], device=engine.device)
-        engine.all_reduce(seen, "min")
-        if int(seen):
-            return load_file(str(state / TENSORS)), json.loads((state / VALUES).read_text())
-        first = engine.rank == 0
-        tensors = load_file(str(state / TENSORS)) if first else {}
-        values = engine.broadcast(json.loads((state / VALUES).read_text()) if first else None)
-        # One by one, since a message is copied twice.
-        for name in engine.broadcast(sorted(tensors)):
-            tensors[name] = load(engine.broadcast_bytes(save({name: tensors[name]}) if first else None))[name]
-        return tensors, values
+        state, first = state_folder(path), self.engine.rank == 0
+        values = self.engine.broadcast(json.loads((state / VALUES).read_text()) if first else None)
+        stored = open_state(self.engine, state, self._trained)
+        for prefix, engine in self._trained.items():
+            load_state(engine, KeptState(stored, values.get("shapes", {}), prefix))
+        if key_of(self.engine.rank) in stored.shapes:
+            set_random_state(stored.whole(key_of(self.engine.rank)))
+        extra = {name: stored.whole(name) for name in stored.shapes if name.startswith(EXTRA)}
+        return Restored(values["version"], join(values["extra"], extra))
 
     def wait(self) -> None:
-        """Wait for a write in progress. Raises the error that ended it, on rank 0."""
+        """Wait for a write in progress. Raises the error that ended it."""
         self._join()
         if self._failure is not None:
             raise self._failure
@@ -162,7 +167,7 @@ class Checkpointer:
     def finish(self, version: int, extra: Mapping[str, Any]) -> None:
         """Save the run's last version if it has not been, and wait until it is on disk. A collective.
 
-        Raises the error that kept it from being written, on rank 0.
+        Raises the error that kept it from being written.
         """
         self._join()
         # Other ranks may not see the folder: they may be on other machines.
@@ -178,31 +183,101 @@ class Checkpointer:
             self._writer = None
 
     def _write(
-        self, version: int, policy: dict[str, Tensor], tensors: dict[str, Tensor], values: Any
+        self, version: int, policy: PolicyShare, tensors: dict[str, Tensor], values: dict[str, Any]
     ) -> None:
+        """Write one checkpoint with the other ranks' threads."""
         start = time.perf_counter()
         target = checkpoint_path(self.folder, version)
         partial = target.with_name(target.name + ".partial")
+        first = self.engine.rank == 0
         try:
-            shutil.rmtree(partial, ignore_errors=True)
-            write_policy(self.engine, policy, partial, self.base_model)
-            state = partial / STATE
-            state.mkdir()
-            save_file(tensors, str(state / TENSORS))
-            (state / VALUES).write_text(json.dumps({"version": version, "extra": values}))
-            _seal(partial)
-            self.before_complete()
-            shutil.rmtree(target, ignore_errors=True)
-            partial.rename(target)
-            _sync(target.parent)
-            self._remove_old(version)
+            with tempfile.TemporaryDirectory(prefix="asyncrl-checkpoint-") as scratch:
+                folder = self._choose_folder(partial, Path(scratch))
+                listed = self._write_parts(partial, folder, policy, tensors, values)
+            self._together(lambda: self._complete(partial, target, version, listed) if first else None)
             self._failure = None
         except Exception as error:
             # A full or broken disk costs one checkpoint, not the run.
             self._failure = error
-            shutil.rmtree(partial, ignore_errors=True)
             log.error("checkpoint of version %d not written: %s: %s", version, type(error).__name__, error)
+            if first:
+                shutil.rmtree(partial, ignore_errors=True)
         self.write_s = time.perf_counter() - start
+
+    def _choose_folder(self, partial: Path, scratch: Path) -> Path:
+        """Return where this rank writes: rank 0's new folder `partial`, or `scratch` where it does not see that."""
+        first, mark = self.engine.rank == 0, f"mark-{uuid.uuid4().hex}"
+        chosen = self._together(lambda: _new_folder(partial, mark) if first else "")[0]
+        seen = first or (partial / chosen).is_file()
+        self._together(lambda: None)  # all have looked
+        (partial / chosen).unlink(missing_ok=True)
+        return partial if seen else scratch
+
+    def _write_parts(
+        self, partial: Path, folder: Path, policy: PolicyShare, tensors: dict[str, Tensor], values: Any
+    ) -> dict[str, list[Any]]:
+        """Bring all ranks' files into rank 0's folder; return size and checksum of those of the other ranks."""
+        rank = self.engine.rank
+
+        def write() -> dict[str, Any]:
+            (folder / STATE).mkdir(exist_ok=True)
+            weights = write_policy(self.engine, policy, folder, self.base_model)
+            state = folder / STATE / state_file(rank)
+            save_file(tensors, str(state))
+            if rank == 0:
+                (folder / STATE / VALUES).write_text(json.dumps(values))
+                return {"files": {}, "here": True}
+            files = {str(file.relative_to(folder)): _entry(file) for file in (*weights, state)}
+            return {"files": files, "here": folder == partial}
+
+        parts = self._together(write)
+
+        def fetch() -> None:
+            for source, part in enumerate(parts):
+                for name in () if part["here"] else part["files"]:
+                    if rank == 0:
+                        self._writers.receive(partial / name, source)
+                    elif rank == source:
+                        self._writers.send(folder / name)
+
+        self._together(fetch)
+        return {name: entry for part in parts for name, entry in part["files"].items()}
+
+    def _together(self, step: Callable[[], Any]) -> list[Any]:
+        """Return what the step returned on each rank; where it failed on one, raise on all of them."""
+        failure: Exception | None = None
+        result = None
+        try:
+            result = step()
+        except Exception as error:
+            failure = error
+        told = self._writers.tell({"result": result, "error": repr(failure) if failure is not None else ""})
+        if failure is not None:
+            raise failure
+        for rank, other in enumerate(told):
+            if other["error"]:
+                raise CheckpointError(f"rank {rank}: {other['error']}")
+        return [other["result"] for other in told]
+
+    def _complete(self, partial: Path, target: Path, version: int, listed: dict[str, list[Any]]) -> None:
+        """Make what has been written a checkpoint."""
+        _seal(partial, listed)
+        self.before_complete()
+        shutil.rmtree(target, ignore_errors=True)
+        partial.rename(target)
+        _sync(target.parent)
+        if self.store is not None:
+            self.store.put(target, version, self.keep)
+        self._remove_old(version)
+
+    def find(self, at_most: int) -> tuple[int, Path] | None:
+        """Return the newest usable checkpoint of a version up to `at_most`. For rank 0.
+
+        It is fetched from the store, if that has a newer one than the folder.
+        """
+        if self.store is not None:
+            self.store.fetch(self.folder, at_most)
+        return newest_usable(self.folder, at_most)
 
     def _remove_old(self, newest: int) -> None:
         older = [path for version, path in complete_checkpoints(self.folder) if version <= newest]
@@ -236,18 +311,32 @@ def check_whole(path: Path) -> None:
         raise InputError(f"checkpoint {path}: {error}") from error
 
 
-def _seal(folder: Path) -> None:
-    """Flush the folder's files to disk, then the marker that lists them."""
-    listed = {}
+def _new_folder(folder: Path, mark: str) -> str:
+    """Make a folder anew, with an empty file in it by which others know it; return that file's name."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / mark).touch()
+    return mark
+
+
+def _seal(folder: Path, listed: Mapping[str, list[Any]]) -> None:
+    """Flush the folder's files to disk, then the marker that lists them with those that are `listed` already."""
+    entries = {}
     for file in sorted(p for p in folder.rglob("*") if p.is_file()):
-        listed[str(file.relative_to(folder))] = [file.stat().st_size, file_checksum(file)]
+        name = str(file.relative_to(folder))
+        entries[name] = listed.get(name) or _entry(file)
         _sync(file)
     for inner in sorted(p for p in folder.rglob("*") if p.is_dir()):
         _sync(inner)
     marker = folder / MARKER
-    marker.write_text(json.dumps(listed, indent=1))
+    marker.write_text(json.dumps(entries, indent=1))
     _sync(marker)
     _sync(folder)
+
+
+def _entry(file: Path) -> list[Any]:
+    """Return what the marker says of a file: size and checksum."""
+    return [file.stat().st_size, file_checksum(file)]
 
 
 def _sync(path: Path) -> None:

@@ -6,12 +6,15 @@ to them in `adapter/`.
 
 from __future__ import annotations
 
+import json
 import shutil
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from asyncrl.image_processor import load_image_processor
 from asyncrl.train.deepspeed_engine import TrainEngine
@@ -32,32 +35,66 @@ COPIED = (
 )
 
 
-def gather_policy(engine: TrainEngine, copy: bool = False) -> dict[str, torch.Tensor]:
-    """Return the weights by checkpoint name on rank 0's CPU, tied ones once; nothing on other ranks. A collective.
+@dataclass(slots=True)
+class PolicyShare:
+    """What one rank writes of a policy."""
+
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    """By checkpoint name, tied ones once, and those of an adapter under peft's names."""
+    owners: dict[str, int] = field(default_factory=dict)
+    """The rank that writes each tensor of the policy."""
+    bytes: list[int] = field(default_factory=list)
+    """What each rank writes."""
+
+
+def gather_policy(engine: TrainEngine, copy: bool = False) -> PolicyShare:
+    """Return this rank's share of the weights, about as large as any other's, on the CPU. A collective.
 
     copy: own the memory, so that training can continue while the tensors are written. A policy with an adapter gives
-    the merged weights and, under peft's names, the adapter's.
+    the merged weights and the adapter's, which are all rank 0's.
     """
-    tensors: dict[str, torch.Tensor] = {}
+    share = PolicyShare(bytes=[0] * engine.num_ranks)
     for name, tensor in chain(engine.merged() if engine.has_adapter else (), engine.checkpoint()):
-        if engine.rank == 0:
-            tensors[name] = tensor.to("cpu", copy=copy).contiguous()
-    return tensors
+        owner = 0 if name.startswith(PREFIX) else share.bytes.index(min(share.bytes))
+        share.bytes[owner] += tensor.numel() * tensor.element_size()
+        share.owners[name] = owner
+        if owner == engine.rank:
+            share.tensors[name] = tensor.to("cpu", copy=copy).contiguous()
+    return share
 
 
-def write_policy(
-    engine: TrainEngine, tensors: dict[str, torch.Tensor], folder: Path, base_model: str
-) -> None:
-    """Write gathered weights, configuration and tokenizer into a new folder. For rank 0, in any thread."""
-    folder.mkdir(parents=True)
+def write_policy(engine: TrainEngine, share: PolicyShare, folder: Path, base_model: str) -> list[Path]:
+    """Write this rank's share into a folder, in any thread; rank 0 also what belongs to the policy as a whole.
+
+    One rank writes one file of weights, several a file each with transformers' index. Returns this rank's, if any.
+    """
+    num_ranks = len(share.bytes)
+    whole = {name: tensor for name, tensor in share.tensors.items() if not name.startswith(PREFIX)}
+    weights = [folder / _weights_file(engine.rank, num_ranks)] if whole else []
+    for file in weights:
+        save_file(whole, str(file), metadata={"format": "pt"})
+    if engine.rank != 0:
+        return weights
     model = engine.engine.module.model
     model.config.save_pretrained(folder)
-    adapter = {name: tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
-    whole = {name: tensor for name, tensor in tensors.items() if name not in adapter}
-    save_file(whole, str(folder / "model.safetensors"), metadata={"format": "pt"})
-    if adapter:
+    if num_ranks > 1:
+        places = {
+            name: _weights_file(owner, num_ranks)
+            for name, owner in share.owners.items()
+            if not name.startswith(PREFIX)
+        }
+        index = {"metadata": {"total_size": sum(share.bytes)}, "weight_map": places}
+        (folder / SAFE_WEIGHTS_INDEX_NAME).write_text(json.dumps(index, indent=1))
+    if adapter := {name: tensor for name, tensor in share.tensors.items() if name not in whole}:
         write_adapter(model, adapter, folder / "adapter", base_model)
     _copy_tokenizer(base_model, folder)
+    return weights
+
+
+def _weights_file(rank: int, num_ranks: int) -> str:
+    if num_ranks == 1:
+        return SAFE_WEIGHTS_NAME
+    return f"model-{rank + 1:05d}-of-{num_ranks:05d}.safetensors"
 
 
 def _copy_tokenizer(base_model: str, folder: Path) -> None:

@@ -10,30 +10,22 @@ import torch
 from torch import Tensor
 
 from asyncrl.data.codec import pack, unpack
-from asyncrl.train.deepspeed_engine import TrainEngine
 
 PREFIX = "rng/"
 
 
-def gather_random_state(engine: TrainEngine) -> dict[str, Tensor]:
-    """Return `{"rng/RANK": bytes}` of every rank on rank 0, nothing on others. A collective."""
-    own = np.frombuffer(pack(_state()), np.uint8)
-    sizes = torch.zeros(engine.num_ranks, dtype=torch.long, device=engine.device)
-    sizes[engine.rank] = len(own)
-    engine.all_reduce(sizes)
-    rows = torch.zeros(engine.num_ranks, int(sizes.max()), dtype=torch.uint8, device=engine.device)
-    rows[engine.rank, : len(own)] = torch.from_numpy(own.copy()).to(engine.device)
-    engine.all_reduce(rows)
-    if engine.rank != 0:
-        return {}
-    return {f"{PREFIX}{rank}": row[: int(sizes[rank])].cpu().clone() for rank, row in enumerate(rows)}
+def random_state(rank: int) -> dict[str, Tensor]:
+    """Return `{"rng/RANK": bytes}` of this rank."""
+    return {key_of(rank): torch.from_numpy(np.frombuffer(pack(_state()), np.uint8).copy())}
 
 
-def set_random_state(engine: TrainEngine, tensors: dict[str, Tensor]) -> None:
-    """Restore this rank's generators; a rank without saved ones keeps those it started with."""
-    saved = tensors.get(f"{PREFIX}{engine.rank}")
-    if saved is not None:
-        _restore(unpack(saved.numpy().tobytes()))
+def key_of(rank: int) -> str:
+    return f"{PREFIX}{rank}"
+
+
+def set_random_state(saved: Tensor) -> None:
+    """Restore this rank's generators from what it saved."""
+    _restore(unpack(saved.numpy().tobytes()))
 
 
 def _state() -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from asyncrl.errors import InputError
 from asyncrl.run.checkpoints import complete_checkpoints
-from asyncrl.train.checkpointer import Checkpointer, newest_usable
+from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.weights.publish import PublishReport
 
@@ -59,7 +59,7 @@ def recover(
     engine = trainer.engine
     plan = None
     if source is not None:
-        plan = _plan(source.stats(), checkpointer.folder)
+        plan = _plan(source.stats(), checkpointer)
     decided = engine.broadcast(plan)
     version = decided["version"]
     if decided["path"]:
@@ -81,17 +81,18 @@ def recover(
     return version
 
 
-def _plan(stats: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _plan(stats: dict[str, Any], checkpointer: Checkpointer) -> dict[str, Any]:
+    folder = checkpointer.folder
     beyond = [path for version, path in complete_checkpoints(folder) if version > stats["version"]]
     if beyond:
         raise InputError(
             f"{beyond[0]}: is beyond the ledger, which is at version {stats['version']}; "
             "the two are of different runs"
         )
-    found = newest_usable(folder, at_most=stats["version"])
+    found = checkpointer.find(stats["version"])
     for version, path in complete_checkpoints(folder):
         if found is None or version > found[0]:
-            # Damaged, or `newest_usable` would have returned it. Later versions are trained again.
+            # Damaged, or `find` would have returned it. Later versions are trained again.
             shutil.rmtree(path, ignore_errors=True)
     return {
         "ledger": stats["version"],

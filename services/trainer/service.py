@@ -34,6 +34,7 @@ from asyncrl.services.trainer.weight_source import HttpWeightSource
 from asyncrl.startup import LIMIT_FACTOR
 from asyncrl.tracing import start_tracing, stop_tracing
 from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.checkpoint_store import CheckpointStore
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.deepspeed_engine import (
     TrainEngine,
@@ -234,6 +235,9 @@ def make_checkpointer(
         also_every=config.eval.every,
         others={"critic": critic.engine} if critic is not None and critic.engine is not None else {},
         before_complete=recorder.trajectories.flush if recorder is not None else lambda: None,
+        store=CheckpointStore(config.train.checkpoint_store)
+        if config.train.checkpoint_store and engine.rank == 0
+        else None,
     )
 
 

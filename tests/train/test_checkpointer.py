@@ -8,11 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from asyncrl.errors import InputError
-from asyncrl.run.checkpoints import checkpoint_path, complete_checkpoints, loadable_policy, state_folder
+from asyncrl.run.checkpoints import (
+    checkpoint_path,
+    complete_checkpoints,
+    loadable_policy,
+    state_files,
+    state_folder,
+)
 from asyncrl.train.checkpointer import Checkpointer, newest_usable
-from asyncrl.train.full_state import gather_state, load_state
+from asyncrl.train.full_state import WholeTensors, gather_state, load_state
+from tests.train.checkpoint_ranks import WAYS
 from tests.train.one_step import make_engine, snapshot, step_once
 
 
@@ -40,7 +49,7 @@ def reference(tiny_model):
 def test_a_gathered_state_continues_equally_under_any_zero_stage(tiny_model, reference, stage):
     state, expected = reference
     engine = make_engine(tiny_model, stage)
-    load_state(engine, state)
+    load_state(engine, WholeTensors(state))
     step_once(engine)
     assert worst(snapshot(engine), expected) < 1e-7
 
@@ -48,7 +57,7 @@ def test_a_gathered_state_continues_equally_under_any_zero_stage(tiny_model, ref
 def test_a_state_without_the_moments_continues_differently(tiny_model, reference):
     state, expected = reference
     engine = make_engine(tiny_model, 1)
-    load_state(engine, state | {"adam_step": torch.tensor(0.0)})
+    load_state(engine, WholeTensors(state | {"adam_step": torch.tensor(0.0)}))
     step_once(engine)
     assert worst(snapshot(engine), expected) > 1e-5
 
@@ -57,10 +66,10 @@ def test_a_state_of_another_model_is_refused_by_parameter(tiny_model, reference)
     state, _ = reference
     wrong = {k: v for k, v in state.items() if k != "exp_avg/model.model.norm.weight"}
     with pytest.raises(InputError, match=r"exp_avg of model\.model\.norm\.weight is missing"):
-        load_state(make_engine(tiny_model, 1), wrong)
+        load_state(make_engine(tiny_model, 1), WholeTensors(wrong))
     cut = state | {"weight/model.model.norm.weight": torch.zeros(3)}
     with pytest.raises(InputError, match=r"has shape \(3,\), expected \(64,\)"):
-        load_state(make_engine(tiny_model, 1), cut)
+        load_state(make_engine(tiny_model, 1), WholeTensors(cut))
 
 
 @pytest.mark.slow
@@ -73,6 +82,39 @@ def test_a_run_on_one_rank_resumes_on_two(tiny_model, two_ranks, tmp_path, stage
     step_once(engine)
     two_ranks.call("tests.train.one_step_resumed", tiny_model, str(tmp_path), str(stage))
     assert worst(torch.load(tmp_path / "weights.pt", weights_only=True), snapshot(engine)) < 1e-6
+
+
+@pytest.fixture(scope="module")
+def of_two_ranks(tiny_model, two_ranks, tmp_path_factory):
+    """Checkpoints that two ranks wrote, a folder for each way, and in each what a third step gave."""
+    folder = tmp_path_factory.mktemp("two-ranks")
+    two_ranks.call("tests.train.checkpoint_ranks", tiny_model, str(folder))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_what_two_ranks_wrote_resumes_on_one_and_loads_as_a_model(tiny_model, of_two_ranks, way):
+    version, path = newest_usable(of_two_ranks / way, at_most=9)
+    assert version == 2
+    assert len(state_files(path / "training_state")) == len(list(path.glob("model*.safetensors"))) == 2
+    engine = make_engine(tiny_model, 1)
+    assert Checkpointer(of_two_ranks / way, engine, tiny_model).load(path).extra == {"count": 3}
+    loaded = AutoModelForCausalLM.from_pretrained(path).state_dict()
+    for name, tensor in snapshot(engine).items():
+        assert torch.equal(loaded[name], tensor), name
+    step_once(engine)
+    expected = load_file(of_two_ranks / way / "third.safetensors")
+    assert worst(snapshot(engine), expected) < 1e-6
+
+
+@pytest.mark.slow
+def test_a_rank_that_cannot_write_its_part_costs_only_that_checkpoint(of_two_ranks):
+    assert [(of_two_ranks / f"error-{rank}").read_text() for rank in range(2)] == [
+        "CheckpointError: rank 1: OSError(28, 'No space left on device')",
+        "OSError: [Errno 28] No space left on device",
+    ]
+    assert [version for version, _ in complete_checkpoints(of_two_ranks / WAYS[-1])] == [2]
 
 
 def test_a_checkpoint_restores_weights_moments_extras_and_random_state(tiny_model, tmp_path):

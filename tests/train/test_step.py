@@ -14,7 +14,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.step_batch import build_step_batch, pad_rows
 from tests.train.factories import batch_of_groups, group
-from tests.train.one_step import make_engine, snapshot, step_once
+from tests.train.one_step import make_engine, saved_weights, snapshot, step_once
 from tests.train.scripted_run import Scripted, groups_at, make_trainer
 
 
@@ -161,7 +161,7 @@ def test_two_ranks_train_as_one(tiny_model, pair, zero_stage):
     for one, other in zip(reports, json.loads((pair / f"{zero_stage}.json").read_text()), strict=True):
         for name in ("loss/total", "grad_norm", "tokens", "mismatch/max"):
             assert other[name] == pytest.approx(one[name], rel=1e-4)
-    saved = load_file(pair / f"checkpoint-{zero_stage}" / "model.safetensors")
+    saved = saved_weights(pair / f"checkpoint-{zero_stage}")
     assert set(saved) == set(load_file(Path(tiny_model) / "model.safetensors"))
     for name, tensor in snapshot(alone).items():
         torch.testing.assert_close(saved[name], tensor, atol=1e-4, rtol=0)
@@ -194,6 +194,6 @@ def test_the_trainers_loop_on_two_ranks_trains_as_on_one_and_decodes_each_group_
     seen = json.loads((pair / f"trainer-{schedule}.json").read_text())
     assert [tuple(call) for call in seen["calls"]] == script.calls
     assert (seen["decoded"], seen.get("encoded", 0)) == (4, 0)
-    saved = load_file(pair / f"checkpoint-trainer-{schedule}" / "model.safetensors")
+    saved = saved_weights(pair / f"checkpoint-trainer-{schedule}")
     for name, tensor in snapshot(alone).items():
         torch.testing.assert_close(saved[name], tensor, atol=1e-4, rtol=0)

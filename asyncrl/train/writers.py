@@ -1,0 +1,65 @@
+"""What the ranks' writing threads tell and send one another while they write a checkpoint, beside the training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+CHUNK_BYTES = 64 * 2**20
+
+
+class Writers:
+    """One on each rank. Its calls are collectives among the threads, over a gloo group that nothing else uses.
+
+    A rank that dies or hangs makes the others' calls raise.
+    """
+
+    def __init__(self, rank: int, num_ranks: int) -> None:
+        self.rank = rank
+        self.num_ranks = num_ranks
+        self._group = dist.new_group(backend="gloo") if num_ranks > 1 else None
+
+    def tell(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the messages (JSON) of all ranks."""
+        if self._group is None:
+            return [message]
+        body = torch.tensor(list(json.dumps(message).encode()), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.long) for _ in range(self.num_ranks)]
+        dist.all_gather(sizes, torch.tensor([len(body)]), group=self._group)
+        longest = max(int(size) for size in sizes)
+        found = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.num_ranks)]
+        dist.all_gather(found, torch.nn.functional.pad(body, (0, longest - len(body))), group=self._group)
+        return [
+            json.loads(each[: int(size)].numpy().tobytes()) for each, size in zip(found, sizes, strict=True)
+        ]
+
+    def send(self, path: Path, target: int = 0) -> None:
+        """Send a file's bytes to the rank that receives them."""
+        with open(path, "rb") as file:
+            dist.send(torch.tensor([path.stat().st_size]), target, group=self._group)
+            while chunk := file.read(CHUNK_BYTES):
+                dist.send(torch.frombuffer(bytearray(chunk), dtype=torch.uint8), target, group=self._group)
+
+    def receive(self, path: Path, source: int) -> None:
+        """Write a file that another rank sends. An error of the disk is raised when all of it has been received."""
+        size = torch.zeros(1, dtype=torch.long)
+        dist.recv(size, source, group=self._group)
+        left = int(size)
+        failure: OSError | None = None
+        with open(path, "wb") as file:
+            while left:
+                chunk: Tensor = torch.empty(min(left, CHUNK_BYTES), dtype=torch.uint8)
+                dist.recv(chunk, source, group=self._group)
+                left -= len(chunk)
+                try:
+                    if failure is None:
+                        file.write(chunk.numpy().tobytes())
+                except OSError as error:
+                    failure = error
+        if failure is not None:
+            raise failure
