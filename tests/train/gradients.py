@@ -205,7 +205,7 @@ def main(folder: str, *names: str) -> None:
 
 
 def divided_gradient(path: str, lora: bool) -> dict[str, Tensor]:
-    """Return the gradient of a model that was never whole on a rank, after a look at its weights and buffers."""
+    """Return the gradient of a model that was divided as it was loaded, after a look at its weights and buffers."""
     train = TrainConfig(zero_stage=3)
     with divided_loading(train, "float32"):
         policy = load(path, True, lora)

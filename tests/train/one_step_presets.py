@@ -25,7 +25,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "grpo": {"kl": {"coef": 0.1}},
 }
 DIVIDED = ("grpo",)
-"""Trained under ZeRO-3, from models that no rank ever holds."""
+"""Trained under ZeRO-3, from models that are divided as they are loaded."""
 COMPARED = (
     "reference_kl",
     "loss/total",
