@@ -123,7 +123,8 @@ def divided_loading(train: TrainConfig, dtype: str) -> Iterator[None]:
     """Have models that are loaded while it is open divided over the ranks, under ZeRO stage 3.
 
     transformers then makes each module divided and fills it from the files one by one, so that no GPU ever holds the
-    model; it reads the files into each rank's host memory. Such a model computes only once a DeepSpeed engine has it. Call on every rank, which all load the same.
+    model; it reads the files into each rank's host memory. Such a model computes only once a DeepSpeed engine has it.
+    Call on every rank, which all load the same.
     """
     if zero_stage(train, dtype) != 3:
         yield
