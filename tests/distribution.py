@@ -13,6 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = {
     "tests/services/engine/test_engine.py": "the session's engine",
+    "tests/services/engine/test_engine_images.py": "the session's engine",
     "tests/services/engine/test_sleep.py": "the session's engine",
     "tests/services/gateway/test_gateway_engine.py": "the session's engine",
     "tests/services/rollout/test_agent_worker.py": "the session's engine",
@@ -26,6 +27,7 @@ TOGETHER = {
             "tests/train/test_gradient_agreement.py",
             "tests/train/test_logprob_check.py",
             "tests/train/test_lora.py",
+            "tests/train/test_optimizers.py",
             "tests/train/test_presets.py",
             "tests/train/test_step.py",
         ),

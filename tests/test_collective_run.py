@@ -22,7 +22,8 @@ from tests.credentials import AUTHORIZED, RUN
 from tests.runs import STARTED, environment, processes_of, start, wait_for_step, weight_folders
 from tests.waiting import running, wait_for_url, wait_until
 
-pytestmark = pytest.mark.slow
+# Whole runs: each wait has its own deadline, and this one is for a machine that is slow altogether.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 TOLERANCE = 1e-4
 """Nats at any token. Engine and trainer compute in float32 by different kernels: 2e-6 was the most in 154 steps."""
 

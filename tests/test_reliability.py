@@ -22,7 +22,8 @@ from tests.runs import (
 )
 from tests.waiting import running, wait_until
 
-pytestmark = pytest.mark.slow
+# Whole runs: each wait has its own deadline, and this one is for a machine that is slow altogether.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")

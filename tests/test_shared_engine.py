@@ -14,7 +14,8 @@ from tests.credentials import AUTHORIZED
 from tests.runs import RECIPE, guest, processes_of, start, wait_for_step
 from tests.waiting import running, wait_until
 
-pytestmark = pytest.mark.slow
+# Whole runs: each wait has its own deadline, and this one is for a machine that is slow altogether.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 POLICIES = """
 [lora]
 rank = 4

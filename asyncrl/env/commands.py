@@ -90,11 +90,12 @@ def read_action(line: str, tools: list[dict[str, Any]]) -> Action:
 
 
 def _list() -> int:
+    width = max(map(len, ENVS)) + 1
     for name in sorted(ENVS):
         env_class = load_env(name)
         first_line = (env_class.__doc__ or "").strip().splitlines()[0]
         missing = _missing(env_class)
-        print(f"{name:16s}{first_line}" + (f" [needs {missing}]" if missing else ""))
+        print(f"{name:{width}s}{first_line}" + (f" [needs {missing}]" if missing else ""))
     return 0
 
 

@@ -36,7 +36,13 @@ def parent():
 def roles(process=None, **sections):
     config = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}} | sections)
     child = SimpleNamespace(popen=process)
-    parts = {"buffer": child, "env": child, "engines": [child, child], "workers": [child], "trainer": child}
+    parts = {
+        "buffer": child,
+        "envs": [child],
+        "engines": [child, child],
+        "workers": [child],
+        "trainer": child,
+    }
     return SimpleNamespace(config=config, folder=Path(), token="", **parts)
 
 

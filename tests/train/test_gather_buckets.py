@@ -11,7 +11,7 @@ from asyncrl.train.deepspeed_engine import gather_buckets
 def parameter(numel):
     """A parameter of ZeRO-3, which holds none of its elements itself."""
     found = nn.Parameter(torch.empty(0))
-    found.ds_numel = numel
+    found.ds_shape = (numel,)
     return found
 
 
