@@ -19,6 +19,7 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
 )
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.utils.logging import disable_progress_bar
 
 END_OF_TEXT = "<|endoftext|>"
 IM_START = "<|im_start|>"
@@ -195,6 +196,8 @@ def build_vision_model(
 
 def save(folder: str | Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
     """Write the folder that `transformers` and vLLM load."""
+    # It takes a moment, and a bar would stand in the middle of the lines about the run.
+    disable_progress_bar()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if isinstance(model, Qwen3VLForConditionalGeneration):
