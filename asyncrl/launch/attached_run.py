@@ -63,7 +63,10 @@ class SharedEngine:
 
     async def load(self, model: Path) -> None:
         """Give the engine the weights of a folder with a model of the same shape, as version 0."""
-        tensors = load_file(str(model / "model.safetensors"))
+        # A checkpoint of several ranks has a file of each.
+        tensors = {
+            k: v for file in sorted(model.glob("*.safetensors")) for k, v in load_file(str(file)).items()
+        }
         # Epoch 0: weights of no run, so that any run's own may follow.
         file = write_weights(self.weights, 0, tensors.items(), epoch=0)
         client = EngineClient(self.child.url)

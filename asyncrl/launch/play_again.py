@@ -16,6 +16,7 @@ import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +204,7 @@ class RecordedTurns:
 def first_difference(recorded: Mapping[str, Any], now: Trajectory) -> Difference | None:
     """Return where a trajectory first differs from the recorded one: a message, a token, a reward or how it ended."""
     said = read_transcript(now.conversation, [turn.reward for turn in now.turns]) or []
-    for number, (old, new) in enumerate(_pairs(recorded["messages"] or [], said)):
+    for number, (old, new) in enumerate(zip_longest(recorded["messages"] or [], said)):
         if _words(old) != _words(new):
             return Difference(f"message {number}", _words(old), _words(new))
     ids = np.asarray(recorded["token_ids"], np.int64)
@@ -214,7 +215,7 @@ def first_difference(recorded: Mapping[str, Any], now: Trajectory) -> Difference
         old_ids, new_ids = ids[place : place + 8].tolist(), now.token_ids[place : place + 8].tolist()
         return Difference(f"token {place}", str(old_ids), str(new_ids))
     rewards = [float(np.float32(turn.reward)) for turn in now.turns]
-    for number, (old_reward, reward) in enumerate(_pairs(recorded["turn_reward"], rewards)):
+    for number, (old_reward, reward) in enumerate(zip_longest(recorded["turn_reward"], rewards)):
         if old_reward != reward:
             return Difference(f"reward of turn {number}", str(old_reward), str(reward))
     for name in ("status", "success"):
@@ -331,14 +332,6 @@ def _rollout(row: Mapping[str, Any]) -> Any:
 
 def _agent(row: Mapping[str, Any]) -> str:
     return str(row["info"].get("agent_name", row["info"].get("agent", MAIN_AGENT)))
-
-
-def _pairs(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Return items beside each other, None where one list has ended."""
-    length = max(len(old), len(new))
-    return list(
-        zip([*old, *[None] * (length - len(old))], [*new, *[None] * (length - len(new))], strict=True)
-    )
 
 
 def _words(message: Mapping[str, Any] | None) -> str:

@@ -90,12 +90,10 @@ def table(study: Study, made: Made) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for method, tuned, ended, values, difference, failed in rows:
         cells = [f"`{method}`", *(f"{tuned[key]}" if key in tuned else "" for key in study.tuning.values)]
-        first = [
-            value_of(record | {"held_out": record["held_out"][:1]}, "success", 0) for record in ended.values()
-        ]
+        first = [record["held_out"][0]["success"] for record in ended.values()]
         cells += [_mean(first), _with_interval(list(values.values()), study.lower_is_better)]
         if study.lower_is_better:
-            after = [value_of(record, "success", 0) for record in ended.values()]
+            after = [record["held_out"][-1]["success"] for record in ended.values()]
             cells += [f"{len(values)} of {len(ended)}", _mean(after)]
         if difference is None:
             cells += ["", ""]

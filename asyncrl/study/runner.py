@@ -90,14 +90,12 @@ def _score(study: Study, record: Mapping[str, Any]) -> float:
     """Return how good a run of the tuning is: higher is better."""
     if "error" in record:
         return float("-inf") if study.lower_is_better else 0.0
-    value = value_of(record, study.measure, study.target)
+    success: float = record["held_out"][-1]["success"]
     if not study.lower_is_better:
-        assert value is not None
-        return value
+        return success
+    value = value_of(record, study.measure, study.target)
     # Whoever has not reached the target is worse than all that have, and judged by how near it came.
-    if value is None:
-        return -1e18 * (1 - value_of(record, "success", 0.0))  # type: ignore[operator]
-    return -value
+    return -1e18 * (1 - success) if value is None else -value
 
 
 def _make_missing(runs: Iterable[StudyRun], records: StudyRecords, say: Say) -> None:

@@ -30,7 +30,7 @@ from asyncrl.train import sequence_parallel
 from asyncrl.train.checkpoint_form import checkpoint_form
 from asyncrl.train.lora import has_adapter, merged, published
 from asyncrl.train.optimizers import Muon, make_optimizer
-from asyncrl.train.pieces import Piece, find_pieces, whole_numel, whole_shape
+from asyncrl.train.pieces import Piece, buckets, find_pieces, whole_numel, whole_shape
 from asyncrl.train.policy import probe
 from asyncrl.train.prefix_tree import uses_prefix_trees
 from asyncrl.train.progress import Progress
@@ -151,17 +151,7 @@ def gather_buckets(
     parameters: Iterable[tuple[str, nn.Parameter]],
 ) -> Iterator[list[tuple[str, nn.Parameter]]]:
     """Divide parameters of ZeRO-3 into consecutive lists of up to `GATHERED_BYTES`, or of one that is larger."""
-    bucket: list[tuple[str, nn.Parameter]] = []
-    held = 0
-    for name, parameter in parameters:
-        num_bytes = whole_numel(parameter) * parameter.element_size()
-        if bucket and held + num_bytes > GATHERED_BYTES:
-            yield bucket
-            bucket, held = [], 0
-        bucket.append((name, parameter))
-        held += num_bytes
-    if bucket:
-        yield bucket
+    return buckets(parameters, lambda one: whole_numel(one[1]) * one[1].element_size(), GATHERED_BYTES)
 
 
 def zero_stage(train: TrainConfig, dtype: str) -> int:

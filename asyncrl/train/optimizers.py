@@ -12,7 +12,7 @@ some ZeRO stages and types and the gradient under others, and keeps a momentum w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim._muon import _zeropower_via_newtonschulz
 
 from asyncrl.config import TrainConfig
-from asyncrl.train.pieces import Piece, whole_shape
+from asyncrl.train.pieces import Piece, buckets, whole_shape
 
 EPS = 1e-8
 ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -117,7 +117,8 @@ class Muon(AdamW):
         state["step"] += 1
         state["momentum_buffer"].lerp_(gradient, 1 - MUON_MOMENTUM)
         update = gradient.lerp(state["momentum_buffer"], MUON_MOMENTUM)
-        for bucket in _buckets(piece for piece in self.pieces() if piece.flat is flat):
+        mine = (piece for piece in self.pieces() if piece.flat is flat)
+        for bucket in buckets(mine, lambda piece: piece.whole_numel, GATHERED_ELEMENTS):
             for piece, whole in zip(bucket, self._wholes(bucket, update), strict=True):
                 if not piece.numel:
                     continue
@@ -143,19 +144,6 @@ def orthogonal(matrices: Tensor) -> Tensor:
     each = matrices.reshape(-1, *matrices.shape[-2:])
     found = [_zeropower_via_newtonschulz(one, COEFFICIENTS, NUM_ITERATIONS, NORM_EPS) for one in each]
     return torch.stack(found).view(matrices.shape)
-
-
-def _buckets(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    bucket: list[Piece] = []
-    held = 0
-    for piece in pieces:
-        if bucket and held + piece.whole_numel > GATHERED_ELEMENTS:
-            yield bucket
-            bucket, held = [], 0
-        bucket.append(piece)
-        held += piece.whole_numel
-    if bucket:
-        yield bucket
 
 
 def moment_bytes(optimizer: str, name: str, shape: Sequence[int]) -> int:

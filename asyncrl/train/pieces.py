@@ -7,11 +7,14 @@ hold its share: of most parameters a range of their elements, of some nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from torch import Tensor, nn
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,20 @@ def whole_shape(parameter: nn.Parameter) -> tuple[int, ...]:
 
 def whole_numel(parameter: nn.Parameter) -> int:
     return math.prod(whole_shape(parameter))
+
+
+def buckets(items: Iterable[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """Divide items into consecutive lists of sizes up to `most` in all, or of one that is larger."""
+    bucket: list[T] = []
+    held = 0
+    for item in items:
+        if bucket and held + size(item) > most:
+            yield bucket
+            bucket, held = [], 0
+        bucket.append(item)
+        held += size(item)
+    if bucket:
+        yield bucket
 
 
 def find_pieces(module: nn.Module, optimizer: Any, stage: int, rank: int) -> list[Piece]:

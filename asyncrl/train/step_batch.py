@@ -81,6 +81,11 @@ class StepBatch:
         return [group.id for group in self.groups] if self.outline is None else self.outline.group_ids
 
     @cached_property
+    def component_names(self) -> list[str]:
+        """Names of the reward components of any row, sorted. On the first rank."""
+        return sorted({name for t in self.trajectories for name in t.components})
+
+    @cached_property
     def lags(self) -> Counter[int]:
         """Number of sampled tokens by lag: the version that trains them minus the version that sampled them."""
         lags: Counter[int] = Counter()
@@ -233,7 +238,6 @@ def to_advantage_batch(
     chosen = list(range(batch.num_rows)) if rows is None else list(rows)
     trajectories = [batch.trajectories[row] for row in chosen]
     sampled = sampled_tokens(batch, chosen)
-    names = sorted({name for t in batch.trajectories for name in t.components})
     return AdvantageBatch(
         rewards=batch.rewards[chosen],
         group=torch.unique(batch.group[chosen], return_inverse=True)[1],
@@ -242,7 +246,8 @@ def to_advantage_batch(
         turn_rewards=[[turn.reward for turn in t.turns] for t in trajectories],
         observation_ids=[[turn.observation_id for turn in t.turns] for t in trajectories],
         components={
-            name: torch.tensor([t.components.get(name, float("nan")) for t in trajectories]) for name in names
+            name: torch.tensor([t.components.get(name, float("nan")) for t in trajectories])
+            for name in batch.component_names
         },
         agents=[str(t.info.get("agent", "")) for t in trajectories],
         truncated=torch.tensor([t.status is Status.TRUNCATED for t in trajectories]),

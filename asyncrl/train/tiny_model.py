@@ -5,8 +5,9 @@ It stands in for a downloaded checkpoint: `transformers` and vLLM load the folde
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -20,6 +21,8 @@ from transformers import (
 )
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.utils.logging import disable_progress_bar
+
+M = TypeVar("M", bound=PreTrainedModel)
 
 END_OF_TEXT = "<|endoftext|>"
 IM_START = "<|im_start|>"
@@ -128,9 +131,7 @@ def build_model(
         eos_token_id=eos_token_id,
         dtype="float32",
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return Qwen3ForCausalLM(config)
+    return _seeded(lambda: Qwen3ForCausalLM(config), seed)
 
 
 def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
@@ -189,9 +190,14 @@ def build_vision_model(
         tie_word_embeddings=True,
         dtype="float32",
     )
+    return _seeded(lambda: Qwen3VLForConditionalGeneration(config), seed)
+
+
+def _seeded(make: Callable[[], M], seed: int) -> M:
+    """Return what `make` draws from the seed, and leave torch's own generator where it is."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen3VLForConditionalGeneration(config)
+        return make()
 
 
 def save(folder: str | Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:

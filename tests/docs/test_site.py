@@ -102,7 +102,7 @@ def test_the_search_finds_a_page_and_opens_it_without_a_word_on_the_console(addr
         page.get_by_role("heading", name="Troubleshooting").wait_for()
         page.keyboard.press("/")
         page.keyboard.type("quarantined contributes")
-        page.get_by_role("link").filter(has_text="is quarantined and contributes no longer").first.wait_for()
+        page.get_by_role("option", name="quarantined and contributes no longer", selected=True).wait_for()
         page.keyboard.press("Enter")
         page.wait_for_url(re.compile("quarantined"))
         assert "gets no more work" in page.get_by_role("main").inner_text()

@@ -2,24 +2,17 @@
 
 import pytest
 
-from asyncrl.errors import ConfigError
 from asyncrl.evaluation.report import html_report
 from asyncrl.evaluation.results import evaluate_samples
+from tests.chromium import open_chromium
 from tests.evaluation.test_results import samples, whole
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
 
 pytestmark = pytest.mark.slow
 
 
 def test_the_report_opens_from_a_file_on_a_desktop_and_a_phone(tmp_path):
-    from asyncrl.envs.browser.chromium import find_chromium
-
-    try:
-        executable = find_chromium()
-    except ConfigError as error:
-        pytest.skip(str(error))
     outcomes = [[0, 1]] * 8
     rows = [
         *samples("first", outcomes),
@@ -28,8 +21,7 @@ def test_the_report_opens_from_a_file_on_a_desktop_and_a_phone(tmp_path):
     found = evaluate_samples(rows, ["first", "runs/long-name/checkpoints/step-000010"], 2)
     file = tmp_path / "report.html"
     file.write_text(html_report(whole(found), rows))
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+    with open_chromium() as browser:
         for width, height in ((1280, 800), (390, 844)):
             context = browser.new_context(viewport={"width": width, "height": height}, offline=True)
             page, said = context.new_page(), []
@@ -50,4 +42,3 @@ def test_the_report_opens_from_a_file_on_a_desktop_and_a_phone(tmp_path):
             assert said == []
             page.screenshot(path=tmp_path / f"report-{width}.png", full_page=True)
             context.close()
-        browser.close()

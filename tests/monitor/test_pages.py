@@ -7,15 +7,13 @@ import re
 import pytest
 
 from asyncrl.data.table import TrajectoryTable, write_trajectories
-from asyncrl.errors import ConfigError
 from asyncrl.run.replays import new_replay_file
 from asyncrl.services.monitor.service import monitor_app
 from tests.app_thread import AppThread
+from tests.chromium import open_chromium
 from tests.credentials import RUN, TOKEN
 from tests.monitor.folders import add_step, make_run
 from tests.monitor.trees import tree_group
-
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 pytestmark = pytest.mark.slow
 DESKTOP = {"width": 1280, "height": 800}
@@ -25,16 +23,8 @@ PAGES = ("overview", "timeline", "episodes", "failures", "settings", "logs")
 
 @pytest.fixture(scope="module")
 def browser():
-    from asyncrl.envs.browser.chromium import find_chromium
-
-    try:
-        executable = find_chromium()
-    except ConfigError as error:
-        pytest.skip(str(error))
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+    with open_chromium() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
