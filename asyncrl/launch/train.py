@@ -331,7 +331,7 @@ class TrainRun:
         """Report once that checkpoints cannot be written; return the error that was reported."""
         error = str(record.get("checkpoint/error", ""))
         if error and error != reported:
-            print_status(f"a checkpoint could not be written; the newest one is kept: {error}")
+            print_status(f"a checkpoint could not be written or stored; the newest one is kept: {error}")
         return error
 
     def _report_failures(self, stats: dict[str, Any], failures: FailureReport) -> None:

@@ -59,7 +59,7 @@ EXTRA = "extra"
 
 
 class CheckpointError(AsyncRLError):
-    """Another rank could not write its part."""
+    """Another rank could not write its part, or the store did not take the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class Checkpointer:
         except Exception as error:
             # A full or broken disk costs one checkpoint, not the run.
             self._failure = error
-            log.error("checkpoint of version %d not written: %s: %s", version, type(error).__name__, error)
+            log.error("checkpoint of version %d: %s: %s", version, type(error).__name__, error)
             if first:
                 shutil.rmtree(partial, ignore_errors=True)
         self.write_s = time.perf_counter() - start
@@ -266,9 +266,13 @@ class Checkpointer:
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
         _sync(target.parent)
-        if self.store is not None:
-            self.store.put(target, version, self.keep)
         self._remove_old(version)
+        if self.store is not None:
+            try:
+                self.store.put(target, version, self.keep)
+            except Exception as error:
+                message = f"{target.name} is complete, but could not be put into {self.store.url}: {error}"
+                raise CheckpointError(message) from error
 
     def find(self, at_most: int) -> tuple[int, Path] | None:
         """Return the newest usable checkpoint of a version up to `at_most`. For rank 0.
