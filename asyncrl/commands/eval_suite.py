@@ -97,18 +97,24 @@ class _Progress:
         self._file, self._checkpoint = file, checkpoint
         self._all = num_tasks * suite.samples
         self._terminal = sys.stderr.isatty()
-        self._begun, self._said = time.monotonic(), time.monotonic()
-        self._before = self._there()
-        if self._before:
-            print(f"{checkpoint}: {self._before} of {self._all} samples are there", file=sys.stderr)
+        self._said = time.monotonic()
+        self._others = sum(row["checkpoint"] != checkpoint for row in file.rows)
+        self._first: tuple[float, int] | None = None
+        """When the first task had ended, and how many samples there were then: what comes before is the engine's
+        start."""
+        if before := self._there():
+            print(f"{checkpoint}: {before} of {self._all} samples are there", file=sys.stderr)
 
     def __call__(self) -> None:
-        now = time.monotonic()
+        now, there = time.monotonic(), self._there()
+        self._first = self._first or (now, there)
         if self._terminal or now - self._said >= EVERY_S:
             self._said = now
-            there = self._there()
-            left_s = (self._all - there) * (now - self._begun) / max(1, there - self._before)
-            self._say(f"{self._checkpoint}: {there} of {self._all} samples, about {left_s:.0f} s left")
+            since, before = self._first
+            told = f"{self._checkpoint}: {there} of {self._all} samples"
+            if there > before:
+                told += f", about {(self._all - there) * (now - since) / (there - before):.0f} s left"
+            self._say(told)
 
     def end(self) -> None:
         self._say(f"{self._checkpoint}: {self._there()} of {self._all} samples")
@@ -116,7 +122,7 @@ class _Progress:
             print(file=sys.stderr)
 
     def _there(self) -> int:
-        return sum(row["checkpoint"] == self._checkpoint for row in self._file.rows)
+        return len(self._file.rows) - self._others
 
     def _say(self, text: str) -> None:
         print(

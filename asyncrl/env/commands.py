@@ -30,8 +30,10 @@ HOW_TO_PLAY = (
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's own words."""
     parser = argparse.ArgumentParser(prog="asyncrl env", description="List, check and play environments.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="names, first lines, and what is missing to use them")
+    commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
+    commands.add_parser(
+        "list", help="names, first lines, and what is missing to use them (also without a command)"
+    )
     new = commands.add_parser("new", help="write a file with an environment to change")
     new.add_argument("file", type=Path, help="the file to write, such as my_env.py")
     check = commands.add_parser("check", help="determinism, oracle, splits, isolation, speed")
@@ -57,7 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Run one sub-command; return its exit code."""
     args = build_parser().parse_args(list(argv))
-    if args.command == "list":
+    if args.command in (None, "list"):
         return _list()
     if args.command == "new":
         return _new(args.file)

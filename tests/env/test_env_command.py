@@ -24,11 +24,12 @@ def answer(monkeypatch, *lines):
     monkeypatch.setattr("builtins.input", lambda prompt: next(given))
 
 
-def test_the_list_says_what_an_adapter_needs(capsys, monkeypatch):
+@pytest.mark.parametrize("command", [["env", "list"], ["env"]])
+def test_the_list_says_what_an_adapter_needs(command, capsys, monkeypatch):
     from asyncrl.env import registry
 
     monkeypatch.setitem(registry.ENVS, "absent", f"{__name__}:Uninstalled")
-    assert main(["env", "list"]) == 0
+    assert main(command) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert lines["absent"].endswith("[needs pip install 'asyncrl[nothing]']")
     assert lines["openenv"].endswith("[needs settings: url]")
