@@ -13,7 +13,8 @@ def test_the_time_that_is_left_follows_from_the_rate_after_the_first_task(capsys
     assert capsys.readouterr().err == "mine: 2 of 20 samples are there\n"
 
     # The engine took 60 s to start.
-    for now in (60.0, 61.0, 62.0, 70.0):
+    for second in (60.0, 61.0, 62.0, 70.0):
+        now = second
         rows += [{"checkpoint": "mine"}] * 2
         progress()
     first, last = capsys.readouterr().err.splitlines()
