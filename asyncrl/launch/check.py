@@ -62,14 +62,15 @@ def check_run(config: Config, alone: bool = True) -> None:
         check_machines(config)
     check_tasks(config)
     check_pool(config)
-    check_model("model.path", config.model.path, config)
+    _check_whole(check_model("model.path", config.model.path, config), "model.path", config.model.path)
     check_turn_format(config)
     check_speculation(config.engine.speculative)
     check_numerics(config.engine)
     check_sinks(config)
     for name in config.policies:
         policy = config.policy(name)
-        check_model(f"policies.{name}.model.path", policy.model.path, policy)
+        key = f"policies.{name}.model.path"
+        _check_whole(check_model(key, policy.model.path, policy), key, policy.model.path)
     for section in ("reference", "teacher"):
         path = getattr(config, section).path
         if path and not is_url(path):
@@ -129,14 +130,15 @@ def check_agent(settings: dict[str, Any]) -> None:
         raise ConfigError(f"env.config.command: there is no program {command[0]!r}")
 
 
-def check_model(key: str, path: str, config: Config, policy: bool = True) -> None:
+def check_model(key: str, path: str, config: Config, policy: bool = True) -> Path | None:
     """Check that a model is there: a folder, the hub's, or one that the environment's scripted expert can make.
 
     policy: it is also served, so it must have the context that the engine is asked for.
+    Returns its `config.json`, None for one that is yet to be made or downloaded.
     """
     if path == "sft" and policy:
         _check_expert(key, config)
-        return
+        return None
     local = Path(path)
     named = path.startswith(("/", ".", "~")) or path.count("/") > 1 or not HUB_NAME.fullmatch(path)
     description = _check_folder(key, local) if named or local.exists() else _check_hub(key, path)
@@ -147,6 +149,20 @@ def check_model(key: str, path: str, config: Config, policy: bool = True) -> Non
         raise ConfigError(
             f"engine.max_model_len: must be at most {context}, the context of {path!r}, got "
             f"{config.engine.max_model_len}"
+        )
+    return description
+
+
+def _check_whole(description: Path | None, key: str, path: str) -> None:
+    """Refuse to train a quantised model, such as gpt-oss in MXFP4. Raises `ConfigError`."""
+    if description is None:
+        return
+    quantized = json.loads(description.read_text(encoding="utf-8")).get("quantization_config")
+    if quantized:
+        raise ConfigError(
+            f"{key}: {path!r} is quantised ({quantized.get('quant_method')}), and its engine could not load the whole "
+            "weights that are trained; give the model in bfloat16, as transformers saves it when it is loaded with "
+            "dequantize=True in its quantization_config. engine.quantization rounds while sampling"
         )
 
 

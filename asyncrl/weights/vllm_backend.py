@@ -22,6 +22,7 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from asyncrl.weights.files import read_weights
 from asyncrl.weights.quantization import quantized_checkpoint
 from asyncrl.weights.vllm_cpu import weights_changed
+from asyncrl.weights.vllm_direct_writes import LostWrites, keep_sinks, split_experts
 from asyncrl.weights.vllm_plugin import QUANTIZATION
 
 # At each update it would report tied heads and rotary tables, which have no weights of their own.
@@ -57,6 +58,7 @@ class SharedFileEngine(WeightTransferEngine[SharedFileInitInfo, SharedFileUpdate
         derives from its projections and repacked experts would stay those of the old version.
         """
         initialize_layerwise_reload(self.model)
+        keep_sinks(self.model)
 
     def receive_weights(self, update_info: SharedFileUpdateInfo) -> None:
         """Load the file's tensors into the model, quantised where the engine is."""
@@ -64,7 +66,11 @@ class SharedFileEngine(WeightTransferEngine[SharedFileInitInfo, SharedFileUpdate
         if scheme := os.environ.get(QUANTIZATION):
             moved = ((name, tensor.to(self.device)) for name, tensor in tensors)
             tensors = quantized_checkpoint(moved, scheme)
-        self.model.load_weights(tensors)  # type: ignore[operator]
+        if self.model_config.hf_text_config.model_type == "gpt_oss":
+            tensors = split_experts(tensors)
+        with LostWrites() as writes:
+            self.model.load_weights(tensors)  # type: ignore[operator]
+        writes.check(self.model)
 
     def update_weights(self, update_info: dict) -> None:
         """Receive one update. The base class then synchronises an accelerator, which a CPU lacks."""

@@ -9,7 +9,7 @@ import huggingface_hub
 import pytest
 
 from asyncrl.cli import main
-from asyncrl.config import load_config
+from asyncrl.config import load_config, parse_config
 from asyncrl.env.config_check import check_settings
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.launch.check import check_evaluation, check_model, check_run
@@ -227,3 +227,14 @@ def test_a_vision_model_is_refused_beside_what_does_not_take_images_along(tmp_pa
         check_model("model.path", str(model), config)
     (model / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
     check_model("model.path", str(model), config)
+
+
+def test_a_quantised_model_is_refused_for_training_and_not_for_evaluation(tmp_path):
+    model = tmp_path / "oss"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "mxfp4"}}))
+    (model / "model.safetensors").touch()
+    config = parse_config({"model": {"path": str(model)}, "env": {"name": "gridworld"}})
+    with pytest.raises(ConfigError, match=r"model\.path: '.*oss' is quantised \(mxfp4\)"):
+        check_run(config)
+    check_evaluation(config)

@@ -1,11 +1,18 @@
-"""Layers of vLLM's CPU backend compute from the weights that an update has loaded."""
+"""Layers compute from the weights that an update has loaded, or the update is refused."""
 
 import gc
 import weakref
 
+import pytest
 import torch
 from vllm import _custom_ops
+from vllm.model_executor.model_loader.reload import (
+    finalize_layerwise_reload,
+    initialize_layerwise_reload,
+    record_metadata_for_reloading,
+)
 
+from asyncrl.weights.vllm_direct_writes import LostWrites, keep_sinks
 from asyncrl.weights.vllm_plugin import register
 
 
@@ -29,3 +36,29 @@ def test_int8_weights_keep_the_scales_they_were_packed_with():
     _custom_ops.onednn_scaled_mm(packed, tokens, out, token_scales, None, None, None)
     expected = (tokens.float() * token_scales) @ (weight_KN.float() * scales_N.T)
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_update_that_a_loader_writes_past_the_reload_is_refused_instead_of_lost():
+    class Direct(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.sinks = (torch.nn.Parameter(torch.zeros(3)) for _ in range(2))
+
+        def load_weights(self, weights):
+            for name, tensor in weights:
+                getattr(self, name).data.copy_(tensor)
+
+    def reload(model, *names):
+        record_metadata_for_reloading(model)
+        initialize_layerwise_reload(model)
+        keep_sinks(model)
+        with LostWrites() as writes:
+            model.load_weights((name, torch.ones(3)) for name in names)
+        writes.check(model)
+        finalize_layerwise_reload(model, None)
+
+    model = Direct()
+    reload(model, "sinks")
+    assert (model.sinks.tolist(), model.table.tolist()) == ([1.0] * 3, [0.0] * 3)
+    with pytest.raises(NotImplementedError, match="Direct writes table past the reload"):
+        reload(Direct(), "sinks", "table")

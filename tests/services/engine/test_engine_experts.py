@@ -22,7 +22,7 @@ from tests.credentials import AUTHORIZED
 from tests.engines import ENGINE, serving
 from tests.models import save_experts
 from tests.services.engine.test_engine import contexts, token_logp
-from tests.services.engine.test_engine_collective import change
+from tests.services.engine.test_engine_collective import change, disagreement
 from tests.waiting import START_S
 
 pytestmark = pytest.mark.slow
@@ -153,3 +153,28 @@ def test_experts_are_reported_and_replayed_over_turns_caches_preemption_and_upda
     coarse = load_policy(str(path), "bfloat16", matching=REPLAY)
     without, replayed = (logp_errors(coarse, [later], replay) for replay in (False, True))
     assert float(replayed.max()) < float(without.max())
+
+
+def test_an_update_reaches_all_that_the_loader_of_gpt_oss_writes(tiny_model, tmp_path):
+    """Its loader copies fused experts and attention sinks past vLLM's reload, which would keep the old ones."""
+    model, weights = tmp_path / "model", tmp_path / "weights"
+    weights.mkdir()
+    policy = save_experts("gpt_oss", model)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(Path(tiny_model) / name, model)
+
+    async def scenario(url):
+        client = EngineClient(url)
+        try:
+            assert await disagreement([client], policy, 0) < TOLERANCE
+            for version, part in enumerate(("experts", "sinks", ""), 1):
+                change(policy, version, part)
+                file = write_weights(weights, version, checkpoint_form(policy, policy.named_parameters()))
+                await client.request("weights/prepare", file.to_json())
+                await client.request("weights/commit", file.to_json())
+                assert await disagreement([client], policy, version) < TOLERANCE
+        finally:
+            await client.close()
+
+    with serving(tmp_path / "run", str(model), weights) as engine:
+        asyncio.run(scenario(engine.url))
