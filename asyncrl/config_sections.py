@@ -288,7 +288,8 @@ class TrainConfig(Section):
     num_minibatches: int = Field(1, ge=1)
     """Optimizer steps taken on each batch."""
     micro_batch_tokens: int = Field(16384, ge=1)
-    """Padded tokens of one forward pass. Lower it when the trainer runs out of memory."""
+    """Tokens of one forward pass: padded ones, or those that are computed where rows share what they begin with
+    (docs/rollouts.md). Lower it when the trainer runs out of memory."""
     zero_stage: Literal[0, 1, 2, 3] = 1
     """What DeepSpeed spreads over the ranks: 1 optimizer states, 2 also gradients, 3 also weights."""
     offload: Literal["none", "optimizer", "parameters"] = "none"

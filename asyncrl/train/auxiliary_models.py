@@ -16,7 +16,6 @@ from torch import Tensor
 
 from asyncrl.algo.inputs import LossInputs
 from asyncrl.algo.objective import Objective
-from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.errors import ConfigError
 from asyncrl.train.answer_probability import probabilities, probe_batch
 from asyncrl.train.auxiliary_weights import (
@@ -34,7 +33,7 @@ from asyncrl.train.policy import PolicyModel
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.router_replay import replaying
 from asyncrl.train.scoring import EngineScorer
-from asyncrl.train.serve_rows import gather_values, serve_rows, share_batch
+from asyncrl.train.serve_rows import gather_values, plan_rows, serve_rows, share_batch
 from asyncrl.train.step_batch import Rows, StepBatch, pad_rows, sampled_tokens
 from asyncrl.train.step_settings import StepSettings
 
@@ -307,13 +306,7 @@ def whole_batch(
 
     Each rank computes its share. `end_values` is one number a row.
     """
-    chosen = list(range(batch.num_rows)) if rows is None else rows
-    lengths = [batch.lengths[row] for row in chosen]
-    prefix_groups = [int(batch.group[row]) for row in chosen] if engine.shares_prefixes else None
-    dealt = plan_micro_batches(
-        lengths, settings.micro_batch_tokens, engine.num_shares, prefix_groups=prefix_groups
-    )
-    plan = [[[chosen[place] for place in part] for part in parts] for parts in dealt]
+    plan = plan_rows(engine, batch, settings.micro_batch_tokens, rows)
     serve_rows(engine, batch, plan)
     computed: dict[str, list[Tensor]] = {name: [] for name in names}
     for part in plan[engine.share]:

@@ -13,13 +13,14 @@ the first rank, from numbers of sampled tokens alone and without padding (`async
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from asyncrl.data.codec import decode_trajectory, encode_trajectory
+from asyncrl.data.micro_batches import Packing, plan_micro_batches
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.step_batch import Outline, StepBatch
@@ -42,12 +43,33 @@ def share_batch(engine: TrainEngine, batch: StepBatch | None) -> StepBatch:
         plain = {
             "lengths": batch.lengths, "counts": batch.counts.tolist(), "group": batch.group.tolist(),
             "group_ids": batch.group_ids, "step": batch.step,
+            "packing": asdict(batch.packing) if engine.shares_prefixes else None,
         }  # fmt: skip
     told = engine.broadcast(plain)
     if batch is not None and engine.rank == 0:
         return batch
-    outline = Outline(told["lengths"], np.array(told["counts"], np.int64), told["group_ids"])
+    packing = None if told["packing"] is None else Packing(**told["packing"])
+    outline = Outline(told["lengths"], np.array(told["counts"], np.int64), told["group_ids"], packing)
     return StepBatch((), torch.tensor(told["group"], dtype=torch.long), told["step"], outline=outline)
+
+
+def plan_rows(
+    engine: TrainEngine,
+    batch: StepBatch,
+    micro_batch_tokens: int,
+    rows: Sequence[int] | None = None,
+    units: Sequence[int] | None = None,
+) -> list[list[list[int]]]:
+    """Return the micro-batches of rows, by default of all; see `plan_micro_batches`. units: [B] of all rows."""
+    chosen = list(range(batch.num_rows)) if rows is None else list(rows)
+    dealt = plan_micro_batches(
+        [batch.lengths[row] for row in chosen],
+        micro_batch_tokens,
+        engine.num_shares,
+        None if units is None else [units[row] for row in chosen],
+        batch.packing.of(chosen) if engine.shares_prefixes else None,
+    )
+    return [[[chosen[place] for place in part] for part in parts] for parts in dealt]
 
 
 def serve_rows(engine: TrainEngine, batch: StepBatch, plan: Plan) -> None:

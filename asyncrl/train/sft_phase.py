@@ -14,10 +14,9 @@ from typing import Any
 import torch
 
 from asyncrl.data.codec import decode_trajectory, encode_trajectory, pack, unpack
-from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.train.controls import successes
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.serve_rows import serve_rows, share_batch
+from asyncrl.train.serve_rows import plan_rows, serve_rows, share_batch
 from asyncrl.train.step_batch import StepBatch, pad_rows
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.types import Trajectory
@@ -97,7 +96,7 @@ def imitate(
     batch = share_batch(engine, whole if engine.rank == 0 else None)
     num_tokens = int(batch.counts.sum())
     total = torch.zeros((), device=engine.device)
-    plan = plan_micro_batches(batch.lengths, settings.micro_batch_tokens, engine.num_shares)
+    plan = plan_rows(engine, batch, settings.micro_batch_tokens)
     serve_rows(engine, batch, plan)
     mine = plan[engine.share]
     for number, rows in enumerate(mine):

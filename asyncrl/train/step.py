@@ -18,7 +18,6 @@ from torch import Tensor
 from asyncrl.algo.inputs import LossInputs, NonFiniteError, Totals, totals_of
 from asyncrl.algo.metrics import Metrics, from_plain, merge, reduce_over_ranks, to_plain
 from asyncrl.algo.objective import Objective
-from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.train.auxiliary_models import AuxiliaryModels, StepTensors, whole_batch
 from asyncrl.train.auxiliary_weights import FrozenPolicy
 from asyncrl.train.controls import Controls, EntropyController, KlController, mean_drift
@@ -26,7 +25,7 @@ from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.estimates import estimate_advantages
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.router_replay import replaying
-from asyncrl.train.serve_rows import Plan, gather_values, serve_rows, serve_values
+from asyncrl.train.serve_rows import Plan, gather_values, plan_rows, serve_rows, serve_values
 from asyncrl.train.step_batch import Rows, StepBatch, pad_rows, sampled_tokens
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.train.token_scores import TeacherStates
@@ -291,13 +290,8 @@ def accumulate(
     engine, objective, batch = step.engine, step.objective, step.batch
     totals = totals or _totals(step, rows)
     statistics = _ratio_statistics(step, rows)
-    lengths = [batch.lengths[row] for row in rows]
-    units = [int(batch.group[row]) for row in rows] if "pairs" in objective.needs else None
-    prefix_groups = [int(batch.group[row]) for row in rows] if engine.shares_prefixes else None
-    dealt = plan_micro_batches(
-        lengths, step.settings.micro_batch_tokens, engine.num_shares, units, prefix_groups
-    )
-    plan = [[[rows[place] for place in part] for part in parts] for parts in dealt]
+    units = batch.group.tolist() if "pairs" in objective.needs else None
+    plan = plan_rows(engine, batch, step.settings.micro_batch_tokens, rows, units)
     share = serve(step, plan)
     found: list[Metrics] = []
     why = ""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.advantage_batch import AdvantageBatch
+from asyncrl.data.micro_batches import Packing, pack_rows
 from asyncrl.errors import StaleError
 from asyncrl.train.ragged import within
 from asyncrl.train.router_replay import OWN_CHOICE
@@ -30,6 +31,8 @@ class Outline:
     """[B] sampled tokens."""
     group_ids: list[str]
     """[P] names of the groups."""
+    packing: Packing | None
+    """None where the model does not compute prefixes that rows share only once."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,14 @@ class StepBatch:
         if self.outline is not None:
             return self.outline.counts
         return np.array([t.num_sampled for t in self.trajectories], np.int64)
+
+    @cached_property
+    def packing(self) -> Packing:
+        """What the rows take as a tree of prefixes. The first rank knows it always, others where the model has trees."""
+        if self.outline is not None:
+            assert self.outline.packing is not None
+            return self.outline.packing
+        return pack_rows([_tree_keys(t) for t in self.trajectories], self.group.tolist())
 
     @cached_property
     def group_ids(self) -> list[str]:
@@ -189,6 +200,18 @@ def _pad_experts(rows: Sequence[Trajectory], width: int) -> Tensor | None:
     for row, experts in known.items():
         found[row, : len(experts)] = experts
     return torch.from_numpy(found)
+
+
+def _tree_keys(t: Trajectory) -> np.ndarray:
+    """Return what must agree where rows share a token [L] or [L,C], up to the last sampled one."""
+    end = int(np.flatnonzero(t.loss_mask)[-1]) + 1 if t.num_sampled else 1
+    if t.routed_experts is None:
+        return np.ascontiguousarray(t.token_ids[:end])
+    experts = t.routed_experts.reshape(len(t.routed_experts), -1).astype(np.int32)
+    keys = np.full((end, 1 + experts.shape[1]), OWN_CHOICE, np.int32)
+    keys[:, 0] = t.token_ids[:end]
+    keys[: len(experts), 1:] = experts[:end]
+    return keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import torch
 from bench_async import say, spread
 
-from asyncrl.data.micro_batches import plan_micro_batches
+from asyncrl.data.micro_batches import pack_rows, plan_micro_batches
 from asyncrl.train.policy import PolicyModel
 from asyncrl.train.prefix_tree import enable_prefix_trees, tree_of
 from asyncrl.train.sft import pad
@@ -69,9 +69,11 @@ def micro_batches(
     rows: list[Row], prefix_groups: list[int] | None
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return padded ids and masks [B,T]."""
-    plan = plan_micro_batches([len(ids) for ids, _ in rows], MICRO_BATCH_TOKENS, prefix_groups=prefix_groups)[
-        0
-    ]
+    ends = [np.flatnonzero(mask)[-1] + 1 for _, mask in rows]
+    packing = None
+    if prefix_groups is not None:
+        packing = pack_rows([ids[:end] for (ids, _), end in zip(rows, ends, strict=True)], prefix_groups)
+    plan = plan_micro_batches([len(ids) for ids, _ in rows], MICRO_BATCH_TOKENS, packing=packing)[0]
     return [pad([rows[row] for row in part]) for part in plan]
 
 
