@@ -83,8 +83,8 @@ def plan_micro_batches(
     gets empty lists.
 
     `lengths`: [B] tokens. Deterministic. Every row appears exactly once. With a `packing`, rows of a group are
-    adjacent, groups with the longest row first. With `units` [B], rows of equal unit (a group, for pairwise losses) stay
-    in one micro-batch, even past the budget.
+    adjacent, groups with the longest row first. With `units` [B], rows of equal unit (a group, for pairwise losses)
+    stay in one micro-batch, even past the budget.
     """
     if budget < 1 or ranks < 1:
         raise ValueError(f"budget and ranks must be at least 1, got {budget} and {ranks}")

@@ -80,7 +80,7 @@ class StepBatch:
 
     @cached_property
     def packing(self) -> Packing:
-        """What the rows take as a tree of prefixes. The first rank knows it always, others where the model has trees."""
+        """What the rows take as a tree of prefixes. The first rank knows it, others where the model has trees."""
         if self.outline is not None:
             assert self.outline.packing is not None
             return self.outline.packing
