@@ -60,9 +60,9 @@ def measured_step(config: Config, model: str, vocab_size: int) -> dict[str, int]
     engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
     auxiliary = load_auxiliary_models(config, objective, engine, model)
     one = longest_rows(config, vocab_size)
-    batch = dataclasses.replace(
-        one, trajectories=one.trajectories * 2, group=torch.zeros(2 * len(one.trajectories), dtype=torch.long)
-    )
+    # Rows of two groups count apart, equal though they are.
+    group = torch.arange(2).repeat_interleave(len(one.trajectories))
+    batch = dataclasses.replace(one, trajectories=one.trajectories * 2, group=group)
     settings = StepSettings.of(config)
     rows = list(range(len(batch.trajectories)))
     found = {}
