@@ -314,6 +314,9 @@ class TrainConfig(Section):
     checkpoint_store: Seldom[str] = ""
     """A URL that fsspec opens, such as "s3://bucket/run", which gets each checkpoint, too: a run whose folder has lost
     its own resumes from there. Stores other than mounted disks need their package, s3fs for S3."""
+    collapse_guard: Seldom[bool] = True
+    """When the reward of fresh groups falls far below what it was, go back to the last good checkpoint with half the
+    learning rate; halve it, too, when the policy moves far in a step (docs/algorithms/asynchrony-control.md)."""
     on_poison: Seldom[Literal["continue", "stop"]] = "continue"
     """What follows a group that makes the loss or gradient NaN, when it has been saved and left out."""
     old_policy: Seldom[Literal["trainer", "process"]] = "trainer"

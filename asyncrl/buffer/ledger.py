@@ -324,6 +324,16 @@ class Ledger:
         with self._store.transaction():
             return self._steps.commit(version)
 
+    def replan(self, version: int) -> int:
+        """Plan all that is in flight at `version` again, as its policy has been given up; return how many groups.
+
+        Raises `ConflictError` when the ledger is at another version.
+        """
+        with self._store.transaction():
+            if version != self.version:
+                raise ConflictError(f"cannot replan at version {version}: the ledger is at {self.version}")
+            return self._steps.replan()
+
     def rollback_to(self, version: int) -> int:
         """Forget everything after `version` was committed; return how many tasks are pending again.
 

@@ -72,7 +72,9 @@ class Restored:
 
 
 class Checkpointer:
-    """Saves every `every` versions (0: only on `save`) and keeps the newest `keep`. Make the same calls on every rank.
+    """Saves every `every` versions (0: only on `save`), keeps the newest `keep` and `pinned`.
+
+    Make the same calls on every rank.
 
     also_every: saves every so many versions, too, for another reader such as a periodic evaluation.
 
@@ -103,6 +105,8 @@ class Checkpointer:
         self.keep = keep
         self.before_complete = before_complete
         self.store = store
+        self.pinned: int | None = None
+        """A version that is kept although it is old."""
         self.write_s = 0.0
         """How long the newest background write took."""
         self._writers = Writers(engine.rank, engine.num_ranks)
@@ -157,6 +161,22 @@ class Checkpointer:
             set_random_state(stored.whole(key_of(self.engine.rank)))
         extra = {name: stored.whole(name) for name in stored.shapes if name.startswith(EXTRA)}
         return Restored(values["version"], join(values["extra"], extra))
+
+    def versions(self) -> list[int]:
+        """Return the versions of which there is a complete checkpoint, newest first. For rank 0."""
+        return [version for version, _ in complete_checkpoints(self.folder)]
+
+    def go_back(self, version: int) -> dict[str, Any] | None:
+        """Restore a kept version and return its `extra`; None, with a line in the log, if damaged. A collective."""
+        self._join()
+        path, whole = checkpoint_path(self.folder, version), False
+        if self.engine.rank == 0:
+            try:
+                check_whole(path)
+                whole = True
+            except InputError as error:
+                log.error("%s", error)
+        return self.load(path).extra if self.engine.broadcast(whole) else None
 
     def wait(self) -> None:
         """Wait for a write in progress. Raises the error that ended it."""
@@ -284,9 +304,10 @@ class Checkpointer:
         return newest_usable(self.folder, at_most)
 
     def _remove_old(self, newest: int) -> None:
-        older = [path for version, path in complete_checkpoints(self.folder) if version <= newest]
-        for path in older[self.keep :]:
-            shutil.rmtree(path, ignore_errors=True)
+        kept = [found for found in complete_checkpoints(self.folder) if found[0] <= newest]
+        for version, path in kept[self.keep :]:
+            if version != self.pinned:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def newest_usable(folder: Path, at_most: int) -> tuple[int, Path] | None:

@@ -1,4 +1,4 @@
-"""Controllers driven by what the steps measure: KL coefficient, learning rate, staleness limit, baselines.
+"""Controllers driven by what the steps measure: KL coefficient, learning rate, staleness limit, baselines, the guard.
 
 Their rules are pure functions in `asyncrl.algo`. This module holds their states, which are saved with a checkpoint.
 """
@@ -6,15 +6,18 @@ Their rules are pure functions in `asyncrl.algo`. This module holds their states
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from asyncrl.algo.advantage.spo import beta_mean, forgetting, initial_beta, update_beta
+from asyncrl.algo.control.collapse_guard import GuardState, StepSignals, Verdict, judge, state_of
 from asyncrl.algo.control.entropy_coef import applied_entropy_coef, next_entropy_coef
 from asyncrl.algo.control.lr_schedule import lr_factor
 from asyncrl.algo.control.staleness_controller import StalenessRule, StalenessState, next_staleness
@@ -137,6 +140,35 @@ def prompt_key(trajectory: Trajectory) -> str:
 
 
 @dataclass(slots=True)
+class CollapseGuard:
+    """Watches the rewards of each step's groups, see `asyncrl.algo.control.collapse_guard`."""
+
+    state: GuardState = field(default_factory=GuardState)
+
+    def update(
+        self, batch: StepBatch, metrics: dict[str, float], max_staleness: int, checkpoints: Sequence[int]
+    ) -> Verdict:
+        """Judge a step by its batch, on the first rank, which has all of it."""
+        signals = step_signals(batch, metrics)
+        self.state, verdict = judge(self.state, signals, max_staleness, checkpoints)
+        return verdict
+
+
+def step_signals(batch: StepBatch, metrics: dict[str, float]) -> StepSignals:
+    """Return what the guard is told of a step, on the first rank."""
+    by_group: dict[int, list[float]] = {}
+    for group, trajectory in zip(batch.group.tolist(), batch.trajectories, strict=True):
+        by_group.setdefault(group, []).append(trajectory.reward)
+    rewards = [sum(found) / len(found) for found in by_group.values()]
+    sampled = np.concatenate([t.behavior_logprobs[t.loss_mask] for t in batch.trajectories])
+    tokens = max(1, sum(batch.lags.values()))
+    lag = sum(lag * n for lag, n in batch.lags.items()) / tokens
+    surprise = -float(sampled.mean()) if len(sampled) else 0.0
+    drift = metrics.get("mismatch/kl_k3", 0.0)
+    return StepSignals.of(batch.step, math.floor(batch.step - lag), rewards, drift, surprise)
+
+
+@dataclass(slots=True)
 class Controls:
     """All controllers of a run; those the recipe does not use are None."""
 
@@ -144,6 +176,7 @@ class Controls:
     entropy: EntropyController
     staleness: StalenessController | None = None
     baselines: BaselineTracker | None = None
+    guard: CollapseGuard | None = None
     lr_power: float = 0.0
     lr_base_ess: float = 1.0
 
@@ -164,6 +197,7 @@ class Controls:
             "entropy": self.entropy.entropy,
             "staleness": asdict(self.staleness.state) if self.staleness else None,
             "beliefs": json.dumps(self.baselines.beliefs) if self.baselines else None,
+            "guard": json.dumps(asdict(self.guard.state)) if self.guard else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -173,6 +207,8 @@ class Controls:
             self.staleness.state = StalenessState(**state["staleness"])
         if self.baselines and state["beliefs"]:
             self.baselines.beliefs = {k: (a, b) for k, (a, b) in json.loads(state["beliefs"]).items()}
+        if self.guard and state.get("guard"):  # checkpoints of before the guard have none
+            self.guard.state = state_of(json.loads(state["guard"]))
 
 
 def make_controls(config: Config, objective: Objective) -> Controls:
@@ -197,6 +233,7 @@ def make_controls(config: Config, objective: Objective) -> Controls:
         baselines=BaselineTracker(numbered=not config.env.task_file)
         if "baselines" in objective.needs
         else None,
+        guard=CollapseGuard() if config.train.collapse_guard else None,
         lr_power=float(scaling["power"]),
         lr_base_ess=float(scaling["base_ess"]),
     )

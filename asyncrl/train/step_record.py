@@ -85,6 +85,7 @@ class StepRecord:
             "weights/delta_bytes": self.published.delta_bytes,
             "busy/trainer": (times.train_s + times.publish_s) / wall_s,
             "skipped": report.skipped,
+            **({"guard/said": report.said} if report.said else {}),
             "batch/poisoned": len(report.poisoned),
         }
 

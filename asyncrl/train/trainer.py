@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from asyncrl.algo.control.collapse_guard import good_checkpoint, state_of
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
 from asyncrl.data.codec import decode_group
@@ -65,6 +67,8 @@ class BatchSource(Protocol):
     def commit(self, version: int) -> None: ...
 
     def set_staleness_limit(self, limit: int) -> None: ...
+
+    def replan(self, version: int) -> int: ...
 
     def drop(self, step: int, group_ids: Sequence[str], reason: str) -> int: ...
 
@@ -188,7 +192,7 @@ class Trainer:
             return None, {}
         streamed = StreamedStep(
             self.engine, self.objective, self.auxiliary, self.settings, version,
-            scheduled_rate(self.config.train, version), self.controls.kl.coef, self.controls.entropy.applied,
+            self._rate(version), self.controls.kl.coef, self.controls.entropy.applied,
         )  # fmt: skip
         timeout_s = self.config.buffer.wait_timeout_s
         return streamed, gather(
@@ -260,20 +264,74 @@ class Trainer:
         """Take the step that was streamed or, where that cannot be, the whole batch's; then what follows every step."""
         report = streamed.finish(batch) if streamed is not None else None
         if report is None:
-            rate = scheduled_rate(self.config.train, batch.step)
             report = train_step(
-                self.engine, self.objective, self.auxiliary, batch, self.settings, rate, self.controls,
-                lambda found: self._set_aside(batch, found),
+                self.engine, self.objective, self.auxiliary, batch, self.settings, self._rate(batch.step),
+                self.controls, lambda found: self._set_aside(batch, found),
             )  # fmt: skip
-        report.metrics |= self.sft_phase.after_step(self.engine, batch, self.settings, batch.step + 1)
+        self._guard(batch, report)
+        if report.went_back_to is None:
+            report.metrics |= self.sft_phase.after_step(self.engine, batch, self.settings, batch.step + 1)
         report.metrics |= self.auxiliary.after_step(self.engine, batch.step + 1, report.metrics)
         return report
+
+    def _guard(self, batch: StepBatch, report: StepReport) -> None:
+        """Let the guard judge the step; slow down, or bring back an earlier policy, as it says. A collective.
+
+        Versions go on: the next one has the weights of the one gone back to, so that no task is trained twice.
+        """
+        guard, saver = self.controls.guard, self.checkpointer
+        if guard is None:
+            return
+
+        def judged() -> dict[str, Any]:
+            kept = saver.versions() if saver is not None else []
+            verdict = guard.update(batch, report.metrics, self.config.buffer.max_staleness, kept)
+            pinned = good_checkpoint(guard.state, kept)
+            return {"state": asdict(guard.state), "pinned": pinned, **asdict(verdict)}
+
+        found = self.engine.on_first(judged)
+        guard.state = state_of(found["state"])
+        said = found["why"]
+        if saver is not None:
+            saver.pinned = found["pinned"]
+            if found["action"] == "go_back" and self._go_back(saver, found["version"]):
+                report.went_back_to = found["version"]
+                said += f"; back to version {found['version']}"
+        rate = self._rate(batch.step + 1)
+        report.metrics |= {"guard/rate_scale": guard.state.scale}
+        if said:
+            report.said = (
+                f"step {batch.step + 1}: {said}; the learning rate is now {rate:.2g} (train.collapse_guard)"
+            )
+            log.warning("collapse guard: %s", report.said)
+
+    def _go_back(self, saver: Checkpointer, version: int) -> bool:
+        """Take weights, optimizer and all that follows them from the checkpoint of `version`; False if it is damaged.
+
+        The guard, the staleness limit and what counts the run's steps stay as they are. A collective.
+        """
+        extra = saver.go_back(version)
+        if extra is None:
+            return False
+        kept = self.controls.state_dict()
+        self.load_state_dict({**extra, "totals": self.totals.to_dict()})
+        mine = self.controls.state_dict() | {name: kept[name] for name in ("guard", "staleness")}
+        self.controls.load_state_dict(mine)
+        return True
+
+    def _rate(self, version: int) -> float:
+        """Return the learning rate of the step that starts at `version`."""
+        guard = self.controls.guard
+        return scheduled_rate(self.config.train, version) * (guard.state.scale if guard is not None else 1.0)
 
     def _publish(self, version: int, batch: StepBatch, report: StepReport) -> PublishReport:
         """Bring the version to the engines, then tell the buffer."""
         published = self.publisher.publish(version, self.engine)
         if self.source is not None:
             self.source.commit(version)
+            if report.went_back_to is not None:
+                # What is in flight was sampled by the policy that has been given up.
+                self.source.replan(version)
             self.on_commit(version, batch.groups, token_values(batch, report))
         return published
 
@@ -356,6 +414,9 @@ class Trainer:
     def _steer(self, report: StepReport) -> None:
         """Update the controllers from what the step measured; every rank computes the same."""
         controls = self.controls
+        if report.went_back_to is not None:
+            # It measured the policy that has been given up.
+            return
         controls.kl.update(report.metrics, report.num_sequences)
         if controls.kl.target is not None:
             report.metrics["kl_coef"] = controls.kl.coef

@@ -157,6 +157,10 @@ class BufferClient:
         """Forget what came after `version`; return how many tasks are pending again."""
         return (await self._http.post("/v1/rollback", {"version": version}))["pending_again"]
 
+    async def replan(self, version: int) -> int:
+        """Plan all that is in flight at `version` again; return how many groups."""
+        return (await self._http.post("/v1/replan", {"version": version}))["pending_again"]
+
     async def describe(self, job: dict[str, Any]) -> None:
         """Describe the job to processes that join it: config, model, weights_dir, engines, envs."""
         await self._http.post("/v1/job", job)
@@ -257,6 +261,9 @@ class BufferClientSync:
 
     def rollback(self, version: int) -> int:
         return self._run(self._client.rollback(version))
+
+    def replan(self, version: int) -> int:
+        return self._run(self._client.replan(version))
 
     def reject(self, step: int, group_ids: Sequence[str], reason: str) -> list[str]:
         return self._run(self._client.reject(step, group_ids, reason))

@@ -67,7 +67,10 @@ STALL_S = 5.0
 """A reaper that is this late was suspended with its process, so that no renewals could arrive either."""
 OWN_STATUSES: dict[type[Exception], int] = {UnknownLeaseError: 404, LeaseGoneError: 410}
 
-_TRAINER = ("take", "peek", "drop", "reject", "commit", "rollback", "staleness_limit", "pause", "quarantine")
+_TRAINER = (
+    *("take", "peek", "drop", "reject", "commit", "rollback", "replan", "staleness_limit", "pause"),
+    "quarantine",
+)
 _WORKER = ("lease", "renew", "release", "fail", "put", "put_many", "reclaim")
 ROLES = {
     **{f"/v1/{name}": {"trainer"} for name in _TRAINER},
@@ -443,6 +446,14 @@ def _add_steps(app: FastAPI, service: BufferService) -> None:
         """Forget what came after a version."""
         body = await read(request, messages.Version)
         moved = ledger.rollback_to(body.version)
+        service.changed()
+        return {"version": ledger.version, "pending_again": moved}
+
+    @app.post("/v1/replan", openapi_extra=documented(messages.Version))
+    async def replan(request: Request) -> dict[str, int]:
+        """Plan what is in flight again."""
+        body = await read(request, messages.Version)
+        moved = ledger.replan(body.version)
         service.changed()
         return {"version": ledger.version, "pending_again": moved}
 

@@ -416,6 +416,25 @@ def test_a_rollback_to_the_committed_version_keeps_the_batch_and_what_is_still_t
     assert book.stats()["ready"] == 1
 
 
+def test_all_that_is_in_flight_is_planned_again_when_its_policy_is_given_up():
+    book = ledger(count=6)
+    for _ in range(3):
+        book.put(group(lease(book)))
+    playing = lease(book)
+    train_step(book, 0)
+    with pytest.raises(ConflictError, match="cannot replan at version 0: the ledger is at 1"):
+        book.replan(0)
+    assert book.replan(1) == 2, "one is ready, one is being played"
+    with pytest.raises(LeaseGoneError):
+        book.put(group(playing))
+    assert [(one.task.id, one.version) for one in (lease(book) for _ in range(3))] == [
+        ("t2", 1),
+        ("t3", 1),
+        ("t4", 1),
+    ]
+    assert book.stats()["trained"] == 2
+
+
 def test_a_worker_that_is_readmitted_gets_leases_again():
     book = ledger()
     book.quarantine("w", "made up")

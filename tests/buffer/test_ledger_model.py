@@ -276,6 +276,16 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.state[name] = "pending"
                 self.expiry.pop(self.leases[name].id)
 
+    @rule(crash=crashes)
+    def replan(self, crash):
+        self.call(lambda book: book.replan(self.version), crash)
+        for name, state in self.state.items():
+            if state == "leased":
+                self.expiry.pop(self.leases[name].id)
+            if state in ("leased", "ready", "taken"):
+                self.state[name] = "pending"
+        self.batch = None
+
     @precondition(lambda self: self.version > 0)
     @rule(data=st.data(), crash=crashes)
     def rollback(self, data, crash):

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
@@ -35,6 +36,12 @@ class World:
         self.ledger.close_plan()
         self.serving, self.calls, self.kill_at = 0, [], ("", -1)
 
+    def rewards(self, version):
+        return [0.0, 1.0]
+
+    def replan(self, version):
+        return self.ledger.replan(version)
+
     def _may_die(self, where, version):
         if self.kill_at == (where, version):
             self.kill_at = ("", -1)
@@ -43,7 +50,7 @@ class World:
     def take(self, step, wait_s):
         assert self.serving == self.ledger.version == step
         while (lease := self.ledger.lease("w")) is not None:
-            played = group(lease.task.id, [0.0, 1.0], lease.version)
+            played = group(lease.task.id, self.rewards(lease.version), lease.version)
             self.ledger.put(replace(played, id=lease.id, task=lease.task))
         return self.ledger.take(step).groups
 
@@ -74,9 +81,15 @@ class World:
 class Run:
     """Trainer processes of one run, one after the other."""
 
-    def __init__(self, model, folder, world, every=2):
-        self.model, self.folder, self.world, self.every = model, folder, world, every
-        self.seen, self.tasks = {}, {}
+    def __init__(self, model, folder, world, every=2, num_steps=STEPS):
+        self.model, self.folder, self.world, self.every, self.num_steps = (
+            model,
+            folder,
+            world,
+            every,
+            num_steps,
+        )
+        self.seen, self.tasks, self.said = {}, {}, {}
 
     def _record_tasks(self, version, groups, values):
         self.tasks[version] = [g.task.id for g in groups]
@@ -84,6 +97,7 @@ class Run:
     def _record(self, version, metrics):
         numbers = (metrics["loss/total"], metrics["grad_norm"], metrics["learning_rate"])
         self.seen[version] = (numbers, self.tasks[version])
+        self.said[version] = metrics.get("guard/said", "")
 
     def process(self):
         """Start a trainer and let it run to its end or death."""
@@ -93,7 +107,7 @@ class Run:
                 "env": {"name": "gridworld"},
                 "train": {
                     "max_logp_error": 0,
-                    "num_steps": STEPS,
+                    "num_steps": self.num_steps,
                     "learning_rate": 1e-3,
                     "warmup_steps": 2,
                     "lr_schedule": "cosine",
@@ -174,6 +188,53 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(tiny_model, t
     assert run.seen == undisturbed[0]
     assert world.calls == [1, 2, 3, 4, 5, 2, 3, 4, 5, 6]
     assert [version for version, _ in complete_checkpoints(tmp_path)] == [6, 4]
+
+
+class Collapsing(World):
+    """Versions from 10 on earn little, until weights of before are back; it remembers the weights it was given."""
+
+    def __init__(self):
+        super().__init__(tasks=34)
+        self.weights, self.bad = {}, set()
+
+    def rewards(self, version):
+        return [0.0, 0.25] if version in self.bad else [0.75, 1.0]
+
+    def publish(self, version, engine):
+        weights = torch.cat([tensor.flatten().float() for _, tensor in engine.weights()]).clone()
+        good = any(torch.equal(weights, self.weights[v]) for v in self.weights if v < 10)
+        self.weights[version] = weights
+        self.bad = {v for v in self.bad if v < version} | ({version} if version >= 10 and not good else set())
+        return super().publish(version, engine)
+
+
+def collapsed_run(model, folder, kill_at=None):
+    run = Run(model, folder, Collapsing(), num_steps=16)
+    if kill_at is not None:
+        run.world.kill_at = kill_at
+        with pytest.raises(Killed):
+            run.process()
+    assert run.process()[0] == 16
+    return run
+
+
+def test_a_collapse_brings_back_the_last_good_policy_also_in_a_run_that_is_killed(tiny_model, tmp_path):
+    run = collapsed_run(tiny_model, tmp_path / "whole")
+    weights = run.world.weights
+    # Groups earn 0.875 in steps 0 to 9, then 0.125. In step 12 the last four have a mean of 0.3125, and squared
+    # deviations of 6 (3/16)^2 + 2 (9/16)^2 = 0.84375, over 7 over 8 groups 0.123^2: 0.5625 is 4.58 times that. The
+    # newest good step is 9; checkpoint 8 is older than the two newest.
+    assert {version: said for version, said in run.said.items() if said} == {
+        13: "step 13: fresh groups earn 0.312, at best it was 0.875 (standard error 0.123); back to version 8; the "
+        f"learning rate is now {run.seen[14][0][2]:.2g} (train.collapse_guard)"
+    }
+    assert torch.equal(weights[13], weights[8])
+    assert not torch.equal(weights[12], weights[8])
+    stats = run.world.ledger.stats()
+    assert (stats["trained"], stats["pending"], stats["ready"]) == (2 * 16, 2, 0), "each task once"
+    for number, kill_at in enumerate((("before committing", 13), ("after committing", 15))):
+        again = collapsed_run(tiny_model, tmp_path / str(number), kill_at)
+        assert (again.seen, again.said) == (run.seen, run.said)
 
 
 class Controlled:

@@ -82,6 +82,9 @@ def test_a_steps_trajectories_are_handed_over_after_its_commit_and_before_its_ch
             script.calls.append(("save", version))
             return 0.0
 
+        def versions(self):
+            return []
+
         write_s, error = 0.0, ""
 
     script = Scripted([groups_at(0)])

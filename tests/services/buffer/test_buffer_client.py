@@ -269,6 +269,7 @@ def test_the_synchronous_client_serves_the_trainer(service):
         client.commit(1)
         assert client.take(1, 0.05) is None
         assert client.stats()["trained"] == 2
+        assert client.replan(1) == 0
         assert client.rollback(0) == 2
     finally:
         client.close()
