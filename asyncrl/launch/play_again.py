@@ -11,10 +11,10 @@ so this is for runs that one trusts.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import tempfile
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -31,20 +31,30 @@ from asyncrl.data.table import write_trajectories
 from asyncrl.data.transcript import read_transcript
 from asyncrl.env.check import end_launcher
 from asyncrl.env.protocol import MAIN_AGENT
-from asyncrl.env.registry import ELSEWHERE
-from asyncrl.errors import AgentError, ConfigError, DeadlineError
-from asyncrl.generation import Generated, GenerateRequest, Generator
+from asyncrl.errors import ConfigError, DeadlineError
 from asyncrl.launch.process_group import ProcessGroup
+from asyncrl.launch.recorded_turns import (
+    Difference,
+    RecordedCalls,
+    RecordedTurns,
+    agent_of,
+    common_prefix,
+    shown,
+)
 from asyncrl.launch.train import base_model
 from asyncrl.rollout.episode import ChatPlayer, episode_settings
 from asyncrl.rollout.given_prefix import GivenPrefix
-from asyncrl.rollout.player import EpisodeRequest
+from asyncrl.rollout.player import EpisodePlayer, EpisodeRequest
 from asyncrl.run.checkpoints import MARKER
 from asyncrl.run.replays import new_replay_file
 from asyncrl.services.engine.client import EngineClient
+from asyncrl.services.engine.router import EngineRouter
 from asyncrl.services.env.client import LocalEnvs
-from asyncrl.types import Group, Status, Task, Trajectory
+from asyncrl.services.rollout.agents import AGENT, Agents
+from asyncrl.types import Group, Task, Trajectory
 
+Turns = EngineClient | RecordedTurns | RecordedCalls
+"""Where the turns come from."""
 REPLAY = "replay"
 """Key of `Trajectory.info`: how an episode was played again."""
 
@@ -82,15 +92,6 @@ class Recorded:
             ),
             -1,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Where an episode that was played again first leaves the recorded one."""
-
-    where: str
-    recorded: str
-    now: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,11 @@ def replay_actions(recorded: Recorded) -> PlayedAgain:
     """
     config = _config(recorded)
     model = _any_tokenizer(recorded.folder, config)
-    return _play(recorded, config, model, RecordedTurns(recorded.rows), "recorded actions")
+    if config.env.name != AGENT:
+        return _play(recorded, config, model, RecordedTurns(recorded.rows), "recorded actions")
+    calls = RecordedCalls(recorded.rows, config.max_tokens)
+    played = _play(recorded, config, model, calls, "recorded actions")
+    return replace(played, difference=calls.difference or played.difference)
 
 
 def sample_again(recorded: Recorded, checkpoint: str = "") -> PlayedAgain:
@@ -186,21 +191,6 @@ def nearest_checkpoint(recorded: Recorded, config: Config) -> tuple[str, str]:
     )
 
 
-class RecordedTurns:
-    """A `Generator` that returns the turns of a recorded episode, agent by agent."""
-
-    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._left = {_agent(row): deque(_turns(row)) for row in rows}
-
-    async def generate(self, request: GenerateRequest) -> Generated:
-        """Return the agent's next turn. Raises `AgentError` where the recorded episode had no further one."""
-        left = self._left.get(request.agent)
-        if not left:
-            who = f"agent {request.agent!r}" if request.agent != MAIN_AGENT else "the policy"
-            raise AgentError(f"the environment asks for a turn of {who} that was not recorded")
-        return left.popleft()
-
-
 def first_difference(recorded: Mapping[str, Any], now: Trajectory) -> Difference | None:
     """Return where a trajectory first differs from the recorded one: a message, a token, a reward or how it ended."""
     said = read_transcript(now.conversation, [turn.reward for turn in now.turns]) or []
@@ -208,12 +198,9 @@ def first_difference(recorded: Mapping[str, Any], now: Trajectory) -> Difference
         if _words(old) != _words(new):
             return Difference(f"message {number}", _words(old), _words(new))
     ids = np.asarray(recorded["token_ids"], np.int64)
-    length = min(len(ids), now.num_tokens)
-    differs = np.flatnonzero(ids[:length] != now.token_ids[:length])
-    if len(differs) or len(ids) != now.num_tokens:
-        place = int(differs[0]) if len(differs) else length
-        old_ids, new_ids = ids[place : place + 8].tolist(), now.token_ids[place : place + 8].tolist()
-        return Difference(f"token {place}", str(old_ids), str(new_ids))
+    place = common_prefix(ids, now.token_ids)
+    if place < max(len(ids), now.num_tokens):
+        return Difference(f"token {place}", shown(ids, place), shown(now.token_ids, place))
     rewards = [float(np.float32(turn.reward)) for turn in now.turns]
     for number, (old_reward, reward) in enumerate(zip_longest(recorded["turn_reward"], rewards)):
         if old_reward != reward:
@@ -225,27 +212,44 @@ def first_difference(recorded: Mapping[str, Any], now: Trajectory) -> Difference
     return None
 
 
-def _play(recorded: Recorded, config: Config, model: str, generator: Generator, how: str) -> PlayedAgain:
+def matched(
+    rows: Sequence[Mapping[str, Any]], played: Sequence[Trajectory]
+) -> list[tuple[Mapping[str, Any] | None, Trajectory | None]]:
+    """Return recorded trajectories beside those played again of the same agent: of the same tokens, or else in order.
+
+    None stands beside those that have no counterpart.
+    """
+    left = list(played)
+    pairs: list[tuple[Mapping[str, Any] | None, Trajectory | None]] = []
+    for row in rows:
+        own = [
+            t for t in left if str(t.info.get("agent_name", t.info.get("agent", MAIN_AGENT))) == agent_of(row)
+        ]
+        alike = (t for t in own if np.array_equal(t.token_ids, row["token_ids"]))
+        chosen = next(alike, own[0] if own else None)
+        left = [t for t in left if t is not chosen]
+        pairs.append((row, chosen))
+    return [*pairs, *((None, t) for t in left)]
+
+
+def _play(recorded: Recorded, config: Config, model: str, generator: Turns, how: str) -> PlayedAgain:
     renderer = load_renderer(model)
-    anew = not isinstance(generator, RecordedTurns)
+    anew = isinstance(generator, EngineClient)
     played = asyncio.run(_episode(recorded, config, renderer, generator, anew))
-    indices = {_agent(row): row["episode_index"] for row in recorded.rows}
-    following = max(indices.values()) + 1
-    trajectories = []
-    for t in played:
-        agent = t.info.get("agent_name", MAIN_AGENT)
-        index = indices.get(agent)
-        if index is None:
-            index, following = following, following + 1
+    following = max(row["episode_index"] for row in recorded.rows) + 1
+    trajectories, difference = [], None
+    for row, t in matched(recorded.rows, played):
+        if t is None:
+            difference = difference or Difference(f"agent {agent_of(row or {})!r}", "took turns", "took none")
+            continue
+        index = following if row is None else row["episode_index"]
+        following += row is None
         trajectories.append(replace(t, episode_index=index, info={**t.info, REPLAY: how}))
-    by_index = {t.episode_index: t for t in trajectories}
-    difference = None
-    for row in recorded.rows:
-        now = by_index.get(row["episode_index"])
-        if now is None:
-            difference = difference or Difference(f"agent {_agent(row)!r}", "took turns", "took none")
-        else:
-            difference = difference or first_difference(row, now)
+        difference = difference or (
+            Difference(f"trajectory {index}", "none", f"{len(t.turns)} turns")
+            if row is None
+            else first_difference(row, t)
+        )
     group = Group(recorded.group, recorded.task, recorded.version, tuple(trajectories), "replay")
     try:
         file = new_replay_file(recorded.folder, recorded.step, recorded.group, recorded.index)
@@ -259,27 +263,53 @@ def _play(recorded: Recorded, config: Config, model: str, generator: Generator, 
 
 
 async def _episode(
-    recorded: Recorded, config: Config, renderer: ChatRenderer, generator: Generator, anew: bool
+    recorded: Recorded,
+    config: Config,
+    renderer: ChatRenderer,
+    generator: Turns,
+    anew: bool,
 ) -> tuple[Trajectory, ...]:
-    settings = episode_settings(config, config.rollout.temperature, config.run.seed)
-    parse = load_format(config.model.tool_format, config.model.reasoning_format, renderer).parse
-    envs = LocalEnvs()
+    limit_s = config.rollout.episode_timeout_s
+    prefix = _given(recorded) if anew else None
     request = EpisodeRequest(
-        recorded.task, int(_rollout(recorded.row)), "replay", prefix=_given(recorded) if anew else None
+        recorded.task, int(_rollout(recorded.row)), "replay", prefix=prefix, timeout_s=limit_s
     )
     try:
-        async with asyncio.timeout(config.rollout.episode_timeout_s):
-            return await ChatPlayer(generator, envs, renderer, parse, settings).play(request)
+        async with asyncio.timeout(limit_s), _player(config, renderer, generator) as player:
+            return await player.play(request)
     except TimeoutError:
-        limit_s = config.rollout.episode_timeout_s
         raise DeadlineError(
             f"replay: the episode did not end within rollout.episode_timeout_s={limit_s:g}"
         ) from None
     finally:
-        await envs.close()
         await end_launcher()
         if isinstance(generator, EngineClient):
             await generator.close()
+
+
+@contextlib.asynccontextmanager
+async def _player(config: Config, renderer: ChatRenderer, generator: Turns) -> AsyncIterator[EpisodePlayer]:
+    """What plays the episodes of such a run."""
+    turns = load_format(config.model.tool_format, config.model.reasoning_format, renderer)
+    temperature, seed = config.rollout.temperature, config.run.seed
+    if config.env.name != AGENT:
+        envs = LocalEnvs()
+        settings = episode_settings(config, temperature, seed)
+        try:
+            yield ChatPlayer(generator, envs, renderer, turns.parse, settings)
+        finally:
+            await envs.close()
+        return
+    assert not isinstance(generator, RecordedTurns)
+    engines = EngineRouter([generator]) if isinstance(generator, EngineClient) else generator
+    agents = Agents(config, engines, renderer, turns)
+    await agents.start()
+    try:
+        yield agents.player(temperature, seed)
+    finally:
+        await agents.close()
+        if isinstance(engines, EngineRouter):
+            await engines.close()
 
 
 def _given(recorded: Recorded) -> GivenPrefix | None:
@@ -294,29 +324,10 @@ def _given(recorded: Recorded) -> GivenPrefix | None:
     return GivenPrefix(tuple(turns)) if turns else None
 
 
-def _turns(row: Mapping[str, Any]) -> list[Generated]:
-    ids, versions = np.asarray(row["token_ids"], np.int32), np.asarray(row["versions"], np.int32)
-    logprobs = np.asarray(row["behavior_logprobs"], np.float32)
-    spans = list(zip(row["turn_start"], row["turn_end"], strict=True))
-    cut = row["status"] == Status.TRUNCATED and row["error"] == "max_tokens_per_turn"
-    return [
-        Generated(
-            ids[start:end],
-            logprobs[start:end],
-            versions[start:end],
-            "length" if cut and number == len(spans) - 1 else "stop",
-        )
-        for number, (start, end) in enumerate(spans)
-    ]
-
-
 def _config(recorded: Recorded) -> Config:
     config = load_config(recorded.folder / "config.json")
-    if config.env.name in ELSEWHERE:
-        raise ConfigError(
-            f"replay: the episodes of this run were played by an agent (env.name {config.env.name!r}), which only a "
-            "run starts; its environment is not known here"
-        )
+    # An agent that is played again uses a gateway of this process.
+    config.env.config.pop("gateway", None)
     return config
 
 
@@ -328,10 +339,6 @@ def _any_tokenizer(folder: Path, config: Config) -> str:
 
 def _rollout(row: Mapping[str, Any]) -> Any:
     return row["info"].get("rollout", row["episode_index"])
-
-
-def _agent(row: Mapping[str, Any]) -> str:
-    return str(row["info"].get("agent_name", row["info"].get("agent", MAIN_AGENT)))
 
 
 def _words(message: Mapping[str, Any] | None) -> str:

@@ -21,6 +21,7 @@ from asyncrl.gateway.agents import load_agent
 from asyncrl.gateway.api import AgentApi
 from asyncrl.gateway.open_episodes import Episodes
 from asyncrl.gateway.sampler import Sampler
+from asyncrl.gateway.sampling import Engines
 from asyncrl.generation import Generated, GenerateRequest, Generator
 from asyncrl.http_checks import Hosts
 from asyncrl.services.engine.router import EngineRouter
@@ -39,8 +40,7 @@ class Agents:
     def __init__(
         self,
         config: Config,
-        router: EngineRouter,
-        generator: Generator,
+        engines: Engines,
         renderer: ChatRenderer,
         turns: TurnFormat,
         token: str = "",
@@ -48,7 +48,6 @@ class Agents:
         check_settings(AGENT, config.env.config)
         self.config = config
         self.agent = load_agent(config.env.config)
-        engines = _Engines(router, generator)
         self.episodes = Episodes(Sampler(engines, renderer, turns.parse, config.max_tokens, turns.split))
         self.server: _Server | None = None
         self.running: list[asyncio.Task[None]] = []
@@ -98,7 +97,7 @@ class Agents:
         await asyncio.gather(*self.running, return_exceptions=True)
 
 
-class _Engines:
+class RoutedEngines:
     """Generates as the worker does for its own episodes, and passes hints to the router."""
 
     def __init__(self, router: EngineRouter, generator: Generator) -> None:

@@ -46,7 +46,7 @@ from asyncrl.services.engine.retrying import RetryingGenerator
 from asyncrl.services.engine.router import EngineRouter
 from asyncrl.services.env.client import OPEN_TIMEOUT_S, EnvClient
 from asyncrl.services.http.app import Background, create_app, serve
-from asyncrl.services.rollout.agents import AGENT, Agents
+from asyncrl.services.rollout.agents import AGENT, Agents, RoutedEngines
 from asyncrl.services.rollout.judge_client import JudgeClient
 from asyncrl.together import to_their_ends, together
 from asyncrl.tracing import start_tracing, stop_tracing
@@ -124,9 +124,8 @@ class RolloutService:
         self.judging = Judging(self.judge, config.judge.mode, config.judge.weight) if self.judge else None
         self.agents: Agents | None = None
         if config.env.name == AGENT:
-            self.agents = Agents(
-                config, self.router, self.engines, self.renderer, self.format, credentials.bearer("gateway")
-            )
+            routed = RoutedEngines(self.router, self.engines)
+            self.agents = Agents(config, routed, self.renderer, self.format, credentials.bearer("gateway"))
         self.loop: RolloutLoop | None = None
         if self.buffer is not None:
             seed = config.run.seed if config.deterministic else None

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from asyncrl.chat.tool_calls import parse_hermes
+from asyncrl.chat.tool_formats import load_format
 from asyncrl.cli import main
 from asyncrl.config import load_config
 from asyncrl.data.table import TrajectoryTable
@@ -19,7 +20,8 @@ from asyncrl.rollout.episode import ChatPlayer, episode_settings
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.run.checkpoints import MARKER
 from asyncrl.services.env.client import LocalEnvs
-from asyncrl.types import Lease, Task
+from asyncrl.services.rollout.agents import Agents
+from asyncrl.types import Lease, Status, Task
 from tests.envs.test_team import Scripted, Watched
 
 pytestmark = pytest.mark.slow
@@ -37,6 +39,31 @@ class Words:
         return Generated(ids, np.full(len(ids), -0.5, np.float32), np.full(len(ids), 2, np.int32), "stop")
 
 
+class Scenes(Words):
+    """Serves a gateway: answers are longer than the pieces in which those with a stop string are sampled."""
+
+    def __init__(self, renderer, words):
+        super().__init__(renderer, words)
+        self.pending = {}
+
+    async def generate(self, request):
+        key = request.id.rpartition("-")[0]
+        if key not in self.pending:
+            whole = self.renderer.assistant({"role": "assistant", "content": f"{next(self.words)} " * 8})
+            self.pending[key] = whole[:40]
+        ids = self.pending[key][: request.max_tokens]
+        self.pending[key] = self.pending[key][len(ids) :]
+        reason = "length" if len(self.pending[key]) else "stop"
+        numbers = np.arange(len(ids), dtype=np.float32)
+        return Generated(ids, -numbers, np.full(len(ids), 2, np.int32), reason)
+
+    async def context_limit(self):
+        return 256
+
+    def hold(self, session, num_tokens, ttl_s):
+        pass
+
+
 def record(folder, model, renderer, task, generator, envs, size, *settings):
     """Play a group as a run does, and leave its folder."""
     config = load_config(
@@ -46,10 +73,15 @@ def record(folder, model, renderer, task, generator, envs, size, *settings):
     group = asyncio.run(
         EpisodeGroupRunner(player).run_group(Lease("g", task, 0, 1, size, 1, 60.0), "w", 30.0)
     )
+    keep(folder, config, group)
+    return group
+
+
+def keep(folder, config, group):
+    """Leave the folder of a run that has trained a group."""
     (folder / "config.json").write_text(config.model_dump_json())
     # With the version in its tokens; a step's trajectories are those of the step before's policy and older ones.
     TrajectoryTable(folder / "trajectories").write(STEP, [dataclasses.replace(group, version=2)])
-    return group
 
 
 @pytest.fixture
@@ -114,6 +146,76 @@ def test_every_agent_of_a_team_takes_its_own_turns_again(tmp_path, tiny_model, r
     assert again.trajectories[2].token_ids.tolist() == second.token_ids.tolist()
 
 
+AGENT = """
+import asyncio, sys, openai
+
+async def play(task, episode):
+    async with openai.AsyncOpenAI(base_url=f"{episode.url}/v1", api_key=episode.key) as client:
+        async def ask(messages, **options):
+            reply = await client.chat.completions.create(model="policy", messages=messages, **options)
+            return reply.choices[0].message.content
+
+        talk = [{"role": "user", "content": f"start {task['seed']}"}]
+        for word in ("more", "less"):
+            talk += [{"role": "assistant", "content": await ask(talk)}, {"role": "user", "content": word}]
+        question = [{"role": "user", "content": "QUESTION"}]
+        helper = {"X-AsyncRL-Agent": "helper"}
+        # The same twice, in pieces.
+        first, second = [await ask(question, extra_headers=helper, stop=["nowhere"]) for _ in range(2)]
+        talk += [{"role": "assistant", "content": await ask(talk)}]
+        return {"reward": len(first) + len(second), "success": True}
+"""
+
+
+def test_an_agents_calls_get_what_was_sampled_for_the_same_and_its_branches_are_compared(
+    tmp_path, tiny_model, renderer, capsys
+):
+    file = tmp_path / "my_agent.py"
+    file.write_text(AGENT)
+    words = ["one", "two", "three", "four", "five"]
+    settings = [
+        "env.config={}",
+        f"env.config.callable={json.dumps(f'{file}:play')}",
+        "engine.max_model_len=256",
+        "rollout.max_tokens_per_turn=40",
+    ]
+    task = Task("t", "agent", 12)
+    config = load_config(
+        "gridworld_grpo", [f"model.path={json.dumps(tiny_model)}", "env.name=agent", *settings]
+    )
+
+    async def play():
+        engines = Scenes(renderer, words)
+        agents = Agents(config, engines, renderer, load_format("hermes", "", renderer))
+        await agents.start()
+        try:
+            runner = EpisodeGroupRunner(agents.player(1.0, 0))
+            return await runner.run_group(Lease("g", task, 0, 1, 1, 1, 60.0), "w", 30.0)
+        finally:
+            await agents.close()
+
+    group = asyncio.run(play())
+    assert [t.status for t in group.trajectories] == [Status.FINISHED] * 3
+    keep(tmp_path, config, group)
+
+    # One of the helper's branches: the episode is played whole.
+    again = replay_actions(find_recorded(tmp_path, f"{STEP}/g/2"))
+    assert again.difference is None
+    assert [t.episode_index for t in again.trajectories] == [0, 1, 2]
+    for now, recorded in zip(again.trajectories, group.trajectories, strict=True):
+        for name in ("token_ids", "loss_mask", "versions", "behavior_logprobs"):
+            assert getattr(now, name).tolist() == getattr(recorded, name).tolist()
+        assert (now.reward, now.success) == (recorded.reward, True)
+
+    other = tmp_path / "my_other_agent.py"
+    other.write_text(AGENT.replace("QUESTION", "another question"))
+    change(tmp_path, f"env.config.callable={json.dumps(f'{other}:play')}")
+    assert main(["replay", str(tmp_path), f"{STEP}/g/0"]) == 1
+    said = capsys.readouterr().out
+    assert "the recorded episode has no call with this context" in said
+    assert "of a call's context" in said
+
+
 def test_the_policy_is_that_of_the_version_or_the_nearest_that_was_kept(walk):
     recorded = find_recorded(walk, f"{STEP}/g/0")
     config = load_config(walk / "config.json")
@@ -157,6 +259,3 @@ def test_a_wrong_command_says_what_to_give(walk, capsys):
     assert "is a folder; add STEP/GROUP/INDEX" in capsys.readouterr().err
     assert main(["replay", str(walk), f"{STEP}/g/0", "--checkpoint", "x"]) == 2
     assert "--checkpoint goes with --sample" in capsys.readouterr().err
-    change(walk, "env.name=agent")
-    assert main(["replay", str(walk), f"{STEP}/g/0"]) == 2
-    assert "were played by an agent" in capsys.readouterr().err

@@ -124,7 +124,7 @@ def test_unknown_agent_settings_are_refused_by_key(tiny_model):
         {"model": {"path": tiny_model}, "env": {"name": "agent", "config": {"commands": ["x"]}}}
     )
     with pytest.raises(ConfigError, match=r"env\.config\.commands: .*did you mean 'command'"):
-        Agents(config, None, None, None, None)
+        Agents(config, None, None, None)
 
 
 def test_the_tasks_of_an_agent_are_those_of_the_environment_it_names():
