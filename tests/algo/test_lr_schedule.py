@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from transformers import get_scheduler
 
 from asyncrl.algo.control.lr_schedule import lr_factor
 
@@ -21,6 +20,8 @@ def test_two_steps_of_warm_up_and_four_of_decay(schedule, expected):
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_after_the_warm_up_they_are_those_of_transformers(schedule):
+    from transformers import get_scheduler
+
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     theirs = get_scheduler(schedule, optimizer, num_warmup_steps=3, num_training_steps=20)
     for step in range(20):

@@ -3,7 +3,6 @@
 import asyncio
 
 import numpy as np
-import openai
 import pytest
 
 from asyncrl.chat.tool_formats import load_format
@@ -11,6 +10,9 @@ from asyncrl.data.transcript import read_transcript
 from asyncrl.errors import InfrastructureError
 from asyncrl.types import FailureClass, Status
 from tests.credentials import TOKEN
+from tests.packages import ImportedWhenUsed
+
+openai = ImportedWhenUsed("openai")
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
 FUNCTION = {

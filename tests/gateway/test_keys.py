@@ -3,13 +3,15 @@
 import asyncio
 import json
 
-import anthropic
-import openai
 import pytest
 
 from asyncrl.gateway.open_episodes import NoEpisode
 from asyncrl.types import Decoding
 from tests.credentials import TOKEN
+from tests.packages import ImportedWhenUsed
+
+anthropic = ImportedWhenUsed("anthropic")
+openai = ImportedWhenUsed("openai")
 
 USER = {"role": "user", "content": "q"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

@@ -2,9 +2,12 @@
 
 import asyncio
 
-import anthropic
-import openai
 import pytest
+
+from tests.packages import ImportedWhenUsed
+
+anthropic = ImportedWhenUsed("anthropic")
+openai = ImportedWhenUsed("openai")
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
 SCHEMA = {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}}}

@@ -2,11 +2,13 @@
 
 import asyncio
 
-import anthropic
-import openai
 import pytest
 
 from asyncrl.types import FailureClass
+from tests.packages import ImportedWhenUsed
+
+anthropic = ImportedWhenUsed("anthropic")
+openai = ImportedWhenUsed("openai")
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 SCHEMA = {"type": "object", "properties": {"a": {"type": "number"}}}

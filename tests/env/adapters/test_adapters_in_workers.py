@@ -10,9 +10,9 @@ from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.services.env.workers.pool import WorkerPool
 from asyncrl.types import Task
+from tests.packages import needs
 
-pytest.importorskip("mcp")
-pytest.importorskip("textarena")
+needs("mcp", "textarena")
 
 
 @pytest.mark.slow

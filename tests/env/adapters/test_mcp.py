@@ -15,8 +15,9 @@ from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError, InputError
 from asyncrl.types import Task
+from tests.packages import needs
 
-pytest.importorskip("mcp")
+needs("mcp")
 
 SHOP = Path(__file__).with_name("mcp_shop.py")
 STDIO = {"command": sys.executable, "args": [str(SHOP)]}

@@ -20,9 +20,9 @@ from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError, UnavailableError
 from asyncrl.types import Task
 from tests.credentials import AUTHORIZED, TOKEN
+from tests.packages import needs
 
-pytest.importorskip("openenv")
-pytest.importorskip("websockets")
+needs("openenv", "websockets")
 
 PEER = Path(__file__).with_name("openenv_peer.py")
 SEEDED = 7

@@ -12,8 +12,9 @@ from asyncrl.env.check import check_env
 from asyncrl.env.protocol import Action
 from asyncrl.errors import ConfigError, EnvironmentFailure
 from asyncrl.types import Task
+from tests.packages import needs
 
-pytest.importorskip("textarena")
+needs("textarena")
 
 
 def make(seed=0, **config):

@@ -11,8 +11,9 @@ from asyncrl.env.check import check_env
 from asyncrl.env.protocol import Action
 from asyncrl.errors import ConfigError
 from asyncrl.types import Task
+from tests.packages import needs
 
-pytest.importorskip("textworld")
+needs("textworld")
 
 SMALL = {"rooms": 2, "objects": 2, "quest_length": 2}
 

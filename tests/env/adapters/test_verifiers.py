@@ -11,8 +11,9 @@ from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
 from asyncrl.types import Task
+from tests.packages import needs
 
-pytest.importorskip("verifiers")
+needs("verifiers")
 
 
 def play(*turns, index=0, split="train", **config):

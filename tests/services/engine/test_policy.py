@@ -10,9 +10,7 @@ import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
-import anthropic
 import httpx
-import openai
 import pytest
 
 from asyncrl import process_start
@@ -20,7 +18,11 @@ from asyncrl.services.engine.policy import policy_command
 from asyncrl.services.engine.service import EngineOptions
 from tests.benchmark_env import benchmark_python
 from tests.credentials import TOKEN
+from tests.packages import ImportedWhenUsed
 from tests.waiting import running, wait_for_url, wait_until
+
+anthropic = ImportedWhenUsed("anthropic")
+openai = ImportedWhenUsed("openai")
 
 CLIENTS = Path(__file__).with_name("benchmark_clients.py")
 HELLO = [{"role": "user", "content": "goal north east"}]

@@ -11,9 +11,7 @@ import urllib.request
 from importlib.metadata import version
 from types import SimpleNamespace
 
-import anthropic
 import numpy as np
-import openai
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -25,7 +23,11 @@ from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.gateway.client import GatewayClient
 from asyncrl.types import Status
 from tests.credentials import AUTHORIZED
+from tests.packages import ImportedWhenUsed
 from tests.waiting import START_S
+
+anthropic = ImportedWhenUsed("anthropic")
+openai = ImportedWhenUsed("openai")
 
 pytestmark = pytest.mark.slow
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
