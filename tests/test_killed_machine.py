@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from asyncrl.process_start import FORK_SERVER
 from asyncrl.testing.namespaces import problem
 from tests.runs import environment
 from tests.scripts import SCRIPTS
@@ -15,11 +14,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.timeout(1800)
-def test_a_killed_machine_loses_nothing(workplace, monkeypatch):
+def test_a_killed_machine_loses_nothing(workplace):
     if refused := problem():
         pytest.skip(refused)
-    # A machine of namespaces has no fork server, and this one's would fork on this machine.
-    monkeypatch.delenv(FORK_SERVER, raising=False)
     report = workplace / "chaos.json"
     settings = ["eval.tasks=0", "train.num_steps=8", "train.ranks=2", "train.nodes=2", "train.zero_stage=3"]
     settings += ["env.services=2"]

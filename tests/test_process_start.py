@@ -154,6 +154,24 @@ def test_it_dies_with_the_process_that_asked_for_it(program, server):
     wait_until(lambda: not psutil.pid_exists(pid))
 
 
+def test_it_is_in_the_namespaces_of_the_process_that_asked_for_it(program, server):
+    apart = ["unshare", "-m", "-n", "-u"]
+    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("namespaces are not allowed here")
+    command = program("import time; time.sleep(600)")
+    starter = subprocess.Popen(
+        [*apart, sys.executable, "-c", STARTER, *command], stdout=subprocess.PIPE, text=True
+    )
+    pid = int(starter.stdout.readline())
+    for kind in ("mnt", "net", "uts"):
+        theirs = os.readlink(f"/proc/{starter.pid}/ns/{kind}")
+        assert theirs != os.readlink(f"/proc/self/ns/{kind}")
+        wait_until(lambda kind=kind, theirs=theirs: os.readlink(f"/proc/{pid}/ns/{kind}") == theirs)
+    starter.kill()
+    starter.wait()
+    starter.stdout.close()
+
+
 def test_a_nonsensical_request_ends_neither_the_server_nor_others(run, server):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
         client.connect(os.environ[FORK_SERVER])

@@ -5,12 +5,13 @@
 A request is one message: the process as JSON, with the three files that become its input, output and errors. The answer
 is its pid, and later, on the same connection, its exit code. A connection that is closed before ends its process. The
 server imports the libraries when the first request comes, ends with the process that started it, and its processes end
-with it.
+with it. Who asks from other namespaces, as on a machine of `asyncrl.testing.namespaces`, gets a process in these.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -19,9 +20,11 @@ import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -45,6 +48,7 @@ LIBRARIES = (
 """None of them starts a thread when it is imported. Nothing of asyncrl: a forked process imports its own."""
 BACKLOG = 64
 REQUEST_S = 30.0
+NAMESPACES = ("net", "uts", "mnt")
 
 
 class ForkServer:
@@ -101,7 +105,12 @@ class ForkServer:
                 import_libraries(self.libraries)
                 self.imported = True
             if not (pid := os.fork()):
-                self._be(request, fds, connection)
+                try:
+                    self._be(request, fds, connection)
+                finally:
+                    # Whatever went wrong, there is one server.
+                    traceback.print_exc()
+                    os._exit(1)
             self.owners[pid] = connection
             connection.send(json.dumps({"pid": pid}).encode())
         except (OSError, ValueError) as error:
@@ -114,6 +123,7 @@ class ForkServer:
     def _be(self, request: dict[str, Any], fds: list[int], connection: socket.socket) -> NoReturn:
         """Be the process that was asked for."""
         signal.set_wakeup_fd(-1)
+        enter_namespaces(_peer(connection))
         for sock in (self.listener, self.ended, self.noticed, connection, *self.owners.values()):
             if sock is not None:
                 sock.close()
@@ -133,6 +143,26 @@ class ForkServer:
         sys.path[:] = request["path"]
         sys.path_importer_cache.clear()
         run_forked(request["command"], request["env"])
+
+
+def enter_namespaces(pid: int) -> None:
+    """Move this process, which has one thread, into the namespaces of another where they are not its own."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for kind in NAMESPACES:
+        theirs = f"/proc/{pid}/ns/{kind}"
+        if os.path.samefile(theirs, f"/proc/self/ns/{kind}"):
+            continue
+        fd = os.open(theirs, os.O_RDONLY)
+        if libc.setns(fd, 0):
+            raise OSError(ctypes.get_errno(), f"{theirs} cannot be entered")
+        os.close(fd)
+
+
+def _peer(connection: socket.socket) -> int:
+    """Return the process at the other end."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, _, _ = struct.unpack("3i", credentials)
+    return int(pid)
 
 
 def import_libraries(names: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """Machines out of Linux namespaces: each has its own address, host name, `/dev/shm` and `/tmp`. Needs root.
 
-They are joined by a bridge. What is common is the rest of the file system, such as the installation of asyncrl.
+They are joined by a bridge. What is common is the rest of the file system, such as the installation of asyncrl, and a
+fork server where there is one: what it forks for a process of a machine is on that machine.
 """
 
 from __future__ import annotations
@@ -17,12 +18,18 @@ from pathlib import Path
 from types import TracebackType
 
 from asyncrl.credentials import VARIABLE
+from asyncrl.process_start import FORK_SERVER
 
 TRY_S = 30.0
 """What the start of Python on a machine may take."""
 _ENTER = """
-hostname "$1"; mount --bind "$2" /etc/hosts; mount -t tmpfs tmpfs /dev/shm; mount -t tmpfs tmpfs /tmp
-shift 2; exec "$@"
+hostname "$1"; mount --bind "$2" /etc/hosts; mount -t tmpfs tmpfs /dev/shm
+if [ "$3" ]; then touch /dev/shm/server; mount --bind "$3" /dev/shm/server; fi
+mount -t tmpfs tmpfs /tmp
+if [ "$3" ]; then
+    mkdir -p "${3%/*}"; touch "$3"; mount --move /dev/shm/server "$3"; rm /dev/shm/server
+fi
+shift 3; exec "$@"
 """
 
 
@@ -106,6 +113,7 @@ class Machines:
         self, number: int, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
         """Start a command on one of the further machines. It ends with `kill`, or with these machines."""
+        env = {**os.environ, **(env or {})}
         with open(log, "ab") as sink:
             return subprocess.Popen(
                 [
@@ -120,12 +128,13 @@ class Machines:
                         "--propagation",
                         "private",
                     ),
-                    *("bash", "-ec", _ENTER, "enter", f"node{number}", str(self._hosts), *command),
+                    *("bash", "-ec", _ENTER, "enter", f"node{number}", str(self._hosts)),
+                    *(env.get(FORK_SERVER, ""), *command),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
-                env={**os.environ, **(env or {})},
+                env=env,
                 start_new_session=True,
             )
 
