@@ -11,7 +11,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 import tomllib
@@ -25,6 +24,7 @@ from asyncrl.process_start import FORK_SERVER
 from tests.distribution import TUTORIAL
 from tests.docs.blocks import LANGUAGES, ROOT, Block, blocks, pages, spans
 from tests.docs.installed import Installed, install
+from tests.scripts import help_of
 from tests.shared import made_once
 
 START_S = 180.0
@@ -257,7 +257,8 @@ def test_commands_named_in_the_text_are_ones_the_command_line_takes(page, refuse
 
 
 @pytest.mark.parametrize("page", pages())
-def test_scripts_named_in_the_text_exist_and_take_the_options_shown(page, tmp_path):
+def test_scripts_named_in_the_text_exist_and_take_the_options_shown(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     for span in spans(page):
         match = re.match(r"(?:python )?(scripts/[\w/]+\.(?:py|sh))(.*)", span)
         if match is None:
@@ -265,10 +266,7 @@ def test_scripts_named_in_the_text_exist_and_take_the_options_shown(page, tmp_pa
         script, options = ROOT / match[1], re.findall(r"--[\w-]+", match[2])
         assert script.is_file(), span
         if options:
-            command = [sys.executable, str(script), "--help"]
-            help_text = subprocess.run(
-                command, cwd=tmp_path, check=True, capture_output=True, text=True
-            ).stdout
+            help_text = help_of(script)
             assert [option for option in options if option not in help_text] == [], span
 
 
