@@ -54,7 +54,7 @@ def register() -> None:
         if os.environ.get(VISION):
             serve_without_torchvision()
         if STARTED_BY_US in os.environ:
-            _fork_engine_process(current_platform)
+            _fork_engine_processes(current_platform)
     if scheme := os.environ.get(QUANTIZATION):
         from asyncrl.weights.vllm_quantization import quantize_at_start
 
@@ -68,8 +68,8 @@ def register() -> None:
         )
 
 
-def _fork_engine_process(platform: Any) -> None:
-    """Undo the CPU platform's choice of "spawn" for servers of one engine process.
+def _fork_engine_processes(platform: Any) -> None:
+    """Undo the CPU platform's choice of "spawn": each process would import vLLM anew.
 
     With more than one OpenMP thread it stays: a fork lacks its parent's threads and would wait for them forever.
     """
@@ -77,7 +77,7 @@ def _fork_engine_process(platform: Any) -> None:
 
     def choose_fork(vllm_config: Any) -> None:
         choose(vllm_config)
-        if vllm_config.parallel_config.world_size == 1 and os.environ.get("OMP_NUM_THREADS") == "1":
+        if os.environ.get("OMP_NUM_THREADS") == "1":
             os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
 
     platform.check_and_update_config = choose_fork

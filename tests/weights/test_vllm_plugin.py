@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from asyncrl.weights.vllm_plugin import _fork_engine_process
+from asyncrl.weights.vllm_plugin import _fork_engine_processes
 
 METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 
@@ -18,17 +18,15 @@ class Platform:
 
 
 @pytest.mark.parametrize(
-    ("threads", "processes", "method"),
-    [("1", 1, "fork"), ("2", 1, "spawn"), (None, 1, "spawn"), ("1", 2, "spawn")],
+    ("threads", "method"),
+    [("1", "fork"), ("2", "spawn"), (None, "spawn")],
 )
-def test_a_single_engine_process_is_forked_where_no_thread_can_be_lost(
-    monkeypatch, threads, processes, method
-):
+def test_engine_processes_are_forked_where_no_thread_can_be_lost(monkeypatch, threads, method):
     monkeypatch.setenv(METHOD, "")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if threads:
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
     platform = Platform()
-    _fork_engine_process(platform)
-    platform.check_and_update_config(SimpleNamespace(parallel_config=SimpleNamespace(world_size=processes)))
+    _fork_engine_processes(platform)
+    platform.check_and_update_config(SimpleNamespace())
     assert os.environ[METHOD] == method
