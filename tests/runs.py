@@ -43,6 +43,8 @@ episodes = 300
 steps = 40
 """
 STEPS = 8
+UNHURRIED = "rollout.batch_delay_s=0.2"
+"""For a run that goes on while something else is waited for: its steps leave the CPU to that."""
 STARTED: list[Process] = []
 CACHE = str(shared_folder() / "cache")
 """Base models of the whole session, for all its processes: each is trained once, whichever test needs it first."""

@@ -19,7 +19,15 @@ from asyncrl.config import load_config
 from asyncrl.run.metrics import read_metrics
 from asyncrl.services.joining import Membership
 from tests.credentials import AUTHORIZED, RUN
-from tests.runs import STARTED, environment, processes_of, start, wait_for_step, weight_folders
+from tests.runs import (
+    STARTED,
+    UNHURRIED,
+    environment,
+    processes_of,
+    start,
+    wait_for_step,
+    weight_folders,
+)
 from tests.waiting import running, wait_for_url, wait_until
 
 # Whole runs: each wait has its own deadline, and this one is for a machine that is slow altogether.
@@ -94,7 +102,7 @@ def test_every_token_of_both_engines_is_that_of_the_trainer_also_after_one_was_k
     run = workplace / "runs" / "collective"
     process = start(
         workplace, run.name, "train.num_steps=1000000", "env.num_tasks=0", "train.ranks=2", "train.zero_stage=3",
-        "engine.weight_transfer=collective", "engine.tensor_parallel=2",
+        "engine.weight_transfer=collective", "engine.tensor_parallel=2", UNHURRIED,
     )  # fmt: skip
     wait_for_step(run, 1, process)
     first = json.loads((run / "endpoints" / "engine-0.json").read_text())["url"]

@@ -10,7 +10,7 @@ import pytest
 
 from asyncrl.run.metrics import read_metrics
 from tests.credentials import AUTHORIZED
-from tests.runs import guest, start, wait_for_step
+from tests.runs import UNHURRIED, guest, start, wait_for_step
 from tests.waiting import running, wait_until
 
 pytestmark = pytest.mark.slow
@@ -20,8 +20,9 @@ def test_engines_environments_and_workers_join_a_running_job_and_leave_it(workpl
     run = workplace / "runs" / "elastic"
     # Weights come to the engine that joins from the trainer and from the run's own engine.
     process = start(
-        workplace, run.name, "train.num_steps=1000000", "env.num_tasks=0", "engine.weight_transfer=http"
-    )
+        workplace, run.name, "train.num_steps=1000000", "env.num_tasks=0", "engine.weight_transfer=http",
+        UNHURRIED,
+    )  # fmt: skip
     wait_for_step(run, 1, process)
     engine, engine_url = guest(workplace, run, "engine")
     env, env_url = guest(workplace, run, "env")

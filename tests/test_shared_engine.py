@@ -7,11 +7,10 @@ import urllib.request
 import msgpack
 import pytest
 
-from asyncrl.process_start import FORK_SERVER
 from asyncrl.run.metrics import read_metrics
 from asyncrl.services.engine.client import policy_url
 from tests.credentials import AUTHORIZED
-from tests.runs import RECIPE, guest, processes_of, start, wait_for_step
+from tests.runs import RECIPE, UNHURRIED, guest, processes_of, start, wait_for_step
 from tests.waiting import running, wait_until
 
 # Whole runs: each wait has its own deadline, and this one is for a machine that is slow altogether.
@@ -52,24 +51,33 @@ def wait_for_further_steps(run, count, process):
     )
 
 
-def test_an_engine_that_joins_serves_every_policy_while_the_runs_own_is_down(workplace, monkeypatch):
-    # A forked engine would be back before the run has taken the steps without it.
-    monkeypatch.delenv(FORK_SERVER, raising=False)
+def own_engines(run):
+    """Return the processes that are the run's own engine."""
+    return [p for p in processes_of(run) if f"serve engine --folder {run}" in " ".join(p.info["cmdline"])]
+
+
+def test_an_engine_that_joins_serves_every_policy_while_the_runs_own_is_down(workplace):
     run = workplace / "runs" / "shared"
     process = start(
-        workplace, run.name, "train.num_steps=1000000", "env.num_tasks=0", "train.learning_rate=1e-4"
-    )
+        workplace, run.name, "train.num_steps=1000000", "env.num_tasks=0", "train.learning_rate=1e-4",
+        UNHURRIED,
+    )  # fmt: skip
     wait_for_step(run, 1, process)
     engine, url = guest(workplace, run, "engine")
     wait_until(lambda: version_of(url, "") > 0 and version_of(url, "helpers") > 0, running(process))
 
     own = run / "endpoints" / "engine-0.json"
-    next(p for p in processes_of(run) if p.cmdline()[4:5] == ["engine"]).kill()
-    wait_until(lambda: not own.exists(), running(process))
+    (killed,) = own_engines(run)
+    killed.kill()
+    again = wait_until(lambda: [p for p in own_engines(run) if p != killed], running(process))
+    # It starts no further before the run has taken the steps without it.
+    again[0].suspend()
+    assert not own.exists()
     # What lies in the buffers is enough for two steps each.
     wait_for_further_steps(run, 4, process)
     assert not own.exists()
 
+    again[0].resume()
     engine.terminate()
     assert engine.wait(60) == 0
     wait_for_further_steps(run, 4, process)
