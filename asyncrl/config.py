@@ -44,6 +44,8 @@ from asyncrl.config_sections import (
 from asyncrl.errors import ConfigError
 from asyncrl.import_path import absolute, search_in
 
+RESTART_S = 120.0
+"""How long calls wait for a service that starts again."""
 PACKAGED_RECIPES = Path(__file__).parent / "recipes"
 PACKAGED_BASES = PACKAGED_RECIPES / "bases"
 """Settings that several recipes share, which a recipe names by `base = "NAME"`."""
@@ -141,6 +143,11 @@ class Config(Section):
         """How long requests and new weights wait while no engine answers: until the last of them was found silent and
         has been started again."""
         return self.run.silence_timeout_s + self.run.start_timeout_s
+
+    @property
+    def buffer_outage_s(self) -> float:
+        """How long calls wait for a buffer that does not answer: until it has started again, maybe on another node."""
+        return RESTART_S + (self.run.node_timeout_s if self.buffer.machine == "node" else 0.0)
 
     @property
     def rank_timeout_s(self) -> float:

@@ -99,6 +99,11 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "with that many groups in flight the staleness limit leaves no step without all of its groups, got "
             f"{recipe.buffer.over_provision}"
         )
+    if recipe.buffer.machine == "node" and recipe.buffer.replica:
+        yield (
+            "buffer.replica must be left out for buffer.machine='node', whose replica the head has, got "
+            f"{recipe.buffer.replica!r}"
+        )
     if recipe.train.ranks % recipe.train.nodes:
         yield f"train.ranks must be a multiple of train.nodes={recipe.train.nodes}, got {recipe.train.ranks}"
     if recipe.train.offload != "none" and recipe.train.zero_stage != 3:

@@ -45,10 +45,12 @@ _CALLS: dict[str, tuple[str, ...]] = {
     "engine": ("buffer", "weights"),
     "env": ("buffer",),
     "openenv": (),
+    "replica": (),
     "guest": ("buffer",),
 }
 """What each role calls. A `guest` wants to join and asks a buffer for other credentials; an `engine` or `env` tells
-buffers that it takes part, and engines fetch weights from trainers and from each other."""
+buffers that it takes part, and engines fetch weights from trainers and from each other. A `replica` is called by those
+who look for the buffer."""
 _SERVES: dict[str, tuple[str, ...]] = {
     "trainer": ("weights",),
     "worker": ("rollout",),
@@ -57,6 +59,7 @@ _SERVES: dict[str, tuple[str, ...]] = {
     "env": ("env",),
     "old_policy": ("old_policy",),
     "openenv": ("openenv",),
+    "replica": ("buffer",),
 }
 _CACHED = 4096
 

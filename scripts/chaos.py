@@ -35,13 +35,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
 
 from asyncrl.config import load_config, override_config
 from asyncrl.errors import ConfigError
 from asyncrl.launch.roles import Roles
-from asyncrl.launch.spread import ClusterOptions
 from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics import read_metrics
@@ -49,6 +49,7 @@ from asyncrl.services.engine.service import compile_cache
 from asyncrl.testing.faults import Monkey, Network
 from asyncrl.testing.leftovers import SharedMemory, files_left, processes_left, sessions_left
 from asyncrl.testing.namespaces import Machines, problem
+from asyncrl.testing.spread_run import SpreadRun
 
 STEPS_PER_FAULT = 3
 STEPS_PER_NODE = 25
@@ -88,10 +89,13 @@ class NodeMonkey(Monkey):
     start_node: Callable[[int], Any]
 
     def _strike(self) -> int:
-        number = self.random.choice(self.machines.numbers)
+        host = urlsplit(self.roles.buffer.url).hostname
+        buffers = [number for number in self.machines.numbers if self.machines.address(number) == host]
+        number = self.random.choice(buffers if buffers and not self.faults else self.machines.numbers)
         killed = self.machines.kill(number)
         away_s = LONG_AWAY_S if self.random.random() < LONG_SHARE else self.random.uniform(*AWAY_S)
-        self._note("node", "SIGKILL", f"node{number}, {killed} processes, away for {away_s:.1f} s")
+        had = "with the buffer, " if number in buffers else ""
+        self._note("node", "SIGKILL", f"node{number}, {had}{killed} processes, away for {away_s:.1f} s")
         self._closed.wait(away_s)
         self.start_node(number)
         return 1
@@ -100,18 +104,13 @@ class NodeMonkey(Monkey):
         """Leave it as it is: nodes call each other directly."""
 
 
-class ChaosRun(TrainRun):
-    """A run with a monkey beside it. machines: on which the run is, beside this one."""
+class ChaosRun(SpreadRun):
+    """A run with a monkey beside it."""
 
     def __init__(
         self, *args: Any, kills: int, seed: int, minutes: float, machines: Machines | None = None
     ) -> None:
-        self.machines = machines
-        on = None
-        if machines is not None:
-            # Any free port: another run may have the usual one.
-            on = ClusterOptions(len(machines.numbers), machines.address(0), port=0)
-        super().__init__(*args, on=on)
+        super().__init__(*args, machines=machines)
         self.kills, self.seed, self.minutes = kills, seed, minutes
         self.monkey: Monkey
         self.shared_memory = SharedMemory(self._started)
@@ -121,19 +120,6 @@ class ChaosRun(TrainRun):
         """Return this process and those of roles on this machine, which need not be its children."""
         roles = self.roles.process_group.processes if hasattr(self, "roles") else []
         return [os.getpid(), *(process.popen.pid for process in roles if process.popen.pid > 0)]
-
-    def start_node(self, number: int) -> None:
-        """Start a machine's node."""
-        assert self.machines is not None
-        assert self.cluster is not None
-        token = self.cluster.credentials.text
-        self.machines.join(number, self.cluster.url, token, self.folder.path / f"node{number}.log")
-
-    def _gather(self, cluster: Any, model: str) -> None:
-        assert self.machines is not None
-        for number in self.machines.numbers:
-            self.start_node(number)
-        super()._gather(cluster, model)
 
     def make_roles(self, model: str) -> Roles:
         if self.machines is not None:
@@ -208,8 +194,8 @@ def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     steps = (STEPS_PER_NODE if args.nodes else STEPS_PER_FAULT) * args.kills + 4
     if args.nodes and (refused := problem()):
         raise ConfigError(f"--nodes {args.nodes}: {refused}")
-    transfer = ["engine.weight_transfer=collective"] if args.nodes else []
-    wanted = [*OVERRIDES, *transfer, f"train.num_steps={steps}", f"run.seed={args.seed}", *args.overrides]
+    spread = ["engine.weight_transfer=collective", "buffer.machine=node"] if args.nodes else []
+    wanted = [*OVERRIDES, *spread, f"train.num_steps={steps}", f"run.seed={args.seed}", *args.overrides]
     config = load_config(args.recipe, wanted)
     steps = config.train.num_steps
     config = load_config(args.recipe, [*wanted, f"env.num_tasks={steps * config.buffer.groups_per_step}"])
@@ -217,7 +203,7 @@ def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     if not args.no_baseline and config.eval.tasks:
         with RunFolder(folder / "undisturbed") as run_folder:
             # On this machine alone.
-            alone = override_config(config, ["train.nodes=1"])
+            alone = override_config(config, ["train.nodes=1", "buffer.machine=head"])
             baseline = TrainRun(alone, run_folder).run()["eval_after"]
     temporary = folder / "tmp"
     temporary.mkdir()
@@ -253,6 +239,7 @@ def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "recovery_s": recoveries(run.folder.path, run.monkey.replaced_s),
         "eval_after": summary["eval_after"],
         "eval_after_undisturbed": baseline,
+        "buffers_lost": sum("with the buffer" in fault.detail for fault in kills),
         "faults": [asdict(fault) for fault in run.monkey.faults],
     }
 

@@ -30,5 +30,6 @@ def test_a_killed_machine_loses_nothing(workplace):
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(report.read_text())
     assert found["kills_by_role"] == {"node": 1}
+    assert found["buffers_lost"] == 1
     assert all(found["checks"].values())
     assert found["restarts"]

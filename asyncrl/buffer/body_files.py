@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import threading
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from asyncrl.disk import disk_problem
 from asyncrl.errors import StorageError, UnavailableError
@@ -33,35 +34,40 @@ class FileBody:
     """Whether a row named it, be it in a transaction that was undone later."""
 
 
+class BodyCopy(Protocol):
+    """A second place for the files, see `replica.Place`."""
+
+    def write_body(self, number: int, body: bytes) -> None: ...
+
+    def sweep_bodies(self, named: Sequence[FileBody]) -> list[int]: ...
+
+
 class BodyFiles:
     """The files of one ledger in `folder`. `write`, `read` and `free` may be called in any thread.
 
-    copies: further folders that hold the same files, each written before `write` returns.
+    copy: holds the same files, each written there, too, before `write` returns.
     """
 
-    def __init__(self, folder: Path, copies: tuple[Path, ...] = ()) -> None:
-        self.folders = (folder, *copies)
+    def __init__(self, folder: Path, copy: BodyCopy | None = None) -> None:
+        self.folder, self.copy = folder, copy
         self._free: list[int] = []
         self._next = 0
         self._lock = threading.Lock()
-        for one in self.folders:
-            one.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
 
-    def sweep(self, named: Collection[FileBody]) -> None:
+    def sweep(self, named: Sequence[FileBody]) -> None:
         """Remove all files but those that are `named`: their rows were never committed, or are gone.
 
-        The copies get what they lack.
+        The copy gets what it lacks.
         """
+        missing = set(self.copy.sweep_bodies(named)) if self.copy is not None else set()
+        for body in named:
+            if self.copy is not None and body.file in missing and (found := self.read(body)) is not None:
+                self.copy.write_body(body.file, found)
         kept = {body.file for body in named}
-        for body in named if len(self.folders) > 1 else ():
-            found = self.read(body)
-            for folder in self.folders[1:]:
-                if found is not None and self._read(folder, body) is None:
-                    _write(self._path(folder, body.file), found)
-        for folder in self.folders:
-            for path in folder.glob(f"*{SUFFIX}"):
-                if not path.stem.isdigit() or int(path.stem) not in kept:
-                    path.unlink(missing_ok=True)
+        for path in self.folder.glob(f"*{SUFFIX}"):
+            if not path.stem.isdigit() or int(path.stem) not in kept:
+                path.unlink(missing_ok=True)
         self._free, self._next = [], max(kept, default=-1) + 1
 
     def write(self, body: bytes) -> FileBody:
@@ -71,23 +77,28 @@ class BodyFiles:
             number = self._next if new else self._free.pop()
             self._next += new
         try:
-            for folder in self.folders:
-                _write(self._path(folder, number), body)
+            self.write_as(number, body)
+            if self.copy is not None:
+                self.copy.write_body(number, body)
         except OSError as error:
             self.free([number])
             kind = StorageError if disk_problem(error) else UnavailableError
             raise kind(
-                f"group body {error.filename or self.folders[0]}: {error.strerror}; nothing was changed"
+                f"group body {error.filename or self.folder}: {error.strerror}; nothing was changed"
             ) from error
+        except UnavailableError:
+            self.free([number])
+            raise
         return FileBody(number, len(body), zlib.crc32(body))
+
+    def write_as(self, number: int, body: bytes) -> None:
+        """Write the file with this number. Raises `OSError`."""
+        _write(self._path(number), body)
 
     def read(self, body: FileBody) -> bytes | None:
         """Return the bytes; None where the file does not hold them, as after a loss of power."""
-        return self._read(self.folders[0], body)
-
-    def _read(self, folder: Path, body: FileBody) -> bytes | None:
         try:
-            with open(self._path(folder, body.file), "rb", buffering=0) as file:
+            with open(self._path(body.file), "rb", buffering=0) as file:
                 found = file.read(body.size)
         except FileNotFoundError:
             return None
@@ -102,12 +113,11 @@ class BodyFiles:
         """Remove the files that hold nothing."""
         with self._lock:
             for number in self._free:
-                for folder in self.folders:
-                    self._path(folder, number).unlink(missing_ok=True)
+                self._path(number).unlink(missing_ok=True)
             self._free = []
 
-    def _path(self, folder: Path, number: int) -> Path:
-        return folder / f"{number:08d}{SUFFIX}"
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:08d}{SUFFIX}"
 
 
 def _write(path: Path, body: bytes) -> None:

@@ -24,7 +24,7 @@ from asyncrl.buffer.leases import LeaseGoneError, Leases, UnknownLeaseError, seq
 from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.proposals import Proposals
 from asyncrl.buffer.put import PutResult, Puts, admit
-from asyncrl.buffer.replica import Replica
+from asyncrl.buffer.replica import Place, Replica
 from asyncrl.buffer.steps import Peeked, Steps, Taken
 from asyncrl.buffer.store import Store
 from asyncrl.clock import now_s
@@ -47,7 +47,7 @@ class Ledger:
     """See the module. `path` is a file; ":memory:" serves tests. Times are monotonic seconds.
 
     Opening a ledger under another `groups_per_step` or `max_staleness` plans the groups in flight again.
-    replica: a folder on another node's disk; nothing is acknowledged before it is there, too (see `replica`).
+    replica: a second place on another node; nothing is acknowledged before it is there, too (see `replica`).
     curriculum: makes what proposes tasks of a pool (`add_pool`); None for a run whose tasks are added in their order.
     Every method may raise `UnavailableError` when the disk does not take the change; nothing has changed
     then.
@@ -60,13 +60,12 @@ class Ledger:
         base_version: int = 0,
         now: float | None = None,
         curriculum: Callable[[Sequence[Task]], Curriculum] | None = None,
-        replica: Path | None = None,
+        replica: Place | None = None,
     ) -> None:
         self.settings = settings
         second = None if replica is None else Replica(replica)
         self._store = Store(path, base_version, second)
-        copies = () if second is None else (second.bodies,)
-        files = None if str(path) == ":memory:" else BodyFiles(body_folder(path), copies)
+        files = None if str(path) == ":memory:" else BodyFiles(body_folder(path), replica)
         self._bodies = Bodies(self._store, files)
         self._proposals = Proposals(self._store, settings, curriculum)
         self._leases = Leases(self._store, settings, self._proposals, self._bodies)

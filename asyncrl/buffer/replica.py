@@ -1,8 +1,9 @@
-"""A second place for the ledger, on another node's disk: nothing is acknowledged before it is there.
+"""A second place for the ledger, on another node: nothing is acknowledged before it is there.
 
 SQLite appends every transaction to a write-ahead log. After each commit, and before its caller gets an answer, the
-log's new frames are appended to a copy of the log in the replica's folder and synced. When the log has grown long, both
-places move it into their copy of the database, so these stay alike page for page. The folder holds
+log's new frames are appended to a copy of the log in the second place and synced. When the log has grown long, both
+places move it into their copy of the database, so these stay alike page for page. A place is a folder, on a disk that
+is mounted here (`FolderPlace`) or of a replica service (`services.replica`). It holds
 
     generation-N/             ledger.sqlite and ledger.sqlite-wal, as SQLite itself opens them after a crash
     bodies/                   the files of large bodies, written by `body_files`
@@ -18,9 +19,10 @@ import secrets
 import shutil
 import sqlite3
 import struct
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from asyncrl.buffer.body_files import BodyFiles, FileBody, sync_folder
 from asyncrl.disk import disk_problem
@@ -28,27 +30,156 @@ from asyncrl.errors import ConfigError, StorageError, UnavailableError
 
 LEDGER = "ledger.sqlite"
 BODIES = "bodies"
+FOLDER = "ledger.replica"
+"""In a run folder: the replica of a buffer on another machine, while the run is on."""
+EPOCH = "replica_epoch"
+"""The fact that tells which writer a ledger or a copy is from: a replica service gives each one a higher number."""
 LONGEST_LOG_BYTES = 64 * 2**20
 LOG_HEADER_BYTES, FRAME_HEADER_BYTES = 32, 24
 """Of SQLite's log, see https://sqlite.org/fileformat2.html#the_write_ahead_log."""
 
 
-class Replica:
-    """The second place of one ledger. Raises `ConfigError` for a folder that another buffer writes to."""
+class Place(Protocol):
+    """Where the second copy is. What changes it returns once that is on its disk, and raises `OSError`, `sqlite3.Error`
+    or `AsyncRLError` where it is not; repeated, it changes nothing more. One thread calls all but `write_body`."""
+
+    epoch: int
+    """Of the writer, 0 where the place does not count them."""
+
+    def __str__(self) -> str:
+        """Where it is, for messages."""
+        ...
+
+    def facts(self) -> dict[str, int] | None:
+        """Return the facts of the ledger that it has a copy of, None where it has none."""
+        ...
+
+    def copy_whole(self, db: sqlite3.Connection) -> None:
+        """Make a copy of the whole ledger, with an empty log; it replaces the one before once it is complete."""
+        ...
+
+    def append(self, frames: bytes, offset: int) -> None:
+        """Write frames to the copy of the log."""
+        ...
+
+    def fold(self) -> None:
+        """Move the log into the copy of the database."""
+        ...
+
+    def write_body(self, number: int, body: bytes) -> None:
+        """Write the file of a body. For any thread."""
+        ...
+
+    def sweep_bodies(self, named: Sequence[FileBody]) -> list[int]:
+        """Remove all bodies but those that are named, and return those of them that are not there."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class FolderPlace:
+    """Implements `Place` by a folder. Raises `ConfigError` for one that another buffer writes to."""
+
+    epoch = 0
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._open: list[int] = []
-        """What `close` closes."""
+        self._log = -1
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._open.append(_locked(folder))
+            self._lock = _locked(folder)
+            self._bodies = BodyFiles(folder / BODIES)
         except OSError as error:
             raise ConfigError(f"buffer.replica: {folder}: {error.strerror}; it must be writable") from error
+        if newest_generation(folder) is not None:
+            self._open_log()
+
+    def __str__(self) -> str:
+        return str(self.folder)
 
     @property
-    def bodies(self) -> Path:
-        return self.folder / BODIES
+    def generation(self) -> Path:
+        """The newest whole copy."""
+        found = newest_generation(self.folder)
+        assert found is not None
+        return found
+
+    def facts(self) -> dict[str, int] | None:
+        found = newest_generation(self.folder)
+        return None if found is None else facts_of(found / LEDGER)
+
+    def copy_whole(self, db: sqlite3.Connection) -> None:
+        with closing(sqlite3.connect(self.partial())) as copy:
+            db.backup(copy)
+        self.adopt()
+
+    def partial(self) -> Path:
+        """Return the file into which a whole copy is written, ahead of `adopt`; nothing is there yet."""
+        partial = self.folder / "partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        return partial / LEDGER
+
+    def adopt(self) -> None:
+        """Make what has been written to `partial` the newest generation; it counts once it has its name."""
+        number = max((_number(one) for one in self.folder.glob("generation-*")), default=0) + 1
+        generation, partial = self.folder / f"generation-{number:06d}", self.folder / "partial"
+        with open(partial / LEDGER, "rb+") as file:
+            os.fsync(file.fileno())
+        sync_folder(partial)
+        partial.rename(generation)
+        sync_folder(self.folder)
+        for earlier in self.folder.glob("generation-*"):
+            if earlier != generation:
+                shutil.rmtree(earlier)
+        self._open_log(os.O_TRUNC)
+
+    @property
+    def log_bytes(self) -> int:
+        """The length of the copy of the log, 0 without any."""
+        return os.fstat(self._log).st_size if self._log >= 0 else 0
+
+    def append(self, frames: bytes, offset: int) -> None:
+        _write_at(self._log, frames, offset)
+        os.fdatasync(self._log)
+
+    def fold(self) -> None:
+        self._close_log()
+        with closing(opened(self.generation / LEDGER)) as copy:
+            copy.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._open_log(os.O_TRUNC)
+
+    def write_body(self, number: int, body: bytes) -> None:
+        self._bodies.write_as(number, body)
+
+    def sweep_bodies(self, named: Sequence[FileBody]) -> list[int]:
+        self._bodies.sweep(named)
+        return [body.file for body in named if self._bodies.read(body) is None]
+
+    def close(self) -> None:
+        self._close_log()
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
+
+    def _open_log(self, truncated: int = 0) -> None:
+        self._close_log()
+        generation = self.generation
+        self._log = os.open(generation / f"{LEDGER}-wal", os.O_WRONLY | os.O_CREAT | truncated, 0o600)
+        sync_folder(generation)
+
+    def _close_log(self) -> None:
+        if self._log >= 0:
+            os.close(self._log)
+        self._log = -1
+
+
+class Replica:
+    """Keeps the second place of one ledger like it. `place` is closed with it."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._log = -1
 
     def start(self, db: sqlite3.Connection, path: str) -> None:
         """Copy the ledger whole, and follow its log from now on.
@@ -57,18 +188,18 @@ class Replica:
         """
         self._db, self._page_bytes = db, db.execute("PRAGMA page_size").fetchone()[0]
         db.execute("PRAGMA wal_autocheckpoint=0")
-        self._check_identity(db, path)
         try:
+            self._check_identity(db, path)
+            if self.place.epoch:
+                db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (EPOCH, self.place.epoch))
             self._empty_log()
-            self._copy_whole()
-            self._log = os.open(f"{path}-wal", os.O_RDONLY)
-            self._open.append(self._log)
-            self._open_copy()
+            self.place.copy_whole(db)
+            self._log, self._shipped = os.open(f"{path}-wal", os.O_RDONLY), 0
         except (OSError, sqlite3.Error) as error:
             raise self._refused(error) from error
 
     def ship(self) -> None:
-        """Append what was committed to the copy. Raises `StorageError`, `UnavailableError` if the folder refuses it."""
+        """Append what was committed to the copy. Raises `StorageError`, `UnavailableError` if the place refuses it."""
         try:
             if os.fstat(self._log).st_size <= self._shipped:
                 return
@@ -76,8 +207,7 @@ class Replica:
             new = new[: self._committed(new)]
             if not new:
                 return
-            _write_at(self._copy, new, self._shipped)
-            os.fdatasync(self._copy)
+            self.place.append(new, self._shipped)
             self._shipped += len(new)
             if self._shipped > LONGEST_LOG_BYTES:
                 self._fold()
@@ -85,8 +215,10 @@ class Replica:
             raise self._refused(error) from error
 
     def close(self) -> None:
-        while self._open:
-            os.close(self._open.pop())
+        if self._log >= 0:
+            os.close(self._log)
+        self._log = -1
+        self.place.close()
 
     def _committed(self, new: bytes) -> int:
         """Return the length of the log's new bytes up to the end of the last transaction that was committed.
@@ -104,55 +236,28 @@ class Replica:
 
     def _fold(self) -> None:
         """Move the log into the database, in the copy first: what it has must never be behind its log's beginning."""
-        self._open.remove(self._copy)
-        os.close(self._copy)
-        with closing(_opened(self._generation / LEDGER)) as copy:
-            copy.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self.place.fold()
         self._empty_log()
-        self._open_copy()
+        self._shipped = 0
 
     def _empty_log(self) -> None:
         busy = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         if busy:
             raise sqlite3.OperationalError("the ledger's log is in use")
 
-    def _open_copy(self) -> None:
-        log = self._generation / f"{LEDGER}-wal"
-        self._copy, self._shipped = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 0
-        self._open.append(self._copy)
-        sync_folder(self._generation)
-
-    def _copy_whole(self) -> None:
-        """Make a new generation; it counts once it has its name."""
-        number = max((_number(one) for one in self.folder.glob("generation-*")), default=0) + 1
-        self._generation = self.folder / f"generation-{number:06d}"
-        partial = self.folder / "partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        with closing(sqlite3.connect(partial / LEDGER)) as copy:
-            self._db.backup(copy)
-        sync_folder(partial)
-        partial.rename(self._generation)
-        sync_folder(self.folder)
-        for earlier in self.folder.glob("generation-*"):
-            if earlier != self._generation:
-                shutil.rmtree(earlier)
-
     def _check_identity(self, db: sqlite3.Connection, path: str) -> None:
         db.execute("INSERT OR IGNORE INTO facts VALUES ('identity', ?)", (secrets.randbits(62),))
-        found = newest_generation(self.folder)
-        if found is None:
+        theirs, ours = self.place.facts(), _facts(db)
+        if theirs is None:
             return
-        with closing(_opened(found / LEDGER)) as copy:
-            theirs, ours = (_facts(one) for one in (copy, db))
         if theirs["identity"] != ours["identity"]:
             raise ConfigError(
-                f"buffer.replica: {self.folder} is the replica of another ledger; give {path} an empty folder"
+                f"buffer.replica: {self.place} is the replica of another ledger; give {path} an empty folder"
             )
         if (theirs["version"], theirs["leases"]) > (ours["version"], ours["leases"]):
             raise ConfigError(
-                f"buffer.replica: {self.folder} is ahead of {path}, which has lost something; move {path} away and "
-                f"run: asyncrl restore {self.folder} {Path(path).parent}"
+                f"buffer.replica: {self.place} is ahead of {path}, which has lost something; move {path} away and "
+                f"run: asyncrl restore {self.place} {Path(path).parent}"
             )
 
     def _refused(self, error: Exception) -> UnavailableError:
@@ -160,7 +265,7 @@ class Replica:
             isinstance(error, sqlite3.Error) and "full" in str(error) and str(error)
         )
         kind = StorageError if full else UnavailableError
-        return kind(f"buffer.replica {self.folder}: {error}; nothing is acknowledged without it")
+        return kind(f"buffer.replica {self.place}: {error}; nothing is acknowledged without it")
 
 
 def newest_generation(folder: Path) -> Path | None:
@@ -190,7 +295,7 @@ def restore(folder: Path, ledger: Path) -> dict[str, Any]:
             source = found / f"{LEDGER}{suffix}"
             if source.exists():
                 shutil.copyfile(source, f"{partial}{suffix}")
-        with closing(_opened(partial)) as db:
+        with closing(opened(partial)) as db:
             # Moves the log into the file.
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             problem = db.execute("PRAGMA quick_check").fetchone()[0]
@@ -206,11 +311,51 @@ def restore(folder: Path, ledger: Path) -> dict[str, Any]:
     return {"tasks": states, "bodies": len(named), "lost": lost}
 
 
+def seed(ledger: Path, folder: Path) -> None:
+    """Make a folder the replica of a ledger that nobody has open. Raises `ConfigError`, `UnavailableError`."""
+    place = FolderPlace(folder)
+    try:
+        with closing(opened(ledger)) as db:
+            place.copy_whole(db)
+            named = [
+                FileBody(*row)
+                for row in db.execute("SELECT file, size, checksum FROM bodies WHERE file IS NOT NULL")
+            ]
+        files = BodyFiles(ledger.with_suffix(".bodies"))
+        for body in named:
+            found = files.read(body)
+            if found is not None:
+                place.write_body(body.file, found)
+    finally:
+        place.close()
+
+
+def settle(folder: Path, ledger: Path) -> None:
+    """Make a replica the ledger itself, in place of an older one there, and remove the replica. Repeated after a crash
+    it does the rest. Raises `ConfigError`."""
+    if newest_generation(folder) is not None:
+        remove_ledger(ledger)
+        restore(folder, ledger)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_ledger(ledger: Path) -> None:
+    """Remove a ledger; its bodies are those of whatever comes in its place."""
+    for suffix in ("", "-wal", "-shm"):
+        ledger.with_name(ledger.name + suffix).unlink(missing_ok=True)
+
+
+def facts_of(ledger: Path) -> dict[str, int]:
+    """Return the facts of a ledger that nobody has open."""
+    with closing(opened(ledger)) as db:
+        return _facts(db)
+
+
 def _facts(db: sqlite3.Connection) -> dict[str, int]:
     return dict(db.execute("SELECT name, value FROM facts"))
 
 
-def _opened(path: Path) -> sqlite3.Connection:
+def opened(path: Path) -> sqlite3.Connection:
     """A connection that needs no shared memory, which network file systems lack."""
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("PRAGMA locking_mode=EXCLUSIVE")

@@ -32,6 +32,7 @@ from asyncrl.services.gateway import command as gateway
 from asyncrl.services.node import command as node
 from asyncrl.services.old_policy import command as old_policy
 from asyncrl.services.openenv import command as openenv
+from asyncrl.services.replica import command as replica
 from asyncrl.services.rollout import command as rollout
 from asyncrl.services.trainer import command as trainer
 
@@ -44,6 +45,7 @@ ROLES: dict[str, RoleCommand] = {
     "old_policy": old_policy,
     "openenv": openenv,
     "policy": policy,
+    "replica": replica,
     "rollout": rollout,
     "trainer": trainer,
 }
@@ -67,6 +69,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--weights-dir": {"type": Path, "help": "folder of the published weights"},
     "--buffer": {"default": "", "metavar": "URL", "help": "address of the buffer"},
+    "--replica": {
+        "default": "",
+        "metavar": "URL",
+        "help": "address of the replica service that has every change before it is acknowledged, instead of "
+        "buffer.replica",
+    },
     "--engines": {"nargs": "*", "default": [], "metavar": "URL", "help": "addresses of engines"},
     "--env": {"nargs": "*", "default": [], "metavar": "URL", "help": "addresses of environment services"},
     "--old-policy": {
@@ -83,7 +91,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--roles": {
         "default": "",
         "metavar": "ROLE,...",
-        "help": "what this node takes: engine, env, rollout, trainer; all by default",
+        "help": "what this node takes: buffer, engine, env, rollout, trainer; all by default",
     },
     "--nodes": {"type": int, "default": 1, "help": "machines over which the ranks are spread"},
     "--node-rank": {"type": int, "default": 0, "help": "number of this machine among them; 0 has rank 0"},
@@ -135,7 +143,8 @@ OTHERWISE: dict[tuple[str, str], dict[str, Any]] = {
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "serve",
-        help="start one process: buffer, engine, env, gateway, node, old_policy, openenv, policy, rollout or trainer",
+        help="start one process: buffer, engine, env, gateway, node, old_policy, openenv, policy, replica, rollout or "
+        "trainer",
         description="Start one process. With --folder it reads the configuration of that run, with --recipe that of a "
         "recipe; alone it takes the defaults. Callers must know its token: ASYNCRL_TOKEN, --token-file, that of the "
         "run in --folder, or else your user's own, whose file is named at the start. "

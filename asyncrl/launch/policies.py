@@ -60,7 +60,7 @@ class PolicyPlan:
         self.roles = roles
         self.supervisor = supervisor
         config = roles.config
-        self._client = BufferClient(roles.buffer.url, roles.credentials.bearer("buffer"))
+        self._client = BufferClient(roles.buffer_address(), roles.credentials.bearer("buffer"))
         self._plan = TaskPlan(slots(config.env.name), 0, FEED_FACTOR * config.buffer.groups_per_step)
 
     @property

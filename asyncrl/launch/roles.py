@@ -55,6 +55,8 @@ class PolicyRoles:
         self.engines: list[ManagedProcess] = []
         self.old_policy: ManagedProcess | None = None
         """Scores tokens under the versions that sampled them, where the recipe asks for it."""
+        self.replica: ManagedProcess | None = None
+        """Has what the buffer acknowledges, where that is on a node."""
         self.buffer: ManagedProcess
         self.trainer: ManagedProcess
 
@@ -65,9 +67,18 @@ class PolicyRoles:
         """
         check_model(self.folder, self.model)
         remember_model(self.folder, self.model)
+        second = []
+        if self.config.buffer.machine == "node":
+            self.replica = self.process_group.start(
+                f"{self.prefix}replica", ["serve", "replica", *self._folder()]
+            )
+            second = [
+                "--replica",
+                self.process_group.wait_ready(self.replica, self.config.run.start_timeout_s),
+            ]
         self.buffer = self.process_group.start(
             f"{self.prefix}buffer",
-            ["serve", "buffer", *self._folder(), "--model", self.model],
+            ["serve", "buffer", *self._folder(), "--model", self.model, *second],
             self.placement.service_env(),
         )
         self.engines = self._start_engines()
@@ -87,7 +98,7 @@ class PolicyRoles:
                     "old_policy",
                     *self._engine_argv(),
                     "--buffer",
-                    self.route("old_policy", self.buffer),
+                    self.buffer_address("old_policy"),
                 ],
                 self.placement.old_policy_env(self.name),
                 nice=self.nice,
@@ -107,7 +118,7 @@ class PolicyRoles:
 
     def readmit(self, workers: Sequence[str]) -> None:
         """Readmit workers that an earlier launch of the run has quarantined: these are new processes."""
-        buffer = BufferClientSync(self.buffer.url, self.credentials.bearer("buffer"))
+        buffer = BufferClientSync(self.buffer_address(), self.credentials.bearer("buffer"))
         try:
             for name in workers:
                 if was := buffer.readmit(name):
@@ -117,6 +128,10 @@ class PolicyRoles:
 
     def watch(self, supervisor: Supervisor) -> None:
         """Have them supervised."""
+        if self.replica is not None:
+            supervisor.watch(
+                self.replica, HttpProbe(self.replica, "/healthz"), self.config.run.start_timeout_s
+            )
         supervisor.watch(self.buffer, HttpProbe(self.buffer, "/healthz"), self.config.run.start_timeout_s)
         for process in self.engines:
             probe = HttpProbe(process, "/asyncrl/v1/state", self.credentials.bearer("engine"))
@@ -157,6 +172,11 @@ class PolicyRoles:
     def route(self, caller: str, callee: ManagedProcess) -> str:
         """Return the address under which `caller` reaches `callee`."""
         return callee.url
+
+    def buffer_address(self, caller: str = "") -> str:
+        """Return the address under which `caller` reaches the buffer, wherever it moves; "": the launcher."""
+        found = self.replica or self.buffer
+        return self.route(caller, found) if caller else found.url
 
     def engine_addresses(self, caller: str = "") -> list[str]:
         """Return the addresses under which `caller` reaches the engines that serve this policy; "": their own."""
@@ -223,7 +243,7 @@ class PolicyRoles:
     def _trainer_argv(self) -> list[str]:
         return [
             *("serve", "trainer", *self._folder(), "--model", self.model),
-            *("--buffer", self.route("trainer", self.buffer), "--weights-dir", str(self.weights_dir)),
+            *("--buffer", self.buffer_address("trainer"), "--weights-dir", str(self.weights_dir)),
             *("--engines", f"@{self._engine_addresses_file}"),
             *(("--old-policy", f"@{self._old_policy_file}") if self.old_policy is not None else ()),
         ]
@@ -326,7 +346,7 @@ class Roles(PolicyRoles):
     def _policy_addresses(self) -> list[str]:
         """Return the addresses of further policies, as `asyncrl serve rollout --policy` takes them."""
         return [
-            f"{name}={','.join([self.route('rollout', policy.buffer), *policy.engine_addresses('rollout')])}"
+            f"{name}={','.join([policy.buffer_address('rollout'), *policy.engine_addresses('rollout')])}"
             for name, policy in self.policies.items()
         ]
 
@@ -334,7 +354,7 @@ class Roles(PolicyRoles):
         policies = [word for where in self._policy_addresses() for word in ("--policy", where)]
         return [
             *("serve", "rollout", *self._folder(), "--model", self.model, "--name", name, *policies),
-            *("--buffer", self.route("rollout", self.buffer)),
+            *("--buffer", self.buffer_address("rollout")),
             *("--env", *(self.route("rollout", process) for process in self.envs)),
             *("--engines", *self.engine_addresses("rollout")),
         ]

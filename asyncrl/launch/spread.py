@@ -1,7 +1,8 @@
 """Which machine each process of a run is on, and which of its GPUs it has. Pure.
 
     head (the run folder)    launcher, buffer, old policy, the trainer's first ranks
-    nodes                    the trainer's other ranks, engines, environments, rollout workers
+    nodes                    the buffer if it is to be there, the trainer's other ranks, engines, environments,
+                             rollout workers
 
 The head takes an engine, environment or worker only where no node takes that role, or the nodes have no GPU left for
 it. Each process goes to the machine with the fewest so far.
@@ -121,6 +122,12 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
             )
     trainer = [place(machine, ranks) for machine in (head, *others)]
     processes = {}
+    if config.buffer.machine == "node":
+        if not any("buffer" in machine.roles for machine in nodes):
+            raise ConfigError(
+                "buffer.machine = node: no node takes the buffer; start one whose --roles name it"
+            )
+        processes["buffer"] = place(best("buffer.machine", "buffer", 0), 0)
     size = config.engine.tensor_parallel if with_gpus else 0
     largest = max(machine.gpus for machine in (head, *nodes))
     if size > largest:

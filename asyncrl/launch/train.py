@@ -20,6 +20,7 @@ import time
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+from asyncrl.buffer.replica import FOLDER, LEDGER, seed, settle
 from asyncrl.config import Config
 from asyncrl.credentials import authorization
 from asyncrl.errors import ConfigError, DeadlineError, StopError
@@ -78,6 +79,10 @@ class TrainRun:
             raise ConfigError(
                 f"train.nodes = {config.train.nodes}: the run is on one machine; start it with --on nodes"
             )
+        if on is None and config.buffer.machine == "node":
+            raise ConfigError(
+                "buffer.machine = node: the run is on one machine; start it with --on nodes, or set buffer.machine=head"
+            )
         self.cluster: Cluster | None = None
         if on is not None:
             # Imported here: a run on one machine serves nothing from the launcher.
@@ -106,10 +111,18 @@ class TrainRun:
         mark_unfinished(self.folder.path)
         self.folder.write_json("config.json", self.config.model_dump(mode="json"))
         model = base_model(self.config)
+        ledger, replica = self.folder.path / LEDGER, self.folder.path / FOLDER
+        # What an earlier launch has left, whose buffer was on a node.
+        settle(replica, ledger)
         with self.cluster or contextlib.nullcontext():
             if self.cluster is not None:
                 self._gather(self.cluster, model)
-            return self._run(tasks, model)
+            if self.config.buffer.machine == "node" and ledger.exists():
+                seed(ledger, replica)
+            try:
+                return self._run(tasks, model)
+            finally:
+                settle(replica, ledger)
 
     def _gather(self, cluster: Cluster, model: str) -> None:
         """Wait for the nodes of the run."""
@@ -224,7 +237,9 @@ class TrainRun:
         self.eval_before = await self._evaluated_before()
         for roles in (self.roles, *self.roles.policies.values()):
             await self._wait_for_trainer(roles)
-        client = BufferClient(self.roles.buffer.url, self.roles.credentials.bearer("buffer"))
+        client = BufferClient(
+            self.roles.buffer_address(), self.roles.credentials.bearer("buffer"), self.config.buffer_outage_s
+        )
         self.policies = {
             name: PolicyPlan(roles, self.roles.supervisor) for name, roles in self.roles.policies.items()
         }

@@ -1,19 +1,22 @@
 """Machines out of Linux namespaces: each has its own address, host name, `/dev/shm` and `/tmp`. Needs root.
 
-They are joined by a bridge. What is common is the rest of the file system, such as the installation of asyncrl, and a
-fork server where there is one: what it forks for a process of a machine is on that machine.
+They are joined by a bridge, and some of them by a second one behind a slow link. What is common is the rest of the file
+system, such as the installation of asyncrl, and a fork server where there is one: what it forks for a process of a machine
+is on that machine.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -55,11 +58,24 @@ def problem() -> str:
     return ""
 
 
-class Machines:
-    """This machine, as number 0, and `count` further ones, at `address(i)` and under the names `node1`, `node2`, ..."""
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link in user space. delay_s: one way. bytes_per_s: of each direction."""
 
-    def __init__(self, count: int) -> None:
+    delay_s: float
+    bytes_per_s: float
+
+
+class Machines:
+    """This machine, as number 0, and `count` further ones, at `address(i)` and under the names `node1`, `node2`, ...
+
+    far: the numbers of those that are reached over `link` only; among themselves they are on a fast network.
+    """
+
+    def __init__(self, count: int, far: Collection[int] = (), link: Link | None = None) -> None:
         self.numbers = range(1, count + 1)
+        self.far, self.link = frozenset(far), link
+        self._relay: subprocess.Popen[bytes] | None = None
         self._id = f"a{os.getpid() % 100000}"
         self._net = f"10.{77 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
         self._folder = tempfile.TemporaryDirectory(prefix="asyncrl-machines-")
@@ -78,12 +94,15 @@ class Machines:
     def _make(self) -> None:
         hosts = [f"{self.address(i)} node{i}" for i in (0, *self.numbers)]
         self._hosts.write_text("127.0.0.1 localhost\n" + "\n".join(hosts) + "\n")
-        hub = self._space("hub")
-        _ip("netns", "add", hub)
-        _inside(hub, "link", "add", "name", "bridge0", "type", "bridge")
-        _inside(hub, "link", "set", "bridge0", "up")
+        for hub in self._hubs:
+            _ip("netns", "add", hub)
+            _inside(hub, "link", "add", "name", "bridge0", "type", "bridge")
+            _inside(hub, "link", "set", "bridge0", "up")
+        if self.link is not None:
+            self._join_hubs(self.link)
         for number in (0, *self.numbers):
             inner, outer = f"{self._id}v{number}", f"{self._id}b{number}"
+            hub = self._hubs[number in self.far]
             where = []
             if number:
                 _ip("netns", "add", self._space(number))
@@ -96,6 +115,16 @@ class Machines:
             if number:
                 _ip(*own, "link", "set", "lo", "up")
 
+    def _join_hubs(self, link: Link) -> None:
+        limits = ["--delay-s", str(link.delay_s), "--bytes-per-s", str(link.bytes_per_s)]
+        command = [sys.executable, "-m", "asyncrl.testing.frame_relay", *self._hubs, "link0", *limits]
+        self._relay = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert self._relay.stdout is not None
+        if not self._relay.stdout.readline():
+            raise OSError("the relay of the slow link did not start; its error is above")
+        for hub in self._hubs:
+            _inside(hub, "link", "set", "link0", "master", "bridge0", "up")
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -104,9 +133,12 @@ class Machines:
     def _remove(self) -> None:
         for number in self.numbers:
             self.kill(number)
+        if self._relay is not None:
+            self._relay.kill()
+            self._relay.wait()
         subprocess.run(["ip", "link", "del", f"{self._id}v0"], check=False, capture_output=True)
-        for name in ("hub", *self.numbers):
-            subprocess.run(["ip", "netns", "del", self._space(name)], check=False, capture_output=True)
+        for space in (*self._hubs, *map(self._space, self.numbers)):
+            subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True)
         self._folder.cleanup()
 
     def start(
@@ -138,9 +170,12 @@ class Machines:
                 start_new_session=True,
             )
 
-    def join(self, number: int, launcher: str, token: str, log: Path) -> subprocess.Popen[bytes]:
-        """Have a machine be a node of a run, until that is over."""
+    def join(
+        self, number: int, launcher: str, token: str, log: Path, roles: str = ""
+    ) -> subprocess.Popen[bytes]:
+        """Have a machine be a node of a run, until that is over. roles: those it takes, "" for all."""
         command = [sys.executable, "-m", "asyncrl", "serve", "node", "--launcher", launcher]
+        command += ["--roles", roles] if roles else []
         return self.start(number, command, log, {VARIABLE: token, "XDG_STATE_HOME": "/tmp/state"})
 
     def pids(self, number: int) -> list[int]:
@@ -160,6 +195,16 @@ class Machines:
                 killed.add(pid)
         return len(killed)
 
+    def link_bytes(self) -> tuple[int, int]:
+        """Return how many bytes have gone over the link: to the far machines, and from them."""
+        stats = json.loads(_inside(self._hubs[0], "-s", "-j", "link", "show", "link0"))[0]["stats64"]
+        return stats["tx"]["bytes"], stats["rx"]["bytes"]
+
+    @property
+    def _hubs(self) -> list[str]:
+        """The namespaces of the bridges: the near one, and the one behind the link."""
+        return [self._space(name) for name in (("hub", "far") if self.link is not None else ("hub",))]
+
     @property
     def _hosts(self) -> Path:
         return Path(self._folder.name) / "hosts"
@@ -168,9 +213,9 @@ class Machines:
         return f"{self._id}-{name}"
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+def _ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
 
 
-def _inside(space: str, *words: str) -> None:
-    _ip("netns", "exec", space, "ip", *words)
+def _inside(space: str, *words: str) -> str:
+    return _ip("netns", "exec", space, "ip", *words)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from asyncrl.config import RESTART_S
 from asyncrl.credentials import bearer
 from asyncrl.data.codec import encode_group, lease_from_map, task_to_map
 from asyncrl.errors import AsyncRLError
@@ -42,7 +43,7 @@ class BufferClient:
     retry_s: how long an unreachable buffer, such as one that restarts, is retried.
     """
 
-    def __init__(self, url: str, token: str | None = None, retry_s: float = 120.0) -> None:
+    def __init__(self, url: str, token: str | None = None, retry_s: float = RESTART_S) -> None:
         self._http = HttpClient(url, bearer(token, "buffer"), retry_s)
         self.awaited: tuple[str, ...] = ()
         """Unfinished groups that the latest `take` waited for."""
@@ -227,11 +228,11 @@ def _outcome(result: dict[str, Any]) -> PutOutcome | AsyncRLError:
 class BufferClientSync:
     """The trainer's view, on an event loop in a thread of its own."""
 
-    def __init__(self, url: str, token: str | None = None) -> None:
+    def __init__(self, url: str, token: str | None = None, retry_s: float = RESTART_S) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="buffer-client", daemon=True)
         self._thread.start()
-        self._client = BufferClient(url, token)
+        self._client = BufferClient(url, token, retry_s)
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()

@@ -10,7 +10,7 @@ from asyncrl.config import Config
 from asyncrl.services.command import CONFIGURED, Address
 
 HELP = "the ledger of tasks, groups and steps"
-OPTIONS = (*CONFIGURED, "--base-version", "--model")
+OPTIONS = (*CONFIGURED, "--base-version", "--model", "--replica")
 
 
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
@@ -23,6 +23,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     ledger = args.folder / "ledger.sqlite" if args.folder else Path("ledger.sqlite")
     settings = LedgerSettings.of(config, vocab_size(args.model) if args.model else 0)
     curriculum = check_curriculum(config)
-    served: dict[str, Any] = {"curriculum": curriculum, "replica": config.buffer.replica, **address._asdict()}
+    replica = args.replica or config.buffer.replica
+    served: dict[str, Any] = {"curriculum": curriculum, "replica": replica, **address._asdict()}
     serve_buffer(str(ledger), settings, args.base_version, **served)
     return 0

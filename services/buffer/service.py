@@ -34,6 +34,7 @@ from asyncrl.buffer.ledger import (
     Taken,
     UnknownLeaseError,
 )
+from asyncrl.buffer.replica import FolderPlace
 from asyncrl.clock import now_s
 from asyncrl.credentials import Credentials, own_credentials
 from asyncrl.data.codec import check_images, decode_group, lease_to_map, pack, task_from_map, unpack
@@ -51,6 +52,7 @@ from asyncrl.services.http.app import (
     serve,
 )
 from asyncrl.services.http.waiting import Waiters
+from asyncrl.services.replica.client import HttpPlace
 from asyncrl.types import FailureClass, Group, Lease
 
 log = logging.getLogger(__name__)
@@ -529,8 +531,18 @@ def serve_buffer(
     curriculum: Factory | None = None,
     replica: str = "",
 ) -> None:
-    """Run a buffer until it is stopped. `base_version` is that of the policy the run starts from."""
-    second = Path(replica) if replica else None
-    opened = Ledger(ledger, settings, base_version, curriculum=curriculum, replica=second)
-    app = create_buffer_app(opened, credentials or own_credentials())
-    serve(app, host, port, ready_file, advertise=advertise)
+    """Run a buffer until it is stopped. `base_version` is that of the policy the run starts from. replica: a folder, or
+    the address of a replica service, of which the ledger is made where it is missing or older."""
+    credentials = credentials or own_credentials()
+    place: FolderPlace | HttpPlace | None = None
+    if replica.startswith(("http://", "https://")):
+        place = HttpPlace(replica, credentials.bearer("buffer"))
+        place.bring_up(Path(ledger))
+    elif replica:
+        place = FolderPlace(Path(replica))
+    opened = Ledger(ledger, settings, base_version, curriculum=curriculum, replica=place)
+    app = create_buffer_app(opened, credentials)
+    serving = None
+    if isinstance(place, HttpPlace):
+        place.fenced, serving = lambda: app.state.request_exit(), place.serving
+    serve(app, host, port, ready_file, serving, advertise)

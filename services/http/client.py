@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgpack
@@ -18,6 +19,7 @@ from asyncrl.tls import client_context
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 READ_BUFFER_BYTES = 4 * 2**20
+MOVED = 307
 KEEP_ALIVE_S = 30.0
 """Shorter than the services' own limit, so that idle connections are rarely found closed."""
 RETRIED = (
@@ -32,11 +34,13 @@ class HttpClient:
     """A client of one service. It repeats calls through dropped connections and restarts, where they may be repeated.
 
     retry_s: how long calls without an answer are repeated, as while a service restarts. Each attempt has the call's
-    whole time limit.
+    whole time limit. Where `url` redirects to another address, later calls go there, until that does not answer.
     """
 
     def __init__(self, url: str, token: str = "", retry_s: float = 10.0) -> None:
         self.url = url.rstrip("/")
+        self._at = self.url
+        """Where the service is."""
         self.retry_s = retry_s
         self._headers = authorization(token)
         self._session: aiohttp.ClientSession | None = None
@@ -63,23 +67,38 @@ class HttpClient:
         timeout = aiohttp.ClientTimeout(total=max(0.1, timeout_s))
         pause_s = FIRST_PAUSE_S
         while True:
+            # Other calls may find meanwhile that the service has moved.
+            at = self._at
             try:
-                async with self._open().request(method, path, data=data, timeout=timeout) as response:
-                    return _decode(response, await response.read(), self.url + path)
+                async with self._open().request(
+                    method, at + path, data=data, timeout=timeout, allow_redirects=False
+                ) as response:
+                    if response.status == MOVED:
+                        self._at = self._moved(response, at, path)
+                        continue
+                    return _decode(response, await response.read(), at + path)
             except TimeoutError as error:
+                self._at = self.url
                 if time.monotonic() >= give_up:
                     raise UnavailableError(f"{self.url}{path}: no answer within {timeout_s:g} s") from error
             except RETRIED as error:
+                self._at = self.url
                 left_s = give_up - time.monotonic()
                 if left_s <= 0:
                     raise UnavailableError(f"{self.url}{path}: {type(error).__name__}: {error}") from error
                 await asyncio.sleep(min(pause_s, left_s))
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
+    def _moved(self, response: aiohttp.ClientResponse, at: str, path: str) -> str:
+        """Return where the service is, by the answer from `at`. It may not be called unencrypted when `url` is not."""
+        found = response.headers.get("Location", "").removesuffix(path)
+        if at != self.url or urlsplit(found).scheme != urlsplit(self.url).scheme:
+            raise InputError(f"{at}{path}: redirects to {found!r:.200}")
+        return found
+
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                self.url,
                 headers={"Content-Type": "application/msgpack"} | self._headers,
                 connector=aiohttp.TCPConnector(
                     limit=0, keepalive_timeout=KEEP_ALIVE_S, ssl=client_context() or True

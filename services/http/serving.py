@@ -41,7 +41,7 @@ def serve(
     (`asyncrl.tls`).
 
     port: 0 takes a free one. ready_file: gets `{"url", "pid"}` in one atomic write once requests are served, and is
-    removed at the end. serving: called with the address once requests are served. advertise: the host in that address,
+    removed at the end. serving: called with the address before that. advertise: the host in that address,
     "" for the one that `advertised_host` finds. Raises `ConfigError` for an address that cannot be used, and the error
     that ended a background task of the app.
     """
@@ -96,10 +96,10 @@ class _Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         self.retract()
         await super().startup(sockets)
-        if self.started and self.ready_file is not None:
-            announce(self.ready_file, self.url, os.getpid())
         if self.started and self.serving is not None:
             self.serving(self.url)
+        if self.started and self.ready_file is not None:
+            announce(self.ready_file, self.url, os.getpid())
 
     def stop(self) -> None:
         self.should_exit = True

@@ -15,10 +15,10 @@ MAX_LOG_BYTES = 2**20
 """Most of each log that one report carries."""
 BEAT_S = 5.0
 """A node repeats its registration this often."""
-NODE_ROLES = ("engine", "env", "rollout", "trainer")
+NODE_ROLES = ("buffer", "engine", "env", "rollout", "trainer")
 """Roles that may run on a node. The others stay where the run folder is."""
 
-Role = Literal["engine", "env", "rollout", "trainer"]
+Role = Literal["buffer", "engine", "env", "rollout", "trainer"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")]
 Url = Annotated[str, Field(max_length=512, pattern=r"^https?://[^\s,@]+$")]
@@ -32,6 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _URL = re.compile(r"https?://[^\s,@]{1,500}")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _ARGUMENTS: Mapping[str, Mapping[str, re.Pattern[str]]] = {
+    "buffer": {"--replica": _URL},
     "engine": {},
     "env": {},
     "rollout": {"--buffer": _URL, "--engines": _URL, "--env": _URL, "--name": _NAME},

@@ -162,6 +162,6 @@ def serve_old_policy(
         loaded, weights_dir / FOLDER, config.rollout.temperature, config.train.micro_batch_tokens, device
     )
     policy = OldPolicy(scorer, 2 * config.slots * config.rollout.group_size)
-    client = BufferClient(buffer, credentials.bearer("buffer"))
+    client = BufferClient(buffer, credentials.bearer("buffer"), config.buffer_outage_s)
     app = create_old_policy_app(policy, credentials.access("old_policy"), client)
     serve(app, host=host, port=port, ready_file=ready_file, advertise=advertise)

@@ -116,7 +116,9 @@ class RolloutService:
         )
         self.renderer = load_renderer(model)
         self.format = load_format(config.model.tool_format, config.model.reasoning_format, self.renderer)
-        self.buffer = BufferClient(buffer, credentials.bearer("buffer")) if buffer else None
+        self.buffer = (
+            BufferClient(buffer, credentials.bearer("buffer"), config.buffer_outage_s) if buffer else None
+        )
         self.policies = self._policies(policies or {})
         for further, where in (policies or {}).items():
             self._addresses[further] = (Addresses("engine", where.engines), Addresses("env", ()))

@@ -317,7 +317,8 @@ def run_trainer(
     if first:
         start_tracing("trainer")
     recorder = Recorder(folder, config.run.sinks) if first else None
-    source = BufferClientSync(buffer, credentials.bearer("buffer")) if first else None
+    bearer = credentials.bearer("buffer")
+    source = BufferClientSync(buffer, bearer, config.buffer_outage_s) if first else None
     urls = wait_for_addresses(engines, LIMIT_FACTOR * config.run.start_timeout_s) if first else []
     publisher = open_publisher(config, engine, urls, weights_dir, credentials, source)
     checkpointer = make_checkpointer(folder, config, engine, auxiliary, model, recorder)

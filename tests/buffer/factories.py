@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
+from asyncrl.buffer.replica import Place
 from asyncrl.types import FailureClass, Group, Lease, Status, Task, Trajectory, Turn
 
 
@@ -68,7 +68,7 @@ def failed_group(lease: Lease, failures: Sequence[FailureClass | None]) -> Group
 
 
 def ledger(
-    path: object = ":memory:", count: int = 8, replica: Path | None = None, **settings: object
+    path: object = ":memory:", count: int = 8, replica: Place | None = None, **settings: object
 ) -> Ledger:
     """A ledger with `count` planned tasks, P = 2, S = 1, G = 2."""
     chosen = {"groups_per_step": 2, "max_staleness": 1, "group_size": 2, "lease_s": 10.0} | settings

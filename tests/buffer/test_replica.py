@@ -8,7 +8,7 @@ import pytest
 from asyncrl.buffer import replica
 from asyncrl.buffer.body_files import LARGE_BYTES
 from asyncrl.buffer.ledger import Ledger
-from asyncrl.buffer.replica import restore
+from asyncrl.buffer.replica import FolderPlace, restore
 from asyncrl.errors import ConfigError, StorageError
 from tests.buffer.factories import group, lease, ledger, tasks
 
@@ -19,7 +19,7 @@ TABLES = ("tasks", "counts", "bodies", "quarantine", "failures", "facts")
 
 @pytest.fixture
 def book(tmp_path):
-    made = ledger(tmp_path / "first" / "ledger.sqlite", replica=tmp_path / "second")
+    made = ledger(tmp_path / "first" / "ledger.sqlite", replica=FolderPlace(tmp_path / "second"))
     yield made
     made.close()
 
@@ -89,7 +89,7 @@ def test_a_ledger_goes_on_from_its_replica_elsewhere(tmp_path, book):
     book.close()
     shutil.rmtree(tmp_path / "first")
     restore(tmp_path / "second", tmp_path / "other" / "ledger.sqlite")
-    again = Ledger(tmp_path / "other" / "ledger.sqlite", settings, replica=tmp_path / "second")
+    again = Ledger(tmp_path / "other" / "ledger.sqlite", settings, replica=FolderPlace(tmp_path / "second"))
     assert again.put(sent).duplicate
     again.put(group(lease(again), length=LARGE))
     assert len(again.take(0).groups) == 2
@@ -98,12 +98,12 @@ def test_a_ledger_goes_on_from_its_replica_elsewhere(tmp_path, book):
 
 def test_nothing_is_acknowledged_that_the_replica_does_not_take(tmp_path, book):
     second = book._store.replica
-    kept = second._copy
+    kept = second.place._log
     with open("/dev/full", "wb", buffering=0) as full:
-        second._copy = full.fileno()
+        second.place._log = full.fileno()
         with pytest.raises(StorageError, match="No space left on device; nothing is acknowledged without it"):
             lease(book)
-    second._copy = kept
+    second.place._log = kept
     assert book.stats()["in_flight"] == 1
     book.pause(True)
     restored(tmp_path, book)
@@ -117,9 +117,9 @@ def test_a_replica_is_one_ledgers_and_never_behind_it(tmp_path, book):
     lease(book)
     book.close()
     with pytest.raises(ConfigError, match=r"is the replica of another ledger; give .* an empty folder"):
-        Ledger(tmp_path / "new.sqlite", settings, replica=tmp_path / "second")
+        Ledger(tmp_path / "new.sqlite", settings, replica=FolderPlace(tmp_path / "second"))
     with pytest.raises(ConfigError, match=r"is ahead of .*earlier.sqlite.* run: asyncrl restore"):
-        Ledger(tmp_path / "earlier.sqlite", settings, replica=tmp_path / "second")
+        Ledger(tmp_path / "earlier.sqlite", settings, replica=FolderPlace(tmp_path / "second"))
     with pytest.raises(ConfigError, match=r"ledger.sqlite: exists; move it away"):
         restore(tmp_path / "second", path)
     with pytest.raises(ConfigError, match="holds no replica of a ledger"):

@@ -7,13 +7,16 @@ import shutil
 import pytest
 
 from asyncrl.buffer.body_files import LARGE_BYTES
+from asyncrl.buffer.replica import FOLDER
 from asyncrl.cli import main
 from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.errors import UnavailableError
 from asyncrl.services.buffer.client import BufferClient
+from asyncrl.services.replica.service import ReplicaService, create_replica_app
+from tests.app_thread import AppThread
 from tests.buffer.factories import group, tasks
 from tests.buffer.serving import ProcessService
-from tests.credentials import TOKEN
+from tests.credentials import RUN, TOKEN
 
 pytestmark = pytest.mark.slow
 
@@ -21,9 +24,10 @@ SETTINGS = {"groups_per_step": 8, "max_staleness": 1, "lease_s": 60.0}
 LENGTHS = (0, LARGE_BYTES // 26 + 100)
 
 
-async def put_until_killed(service, acknowledged, enough):
-    """Let four workers put groups; kill the service's process once `enough` of them were acknowledged."""
-    client = BufferClient(service.url, TOKEN, retry_s=0.0)
+async def put_until_killed(service, acknowledged, enough, url=""):
+    """Let four workers put groups; kill the service's process once `enough` of them were acknowledged. url: where
+    they call it, if not at its own address."""
+    client = BufferClient(url or service.url, TOKEN, retry_s=0.0)
 
     async def work(number):
         with contextlib.suppress(UnavailableError):
@@ -56,9 +60,33 @@ def test_kill_and_restore_to_another_folder_lose_nothing_that_was_acknowledged(t
     assert "0 of them lost" in capsys.readouterr().out
     assert main(["restore", str(replica), str(other)]) == 2
     again = ProcessService(other, replica=str(replica), **SETTINGS)
+    check_that_it_goes_on(again, again.url, acknowledged)
+
+
+def test_a_buffer_on_another_machine_goes_on_from_the_replica_service(tmp_path):
+    first, other = tmp_path / "first", tmp_path / "other"
+    for folder in (first, other):
+        folder.mkdir()
+    app = AppThread(create_replica_app(ReplicaService(tmp_path / FOLDER), RUN.access("buffer")), tmp_path)
+    try:
+        acknowledged = []
+        service = ProcessService(first, replica=app.url, **SETTINGS)
+        try:
+            asyncio.run(put_until_killed(service, acknowledged, enough=9, url=app.url))
+        finally:
+            service.close()
+        shutil.rmtree(first)
+        again = ProcessService(other, replica=app.url, **SETTINGS)
+        check_that_it_goes_on(again, app.url, acknowledged)
+    finally:
+        app.close()
+
+
+def check_that_it_goes_on(again, url, acknowledged):
+    """Everything acknowledged is there, and can be trained."""
 
     async def go_on():
-        client = BufferClient(again.url, TOKEN)
+        client = BufferClient(url, TOKEN)
         repeated = [await client.put(one) for one in acknowledged]
         while (await client.status())["ready"] < 8:
             await client.put(group(await client.lease("w", 5.0)))
