@@ -27,7 +27,7 @@ class StreamClient(HttpClient):
         where = self.url + path
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
-            async with self._open().post(path, data=msgpack.packb(body), timeout=timeout) as response:
+            async with self._open().post(where, data=msgpack.packb(body), timeout=timeout) as response:
                 if response.status != 200 or response.content_type != MEDIA_TYPE:
                     raise await _refusal(response, where)
                 unpacker = msgpack.Unpacker(unicode_errors="surrogatepass", max_buffer_size=MAX_VALUE_BYTES)
