@@ -48,6 +48,7 @@ def test_a_token_is_good_for_one_kind_of_service_one_caller_and_one_run():
         ("worker", {"buffer", "engine", "env", "gateway"}, {"rollout"}),
         ("engine", {"buffer", "weights"}, {"engine", "weights"}),
         ("env", {"buffer"}, {"env"}),
+        ("replica", set(), {"buffer"}),
         ("guest", {"buffer"}, set()),
     ],
 )

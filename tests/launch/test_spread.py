@@ -40,6 +40,17 @@ def test_on_cpus_everything_but_the_trainer_is_on_the_nodes_and_spread_evenly():
     }
 
 
+def test_a_buffer_on_a_node_is_where_no_trainer_is_and_moves_to_another():
+    head, nodes = Machine("head", 0, ALL), machines(0, 0, 0)
+    sections = {"buffer": {"machine": "node"}, "train": {"ranks": 2, "nodes": 2}}
+    found = spread(config(**sections), head, nodes)
+    assert placed(found)["buffer"] == ("n2", None)
+    assert placed(replaced(found, "buffer", head, [nodes[0], nodes[2]]))["buffer"] == ("n3", None)
+    assert placed(replaced(found, "buffer", head, []))["buffer"] == ("head", None)
+    with pytest.raises(ConfigError, match="buffer.machine = node: no node takes the buffer"):
+        spread(config(**sections), head, machines(0, 0, roles=ALL - {"buffer"}))
+
+
 def test_a_trainer_over_nodes_takes_its_gpus_first_and_engines_the_rest_the_head_last():
     sections = {
         "train": {"ranks": 4, "nodes": 2},
