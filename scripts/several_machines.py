@@ -76,7 +76,7 @@ def train(args: argparse.Namespace, path: Path) -> dict[str, Any]:
         summary = run.run()
         to_far, from_far = machines.link_bytes() if link is not None else (0, 0)
     steps = read_metrics(path)
-    rewards = [step["reward"] for step in steps]
+    rewards = [step["reward/mean"] for step in steps]
     report = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[1]:.1f}",
         "placement": str(run.placement),
