@@ -3,7 +3,8 @@
     asyncrl serve buffer --folder runs/NAME
 
 Control messages are JSON or msgpack maps, by their content type; groups are msgpack with raw arrays. `lease` and
-`take` wait on the server, so clients do not poll. Puts that arrive together reach the disk in one transaction.
+`take` wait on the server, so clients do not poll. Puts that arrive together reach the disk in one transaction, and so
+do leases.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -56,6 +57,8 @@ from asyncrl.services.replica.client import HttpPlace
 from asyncrl.types import FailureClass, Group, Lease
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MAX_BODY_BYTES = 256 * 2**20
 MAX_GROUPS_PER_PUT = 1024
@@ -107,6 +110,8 @@ class BufferService:
         self.takes: Waiters[Taken] = Waiters(self.stopping)
         self.peeks: Waiters[Peeked] = Waiters(self.stopping)
         self._puts: list[tuple[Finished, asyncio.Future[PutResult]]] = []
+        self._asked: list[tuple[str, str, asyncio.Future[Lease | None]]] = []
+        """Workers that ask for a lease, and the names of their calls."""
         self.threads = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="buffer-files")
         self.room = asyncio.Semaphore(PUTS_AT_ONCE)
         """Of the puts whose bodies are in memory. Others wait in their connections."""
@@ -119,7 +124,7 @@ class BufferService:
 
     def changed(self) -> None:
         """Answer waiting requests that can be answered now."""
-        self.leases.pump()
+        self.leases.pump(self.ledger.batch)
         self.takes.pump()
         self.peeks.pump()
 
@@ -160,6 +165,40 @@ class BufferService:
             return self.ledger.read(groups)
         return await asyncio.get_running_loop().run_in_executor(self.threads, self.ledger.read, groups)
 
+    async def lease(self, worker: str, name: str, wait_s: float, request: Request) -> Lease | None:
+        """Lease a group, in one transaction with all others that are asked for in this pass of the event loop; None
+        when there is none within `wait_s`. name: of the call."""
+        loop = asyncio.get_running_loop()
+        if not self._asked:
+            loop.call_soon(self._grant)
+        answer: asyncio.Future[Lease | None] = loop.create_future()
+        self._asked.append((worker, name, answer))
+        found = await answer
+        if found is not None or wait_s <= 0:
+            return found
+        return await self.leases.get(lambda: self.ledger.lease(worker, request=name), wait_s, request)
+
+    def _grant(self) -> None:
+        asked, self._asked = self._asked, []
+        results: list[Lease | None | Exception] = [None] * len(asked)
+        # Behind those that wait already nobody is served.
+        if not len(self.leases):
+            try:
+                with self.ledger.batch():
+                    results = [self._lease_one(worker, name) for worker, name, _ in asked]
+            except Exception as error:
+                results = [error] * len(asked)
+        for (_, _, answer), result in zip(asked, results, strict=True):
+            _settle(answer, result)
+
+    def _lease_one(self, worker: str, name: str) -> Lease | None | Exception:
+        try:
+            return self.ledger.lease(worker, request=name)
+        except UnavailableError:
+            raise
+        except AsyncRLError as error:
+            return error
+
     def put(self, finished: Finished) -> asyncio.Future[PutResult]:
         """Put a group in one transaction with all others of this pass of the event loop."""
         loop = asyncio.get_running_loop()
@@ -183,12 +222,7 @@ class BufferService:
         for finished, _ in puts:
             self._discard(finished)
         for (_, answer), result in zip(puts, results, strict=True):
-            if answer.done():
-                continue
-            if isinstance(result, Exception):
-                answer.set_exception(result)
-            else:
-                answer.set_result(result)
+            _settle(answer, result)
         self.changed()
 
     def _put_one(self, finished: Finished) -> PutResult | Exception:
@@ -313,9 +347,7 @@ def _add_leases(app: FastAPI, service: BufferService) -> None:
     async def lease(request: Request) -> Response:
         body = await read(request, messages.LeaseCall)
         _check_name(request, body.worker)
-        found = await service.leases.get(
-            lambda: ledger.lease(body.worker, request=body.request), body.wait_s, request
-        )
+        found = await service.lease(body.worker, body.request, body.wait_s, request)
         if found is None:
             return JSONResponse({"lease": None, "reason": ledger.why_no_lease() or "busy"})
         return JSONResponse({"lease": lease_to_map(found), "reason": ""})
@@ -511,6 +543,16 @@ def _answer_to_map(answer: asyncio.Future[PutResult] | AsyncRLError) -> dict[str
     if not isinstance(error, AsyncRLError):
         raise error
     return messages.error_to_map(error_response(error, STATUSES | OWN_STATUSES))
+
+
+def _settle(answer: asyncio.Future[T], result: T | Exception) -> None:
+    """Answer a call, unless its client is gone."""
+    if answer.done():
+        return
+    if isinstance(result, Exception):
+        answer.set_exception(result)
+    else:
+        answer.set_result(result)
 
 
 def _done() -> asyncio.Future[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -58,19 +59,36 @@ class Waiters(Generic[T]):
             stop.cancel()
             self._queue.pop(waiter, None)
 
-    def pump(self) -> None:
-        """Answer waiting requests in order, up to the first that must keep waiting."""
-        while self._queue:
-            waiter = next(iter(self._queue))
-            if waiter.gone.done():
-                del self._queue[waiter]
-                continue
-            try:
-                found = waiter.attempt()
-            except Exception as error:
-                waiter.answer.set_exception(error)
+    def pump(self, together: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        """Answer waiting requests in order, up to the first that must keep waiting.
+
+        together: what the attempts are made in, such as one transaction. They are answered when it has ended, all with
+        its error if it ends with one.
+        """
+        if not self._queue:
+            return
+        tried: list[tuple[_Waiter[T], T | Exception]] = []
+        try:
+            with together():
+                while self._queue:
+                    waiter = next(iter(self._queue))
+                    if not waiter.gone.done():
+                        found = _tried(waiter.attempt)
+                        if found is None:
+                            break
+                        tried.append((waiter, found))
+                    del self._queue[waiter]
+        except Exception as error:
+            tried = [(waiter, error) for waiter, _ in tried]
+        for waiter, found in tried:
+            if isinstance(found, Exception):
+                waiter.answer.set_exception(found)
             else:
-                if found is None:
-                    return
                 waiter.answer.set_result(found)
-            del self._queue[waiter]
+
+
+def _tried(attempt: Callable[[], T | None]) -> T | None | Exception:
+    try:
+        return attempt()
+    except Exception as error:
+        return error

@@ -1,6 +1,7 @@
 """The ledger's promises through the client, the service and a real socket, with the service killed in between."""
 
 import asyncio
+import contextlib
 import dataclasses
 import socket
 import time
@@ -169,6 +170,35 @@ def test_waiting_workers_are_served_in_their_order(service):
         return [(await call).task.id for call in calls]
 
     assert with_client(service, act) == ["t0", "t1", "t2", "t3"]
+
+
+def test_leases_granted_together_are_answered_only_once_their_transaction_is_committed(service, monkeypatch):
+    store = service.ledger._store
+    committed, refusals = store.committed, 2
+
+    def refused():
+        nonlocal refusals
+        if len(store.rows("SELECT 1 FROM tasks WHERE state = 'leased'")) > 1 and refusals:
+            refusals -= 1
+            raise UnavailableError("the replica is away")
+        committed()
+
+    monkeypatch.setattr(store, "committed", refused)
+
+    async def act(client):
+        waiting = [asyncio.ensure_future(client.lease(f"w{i}", 20.0)) for i in range(3)]
+        while (await client.status())["waiting_for_lease"] < 3:
+            await asyncio.sleep(0.02)
+        with contextlib.suppress(UnavailableError):
+            await client.add_tasks(tasks(6))
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(one) for one in answers] == 3 * [UnavailableError]
+        asked = [client.lease(f"v{i}", 0.0) for i in range(2)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    refused_too = with_client(service, act)
+    assert any(isinstance(one, UnavailableError) for one in refused_too)
+    assert refusals == 0
 
 
 def test_a_wait_ends_with_its_time_and_says_what_was_awaited(service):
