@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -52,11 +53,9 @@ class Direction:
 
     def _send(self) -> None:
         while self._frames and self._frames[0][0] <= time.monotonic():
-            try:
+            # Where the device's own queue is full, a frame is lost, as on any link.
+            with contextlib.suppress(BlockingIOError):
                 os.write(self.target, self._frames[0][1])
-            except BlockingIOError:
-                # The device's own queue is full: lost, as on any link.
-                pass
             self._frames.popleft()
         if self._frames:
             loop = asyncio.get_running_loop()

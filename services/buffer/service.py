@@ -180,7 +180,7 @@ class BufferService:
 
     def _grant(self) -> None:
         asked, self._asked = self._asked, []
-        results: list[Lease | None | Exception] = [None] * len(asked)
+        results: list[Lease | Exception | None] = [None] * len(asked)
         # Behind those that wait already nobody is served.
         if not len(self.leases):
             try:
@@ -191,7 +191,7 @@ class BufferService:
         for (_, _, answer), result in zip(asked, results, strict=True):
             _settle(answer, result)
 
-    def _lease_one(self, worker: str, name: str) -> Lease | None | Exception:
+    def _lease_one(self, worker: str, name: str) -> Lease | Exception | None:
         try:
             return self.ledger.lease(worker, request=name)
         except UnavailableError:

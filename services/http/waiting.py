@@ -87,7 +87,7 @@ class Waiters(Generic[T]):
                 waiter.answer.set_result(found)
 
 
-def _tried(attempt: Callable[[], T | None]) -> T | None | Exception:
+def _tried(attempt: Callable[[], T | None]) -> T | Exception | None:
     try:
         return attempt()
     except Exception as error:

@@ -47,7 +47,7 @@ def test_a_buffer_on_a_node_is_where_no_trainer_is_and_moves_to_another():
     assert placed(found)["buffer"] == ("n2", None)
     assert placed(replaced(found, "buffer", head, [nodes[0], nodes[2]]))["buffer"] == ("n3", None)
     assert placed(replaced(found, "buffer", head, []))["buffer"] == ("head", None)
-    with pytest.raises(ConfigError, match="buffer.machine = node: no node takes the buffer"):
+    with pytest.raises(ConfigError, match=r"buffer.machine = node: no node takes the buffer"):
         spread(config(**sections), head, machines(0, 0, roles=ALL - {"buffer"}))
 
 
