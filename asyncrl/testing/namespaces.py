@@ -1,8 +1,8 @@
 """Machines out of Linux namespaces: each has its own address, host name, `/dev/shm` and `/tmp`. Needs root.
 
 They are joined by a bridge, and some of them by a second one behind a slow link. What is common is the rest of the file
-system, such as the installation of asyncrl, and a fork server where there is one: what it forks for a process of a machine
-is on that machine.
+system, such as the installation of asyncrl, and a fork server where there is one: what it forks for a process of a
+machine is on that machine.
 """
 
 from __future__ import annotations

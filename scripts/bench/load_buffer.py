@@ -16,7 +16,9 @@ closed and worked off, and:
     the service's memory is flat: the last tenth against the second tenth of the time
 
 Exit code 0 when all of it holds. Prints latencies as the workers saw them: "lease" is asked for without waiting for
-a slot, "take" and "commit" are the trainer's, "take" including the wait for groups.
+a slot, "take" and "commit" are the trainer's, "take" including the wait for groups. "in_service_ms" is what the same
+calls took inside the service (`timed_buffer.py`), and "loop_late_ms" how late its event loop was: as a whole, and
+without the time for which it waited for a processor that others, such as the workers, had.
 """
 
 from __future__ import annotations
@@ -48,6 +50,9 @@ from asyncrl.services.buffer.client import BufferClient
 from asyncrl.types import Task
 
 WORKERS = Path(__file__).with_name("load_buffer_workers.py")
+TIMED = Path(__file__).with_name("timed_buffer.py")
+TIMES = "times.json"
+"""What the service leaves in its folder."""
 LEASE_S = 30.0
 TAKE_WAIT_S = 60.0
 START_S = 60.0
@@ -206,7 +211,7 @@ def buffer_service(folder: Path, options: argparse.Namespace) -> Any:
     (folder / "config.json").write_text(config.model_dump_json())
     ready = folder / "ready.json"
     argv = ["serve", "buffer", "--folder", str(folder), "--ready-file", str(ready)]
-    process = subprocess.Popen([sys.executable, "-m", "asyncrl", *argv])
+    process = subprocess.Popen([sys.executable, str(TIMED), str(folder / TIMES), *argv])
     try:
         deadline = time.monotonic() + START_S
         while not ready.exists():
@@ -342,6 +347,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         db = sqlite3.connect(folder / "ledger.sqlite")
         rows = db.execute("SELECT id, state, step, reason FROM tasks ORDER BY seq").fetchall()
         db.close()
+        times = json.loads((folder / TIMES).read_text())
         ledger_mib = (folder / "ledger.sqlite").stat().st_size / 2**20
     problems = judge(seen, rows, options.staleness) + (
         [f"the service ended with {process.returncode}"] if process.returncode else []
@@ -366,6 +372,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             verb: round(count / seen["seconds"], 1) for verb, count in sorted(seen["calls"].items())
         },
         "latency_ms": seen["latency_ms"],
+        "in_service_ms": {call: percentiles(values) for call, values in sorted(times["calls"].items())},
+        "loop_late_ms": {
+            "all": percentiles([late for late, _, _ in times["late"]]),
+            "without waiting for a processor": percentiles(
+                [late - waited for late, _, waited in times["late"]]
+            ),
+            "on a processor": percentiles([ran for _, ran, _ in times["late"]]),
+        },
         "rss_mib": {
             "first": round(first, 1),
             "middle": round(samples[len(samples) // 2], 1),

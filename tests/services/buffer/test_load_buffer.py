@@ -46,6 +46,10 @@ def test_a_small_load_loses_nothing_though_its_workers_are_killed(tmp_path):
     assert report["tasks"]["trained"] >= 8 * (report["steps"] - 1)
     assert report["worker_processes_killed"] >= 2
     assert report["max_staleness_seen"] <= 3
+    assert (
+        0 < report["in_service_ms"]["lease at once"]["p50"] <= report["in_service_ms"]["lease at once"]["p99"]
+    )
+    assert report["loop_late_ms"]["all"]["p99"] > 0
 
 
 def test_a_load_of_which_everything_is_accounted_for_has_no_problems(judge):
