@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen3VLForConditionalGeneration
 
 from asyncrl.chat.renderer import load_renderer
 from asyncrl.train.vision import row_images, run_vision_trunk, token_positions
+from tests.train.vision_ranks import STAGES, step
 from tests.vision import picture, shown, vision_model
 
 
@@ -106,3 +108,15 @@ def test_rows_without_images_run_the_vision_tower_and_teach_it_nothing(looking, 
     hidden.sum().backward()
     tower = [p.grad for p in model.model.visual.parameters()]
     assert all(grad is not None and not grad.any() for grad in tower)
+
+
+@pytest.mark.slow
+def test_two_ranks_take_the_step_of_one_where_some_rows_have_images(two_ranks, tmp_path):
+    model = vision_model()
+    expected = step(model, 0)
+    assert expected["norm"] > 0.01
+    two_ranks.call("tests.train.vision_ranks", model, str(tmp_path))
+    for stage in STAGES:
+        found = load_file(tmp_path / f"step-{stage}.safetensors")
+        for name, tensor in found.items():
+            assert (tensor - expected[name]).norm() < 1e-5 * expected[name].norm()
