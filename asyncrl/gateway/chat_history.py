@@ -2,8 +2,9 @@
 
 Clients return messages with small changes: `null` for empty text, other spacing in JSON arguments,
 text as a list of parts, new fields, no reasoning. The key of an assistant message therefore covers only what
-the model said: its stripped text and its calls. Ids of tool calls are replaced by their position, so that equal
-conversations render to equal tokens; the ids themselves only choose between conversations that read the same.
+the model said: its stripped text and its calls. Messages that hold images are compared part by part. Ids of tool calls
+are replaced by their position, so that equal conversations render to equal tokens; the ids themselves only choose
+between conversations that read the same.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from asyncrl.chat.tool_calls import MAX_DEPTH, check_portable
 from asyncrl.env.protocol import tool_call_id
 from asyncrl.env.tool_schemas import check_function, check_parameters
 from asyncrl.errors import InputError
+from asyncrl.images import read_image
 from asyncrl.types import Message
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_MESSAGES = 8192
 TEXT_PARTS = ("text", "input_text", "output_text")
+IMAGE_PARTS = ("image_url", "input_image")
+SHOWN_TO = ("user", "tool")
+"""Roles whose messages may hold images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +66,15 @@ def root_key(tools: Sequence[dict[str, Any]]) -> bytes:
 
 def extend_key(key: bytes, message: Message) -> bytes:
     """Key of a conversation continued by `message`."""
-    content = message["content"].strip()
+    content, kind = message["content"], "text"
+    if isinstance(content, list):
+        content, kind = _canonical(content), "parts"
+    content = content.strip()
     calls = [(c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", ())]
     # The length keeps content apart from calls, whatever it holds.
-    return _digest(key, f"{message['role']} {len(content)} {content}{_canonical(calls) if calls else ''}")
+    return _digest(
+        key, f"{message['role']} {kind} {len(content)} {content}{_canonical(calls) if calls else ''}"
+    )
 
 
 def _canonical(value: Any) -> str:
@@ -87,7 +97,8 @@ def read_chat_history(raw_messages: Any, raw_tools: Any) -> ChatHistory:
             role = raw.get("role") if isinstance(raw, dict) else raw
             raise InputError(f"{where}.role: must be one of {', '.join(ROLES)}, got {role!r}")
         role = "system" if raw["role"] == "developer" else raw["role"]
-        message: Message = {"role": role, "content": text_of(raw.get("content"), f"{where}.content")}
+        read = content_of if role in SHOWN_TO else text_of
+        message: Message = {"role": role, "content": read(raw.get("content"), f"{where}.content")}
         ids: list[str] = []
         if role == "assistant" and isinstance(raw.get("reasoning_content"), str):
             message["reasoning_content"] = raw["reasoning_content"]
@@ -153,6 +164,27 @@ def text_of(content: Any, where: str) -> str:
             raise InputError(f"{where}[{number}]: only text parts are supported, got {kind!r}")
         texts.append(part["text"])
     return "\n".join(texts)
+
+
+def content_of(content: Any, where: str) -> str | list[dict[str, Any]]:
+    """Content of a message that may show images: text, or a list of parts if it does. Raises `InputError`."""
+    if not isinstance(content, list) or not any(_shows(part) for part in content):
+        return text_of(content, where)
+    parts: list[dict[str, Any]] = []
+    for number, part in enumerate(content):
+        if _shows(part):
+            read_image(part, f"{where}[{number}]")
+            url = part["image_url"]
+            parts.append(
+                {"type": "image_url", "image_url": {"url": url if isinstance(url, str) else url["url"]}}
+            )
+        else:
+            parts.append({"type": "text", "text": text_of([part], where)})
+    return parts
+
+
+def _shows(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") in IMAGE_PARTS
 
 
 def read_arguments(raw: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from asyncrl.data.transcript import encode_transcript
-from asyncrl.gateway.tree import Call, CallTree, add_components, digest, path
+from asyncrl.gateway.tree import Call, CallTree, add_components, digest, images, path
 from asyncrl.types import NOT_SAMPLED, FailureClass, Message, Status, Trajectory, Turn
 
 
@@ -98,11 +98,11 @@ def _transcript(calls: list[Call], owned: set[int]) -> str:
 
 def _drift(calls: list[Call], ids: np.ndarray) -> int:
     """Tokens of turns whose context in the trajectory is not the context the engine read."""
-    drifted, position = 0, 0
+    drifted, position, seen = 0, 0, images(calls)
     for call in calls:
         position += len(call.context)
         count = len(call.generated.token_ids)
-        if digest(ids[:position]) != call.read_digest:
+        if digest(ids[:position], [i for i in seen if i.end <= position]) != call.read_digest:
             drifted += count
         position += count
     return drifted
@@ -134,6 +134,7 @@ def _trajectory(
         status=verdict.status,
         components=components,
         conversation=_transcript(calls, owned),
+        images=images(calls),
         success=verdict.success,
         failure=verdict.failure,
         error=verdict.error[:2000],

@@ -6,7 +6,7 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.gateway.chat import read_sampling
-from asyncrl.gateway.chat_history import ChatHistory, function_tool, read_chat_history, text_of
+from asyncrl.gateway.chat_history import ChatHistory, content_of, function_tool, read_chat_history, text_of
 from asyncrl.gateway.decoding import read_decoding, read_format
 from asyncrl.gateway.exchange import ApiRequest, Done, Event, arguments_text, flag
 from asyncrl.gateway.fields import ignored, integer, stops
@@ -146,20 +146,40 @@ def _assistant(blocks: list[Any], where: str) -> list[dict[str, Any]]:
 
 
 def _user(blocks: list[Any], where: str) -> list[dict[str, Any]]:
-    """Results of tools come first, as the API demands; the text after them is the user's."""
+    """Results of tools come first, as the API demands; what comes after them is the user's."""
     results = [b for b in blocks if isinstance(b, dict) and b.get("type") == "tool_result"]
     texts = [b for b in blocks if not (isinstance(b, dict) and b.get("type") == "tool_result")]
     chat = [
         {
             "role": "tool",
             "tool_call_id": b.get("tool_use_id"),
-            "content": text_of(b.get("content"), f"{where}.tool_result.content"),
+            "content": _shown(b.get("content"), f"{where}.tool_result.content"),
         }
         for b in results
     ]
     if texts or not results:
-        chat.append({"role": "user", "content": text_of(texts, where)})
+        chat.append({"role": "user", "content": _shown(texts, where)})
     return chat
+
+
+def _shown(blocks: Any, where: str) -> str | list[dict[str, Any]]:
+    """What a user or a tool shows, with images in OpenAI's form. Raises `InputError`."""
+    if not isinstance(blocks, list):
+        return text_of(blocks, where)
+    return content_of([_image(block, f"{where}[{number}]") for number, block in enumerate(blocks)], where)
+
+
+def _image(block: Any, where: str) -> Any:
+    """A block of an image in OpenAI's form; any other as it is."""
+    if not isinstance(block, dict) or block.get("type") != "image":
+        return block
+    source = block.get("source")
+    if not isinstance(source, dict) or source.get("type") != "base64":
+        raise InputError(f"{where}.source.type: must be 'base64'; addresses and files are not fetched")
+    return {
+        "type": "image_url",
+        "image_url": {"url": f"data:{source.get('media_type')};base64,{source.get('data')}"},
+    }
 
 
 def _tools(raw: Any) -> list[dict[str, Any]] | None:

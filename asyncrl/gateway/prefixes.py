@@ -7,6 +7,7 @@ prefix of them provides its tokens; only the messages after it are rendered. Not
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,12 +16,23 @@ from asyncrl.errors import ConfigError, InputError
 from asyncrl.gateway.chat_history import ChatHistory, extend_key
 from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.tree import Call, token_ids
+from asyncrl.images import moved
+from asyncrl.types import PlacedImage
+
+
+class Context(NamedTuple):
+    """Tokens that the engine reads after what it is known to have read."""
+
+    ids: np.ndarray
+    """[N] int32."""
+    images: tuple[PlacedImage, ...] = ()
+    """What some of them stand for, counted from the first."""
 
 
 def continue_chat(
     renderer: ChatRenderer, episode: Episode, history: ChatHistory
-) -> tuple[Call | None, np.ndarray]:
-    """Return the recorded call that a conversation continues, if any, and the tokens that follow it. [N] int32.
+) -> tuple[Call | None, Context]:
+    """Return the recorded call that a conversation continues, if any, and what follows it.
 
     Raises `InputError` when the chat template refuses the messages.
     """
@@ -29,7 +41,8 @@ def continue_chat(
     context = None if parent is None else _rest(renderer, parent, history, after)
     if context is None:
         parent, after = None, 0
-        context = render_whole(renderer, history)
+        ids = render_whole(renderer, history)
+        context = Context(ids, renderer.images(ids, messages))
     for message in messages[after:]:
         if message["role"] == "assistant" and extend_key(b"", message) in episode.sampled_keys:
             # The agent rewrote what came before, so this turn is context here, in the template's tokens.
@@ -42,7 +55,7 @@ def render_whole(renderer: ChatRenderer, history: ChatHistory) -> np.ndarray:
     return _render(lambda: renderer.opening(history.messages, history.tools))
 
 
-def continue_text(renderer: ChatRenderer, episode: Episode, prompt: str) -> tuple[Call | None, np.ndarray]:
+def continue_text(renderer: ChatRenderer, episode: Episode, prompt: str) -> tuple[Call | None, Context]:
     """The same for a plain prompt, which may start with an earlier prompt and its completion."""
     ends = [
         c
@@ -51,17 +64,27 @@ def continue_text(renderer: ChatRenderer, episode: Episode, prompt: str) -> tupl
     ]
     parent = max(ends, key=lambda c: (len(c.text_end or ""), -c.num_children), default=None)
     rest = prompt[len(parent.text_end or "") :] if parent else prompt
-    return parent, np.asarray(renderer.tokenizer.encode(rest, add_special_tokens=False), np.int32)
+    return parent, _text(
+        renderer, np.asarray(renderer.tokenizer.encode(rest, add_special_tokens=False), np.int32)
+    )
 
 
-def continue_ids(episode: Episode, ids: np.ndarray) -> tuple[Call | None, np.ndarray]:
+def continue_ids(renderer: ChatRenderer, episode: Episode, ids: np.ndarray) -> tuple[Call | None, Context]:
     """The same for a prompt of token ids. [L] int32."""
     best, length = None, 0
     for call in episode.tree.calls:
         known = token_ids(call)
         if length < len(known) <= len(ids) and np.array_equal(known, ids[: len(known)]):
             best, length = call, len(known)
-    return best, ids[length:]
+    return best, _text(renderer, ids[length:])
+
+
+def _text(renderer: ChatRenderer, ids: np.ndarray) -> Context:
+    """Tokens of a plain prompt. Raises `InputError` for the image token, which would stand for no image."""
+    processor = renderer.image_processor
+    if processor is not None and (ids == processor.image_token_id).any():
+        raise InputError("prompt: must not hold the image token; images are read from chat messages")
+    return Context(ids)
 
 
 def _longest(episode: Episode, history: ChatHistory) -> tuple[Call | None, int]:
@@ -74,18 +97,20 @@ def _longest(episode: Episode, history: ChatHistory) -> tuple[Call | None, int]:
     return None, 0
 
 
-def _rest(renderer: ChatRenderer, parent: Call, history: ChatHistory, after: int) -> np.ndarray | None:
-    """Tokens after the parent's turn; None where the template writes a turn differently once more follows."""
+def _rest(renderer: ChatRenderer, parent: Call, history: ChatHistory, after: int) -> Context | None:
+    """What comes after the parent's turn; None where the template writes a turn differently once more follows."""
     try:
         names = called_names(history.messages[after - 1])
         rest = _render(lambda: renderer.observation(history.messages[after:], history.tools, names))
     except ConfigError:
         return None
+    images = renderer.images(rest, history.messages[after:])
     sampled = parent.generated.token_ids
     if len(sampled) and sampled[-1] in renderer.stop_token_ids:
-        return rest
+        return Context(rest, images)
     # A turn that was cut did not end itself, so the end of turn is context.
-    return np.concatenate([np.asarray(renderer.stop_token_ids[:1], np.int32), rest])
+    end = np.asarray(renderer.stop_token_ids[:1], np.int32)
+    return Context(np.concatenate([end, rest]), moved(images, len(end)))
 
 
 def _render(render: Callable[[], np.ndarray]) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.gateway.chat import read_sampling
-from asyncrl.gateway.chat_history import function_tool, read_chat_history, text_of
+from asyncrl.gateway.chat_history import SHOWN_TO, content_of, function_tool, read_chat_history, text_of
 from asyncrl.gateway.decoding import read_decoding, read_format
 from asyncrl.gateway.exchange import ApiRequest, Done, arguments_text, flag, openai_error, openai_too_long
 from asyncrl.gateway.fields import ignored, integer, refuse
@@ -168,7 +168,8 @@ def _chat(items: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
             continue
         if kind == "message":
             role = item.get("role")
-            chat.append({"role": role, "content": text_of(item.get("content"), f"{where}.content")})
+            read = content_of if role in SHOWN_TO else text_of
+            chat.append({"role": role, "content": read(item.get("content"), f"{where}.content")})
             turn_open = role == "assistant"
         elif kind == "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
@@ -178,7 +179,7 @@ def _chat(items: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
                 turn_open = True
             chat[-1].setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
-            content = text_of(item.get("output"), f"{where}.output")
+            content = content_of(item.get("output"), f"{where}.output")
             chat.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
             turn_open = False
         else:

@@ -18,11 +18,12 @@ from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.gateway.chat_history import ChatHistory, extend_key, tool_call
 from asyncrl.gateway.pauses import Pauses
 from asyncrl.gateway.pieces import PIECE_TOKENS, cut_at_stop, first_stop, join, settled
-from asyncrl.gateway.prefixes import continue_chat, continue_ids, continue_text
+from asyncrl.gateway.prefixes import Context, continue_chat, continue_ids, continue_text
 from asyncrl.gateway.recorded_episode import Episode, EpisodeEnded
 from asyncrl.gateway.sampling import ContextTooLong, Engines, Prepared, Sampled, Sampling
-from asyncrl.gateway.tree import Call, digest, path, token_ids
+from asyncrl.gateway.tree import Call, digest, images, path, token_ids
 from asyncrl.generation import Generated, GenerateRequest
+from asyncrl.images import MAX_IMAGES, moved
 from asyncrl.together import together
 from asyncrl.types import Message
 
@@ -80,7 +81,7 @@ class Sampler:
         if isinstance(prompt, str):
             parent, context = continue_text(self.renderer, episode, prompt)
             return self._prepared(episode, sampling, parent, context, limit, prompt_text=prompt)
-        parent, context = continue_ids(episode, np.asarray(prompt, np.int32))
+        parent, context = continue_ids(self.renderer, episode, np.asarray(prompt, np.int32))
         return self._prepared(episode, sampling, parent, context, limit)
 
     async def sample(self, prepared: Prepared, on_text: OnText | None = None) -> list[Sampled]:
@@ -117,6 +118,7 @@ class Sampler:
                     root=prepared.root,
                     tool_ids=sampled.tool_ids,
                     agent=prepared.sampling.agent,
+                    images=prepared.images,
                     text_end=self._text_end(prepared, sampled),
                     messages=self._messages(prepared, sampled),
                 ),
@@ -142,7 +144,7 @@ class Sampler:
         episode: Episode,
         sampling: Sampling,
         parent: Call | None,
-        context: np.ndarray,
+        context: Context,
         limit: int,
         history: ChatHistory | None = None,
         prompt_text: str | None = None,
@@ -152,7 +154,11 @@ class Sampler:
         if spec.max_calls and made + sampling.n > spec.max_calls:
             episode.limit = episode.limit or "max_calls"
             raise InputError(f"this episode may make {spec.max_calls} calls; it has made {made}")
-        read_ids = np.concatenate([token_ids(parent), context])
+        before = token_ids(parent)
+        read_ids = np.concatenate([before, context.ids])
+        seen = (*(images(path(parent)) if parent else ()), *moved(context.images, len(before)))
+        if len(seen) > MAX_IMAGES:
+            raise InputError(f"messages: must hold at most {MAX_IMAGES} images, got {len(seen)}")
         room = limit - len(read_ids)
         if not len(read_ids):
             raise InputError("prompt: must not be empty")
@@ -166,7 +172,7 @@ class Sampler:
             self.pauses.ended(parent.id)
         max_tokens = min(n for n in (room, spec.max_tokens_per_turn, sampling.max_tokens) if n)
         root = parent.root if parent is not None else episode.next_root()
-        read_digest = digest(read_ids)
+        read_digest = digest(read_ids, seen)
         # Without an episode nothing is kept of a call: neither how often it was made nor where it was served.
         occurrence = 1
         if episode.recorded:
@@ -177,8 +183,10 @@ class Sampler:
             episode=episode,
             sampling=sampling,
             parent=parent,
-            context=context,
+            context=context.ids,
             read_ids=read_ids,
+            images=context.images,
+            read_images=seen,
             read_digest=read_digest,
             occurrence=occurrence,
             max_tokens=max_tokens,
@@ -226,6 +234,7 @@ class Sampler:
             min_version=episode.spec.min_version,
             order=episode.spec.order,
             decoding=sampling.decoding,
+            images=prepared.read_images,
         )
         # In a task of its own, so that ending the episode ends the wait without cancelling the HTTP handler.
         task = asyncio.ensure_future(self.engines.generate(request))

@@ -13,7 +13,7 @@ from asyncrl.gateway.chat_history import ChatHistory
 from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.tree import Call
 from asyncrl.generation import Generated, Generator
-from asyncrl.types import Decoding, Message
+from asyncrl.types import Decoding, Message, PlacedImage
 
 
 class Engines(Generator, Protocol):
@@ -76,6 +76,10 @@ class Prepared:
     """[N] int32, tokens after the parent's turn."""
     read_ids: np.ndarray
     """[L] int32, all tokens the engine reads."""
+    images: tuple[PlacedImage, ...]
+    """What some tokens of `context` stand for, counted from its first."""
+    read_images: tuple[PlacedImage, ...]
+    """The same of `read_ids`."""
     read_digest: bytes
     occurrence: int
     """How often this episode has asked with these tokens, this time included."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from asyncrl.generation import Generated
-from asyncrl.types import Message
+from asyncrl.images import moved
+from asyncrl.types import Message, PlacedImage
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +36,8 @@ class Call:
     reward: float = 0.0
     components: dict[str, float] = field(default_factory=dict)
     """Named parts of the reward that were sent for this call."""
+    images: tuple[PlacedImage, ...] = ()
+    """What some tokens of `context` stand for, counted from its first."""
     messages: tuple[Message, ...] = ()
     """What `context` says, and last what was sampled."""
     index: int = 0
@@ -105,6 +108,21 @@ def token_ids(call: Call | None) -> np.ndarray:
     return np.concatenate([part for c in path(call) for part in (c.context, c.generated.token_ids)])
 
 
-def digest(ids: np.ndarray) -> bytes:
-    """Digest of token ids."""
-    return hashlib.blake2b(np.ascontiguousarray(ids, dtype="<i4").tobytes(), digest_size=16).digest()
+def images(calls: Sequence[Call]) -> tuple[PlacedImage, ...]:
+    """The images of a path, by their places among all its tokens; those of one key share their bytes."""
+    found: list[PlacedImage] = []
+    known: dict[str, bytes] = {}
+    position = 0
+    for call in calls:
+        one_copy = [replace(image, data=known.setdefault(image.key, image.data)) for image in call.images]
+        found += moved(one_copy, position)
+        position += len(call.context) + len(call.generated.token_ids)
+    return tuple(found)
+
+
+def digest(ids: np.ndarray, seen: Sequence[PlacedImage] = ()) -> bytes:
+    """Digest of token ids, and of the images that some of them stand for."""
+    found = hashlib.blake2b(np.ascontiguousarray(ids, dtype="<i4").tobytes(), digest_size=16)
+    for image in seen:
+        found.update(f" {image.start} {image.end} {image.key}".encode())
+    return found.digest()

@@ -37,6 +37,7 @@ from asyncrl.gateway.api import AgentApi
 from asyncrl.gateway.open_episodes import Episodes, NoEpisode
 from asyncrl.gateway.recorded_episode import parse_spec
 from asyncrl.gateway.sampler import Sampler
+from asyncrl.images import data_uri
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.router import EngineRouter
 from asyncrl.services.http.app import RequestGuard, create_app, serve
@@ -142,10 +143,12 @@ class _Metrics:
 
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
-    """The codec's map with lists instead of raw arrays."""
+    """The codec's map with lists instead of raw arrays, and data URIs instead of raw images."""
     plain = trajectory_to_map(trajectory)
     for name in ("token_ids", "loss_mask", "behavior_logprobs", "versions"):
         plain[name] = getattr(trajectory, name).tolist()
+    if trajectory.images:
+        plain["image_files"] = {image.key: data_uri(image.data) for image in trajectory.images}
     return plain
 
 

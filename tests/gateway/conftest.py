@@ -71,8 +71,8 @@ class ScriptedEngine:
 class Gateway:
     """The app behind `httpx`, with helpers for the routes of the one who runs the episodes."""
 
-    def __init__(self, renderer, reply):
-        self.engine = ScriptedEngine(renderer, reply)
+    def __init__(self, renderer, engine):
+        self.engine = engine
         self.renderer = renderer
         self.episodes = Episodes(Sampler(self.engine, renderer, parse_hermes))
         self.app = create_gateway_app(self.episodes, self.engine, RUN.access("gateway"))
@@ -119,4 +119,4 @@ class Gateway:
 @pytest.fixture
 def make_gateway(renderer):
     """`make_gateway(reply)`: a gateway whose engine says `reply(prompt text)`."""
-    return lambda reply: Gateway(renderer, reply)
+    return lambda reply: Gateway(renderer, ScriptedEngine(renderer, reply))

@@ -4,10 +4,12 @@ import asyncio
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from asyncrl.chat.tool_formats import load_format
 from asyncrl.data.transcript import read_transcript
 from asyncrl.errors import InfrastructureError
+from asyncrl.images import png_part
 from asyncrl.types import FailureClass, Status
 from tests.credentials import TOKEN
 from tests.packages import ImportedWhenUsed
@@ -22,6 +24,8 @@ FUNCTION = {
 }
 TOOLS = [{"type": "function", "function": FUNCTION}]
 USER = {"role": "user", "content": "1+2"}
+PICTURE = {"role": "user", "content": [png_part(Image.new("RGB", (16, 16)))]}
+ELSEWHERE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://a/b.png"}}]}
 
 
 def calls_then_answers(prompt):
@@ -302,7 +306,14 @@ def test_a_prompt_of_token_ids_continues_what_it_begins_with(make_gateway):
     [
         ({"messages": []}, "messages: must be a list of 1 to 8192"),
         ({"messages": [{"role": "robot", "content": "x"}]}, r"messages\[0\].role: must be one of"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only text parts"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "only text parts"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            r"content\[0\].image_url: must be",
+        ),
+        ({"messages": [ELSEWHERE]}, "addresses are not fetched"),
+        ({"messages": [PICTURE]}, "reads text alone: give a vision model"),
+        ({"messages": [{**PICTURE, "role": "assistant"}]}, "only text parts"),
         ({"messages": [USER], "n": 0}, "n: must be a whole number from 1"),
         ({"messages": [USER], "response_format": {"type": "json_object"}}, "response_format"),
         ({"messages": [USER], "temperature": -1}, "temperature: must be a number from 0"),

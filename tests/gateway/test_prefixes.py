@@ -21,4 +21,4 @@ def test_an_end_of_turn_is_appended_to_turns_that_did_not_end_themselves_alone(r
     turn = Generated(ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32), "stop")
     conversation = read_chat_history([USER, {"role": "assistant", "content": "42"}, USER], None)
     rest = _rest(known, Call("a", None, np.empty(0, np.int32), turn, b""), conversation, 2)
-    assert rest.tolist() == [*known.stop_token_ids[:appended], *known.observation([USER], []).tolist()]
+    assert rest.ids.tolist() == [*known.stop_token_ids[:appended], *known.observation([USER], []).tolist()]

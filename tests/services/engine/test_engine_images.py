@@ -13,13 +13,15 @@ from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.data.codec import decode_trajectory, encode_trajectory
 from asyncrl.errors import InputError
 from asyncrl.generation import GenerateRequest
-from asyncrl.images import image_key
+from asyncrl.images import image_key, read_data_uri
+from asyncrl.services.gateway.service import trajectory_to_json
 from asyncrl.train.checkpoint_form import checkpoint_form
 from asyncrl.train.policy import load_policy
 from asyncrl.train.step_batch import StepBatch, pad_rows
 from asyncrl.types import PlacedImage, Status, Task
 from asyncrl.weights.files import write_weights
 from tests.engines import ENGINE, serving
+from tests.gateway.conftest import Gateway
 from tests.services.engine.test_engine import with_client
 from tests.vision import CONTEXT, picture, shown, vision_model
 
@@ -109,6 +111,77 @@ async def commit(client, file):
     await client.request("weights/commit", file.to_json())
 
 
+class Served:
+    """The engine as a gateway asks it."""
+
+    def __init__(self, client):
+        self.generate = client.generate
+
+    async def context_limit(self):
+        return CONTEXT
+
+    def hold(self, session, num_tokens, ttl_s):
+        return
+
+
+def blocks(message):
+    """A message in Anthropic's form."""
+    found = []
+    for part in message["content"]:
+        if part["type"] == "image_url":
+            head, _, data = part["image_url"]["url"].partition(",")
+            source = {"type": "base64", "media_type": head[5:].partition(";")[0], "data": data}
+            part = {"type": "image", "source": source}
+        found.append(part)
+    return {"role": "user", "content": found}
+
+
+async def through_gateway(client, renderer, ask, clients):
+    """Two turns, each after an image; return what is trained of them."""
+    gateway = Gateway(renderer, Served(client))
+    episode = await gateway.open()
+    messages = []
+    for observation in (CONVERSATIONS[0][0], CONVERSATIONS[1][0]):
+        messages += observation
+        said = await ask(getattr(gateway, clients)(episode), messages)
+        messages.append({"role": "assistant", "content": said})
+    trajectories, summary = await gateway.finish(episode, reward=1.0)
+    assert summary["counters"]["retokenized_tokens"] == 0
+    (found,) = [decode_trajectory(encode_trajectory(one)) for one in trajectories]
+    assert (len(found.turns), len(found.images)) == (2, 3)
+    files = trajectory_to_json(found)["image_files"]
+    assert {key: read_data_uri(uri, key) for key, uri in files.items()} == {
+        i.key: i.data for i in found.images
+    }
+    return found
+
+
+async def ask_openai(client, messages):
+    answer = await client.chat.completions.create(model="m", messages=messages, max_tokens=8)
+    return answer.choices[0].message.content
+
+
+async def ask_anthropic(client, messages):
+    shown = [blocks(m) if m["role"] == "user" else m for m in messages]
+    answer = await client.messages.create(model="m", messages=shown, max_tokens=8)
+    # A turn without any text has no block, and the API takes no message without content.
+    return [{"type": "text", "text": "".join(block.text for block in answer.content)}]
+
+
+async def check_gateway(client, renderer, policy):
+    """Agents show images by either API, and are trained on the tokens and images that the engine read."""
+    found = [
+        await through_gateway(client, renderer, ask_openai, "openai"),
+        await through_gateway(client, renderer, ask_anthropic, "anthropic"),
+    ]
+    assert worst(policy, found) < TOLERANCE
+    first, second = (t.token_ids[: t.turns[0].start] for t in found)
+    np.testing.assert_array_equal(first, second)
+    assert found[0].images[:2] == found[1].images[:2]
+    other = dataclasses.replace(found[0], images=found[0].images[:2])
+    assert worst(policy, [other]) > 0.01, "the image of the second turn is seen, too"
+
+
 async def check_refusals(client, renderer):
     """What is wrong with a request's images is said, and the engine goes on."""
     messages = CONVERSATIONS[1][0]
@@ -141,6 +214,7 @@ def test_every_sampled_token_of_conversations_with_images_agrees_before_and_afte
         blind = [dataclasses.replace(t, images=t.images[1:]) for t in first]
         assert worst(policy, blind) > 0.1, "what was seen decides what is said"
         await check_refusals(client, looking)
+        await check_gateway(client, looking, policy)
         for version, part in ((1, "visual"), (2, "")):
             # What was computed of an image under the old weights of the vision tower is not used again.
             change(policy, version, part)
