@@ -16,7 +16,7 @@ from asyncrl.import_path import source_file
 from asyncrl.process_start import start_process
 from asyncrl.run.folder import cache_folder
 
-FORMAT = 2
+FORMAT = 3
 """Increased when the recipe for the base model changes, so that caches of older code are not used."""
 
 
