@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -27,7 +27,7 @@ def keep_sinks(model: torch.nn.Module) -> None:
         for name in _SINKS:
             if name in parameters:
                 delattr(layer, name)
-                layer.register_parameter(name, parameters[name])
+                layer.register_parameter(name, cast(torch.nn.Parameter, parameters[name]))
 
 
 def split_experts(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:

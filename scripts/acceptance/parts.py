@@ -47,6 +47,8 @@ WIDE = {
 }  # fmt: skip
 MOST_LOGP_ERROR = {"float32": 2e-3, "bfloat16": 0.05}
 """Mean absolute difference in nats of engine and trainer."""
+MOST_PACKED_ERROR = 5e-3
+"""In float32, of which a GPU's matrix products may keep ten bits."""
 
 
 def part(function: Callable[[Context], list[Figure]]) -> Callable[[Context], list[Figure]]:
@@ -101,6 +103,48 @@ def memory(context: Context) -> list[Figure]:
         Figure("ratio", sums / measured),
     ]  # fmt: skip
     _check(abs(sums / measured - 1) <= 0.1, "prediction and measurement differ by more than 10 %", figures)
+    return figures
+
+
+@part
+def packed_rows(context: Context) -> list[Figure]:
+    """Rows packed without padding have the log-probabilities and gradients of rows by themselves."""
+    import torch
+
+    from asyncrl.train.policy import load_policy
+    from asyncrl.train.prefix_tree import INNER, enable_prefix_trees
+
+    device, longest = ("cuda", 768) if context.gpus else ("cpu", 96)
+    rng = np.random.default_rng(0)
+    ids = torch.zeros(12, longest, dtype=torch.long, device=device)
+    mask = torch.zeros(12, longest, dtype=torch.bool, device=device)
+    for row in range(12):
+        # Three groups, each with a prompt of its own.
+        like, length = (
+            np.random.default_rng(row // 4).integers(5, WORDS, longest),
+            rng.integers(longest // 3, longest),
+        )
+        like[longest // 4 :] = rng.integers(5, WORDS, longest - longest // 4)
+        ids[row, :length] = torch.from_numpy(like[:length])
+        mask[row, longest // 4 : length] = True
+    found = []
+    for packed in (True, False):
+        policy = load_policy(str(context.model()), "float32").to(device)
+        policy.model.set_attn_implementation(INNER)
+        if packed and not enable_prefix_trees(policy.model):
+            raise AssertionError("the model does not compute packed rows as rows by themselves")
+        logp = policy(ids, mask, 1.0)["logp"]
+        (logp * torch.linspace(-1, 1, longest, device=device)).sum().backward()
+        gradient = torch.cat([p.grad.flatten().cpu() for p in policy.parameters() if p.grad is not None])
+        found.append((logp.detach().cpu(), gradient))
+    (logp, gradient), (plain_logp, plain_gradient) = found
+    figures = [
+        Figure("tokens", int(mask.sum())),
+        Figure("largest difference", float((logp - plain_logp).abs().max()), "nats"),
+        Figure("gradient", float((gradient - plain_gradient).norm() / plain_gradient.norm()), "relative"),
+    ]
+    _check(figures[1].value <= MOST_PACKED_ERROR, "packed rows have other log-probabilities", figures)
+    _check(figures[2].value <= MOST_PACKED_ERROR, "packed rows have another gradient", figures)
     return figures
 
 
