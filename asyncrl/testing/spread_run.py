@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from asyncrl.config import Config
 from asyncrl.launch.spread import ClusterOptions
 from asyncrl.launch.train import TrainRun
+from asyncrl.run.folder import RunFolder
 from asyncrl.testing.namespaces import Machines
 
 
@@ -15,14 +17,19 @@ class SpreadRun(TrainRun):
     their number; the others take everything."""
 
     def __init__(
-        self, *args: Any, machines: Machines | None = None, node_roles: Mapping[int, str] | None = None
+        self,
+        config: Config,
+        folder: RunFolder,
+        *,
+        machines: Machines | None = None,
+        node_roles: Mapping[int, str] | None = None,
     ) -> None:
         self.machines, self.node_roles = machines, node_roles or {}
         on = None
         if machines is not None:
             # Any free port: another run may have the usual one.
             on = ClusterOptions(len(machines.numbers), machines.address(0), port=0)
-        super().__init__(*args, on=on)
+        super().__init__(config, folder, on=on)
 
     def start_node(self, number: int) -> None:
         """Start a machine's node."""

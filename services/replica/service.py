@@ -108,7 +108,8 @@ class ReplicaService:
         """Remove the bodies that are not named, and return the named ones that are not there."""
         with self._lock:
             self._check(message)
-            return {"missing": self.place.sweep_bodies([FileBody(*body) for body in message.bodies])}
+            named = [FileBody(number, size, checksum) for number, size, checksum in message.bodies]
+            return {"missing": self.place.sweep_bodies(named)}
 
     def files(self, message: Message) -> dict[str, dict[str, int]]:
         """Return the names and sizes of the files of the newest copy."""
