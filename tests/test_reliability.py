@@ -34,19 +34,15 @@ def workplace(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def started_by_their_commands(monkeypatch):
-    """As the processes of a user's run are."""
-    monkeypatch.delenv(FORK_SERVER, raising=False)
-
-
-@pytest.fixture(autouse=True)
 def spawned():
     """Processes end when the test has ended, however it did."""
     yield
     end_started()
 
 
-def test_a_run_survives_the_death_of_every_role(workplace):
+def test_a_run_survives_the_death_of_every_role(workplace, monkeypatch):
+    # All are started by their commands, as the processes of a user's run are.
+    monkeypatch.delenv(FORK_SERVER, raising=False)
     roles = ["trainer", "engine", "rollout", "env", "buffer"]
     run = workplace / "runs" / "deaths"
     process = start(workplace, run.name, "train.num_steps=30", "env.num_tasks=120")
