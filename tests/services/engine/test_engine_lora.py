@@ -145,6 +145,15 @@ async def tagged(url, request, version):
         return msgpack.unpackb(await response.content.readexactly(size))
 
 
+async def under_way(client, number, *flights):
+    """Return once the engine holds so many requests, or has answered all of `flights`."""
+    while not all(task.done() for flight in flights for task in flight):
+        state = await client.state()
+        if state["running"] + state["waiting"] >= number:
+            return
+        await asyncio.sleep(0.01)
+
+
 def test_an_engine_that_starts_late_has_the_committed_adapter_before_its_first_answer(engine, policies):
     prompt = prompts(1)[0]
     request = GenerateRequest("first", prompt, 12, seed=0, min_version=FIRST)
@@ -166,8 +175,7 @@ def test_requests_of_four_versions_in_flight_at_once_keep_their_own(engine, poli
                 await publish(client, version)
             requests = [GenerateRequest(f"v{version}-{i}", p, 200, seed=i) for i, p in enumerate(given)]
             flights.append([asyncio.create_task(client.generate(r)) for r in requests])
-            while (await client.state())["running"] + (await client.state())["waiting"] < 2:
-                await asyncio.sleep(0.01)
+            await under_way(client, 2, flights[-1])
         overlapped = sum(not task.done() for flight in [base, *flights] for task in flight)
         answers = [decode_generated(answer) for answer in await asyncio.gather(*base)]
         return overlapped, [answers, *[await asyncio.gather(*flight) for flight in flights]]
@@ -209,8 +217,7 @@ def test_a_further_policys_requests_are_served_by_its_own_adapters_at_its_own_ve
         try:
             # Both policies number their requests alike.
             flights = [ask(client, given), ask(other, given)]
-            while (await client.state())["running"] <= len(given):
-                await asyncio.sleep(0.01)
+            await under_way(client, len(given) + 1, *flights)
             file = write_weights(of_helpers(weights), 2, published(helpers[2].model), epoch=1)
             for phase in ("weights/prepare", "weights/commit"):
                 await other.request(phase, file.to_json())

@@ -60,6 +60,9 @@ def test_the_engine_sleeps_exactly_while_the_trainer_works(engine_url, switch, t
         def due(self, version):
             return version == 2
 
+        def versions(self):
+            return []
+
         def save(self, version, extra):
             states.append(("save", is_sleeping(engine_url)))
             return 0.0
@@ -79,12 +82,20 @@ def test_a_request_waits_while_the_engine_sleeps_and_one_that_was_running_goes_o
     def request(name, tokens):
         return GenerateRequest(name, np.arange(5, 25, dtype=np.int32), tokens, temperature=1.0, seed=1)
 
+    async def begin(client):
+        """Return a request that the engine is at; one that ended before that was seen is made again."""
+        for attempt in range(100):
+            running = asyncio.ensure_future(client.generate(request(f"running-{attempt}", 200)))
+            while not running.done():
+                if (await client.state())["running"]:
+                    return running
+                await asyncio.sleep(0.01)
+        raise AssertionError("no request was seen running")
+
     async def scenario():
         client = EngineClient(engine_url)
         try:
-            running = asyncio.ensure_future(client.generate(request("running", 200)))
-            while not (await client.state())["running"]:
-                await asyncio.sleep(0.01)
+            running = await begin(client)
             await asyncio.to_thread(switch, True)
             late = asyncio.ensure_future(client.generate(request("late", 4)))
             done, _ = await asyncio.wait({late}, timeout=1.0)
