@@ -52,12 +52,13 @@ class RecordedCalls:
         self.difference: Difference | None = None
         """Of the first call that asked for something else."""
         self._rows = [(np.asarray(row["token_ids"], np.int32), _turns(row), _spans(row)) for row in rows]
+        self._images = [[(i["start"], i["key"]) for i in row.get("images") or ()] for row in rows]
         self._answered: set[tuple[int, int]] = set()
 
     async def generate(self, request: GenerateRequest) -> Generated:
         """Return what followed, at most as much as is asked for. Raises `InputError` for an unknown context."""
         context = request.token_ids
-        found = list(self._following(context))
+        found = list(self._following(context, [(image.start, image.key) for image in request.images]))
         if not found:
             self.difference = self.difference or self._leaves_at(context)
             raise InputError("the recorded episode has no call with this context")
@@ -81,10 +82,12 @@ class RecordedCalls:
     def hold(self, session: str, num_tokens: int, ttl_s: float) -> None:
         """Nothing is cached."""
 
-    def _following(self, context: np.ndarray) -> Iterator[tuple[int, int]]:
-        """Yield row and number of each turn that begins or goes on after a context."""
+    def _following(self, context: np.ndarray, images: Sequence[tuple[int, str]]) -> Iterator[tuple[int, int]]:
+        """Yield row and number of each turn that begins or goes on after a context with these images."""
         length = len(context)
         for row, (ids, _, spans) in enumerate(self._rows):
+            if [image for image in self._images[row] if image[0] < length] != images:
+                continue
             for number, (start, end) in enumerate(spans):
                 if start <= length < end and np.array_equal(ids[:length], context):
                     yield row, number
@@ -93,6 +96,12 @@ class RecordedCalls:
         """Say where a context leaves the recorded one that it follows longest."""
         recorded = max((ids for ids, _, _ in self._rows), key=lambda ids: common_prefix(ids, context))
         place = common_prefix(recorded, context)
+        if place == len(context):
+            return Difference(
+                f"token {place} of a call's context",
+                "no call, or other images",
+                "a call that is answered here",
+            )
         return Difference(f"token {place} of a call's context", shown(recorded, place), shown(context, place))
 
 
