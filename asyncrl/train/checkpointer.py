@@ -56,6 +56,8 @@ from asyncrl.weights.chunks import file_checksum
 log = logging.getLogger("asyncrl.train")
 
 EXTRA = "extra"
+START = "start"
+"""The folder of version 0, which the run may go back to. No crash needs it: a run without a checkpoint starts anew."""
 
 
 class CheckpointError(AsyncRLError):
@@ -105,6 +107,10 @@ class Checkpointer:
         self.keep = keep
         self.before_complete = before_complete
         self.store = store
+        self._newest = -1
+        """Of the versions that were saved or restored."""
+        self._started = (folder / START / MARKER).is_file()
+        """Whether the start has been saved."""
         self.pinned: int | None = None
         """A version that is kept although it is old."""
         self.write_s = 0.0
@@ -123,12 +129,22 @@ class Checkpointer:
     def due(self, version: int) -> bool:
         return any(version % period == 0 for period in self.periods)
 
+    def save_start(self, extra: Mapping[str, Any]) -> None:
+        """Save version 0 to go back to, until a later version is `pinned`; nothing where no version is due."""
+        if self.periods:
+            self._started = True
+            self._save(0, extra, self.folder / START)
+
     def save(self, version: int, extra: Mapping[str, Any]) -> float:
         """Copy the state and start writing it; return the seconds training was blocked. A collective.
 
         extra: nested tensors, numbers and strings; rank 0's are kept. A write that fails on any rank, as on a full
         disk, is logged and leaves earlier checkpoints as they are.
         """
+        self._newest = version
+        return self._save(version, extra, checkpoint_path(self.folder, version))
+
+    def _save(self, version: int, extra: Mapping[str, Any], target: Path) -> float:
         start = time.perf_counter()
         self._join()
         policy = gather_policy(self.engine, copy=True)
@@ -142,7 +158,7 @@ class Checkpointer:
         if self.engine.rank == 0:
             values["extra"] = split(dict(extra), tensors, EXTRA)
         self._writer = threading.Thread(
-            target=self._write, args=(version, policy, tensors, values), name="checkpoint"
+            target=self._write, args=(target, policy, tensors, values), name="checkpoint"
         )
         self._writer.start()
         return time.perf_counter() - start
@@ -160,23 +176,34 @@ class Checkpointer:
         if key_of(self.engine.rank) in stored.shapes:
             set_random_state(stored.whole(key_of(self.engine.rank)))
         extra = {name: stored.whole(name) for name in stored.shapes if name.startswith(EXTRA)}
+        self._newest = values["version"]
         return Restored(values["version"], join(values["extra"], extra))
 
     def versions(self) -> list[int]:
-        """Return the versions of which there is a complete checkpoint, newest first. For rank 0."""
-        return [version for version, _ in complete_checkpoints(self.folder)]
+        """Return the versions that can be gone back to, newest first. For rank 0.
+
+        The newest of all is not among them, since it may still be being written: what is returned must not depend on
+        how fast that is.
+        """
+        found = [version for version, _ in complete_checkpoints(self.folder) if version < self._newest]
+        return [*found, 0] if self._started else found
 
     def go_back(self, version: int) -> dict[str, Any] | None:
         """Restore a kept version and return its `extra`; None, with a line in the log, if damaged. A collective."""
         self._join()
-        path, whole = checkpoint_path(self.folder, version), False
+        newest, whole = self._newest, False
+        path = checkpoint_path(self.folder, version) if version else self.folder / START
         if self.engine.rank == 0:
             try:
                 check_whole(path)
                 whole = True
             except InputError as error:
                 log.error("%s", error)
-        return self.load(path).extra if self.engine.broadcast(whole) else None
+        if not self.engine.broadcast(whole):
+            return None
+        extra = self.load(path).extra
+        self._newest = newest
+        return extra
 
     def wait(self) -> None:
         """Wait for a write in progress. Raises the error that ended it."""
@@ -195,6 +222,10 @@ class Checkpointer:
         if not self.engine.broadcast(saved):
             self.save(version, extra)
         self.wait()
+        self.pinned = None
+        if self.engine.rank == 0:
+            self._remove_old(version)
+            shutil.rmtree(self.folder / START, ignore_errors=True)
         self.engine.barrier()
 
     def _join(self) -> None:
@@ -203,11 +234,10 @@ class Checkpointer:
             self._writer = None
 
     def _write(
-        self, version: int, policy: PolicyShare, tensors: dict[str, Tensor], values: dict[str, Any]
+        self, target: Path, policy: PolicyShare, tensors: dict[str, Tensor], values: dict[str, Any]
     ) -> None:
         """Write one checkpoint with the other ranks' threads."""
-        start = time.perf_counter()
-        target = checkpoint_path(self.folder, version)
+        start, version = time.perf_counter(), values["version"]
         partial = target.with_name(target.name + ".partial")
         first = self.engine.rank == 0
         try:
@@ -286,6 +316,8 @@ class Checkpointer:
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
         _sync(target.parent)
+        if target.name == START:
+            return
         self._remove_old(version)
         if self.store is not None:
             try:
@@ -308,6 +340,8 @@ class Checkpointer:
         for version, path in kept[self.keep :]:
             if version != self.pinned:
                 shutil.rmtree(path, ignore_errors=True)
+        if self.pinned:
+            shutil.rmtree(self.folder / START, ignore_errors=True)
 
 
 def newest_usable(folder: Path, at_most: int) -> tuple[int, Path] | None:

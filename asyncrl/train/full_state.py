@@ -120,9 +120,10 @@ def load_state(engine: TrainEngine, state: State) -> None:
         flat = pieces[0].flat
         _fill(flat, pieces, WEIGHT, state)
         moments = {moment: torch.zeros_like(flat) for moment in moments_of(engine.optimizer, pieces[0])}
-        if steps:
-            for moment, tensor in moments.items():
-                _fill(tensor, pieces, moment, state)
+        for moment, tensor in moments.items() if steps else ():
+            _fill(tensor, pieces, moment, state)
+        if steps or steps_taken(engine.optimizer):
+            # A state of before the first step has none of its own: they are zero.
             write_moments(engine.optimizer, flat, moments, steps)
     engine.follow_optimizer()
 

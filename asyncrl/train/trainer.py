@@ -152,6 +152,8 @@ class Trainer:
         version = start
         self.turns.to_trainer()
         self.auxiliary.before_run(self.engine, version)
+        if not version and self.checkpointer is not None and self.controls.guard is not None:
+            self.checkpointer.save_start(self.state_dict())
         self.turns.to_engines()
         while version < self.config.train.num_steps:
             times = StepTimes()

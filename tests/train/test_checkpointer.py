@@ -118,6 +118,47 @@ def test_a_rank_that_cannot_write_its_part_costs_only_that_checkpoint(of_two_ran
     assert [version for version, _ in complete_checkpoints(of_two_ranks / WAYS[-1])] == [2]
 
 
+def test_a_run_can_go_back_to_its_start_until_a_later_version_is_pinned(tiny_model, tmp_path):
+    engine = make_engine(tiny_model, 1)
+    saver = Checkpointer(tmp_path, engine, tiny_model, every=2, keep=1)
+    start = snapshot(engine)
+    saver.save_start({"count": 0})
+    step_once(engine)
+    first = snapshot(engine)
+    step_once(engine)
+    assert saver.go_back(0) == {"count": 0}
+    assert all(torch.equal(snapshot(engine)[name], tensor) for name, tensor in start.items())
+    step_once(engine)
+    # The moments are those of a run that begins, too.
+    assert worst(snapshot(engine), first) == 0
+    for version in (2, 4, 6):
+        saver.pinned = 2 if version > 2 else 0
+        saver.save(version, {})
+        saver.wait()
+        kept = [found for found, _ in complete_checkpoints(tmp_path)]
+        assert (kept, saver.versions()) == {2: ([2], [0]), 4: ([4, 2], [2, 0]), 6: ([6, 2], [2, 0])}[version]
+    (checkpoint_path(tmp_path, 2) / "config.json").write_text("{}")
+    before = snapshot(engine)
+    assert saver.go_back(2) is None, "it is damaged"
+    assert worst(snapshot(engine), before) == 0
+
+
+def test_a_run_that_keeps_no_versions_has_none_to_go_back_to_and_none_is_left_at_its_end(
+    tiny_model, tmp_path
+):
+    engine = make_engine(tiny_model, 1)
+    without = Checkpointer(tmp_path / "without", engine, tiny_model)
+    without.save_start({})
+    assert without.versions() == []
+    saver = Checkpointer(tmp_path / "with", engine, tiny_model, every=10)
+    saver.save_start({})
+    saver.wait()
+    assert saver.versions() == [0]
+    assert complete_checkpoints(tmp_path / "with") == [], "a crash starts anew instead"
+    saver.finish(3, {})
+    assert [path.name for path in (tmp_path / "with").iterdir()] == ["step-000003"]
+
+
 def test_a_checkpoint_restores_weights_moments_extras_and_random_state(tiny_model, tmp_path):
     engine = trained(tiny_model)
     extra = {"anchors": {"ewma": torch.arange(3.0), "kl_coef": 0.25}, "lags": {0: 5, 1: 7}}

@@ -82,6 +82,9 @@ def test_a_steps_trajectories_are_handed_over_after_its_commit_and_before_its_ch
             script.calls.append(("save", version))
             return 0.0
 
+        def save_start(self, extra):
+            script.calls.append(("save", 0))
+
         def versions(self):
             return []
 
@@ -142,6 +145,7 @@ def test_a_checkpoint_that_cannot_be_written_is_in_the_metrics_of_the_steps_that
     script = Scripted([groups_at(0), groups_at(1), groups_at(2)])
     trainer = make_trainer(engine, script, on_step=lambda version, metrics: seen.append(metrics))
     trainer.checkpointer = Checkpointer(tmp_path, engine, tiny_model, every=1)
+    trainer.controls.guard = None
     monkeypatch.setattr("asyncrl.train.checkpointer.save_file", full)
     trainer.run()
     assert "checkpoint/error" not in seen[0]

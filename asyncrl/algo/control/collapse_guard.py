@@ -2,7 +2,8 @@
 
 Of each step it is given the mean rewards of the fresh groups, how far the policy had moved from those that sampled them
 (the mean k3 estimate of the KL divergence per token) and how surprised these were by their own tokens (their mean
-negative log-probability, an estimate of the entropy). Rewards are pooled over the groups of the last 4 steps, and of 8:
+negative log-probability, an estimate of the entropy). Rewards are pooled over the groups of the last 4 steps, and of 8,
+or of as many as there are, but at least 3:
 
     m = mean over the n groups of a window
     s^2 = max(their variance, the running mean of the variance within a step) / n           n - 1 in the variances
@@ -36,6 +37,7 @@ class GuardRule:
 
     last_steps: int = 4
     best_steps: int = 8
+    least_steps: int = 3
     z: float = 4.5
     z_moved: float = 3.0
     least_fall: float = 0.3
@@ -150,9 +152,9 @@ def judge(
         return replace(state, rest=state.rest - 1), QUIET
     recent = (*state.recent, step)[-rule.best_steps :]
     state = _count(replace(state, recent=recent), step, rule)
-    if len(recent) == rule.best_steps:
+    if len(recent) >= rule.least_steps:
         window, last = (Window.of(recent[-n:], state.spread) for n in (rule.best_steps, rule.last_steps))
-        best = window if state.best is None or window.mean > state.best.mean else state.best
+        best = window if state.best is None or window.mean >= state.best.mean else state.best
         state = replace(state, best=best)
         if why := _fall(best, last, rule):
             good = good_checkpoint(state, checkpoints)

@@ -42,7 +42,7 @@ def test_a_window_pools_the_groups_of_its_steps():
 
 
 def test_a_fall_goes_back_to_the_newest_good_checkpoint_at_half_the_rate():
-    steps = [step(v, GOOD) for v in range(10)] + [step(v, BAD) for v in range(10, 20)]
+    steps = [step(v, GOOD) for v in range(10)] + [step(v, BAD) for v in range(10, 14)]
     state, verdicts = run(steps, checkpoints=(4, 8, 12))
     # Spread of GOOD and of BAD 1/32; best 0.875 of 16 groups, s^2 = 1/32/16 (n - 1 in the pool makes it less).
     # Two bad steps of four: mean 0.5, pooled squares 4/32 + 8 (3/8)^2 over 7 over 8 = 0.0223; error 0.1557,
@@ -54,6 +54,15 @@ def test_a_fall_goes_back_to_the_newest_good_checkpoint_at_half_the_rate():
     assert state.scale == 0.5
     assert state.given_up == ((8, 13),)
     assert state.good_version == 9
+
+
+def test_a_policy_that_is_destroyed_at_once_is_given_up_for_the_one_at_the_start():
+    babble = [step(v, [0.0, 0.0], surprise=6.0) for v in (3, 4, 5)]
+    _, verdicts = run([step(0, GOOD), step(1, GOOD), step(2, BAD), *babble], checkpoints=(0,))
+    # Best are steps 0 to 2: mean 0.625, squares 3/32 + 4 (1/4)^2 + 2 (1/2)^2 = 0.84375 over 5 over 6: 0.028125.
+    # After step 4 the last four have 0.25, squares 1/16 + 2 (5/8)^2 + 2 (1/8)^2 + 4 (1/4)^2 over 7 over 8: 0.02009;
+    # 3 standard errors are 0.66. After step 5 0.03125, and the usual spread 1/64 over 8: 0.5203 < 0.59375.
+    assert [(v, verdict.action, verdict.version) for v, verdict in verdicts.items()] == [(5, "go_back", 0)]
 
 
 def test_a_fall_is_believed_earlier_where_the_policy_has_moved():
