@@ -141,6 +141,11 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         )
     if recipe.train.router_replay:
         yield from _replay_problems(recipe)
+    if recipe.train.replay_groups and recipe.train.schedule == "periodic":
+        yield (
+            "train.replay_groups must be 0 under train.schedule='periodic', which trains on groups as they arrive, got "
+            f"{recipe.train.replay_groups}"
+        )
     if recipe.eval.every and not recipe.eval.tasks:
         yield (f"eval.tasks must be above 0 for eval.every={recipe.eval.every}")
     if recipe.env.num_tasks and recipe.env.num_tasks < recipe.buffer.groups_per_step:
@@ -276,6 +281,12 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
         raise ConfigError(
             "train.old_policy: 'process' scores tokens for an objective that reads them, such as one with "
             "algo.proximal.name='snapshot'; allowed otherwise: trainer"
+        )
+    if recipe.train.replay_groups and words & {"snapshots", "baselines"}:
+        raise ConfigError(
+            "train.replay_groups: must be 0 for an objective that tracks each prompt's rewards, or that reads the "
+            "log-probabilities of the version that sampled each token: they go back buffer.max_staleness versions; got "
+            f"{recipe.train.replay_groups}"
         )
     _check_schedule(recipe, settings)
     _check_branches_and_hints(recipe, words, settings["advantage"]["name"])

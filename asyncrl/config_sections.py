@@ -317,6 +317,11 @@ class TrainConfig(Section):
     checkpoint_store: Seldom[str] = ""
     """A URL that fsspec opens, such as "s3://bucket/run", which gets each checkpoint, too: a run whose folder has lost
     its own resumes from there. Stores other than mounted disks need their package, s3fs for S3."""
+    replay_groups: Seldom[int] = Field(0, ge=0)
+    """Groups of earlier steps that each step trains again, beside the fresh ones (docs/curriculum.md)."""
+    replay_max_age: Seldom[int] = Field(8, ge=1)
+    """Versions that the oldest token of a replayed group may be behind the step. Fresh groups are held to
+    `buffer.max_staleness` as ever."""
     collapse_guard: Seldom[bool] = True
     """When the reward of fresh groups falls far below what it was, go back to the last good checkpoint with half the
     learning rate; halve it, too, when the policy moves far in a step (docs/algorithms/asynchrony-control.md)."""

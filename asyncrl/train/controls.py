@@ -157,10 +157,11 @@ class CollapseGuard:
 def step_signals(batch: StepBatch, metrics: dict[str, float]) -> StepSignals:
     """Return what the guard is told of a step, on the first rank."""
     by_group: dict[int, list[float]] = {}
-    for group, trajectory in zip(batch.group.tolist(), batch.trajectories, strict=True):
+    fresh = batch.fresh_trajectories
+    for group, trajectory in zip(batch.group.tolist()[: len(fresh)], fresh, strict=True):
         by_group.setdefault(group, []).append(trajectory.reward)
     rewards = [sum(found) / len(found) for found in by_group.values()]
-    sampled = np.concatenate([t.behavior_logprobs[t.loss_mask] for t in batch.trajectories])
+    sampled = np.concatenate([t.behavior_logprobs[t.loss_mask] for t in fresh])
     tokens = max(1, sum(batch.lags.values()))
     lag = sum(lag * n for lag, n in batch.lags.items()) / tokens
     surprise = -float(sampled.mean()) if len(sampled) else 0.0
@@ -179,6 +180,11 @@ class Controls:
     guard: CollapseGuard | None = None
     lr_power: float = 0.0
     lr_base_ess: float = 1.0
+
+    @property
+    def rate_scale(self) -> float:
+        """What the guard multiplies the scheduled learning rate with."""
+        return self.guard.state.scale if self.guard is not None else 1.0
 
     def learning_rate(
         self, rate: float, log_ratio: Tensor | None, mask: Tensor

@@ -194,9 +194,10 @@ def disagreement(wrong: Sequence[Comparison], step: int, tolerance: Tolerance) -
 def _sample(batch: StepBatch, versions: Sequence[int], num_tokens: int) -> list[tuple[int, list[int]]]:
     """Return rows with tokens of `versions`, by version, until there are `num_tokens` of them.
 
-    Rows are drawn group by group in turn.
+    Rows are drawn group by group in turn. Replayed groups were compared when they were fresh.
     """
-    counts = [int(np.isin(t.versions[t.loss_mask], list(versions)).sum()) for t in batch.trajectories]
+    fresh = batch.fresh_trajectories
+    counts = [int(np.isin(t.versions[t.loss_mask], list(versions)).sum()) for t in fresh]
     by_group: dict[int, list[int]] = {}
     for row, count in enumerate(counts):
         if count:

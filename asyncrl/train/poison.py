@@ -121,9 +121,12 @@ def replay(path: Path) -> Replayed:
     controls = make_controls(config, objective)
     controls.load_state_dict(state["controls"])
     groups = [decode_group(body) for body in unpack(tensors["groups"].numpy().tobytes())]
-    batch = build_step_batch(groups, about["version"], config.buffer.max_staleness)
+    oldest = max(
+        config.buffer.max_staleness, config.train.replay_max_age if config.train.replay_groups else 0
+    )
+    batch = build_step_batch(groups, about["version"], oldest)
     settings = dataclasses.replace(StepSettings.of(config), num_minibatches=1)
-    rate = scheduled_rate(config.train, about["version"])
+    rate = scheduled_rate(config.train, about["version"]) * controls.rate_scale
     report = train_step(engine, objective, auxiliary, batch, settings, rate, controls)
     return Replayed(report, [group.id for group in batch.groups], about["wrong"])
 

@@ -50,7 +50,10 @@ class StepBatch:
     step: int
     """Version at the start of the step that trains this batch."""
     groups: tuple[Group, ...] = ()
-    """[P] the groups; empty where the rows come from none, as in a supervised phase, and on other ranks."""
+    """[P] the groups, replayed ones last; empty where the rows come from none, as in a supervised phase, and on other
+    ranks."""
+    num_replayed: int = 0
+    """How many of the groups were trained in earlier steps, too. On the first rank."""
     outline: Outline | None = None
     """On ranks other than the first."""
     held: dict[int, Trajectory] = field(default_factory=dict)
@@ -65,6 +68,23 @@ class StepBatch:
     def row(self, index: int) -> Trajectory:
         """Return a row that this rank has."""
         return self.trajectories[index] if self.trajectories else self.held[index]
+
+    @property
+    def fresh(self) -> tuple[Group, ...]:
+        """The groups that are trained for the first time."""
+        return self.groups[: len(self.groups) - self.num_replayed]
+
+    @property
+    def replayed(self) -> tuple[Group, ...]:
+        """The groups that are trained again."""
+        return self.groups[len(self.groups) - self.num_replayed :]
+
+    @cached_property
+    def fresh_trajectories(self) -> tuple[Trajectory, ...]:
+        """The rows of fresh groups, which come first."""
+        if not self.num_replayed:
+            return self.trajectories
+        return self.trajectories[: int((self.group < len(self.fresh)).sum())]
 
     @cached_property
     def lengths(self) -> list[int]:
@@ -98,9 +118,9 @@ class StepBatch:
 
     @cached_property
     def lags(self) -> Counter[int]:
-        """Number of sampled tokens by lag: the version that trains them minus the version that sampled them."""
+        """Number of sampled tokens of fresh groups by lag: the version that trains minus the one that sampled them."""
         lags: Counter[int] = Counter()
-        for trajectory in self.trajectories:
+        for trajectory in self.fresh_trajectories:
             sampled = trajectory.versions[trajectory.loss_mask]
             values, counts = np.unique(self.step - sampled, return_counts=True)
             for value, number in zip(values.tolist(), counts.tolist(), strict=True):
@@ -134,20 +154,24 @@ class Rows:
     """[B] what some of the tokens stand for."""
 
 
-def build_step_batch(groups: Sequence[Group], step: int, max_staleness: int) -> StepBatch:
-    """Order the usable trajectories by group, task and episode.
+def build_step_batch(
+    groups: Sequence[Group], step: int, max_staleness: int, replayed: Sequence[Group] = (), max_age: int = 0
+) -> StepBatch:
+    """Order the usable trajectories by group, task and episode, those of replayed groups last.
 
-    Raises `StaleError` if any sampled token is older than `step - max_staleness` or newer than `step`.
+    Raises `StaleError` if any sampled token is newer than `step`, or older than `step - max_staleness`; of a replayed
+    group, older than `step - max_age`.
     """
     trajectories: list[Trajectory] = []
     index: list[int] = []
-    ordered = tuple(sorted(groups, key=lambda g: g.task.id))
-    for number, group in enumerate(ordered):
+    fresh, again = (sorted(some, key=lambda g: g.task.id) for some in (groups, replayed))
+    for number, group in enumerate([*fresh, *again]):
         for trajectory in sorted(group.usable, key=lambda t: t.episode_index):
-            _check_versions(trajectory, step, max_staleness)
+            _check_versions(trajectory, step, max_staleness if number < len(fresh) else max_age)
             trajectories.append(trajectory)
             index.append(number)
-    return StepBatch(tuple(trajectories), torch.tensor(index, dtype=torch.long), step, ordered)
+    of_rows = torch.tensor(index, dtype=torch.long)
+    return StepBatch(tuple(trajectories), of_rows, step, (*fresh, *again), len(again))
 
 
 def _check_versions(trajectory: Trajectory, step: int, max_staleness: int) -> None:

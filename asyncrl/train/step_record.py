@@ -58,8 +58,9 @@ class StepRecord:
     def metrics(self) -> dict[str, Any]:
         """Return what the metrics file holds of the step."""
         batch, report, times = self.batch, self.report, self.times
-        rewards = np.array([t.reward for t in batch.trajectories])
-        successes = [float(t.success) for t in batch.trajectories if t.success is not None]
+        fresh = batch.fresh_trajectories
+        rewards = np.array([t.reward for t in fresh])
+        successes = [float(t.success) for t in fresh if t.success is not None]
         num_tokens = max(1, sum(batch.lags.values()))
         wall_s = max(times.wall_s, 1e-9)
         return {
@@ -71,12 +72,13 @@ class StepRecord:
             "staleness/max": max(batch.lags, default=0),
             "tokens/trained": report.num_tokens,
             "tokens_per_s": report.num_tokens / wall_s,
-            "batch/groups": len(batch.groups),
+            "batch/groups": len(batch.fresh),
+            **self._replayed(),
             "batch/sequences": report.num_sequences,
-            "length/mean": float(np.mean(batch.lengths)),
-            "length/max": max(batch.lengths),
-            "turns/mean": float(np.mean([len(t.turns) for t in batch.trajectories])),
-            "turns/history_forks": sum(int(t.info.get("history_forks", 0)) for t in batch.trajectories),
+            "length/mean": float(np.mean([t.num_tokens for t in fresh])),
+            "length/max": max(t.num_tokens for t in fresh),
+            "turns/mean": float(np.mean([len(t.turns) for t in fresh])),
+            "turns/history_forks": sum(int(t.info.get("history_forks", 0)) for t in fresh),
             "time/wait_s": times.wait_s,
             "time/train_s": times.train_s,
             "time/publish_s": times.publish_s,
@@ -89,6 +91,18 @@ class StepRecord:
             "batch/poisoned": len(report.poisoned),
         }
 
+    def _replayed(self) -> dict[str, float]:
+        """Return what is told of groups that were trained again."""
+        batch = self.batch
+        if not batch.num_replayed:
+            return {}
+        rows = batch.trajectories[len(batch.fresh_trajectories) :]
+        return {
+            "replay/groups": batch.num_replayed,
+            "replay/tokens": sum(t.num_sampled for t in rows),
+            "replay/age_max": batch.step - min(t.min_version for t in rows),
+        }
+
 
 @dataclass(slots=True)
 class RunTotals:
@@ -96,6 +110,8 @@ class RunTotals:
 
     steps: int = 0
     trained_groups: int = 0
+    """Fresh ones. Each is also counted in `replayed_groups` as often as it was trained again."""
+    replayed_groups: int = 0
     trained_tokens: int = 0
     lags: Counter[int] = field(default_factory=Counter)
     """Sampled tokens trained, by lag in versions."""
@@ -106,7 +122,9 @@ class RunTotals:
 
     def add(self, step: StepRecord) -> None:
         self.steps += 1
-        self.trained_groups += len(step.batch.groups) - len(step.report.poisoned)
+        poisoned = sum(index < len(step.batch.fresh) for index in step.report.poisoned)
+        self.trained_groups += len(step.batch.fresh) - poisoned
+        self.replayed_groups += step.batch.num_replayed
         self.trained_tokens += step.report.num_tokens
         self.lags.update(step.batch.lags)
         self.pauses_s += step.published.pause_s

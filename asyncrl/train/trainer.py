@@ -37,6 +37,7 @@ from asyncrl.train.logprob_check import (
     disagreement,
 )
 from asyncrl.train.poison import PoisonFolder
+from asyncrl.train.replay_pool import ReplayPool
 from asyncrl.train.schedule import gather, settle
 from asyncrl.train.serve_rows import share_batch
 from asyncrl.train.sft_phase import SftPhase, SftPhaseSettings
@@ -137,6 +138,8 @@ class Trainer:
         """Whose turn it is to use memory that engines and trainer share."""
         self.controls = make_controls(config, objective)
         self.sft_phase = SftPhase(SftPhaseSettings(**objective.settings["sft_phase"]))
+        self.replay = _replay_pool(config) if source is not None else None
+        """On rank 0, where the recipe replays groups."""
         self.totals = RunTotals()
         """Of the whole run, on rank 0."""
         self.comparisons: list[Comparison] = []
@@ -221,7 +224,10 @@ class Trainer:
             batch = None
             if self.source is not None:
                 groups = [arrived.get(body) or decode_group(body) for body in bodies]
-                batch = build_step_batch(groups, version, self.config.buffer.max_staleness)
+                again = self.replay.draw(version) if self.replay is not None else ()
+                batch = build_step_batch(
+                    groups, version, self.config.buffer.max_staleness, again, self.config.train.replay_max_age
+                )
                 if (replay := self.engine.router_replay) is not None:
                     for trajectory in batch.trajectories:
                         replay.check(trajectory)
@@ -323,8 +329,7 @@ class Trainer:
 
     def _rate(self, version: int) -> float:
         """Return the learning rate of the step that starts at `version`."""
-        guard = self.controls.guard
-        return scheduled_rate(self.config.train, version) * (guard.state.scale if guard is not None else 1.0)
+        return scheduled_rate(self.config.train, version) * self.controls.rate_scale
 
     def _publish(self, version: int, batch: StepBatch, report: StepReport) -> PublishReport:
         """Bring the version to the engines, then tell the buffer."""
@@ -334,7 +339,9 @@ class Trainer:
             if report.went_back_to is not None:
                 # What is in flight was sampled by the policy that has been given up.
                 self.source.replan(version)
-            self.on_commit(version, batch.groups, token_values(batch, report))
+            if self.replay is not None and report.went_back_to is None:
+                self.replay.remember(batch.fresh, batch.step, [batch.group_ids[i] for i in report.poisoned])
+            self.on_commit(version, batch.fresh, token_values(batch, report))
         return published
 
     def _metrics(self, step: StepRecord, buffer_stats: dict[str, Any]) -> dict[str, Any]:
@@ -440,6 +447,7 @@ class Trainer:
             "controls": self.controls.state_dict(),
             "sft_phase": self.sft_phase.state_dict(),
             "totals": self.totals.to_dict(),
+            **({"replay": self.replay.state_dict()} if self.replay is not None else {}),
         }
 
     def staleness_limit(self) -> int | None:
@@ -454,6 +462,17 @@ class Trainer:
         self.controls.load_state_dict(state["controls"])
         self.sft_phase.load_state_dict(state["sft_phase"])
         self.totals = RunTotals.from_dict(state["totals"])
+        if self.replay is not None and "replay" in state:
+            self.replay.load_state_dict(state["replay"])
+
+
+def _replay_pool(config: Config) -> ReplayPool | None:
+    train = config.train
+    return (
+        ReplayPool(train.replay_groups, train.replay_max_age, config.run.seed)
+        if train.replay_groups
+        else None
+    )
 
 
 def token_values(batch: StepBatch, report: StepReport) -> TokenValues:

@@ -81,14 +81,9 @@ class World:
 class Run:
     """Trainer processes of one run, one after the other."""
 
-    def __init__(self, model, folder, world, every=2, num_steps=STEPS):
-        self.model, self.folder, self.world, self.every, self.num_steps = (
-            model,
-            folder,
-            world,
-            every,
-            num_steps,
-        )
+    def __init__(self, model, folder, world, every=2, num_steps=STEPS, **train):
+        self.model, self.folder, self.world, self.every = model, folder, world, every
+        self.train = {"num_steps": num_steps, **train}
         self.seen, self.tasks, self.said = {}, {}, {}
 
     def _record_tasks(self, version, groups, values):
@@ -107,7 +102,7 @@ class Run:
                 "env": {"name": "gridworld"},
                 "train": {
                     "max_logp_error": 0,
-                    "num_steps": self.num_steps,
+                    **self.train,
                     "learning_rate": 1e-3,
                     "warmup_steps": 2,
                     "lr_schedule": "cosine",
@@ -235,6 +230,45 @@ def test_a_collapse_brings_back_the_last_good_policy_also_in_a_run_that_is_kille
     for number, kill_at in enumerate((("before committing", 13), ("after committing", 15))):
         again = collapsed_run(tiny_model, tmp_path / str(number), kill_at)
         assert (again.seen, again.said) == (run.seen, run.said)
+
+
+class Replaying(Run):
+    """Records what was replayed, too."""
+
+    def __init__(self, model, folder):
+        super().__init__(model, folder, World(), replay_groups=1, replay_max_age=2)
+        self.replayed = {}
+
+    def _record(self, version, metrics):
+        super()._record(version, metrics)
+        self.replayed[version] = [metrics.get(f"replay/{name}") for name in ("groups", "tokens", "age_max")]
+        assert (metrics["staleness/max"], metrics["batch/groups"]) == (0, 2), "those of fresh groups"
+
+
+def test_groups_are_replayed_also_after_a_restart_and_count_as_trained_once(
+    tiny_model, tmp_path, undisturbed
+):
+    run = Replaying(tiny_model, tmp_path / "whole")
+    version, totals = run.process()
+    assert version == STEPS
+    assert run.replayed[1] == [None, None, None], "nothing has been trained before the first step"
+    # Two episodes of six sampled tokens; on-policy groups are one or two versions old.
+    assert all(run.replayed[v][:2] == [1, 12] and run.replayed[v][2] in (1, 2) for v in range(2, STEPS + 1))
+    assert (totals.trained_groups, totals.replayed_groups) == (2 * STEPS, STEPS - 1)
+    assert run.world.ledger.stats()["trained"] == 2 * STEPS
+    assert [run.seen[v][1] for v in run.seen] == [undisturbed[0][v][1] for v in run.seen], (
+        "the same fresh groups"
+    )
+    assert run.seen[1] == undisturbed[0][1]
+    assert run.seen[2] != undisturbed[0][2]
+    again = Replaying(tiny_model, tmp_path / "killed")
+    for kill_at in (("before committing", 4), ("after committing", 5)):
+        again.world.kill_at = kill_at
+        with pytest.raises(Killed):
+            again.process()
+    again.process()
+    assert (again.seen, again.replayed) == (run.seen, run.replayed)
+    assert again.world.ledger.stats()["trained"] == 2 * STEPS
 
 
 class Controlled:

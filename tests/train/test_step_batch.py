@@ -41,6 +41,19 @@ def test_older_and_newer_tokens_are_refused_by_name(version, bound):
         build_step_batch([group("t9", [0.0, 1.0], version)], 3, bound)
 
 
+def test_replayed_groups_come_last_have_an_age_of_their_own_and_no_lag():
+    fresh, old, oldest = group("b", [0.0, 1.0], 3), group("a", [1.0, 0.0], 1), group("c", [1.0, 0.0], 0)
+    batch = build_step_batch([fresh], 3, 0, [oldest, old], 3)
+    assert [t.task_id for t in batch.trajectories] == ["b", "b", "a", "a", "c", "c"]
+    assert ([g.task.id for g in batch.fresh], [g.task.id for g in batch.replayed]) == (["b"], ["a", "c"])
+    assert [t.task_id for t in batch.fresh_trajectories] == ["b", "b"]
+    assert batch.lags == {0: 12}, "of fresh groups alone"
+    with pytest.raises(StaleError, match="task c episode 0 has tokens of versions 0 to 0"):
+        build_step_batch([fresh], 3, 0, [old, oldest], 2)
+    with pytest.raises(StaleError, match="task a"):
+        build_step_batch([old], 3, 0, [fresh], 3)
+
+
 def test_one_stale_token_is_enough_to_refuse():
     fresh = trajectory("t", 0, version=5)
     versions = fresh.versions.copy()
