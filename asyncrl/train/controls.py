@@ -145,12 +145,10 @@ class CollapseGuard:
 
     state: GuardState = field(default_factory=GuardState)
 
-    def update(
-        self, batch: StepBatch, metrics: dict[str, float], max_staleness: int, checkpoints: Sequence[int]
-    ) -> Verdict:
+    def update(self, batch: StepBatch, metrics: dict[str, float], checkpoints: Sequence[int]) -> Verdict:
         """Judge a step by its batch, on the first rank, which has all of it."""
         signals = step_signals(batch, metrics)
-        self.state, verdict = judge(self.state, signals, max_staleness, checkpoints)
+        self.state, verdict = judge(self.state, signals, checkpoints)
         return verdict
 
 

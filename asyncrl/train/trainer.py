@@ -293,7 +293,7 @@ class Trainer:
 
         def judged() -> dict[str, Any]:
             kept = saver.versions() if saver is not None else []
-            verdict = guard.update(batch, report.metrics, self.config.buffer.max_staleness, kept)
+            verdict = guard.update(batch, report.metrics, kept)
             pinned = good_checkpoint(guard.state, kept)
             return {"state": asdict(guard.state), "pinned": pinned, **asdict(verdict)}
 

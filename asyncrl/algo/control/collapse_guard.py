@@ -106,7 +106,7 @@ class GuardState:
     """What the guard remembers between steps."""
 
     recent: tuple[StepSignals, ...] = ()
-    """The newest steps since it last acted, at most `best_steps`."""
+    """The newest steps since the last fall, at most `best_steps`."""
     spread: float = 0.0
     """Running mean of the variance of groups' rewards within a step."""
     steps: int = 0
@@ -117,7 +117,7 @@ class GuardState:
     scale: float = 1.0
     """Of the scheduled learning rate."""
     rest: int = 0
-    """Steps to come whose groups were sampled before it last acted."""
+    """Steps to come whose drift is that of before it last acted, by the lag of the groups then."""
     given_up: tuple[tuple[int, int], ...] = ()
     """Pairs (a, b) of versions: those after a up to b are of policies that were given up."""
 
@@ -139,17 +139,16 @@ QUIET = Verdict("", "")
 def judge(
     state: GuardState,
     step: StepSignals,
-    max_staleness: int,
     checkpoints: Sequence[int] = (),
     rule: GuardRule = GuardRule(),
 ) -> tuple[GuardState, Verdict]:
     """Return the state after a step, and what to do.
 
-    max_staleness: how many further steps may train groups that were sampled before an action.
     checkpoints: versions that can be gone back to; without a good one among them the rate is lowered all the same.
     """
-    if state.rest:
-        return replace(state, rest=state.rest - 1), QUIET
+    resting = state.rest > 0
+    state = replace(state, rest=max(state.rest - 1, 0))
+    lag = step.version - step.sampled_version
     recent = (*state.recent, step)[-rule.best_steps :]
     state = _count(replace(state, recent=recent), step, rule)
     if len(recent) >= rule.least_steps:
@@ -161,19 +160,20 @@ def judge(
             if good is not None:
                 given_up = (*state.given_up, (good, step.version))
                 # What was sampled before is not trained any more.
-                return _act(replace(state, given_up=given_up), 0, rule, Verdict("go_back", why, good))
+                state = replace(state, given_up=given_up)
+                return _act(state, (), 0, rule, Verdict("go_back", why, good))
             # The present is what later rewards are compared with, or one fall would lower the rate again and again.
             state = replace(state, best=None)
-            return _act(state, max_staleness, rule, Verdict("slow_down", why))
+            return _act(state, (), lag, rule, Verdict("slow_down", why))
         if best.mean - last.mean <= math.sqrt(best.variance + last.variance):
             state = replace(state, good_version=max(state.good_version, step.sampled_version))
     drifts = [one.drift for one in recent[-2:]]
-    if len(drifts) == 2 and min(drifts) > rule.drift_limit:
+    if not resting and len(drifts) == 2 and min(drifts) > rule.drift_limit:
         why = (
             f"the policy was {drifts[0]:.2f} and {drifts[1]:.2f} nats a token away from those that sampled, "
             f"more than {rule.drift_limit:g}"
         )
-        return _act(state, max_staleness, rule, Verdict("slow_down", why))
+        return _act(state, recent, lag, rule, Verdict("slow_down", why))
     return state, QUIET
 
 
@@ -216,11 +216,13 @@ def _moved(best: Window, last: Window, rule: GuardRule) -> str:
     return ""
 
 
-def _act(state: GuardState, rest: int, rule: GuardRule, verdict: Verdict) -> tuple[GuardState, Verdict]:
+def _act(
+    state: GuardState, recent: tuple[StepSignals, ...], rest: int, rule: GuardRule, verdict: Verdict
+) -> tuple[GuardState, Verdict]:
     if state.scale <= rule.least_scale:
         return state, QUIET
     scale = max(state.scale * rule.factor, rule.least_scale)
-    return replace(state, recent=(), scale=scale, rest=rest), verdict
+    return replace(state, recent=recent, scale=scale, rest=rest), verdict
 
 
 def state_of(values: Mapping[str, Any]) -> GuardState:

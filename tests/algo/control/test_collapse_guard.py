@@ -20,10 +20,10 @@ def step(version, rewards, drift=0.0, surprise=1.0):
     return StepSignals.of(version, version, rewards, drift, surprise)
 
 
-def run(steps, max_staleness=0, checkpoints=(), state=None):
+def run(steps, checkpoints=(), state=None):
     state, verdicts = state or GuardState(), {}
     for signals in steps:
-        state, verdict = judge(state, signals, max_staleness, checkpoints)
+        state, verdict = judge(state, signals, checkpoints)
         if verdict.action:
             verdicts[signals.version] = verdict
     return state, verdicts
@@ -78,7 +78,7 @@ def test_a_fall_is_believed_earlier_where_the_policy_has_moved():
 
 def test_without_a_good_checkpoint_the_rate_falls_once_and_the_present_is_the_new_reference():
     steps = [step(v, GOOD) for v in range(10)] + [step(v, BAD) for v in range(10, 40)]
-    state, verdicts = run(steps, max_staleness=2, checkpoints=(12,))
+    state, verdicts = run(steps, checkpoints=(12,))
     assert [(v, verdict.action) for v, verdict in verdicts.items()] == [(13, "slow_down")]
     assert state.scale == 0.5
     assert state.best.mean == pytest.approx(0.125)
@@ -86,15 +86,24 @@ def test_without_a_good_checkpoint_the_rate_falls_once_and_the_present_is_the_ne
 
 def test_drift_in_two_steps_in_a_row_slows_down_then_rests_for_the_groups_in_flight():
     drifts = [0.3, 0.1, 0.3, 0.2, 0.3, 0.3, 0.3, 0.3, 0.1]
-    state, verdicts = run([step(v, GOOD, drift) for v, drift in enumerate(drifts)], max_staleness=2)
-    # After step 3 those of 4 and 5 were sampled before; 6 and 7 are the next two.
-    assert [(v, verdict.action) for v, verdict in verdicts.items()] == [(3, "slow_down"), (7, "slow_down")]
+    steps = [StepSignals.of(v, v - 2, GOOD, drift, 1.0) for v, drift in enumerate(drifts)]
+    state, verdicts = run(steps)
+    # Steps 4 and 5 trained groups that are two versions old: their drift is that of before step 3's action.
+    assert [(v, verdict.action) for v, verdict in verdicts.items()] == [(3, "slow_down"), (6, "slow_down")]
     assert state.scale == 0.25
+
+
+def test_a_fall_is_noticed_while_the_guard_rests_from_drift():
+    calm = [StepSignals.of(v, v - 4, GOOD, 0.0, 1.0) for v in range(8)]
+    moving = [StepSignals.of(v, v - 4, GOOD, 0.5, 1.0) for v in (8, 9)]
+    bad = [StepSignals.of(v, v - 4, BAD, 0.5, 1.0) for v in (10, 11, 12)]
+    _, verdicts = run([*calm, *moving, *bad], checkpoints=(4,))
+    assert [(v, verdict.action) for v, verdict in verdicts.items()] == [(9, "slow_down"), (12, "go_back")]
 
 
 def test_it_stops_acting_at_the_least_rate():
     _, verdicts = run([step(v, GOOD, 1.0) for v in range(20)])
-    assert list(verdicts) == [1, 3, 5, 7]
+    assert list(verdicts) == [1, 2, 3, 4]
 
 
 def test_checkpoints_of_given_up_policies_are_not_good_ones_later():
