@@ -25,10 +25,24 @@ OPTIONS = (
 )
 
 
+RANK_OF = "ASYNCRL_RANK_OF"
+"""Names the folder of the run of which torchrun has made this process a rank."""
+OF_TORCHRUN = (
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    *("GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+)
+"""Environment variables by which torchrun tells its processes their ranks."""
+
+
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
-    if config.train.ranks > 1 and "RANK" not in os.environ:
-        return _run_ranks(config.train.ranks, args)
+    if os.environ.get(RANK_OF) != str(args.folder):
+        # Whoever starts a run may be one of torchrun's ranks itself, or have been: what describes that is not for us.
+        for name in [name for name in os.environ if name in OF_TORCHRUN or name.startswith("TORCHELASTIC_")]:
+            del os.environ[name]
+        if config.train.ranks > 1:
+            os.environ[RANK_OF] = str(args.folder)
+            return _run_ranks(config.train.ranks, args)
     from asyncrl.process_hooks import collecting_no_garbage, die_with_parent
 
     die_with_parent()

@@ -337,6 +337,8 @@ def run_trainer(
         weights_dir,
         recorder.on_commit if recorder else lambda *_: None, turns,
     )  # fmt: skip
+    if engine.num_ranks != config.train.ranks:
+        raise RuntimeError(f"there are {engine.num_ranks} ranks, and train.ranks={config.train.ranks}")
     start = time.monotonic()
     prefixes = "computed once" if engine.shares_prefixes else "not shared (this model does not support it)"
     print(
