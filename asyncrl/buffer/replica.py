@@ -302,12 +302,12 @@ def restore(folder: Path, ledger: Path) -> dict[str, Any]:
             if problem != "ok":
                 raise ConfigError(f"{found}: is damaged: {problem}")
             states = dict(db.execute("SELECT state, SUM(tasks) FROM counts GROUP BY state"))
-            named = db.execute("SELECT file, size, checksum FROM bodies WHERE file IS NOT NULL").fetchall()
+            named = _named(db)
         partial.rename(ledger)
     finally:
         os.close(lock)
     files = BodyFiles(bodies)
-    lost = sum(files.read(FileBody(*row)) is None for row in named)
+    lost = sum(files.read(body) is None for body in named)
     return {"tasks": states, "bodies": len(named), "lost": lost}
 
 
@@ -317,10 +317,7 @@ def seed(ledger: Path, folder: Path) -> None:
     try:
         with closing(opened(ledger)) as db:
             place.copy_whole(db)
-            named = [
-                FileBody(*row)
-                for row in db.execute("SELECT file, size, checksum FROM bodies WHERE file IS NOT NULL")
-            ]
+            named = _named(db)
         files = BodyFiles(ledger.with_suffix(".bodies"))
         for body in named:
             found = files.read(body)
@@ -349,6 +346,12 @@ def facts_of(ledger: Path) -> dict[str, int]:
     """Return the facts of a ledger that nobody has open."""
     with closing(opened(ledger)) as db:
         return _facts(db)
+
+
+def _named(db: sqlite3.Connection) -> list[FileBody]:
+    """Return the bodies in files that a ledger names."""
+    rows = db.execute("SELECT file, size, checksum FROM bodies WHERE file IS NOT NULL")
+    return [FileBody(*row) for row in rows]
 
 
 def _facts(db: sqlite3.Connection) -> dict[str, int]:

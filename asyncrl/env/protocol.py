@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -11,6 +11,11 @@ from asyncrl.types import Message, Task
 
 MAIN_AGENT = ""
 """Name of the agent that `reset` addresses."""
+
+
+def agent_of(info: Mapping[str, Any]) -> str:
+    """Return the name of the agent whose trajectory has this `info`."""
+    return str(info.get("agent_name", info.get("agent", MAIN_AGENT)))
 
 
 def tool_call_id(number: int, kind: str = "call") -> str:

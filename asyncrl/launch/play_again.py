@@ -30,14 +30,13 @@ from asyncrl.data.codec import task_from_map
 from asyncrl.data.table import write_trajectories
 from asyncrl.data.transcript import read_transcript
 from asyncrl.env.check import end_launcher
-from asyncrl.env.protocol import MAIN_AGENT
+from asyncrl.env.protocol import agent_of
 from asyncrl.errors import ConfigError, DeadlineError
 from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.launch.recorded_turns import (
     Difference,
     RecordedCalls,
     RecordedTurns,
-    agent_of,
     common_prefix,
     shown,
 )
@@ -222,9 +221,7 @@ def matched(
     left = list(played)
     pairs: list[tuple[Mapping[str, Any] | None, Trajectory | None]] = []
     for row in rows:
-        own = [
-            t for t in left if str(t.info.get("agent_name", t.info.get("agent", MAIN_AGENT))) == agent_of(row)
-        ]
+        own = [t for t in left if agent_of(t.info) == agent_of(row["info"])]
         alike = (t for t in own if np.array_equal(t.token_ids, row["token_ids"]))
         chosen = next(alike, own[0] if own else None)
         left = [t for t in left if t is not chosen]
@@ -240,7 +237,8 @@ def _play(recorded: Recorded, config: Config, model: str, generator: Turns, how:
     trajectories, difference = [], None
     for row, t in matched(recorded.rows, played):
         if t is None:
-            difference = difference or Difference(f"agent {agent_of(row or {})!r}", "took turns", "took none")
+            agent = agent_of(row["info"] if row is not None else {})
+            difference = difference or Difference(f"agent {agent!r}", "took turns", "took none")
             continue
         index = following if row is None else row["episode_index"]
         following += row is None

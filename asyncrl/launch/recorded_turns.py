@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.env.protocol import MAIN_AGENT
+from asyncrl.env.protocol import MAIN_AGENT, agent_of
 from asyncrl.errors import AgentError, InputError
 from asyncrl.generation import Generated, GenerateRequest
 from asyncrl.types import Status
@@ -30,7 +30,7 @@ class RecordedTurns:
     """A `Generator` for an environment's episode: the turns of each agent, one after the other."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._left = {agent_of(row): deque(_turns(row)) for row in rows}
+        self._left = {agent_of(row["info"]): deque(_turns(row)) for row in rows}
 
     async def generate(self, request: GenerateRequest) -> Generated:
         """Return the agent's next turn. Raises `AgentError` where the recorded episode had no further one."""
@@ -115,11 +115,6 @@ def common_prefix(first: np.ndarray, second: np.ndarray) -> int:
 def shown(ids: np.ndarray, place: int) -> str:
     """Return the first tokens from a place on, as a text."""
     return str(ids[place : place + SHOWN_TOKENS].tolist())
-
-
-def agent_of(row: Mapping[str, Any]) -> str:
-    """Return the name of the agent whose trajectory it is."""
-    return str(row["info"].get("agent_name", row["info"].get("agent", MAIN_AGENT)))
 
 
 def _spans(row: Mapping[str, Any]) -> list[tuple[int, int]]:

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from asyncrl.env.protocol import agent_of
+
 COLUMNS = (
     "episode_index",
     "reward",
@@ -133,7 +135,7 @@ def _row(found: Mapping[str, Any]) -> Row:
     return Row(
         episode_index=index,
         rollout=int(info.get("rollout", index)),
-        agent=str(info.get("agent_name", info.get("agent", ""))),
+        agent=agent_of(info),
         reward=found["reward"],
         status=found["status"],
     )

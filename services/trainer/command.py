@@ -23,8 +23,6 @@ OPTIONS = (
     "--token-file",
     *NODES,
 )
-
-
 RANK_OF = "ASYNCRL_RANK_OF"
 """Names the folder of the run of which torchrun has made this process a rank."""
 OF_TORCHRUN = (
