@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from asyncrl.errors import ConfigError
 from asyncrl.jsonfile import write_json
 
+if TYPE_CHECKING:
+    from asyncrl.commands import Subparsers
 
-def add(subparsers: Any) -> None:
+
+def add(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "compare",
         help="say whether checkpoints differ, from evaluations on the same tasks",

@@ -11,10 +11,13 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from asyncrl.commands.doctor_gpus import check_gpus
 from asyncrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from asyncrl.commands import Subparsers
 
 PINS = {
     "torch": "2.13.0",
@@ -28,7 +31,7 @@ CUDA_ONLY_ON_CPU = ("torchvision", "torchaudio", "torchcodec")
 """Packages whose only builds on the index are for CUDA and break a CPU torch."""
 
 
-def add(subparsers: Any) -> None:
+def add(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "doctor",
         help="check the installation, or say why a run is slow or does not learn",

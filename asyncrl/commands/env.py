@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncrl.commands import Subparsers
 
 
-def add(subparsers: Any) -> None:
+def add(subparsers: Subparsers) -> None:
     # This parser has no options, so that --help reaches the command's own parser.
     parser = subparsers.add_parser(
         "env", help="list environments, write one, check them, play one", add_help=False, prefix_chars="\0"

@@ -9,14 +9,17 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncrl.errors import AsyncRLError, ConfigError
+
+if TYPE_CHECKING:
+    from asyncrl.commands import Subparsers
 
 OVERRIDE = re.compile(r"[a-z_]+(\.\w+)+=")
 
 
-def add(subparsers: Any) -> None:
+def add(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "eval",
         help="evaluate checkpoints on a suite, or one on an environment's held-out tasks",

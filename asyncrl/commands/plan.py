@@ -7,17 +7,20 @@ import contextlib
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncrl.errors import ConfigError
 from asyncrl.jsonfile import write_json
+
+if TYPE_CHECKING:
+    from asyncrl.commands import Subparsers
 
 ASSUMED = 80 * 2**30
 """Bytes of a GPU where none is given and none is there."""
 UNITS = {"GIB": 2**30, "GB": 10**9, "MIB": 2**20, "MB": 10**6}
 
 
-def add(subparsers: Any) -> None:
+def add(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser("plan", help="predict what a run takes, without starting it")
     kinds = parser.add_subparsers(title="what to predict", metavar="WHAT", required=True)
     memory = kinds.add_parser(

@@ -6,12 +6,15 @@ import argparse
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from asyncrl.errors import ConfigError
 
+if TYPE_CHECKING:
+    from asyncrl.commands import Subparsers
 
-def add(subparsers: Any) -> None:
+
+def add(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "recipes",
         help="list recipes, or copy one to change it",

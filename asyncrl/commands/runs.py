@@ -7,14 +7,17 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from asyncrl.commands import Subparsers
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
-def add(subparsers: Any) -> None:
+def add(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "runs",
         help="list runs, compare them, delete old ones",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncrl.commands import Subparsers
 
 
-def add(subparsers: Any) -> None:
+def add(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser("sandbox", help="check what the sandbox contains: asyncrl sandbox check")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     # This parser has no options, so that --help reaches the check's own parser.

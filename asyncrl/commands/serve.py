@@ -9,7 +9,7 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from asyncrl.config import Config, load_config
 from asyncrl.credentials import (
@@ -35,6 +35,9 @@ from asyncrl.services.openenv import command as openenv
 from asyncrl.services.replica import command as replica
 from asyncrl.services.rollout import command as rollout
 from asyncrl.services.trainer import command as trainer
+
+if TYPE_CHECKING:
+    from asyncrl.commands import Subparsers
 
 ROLES: dict[str, RoleCommand] = {
     "buffer": buffer,
@@ -140,7 +143,7 @@ OTHERWISE: dict[tuple[str, str], dict[str, Any]] = {
 """Options that mean something else for a role."""
 
 
-def add(subparsers: Any) -> None:
+def add(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "serve",
         help="start one process: buffer, engine, env, gateway, node, old_policy, openenv, policy, replica, rollout or "

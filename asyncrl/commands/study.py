@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from asyncrl.errors import ConfigError
 
+if TYPE_CHECKING:
+    from asyncrl.commands import Subparsers
 
-def add(subparsers: Any) -> None:
+
+def add(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "study",
         help="compare methods over settings and seeds",

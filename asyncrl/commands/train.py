@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from asyncrl.errors import AsyncRLError, ConfigError, InputError, StorageError
 
 if TYPE_CHECKING:
+    from asyncrl.commands import Subparsers
+
     # Imported when it is used, so that `--help` is fast.
     from asyncrl.config import Config
     from asyncrl.launch.spread import ClusterOptions
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 PLACES = ("local", "nodes", "ray", "slurm", "k8s")
 
 
-def add(subparsers: Any) -> None:
+def add(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "train",
         help="run a recipe: start every process, train, evaluate before and after",

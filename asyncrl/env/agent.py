@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 from asyncrl.env.protocol import Action, Env
@@ -71,7 +72,7 @@ class AgentTasks(Env):
     def oracle(self, messages: list[Message]) -> Message:
         return self.played.oracle(messages)
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         return self.played.random_policy(messages, rng)
 
 

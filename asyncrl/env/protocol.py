@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.types import MAX_REWARD as MAX_REWARD
@@ -147,6 +148,6 @@ class Env:
         """
         raise NotImplementedError
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         """An assistant message of a random but well-formed policy; `rng` is a `random.Random` (optional)."""
         raise NotImplementedError

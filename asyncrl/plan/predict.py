@@ -12,7 +12,7 @@ from asyncrl.config_sections import is_url
 from asyncrl.errors import ConfigError
 from asyncrl.launch.placement import Placement, placed, plan
 from asyncrl.plan.architectures import architecture
-from asyncrl.plan.engine import GRAPHS, EngineMemory, engine_memory
+from asyncrl.plan.engine_memory import GRAPHS, EngineMemory, engine_memory
 from asyncrl.plan.remembered import remembered
 from asyncrl.plan.states import Kept, Size, gathered_weights, kept
 

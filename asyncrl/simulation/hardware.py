@@ -12,7 +12,7 @@ from typing import Any
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 from asyncrl.plan.architectures import architecture
-from asyncrl.plan.engine import GIB, engine_memory
+from asyncrl.plan.engine_memory import GIB, engine_memory
 from asyncrl.simulation.costs import Costs, EngineCosts, TrainerCosts
 
 

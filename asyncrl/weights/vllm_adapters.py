@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vllm.lora.request import LoRARequest
 
@@ -22,6 +22,9 @@ from asyncrl.config_sections import LoraConfig
 from asyncrl.errors import InputError
 from asyncrl.weights.adapter import TENSORS, write_adapter_config
 from asyncrl.weights.files import WeightFile
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +56,7 @@ class Adapters:
         """Versions that can be served, oldest first."""
         return [held.version for held in self._held]
 
-    async def load(self, engine: Any, file: WeightFile) -> float:
+    async def load(self, engine: AsyncLLM, file: WeightFile) -> float:
         """Make `file` the newest adapter; return the seconds the engine was busy with it.
 
         Raises `InputError` if vLLM refuses it; the versions served before stay.
@@ -102,7 +105,7 @@ class Adapters:
                 return held
         raise InputError(f"version: this engine holds {self.versions}, got {version}")
 
-    async def _unload(self, engine: Any, gone: list[_Held]) -> None:
+    async def _unload(self, engine: AsyncLLM, gone: list[_Held]) -> None:
         for held in gone:
             if held.request is not None:
                 await engine.remove_lora(held.request.lora_int_id)

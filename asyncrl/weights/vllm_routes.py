@@ -41,7 +41,7 @@ import re
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgpack
 import numpy as np
@@ -64,6 +64,11 @@ from asyncrl.weights.offered import send_range
 from asyncrl.weights.position import weight_file_from_json
 from asyncrl.weights.vllm_images import check_files, image_prompt, read_placed
 from asyncrl.weights.vllm_served import Served, parse_version, served_from_environment
+
+if TYPE_CHECKING:
+    from vllm.logprobs import Logprob
+    from vllm.v1.engine import PauseMode
+    from vllm.v1.engine.async_llm import AsyncLLM
 
 log = logging.getLogger("asyncrl.weights")
 
@@ -133,7 +138,7 @@ class Routes:
         except (AsyncRLError, ValueError, KeyError, TypeError) as error:
             await _reply(send, 400, {"error": f"{type(error).__name__}: {error}"})
 
-    async def _route(self, name: str, policy: Served, engine: Any, receive: Any, send: Any) -> None:
+    async def _route(self, name: str, policy: Served, engine: AsyncLLM, receive: Any, send: Any) -> None:
         if name == "generate":
             body = await _read_body(receive)
             await policy.catch_up(engine)
@@ -167,14 +172,14 @@ class Routes:
             return None
         return Refusal(403, f"{path[:64]}: not for {caller}")
 
-    async def _state(self, policy: Served, engine: Any) -> dict[str, Any]:
+    async def _state(self, policy: Served, engine: AsyncLLM) -> dict[str, Any]:
         version = await policy.newest(engine)
         length = engine.vllm_config.model_config.max_model_len
         state = {"version": version, "paused": await engine.is_paused(), "max_model_len": int(length)}
         return state | _pressure(engine)
 
     async def _generate(
-        self, policy: Served, engine: Any, body: dict[str, Any], receive: Any, send: Any
+        self, policy: Served, engine: AsyncLLM, body: dict[str, Any], receive: Any, send: Any
     ) -> None:
         """Answer each request as it finishes; when the client disconnects, its running requests are cancelled."""
         files = check_files(body.get("images", {}))
@@ -201,7 +206,7 @@ class Routes:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _answer(
-        self, policy: Served, engine: Any, request_id: str, request: dict[str, Any]
+        self, policy: Served, engine: AsyncLLM, request_id: str, request: dict[str, Any]
     ) -> dict[str, Any]:
         """Answer one request. An error fails only this request; `refused` says that no engine could serve it."""
         try:
@@ -214,7 +219,9 @@ class Routes:
             return {"id": request_id, "refused": False, "error": f"{type(error).__name__}: {error}"}
 
 
-async def _sample(policy: Served, engine: Any, request_id: str, request: dict[str, Any]) -> dict[str, Any]:
+async def _sample(
+    policy: Served, engine: AsyncLLM, request_id: str, request: dict[str, Any]
+) -> dict[str, Any]:
     """Generate one request; with adapters by the version it names, or else by the newest."""
     parsed = _parse(request)
     if images := request.get("images"):
@@ -233,7 +240,7 @@ async def _sample(policy: Served, engine: Any, request_id: str, request: dict[st
     return answer | {"spans": [[version, 0, len(answer["token_ids"]) // TOKEN_BYTES]]}
 
 
-async def _weights(name: str, policy: Served, engine: Any, body: dict[str, Any]) -> dict[str, Any]:
+async def _weights(name: str, policy: Served, engine: AsyncLLM, body: dict[str, Any]) -> dict[str, Any]:
     """Do what the trainer asks about weights. Raises `InputError`, `ConflictError`, KeyError, TypeError, ValueError."""
     if name == "weights/join":
         return await policy.transfers.join(engine, GroupPlace(**body))
@@ -258,12 +265,12 @@ async def _weights(name: str, policy: Served, engine: Any, body: dict[str, Any])
         case "weights/prepare":
             return {"verify_s": await policy.prepare(file)}
         case "weights/commit":
-            mode = "wait" if body.get("finish_requests") else "keep"
+            mode: PauseMode = "wait" if body.get("finish_requests") else "keep"
             return await policy.commit(engine, file, mode, bool(body.get("keep_kv")))
     raise InputError(f"no route {PREFIX}{name}")
 
 
-def _pressure(engine: Any) -> dict[str, Any]:
+def _pressure(engine: AsyncLLM) -> dict[str, Any]:
     """Return how busy the engine is: requests, share of the KV cache in use (0 to 1), size of that cache in
     tokens."""
     totals: dict[str, float] = {}
@@ -392,7 +399,7 @@ def _decoded_as(decoding: Decoding) -> dict[str, Any]:
 
 
 async def _run(
-    engine: Any, request_id: str, parsed: _Parsed, adapter: LoRARequest | None = None
+    engine: AsyncLLM, request_id: str, parsed: _Parsed, adapter: LoRARequest | None = None
 ) -> dict[str, Any]:
     """Generate one request. Raises the engine's errors."""
     final = None
@@ -407,8 +414,10 @@ async def _run(
         raise UnavailableError("the request was aborted")
     out = final.outputs[0]
     token_ids = np.asarray(out.token_ids, dtype="<i4")
+    # Only a prompt's first token has None for its log-probabilities.
+    steps = cast("list[dict[int, Logprob]]", out.logprobs or [])
     logprobs = np.fromiter(
-        (step[token].logprob for step, token in zip(out.logprobs or (), out.token_ids, strict=True)),
+        (step[token].logprob for step, token in zip(steps, out.token_ids, strict=True)),
         dtype="<f4",
     )
     reported: dict[str, Any] = {}

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
@@ -33,6 +33,10 @@ from asyncrl.weights.vllm_adapters import Adapters
 from asyncrl.weights.vllm_images import VISION
 from asyncrl.weights.vllm_prefixes import FORGET
 from asyncrl.weights.vllm_transfers import Transfers
+
+if TYPE_CHECKING:
+    from vllm.v1.engine import PauseMode
+    from vllm.v1.engine.async_llm import AsyncLLM
 
 log = logging.getLogger("asyncrl.weights")
 
@@ -133,13 +137,13 @@ class Served:
             raise InputError(f"path: must lie below the folder of weights, {self.folder}")
         return path
 
-    async def newest(self, engine: Any) -> int:
+    async def newest(self, engine: AsyncLLM) -> int:
         """Return the newest version served."""
         if self.adapters is not None:
             return self.position.version
         return parse_version(await engine.get_weight_version())
 
-    async def check_version(self, engine: Any, least: int) -> None:
+    async def check_version(self, engine: AsyncLLM, least: int) -> None:
         """Raise `UnavailableError` if a request needs an engine with newer weights."""
         if least <= self.position.version:
             return
@@ -149,7 +153,9 @@ class Served:
                 f"the engine serves version {version}, the group was admitted at version {least}"
             )
 
-    async def commit(self, engine: Any, file: WeightFile, mode: str, keep_kv: bool = False) -> dict[str, Any]:
+    async def commit(
+        self, engine: AsyncLLM, file: WeightFile, mode: PauseMode, keep_kv: bool = False
+    ) -> dict[str, Any]:
         """Swap the weights between two decoding steps; return the version and the seconds the engine was busy.
 
         Running requests freeze and continue with the new ones ("keep"), or finish first ("wait"); an adapter is
@@ -163,7 +169,7 @@ class Served:
             self.staging.keep_only(file)
             return report
 
-    async def catch_up(self, engine: Any) -> None:
+    async def catch_up(self, engine: AsyncLLM) -> None:
         """Load the version that the run has committed, once after the start. Raises `UnavailableError`.
 
         Concurrent callers share one attempt and its result; the next call after a failed attempt starts another.
@@ -178,7 +184,7 @@ class Served:
         except InputError as error:
             raise UnavailableError(f"the engine could not catch up yet: {error}") from error
 
-    async def _catch_up(self, engine: Any) -> None:
+    async def _catch_up(self, engine: AsyncLLM) -> None:
         async with self.committing:
             missed = self.position.missed()
             if missed is None:
@@ -189,7 +195,7 @@ class Served:
             log.warning("caught up with version %d", missed.version)
 
     async def _load(
-        self, engine: Any, file: WeightFile, mode: str = "keep", keep_kv: bool = False
+        self, engine: AsyncLLM, file: WeightFile, mode: PauseMode = "keep", keep_kv: bool = False
     ) -> dict[str, Any]:
         if self.adapters is not None:
             busy_s = await self.adapters.load(engine, file)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncrl.weights.collective import GroupPlace
 from asyncrl.weights.files import WeightFile
 from asyncrl.weights.staging import Staging
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
 
 FIRST_LOOK_S, LAST_LOOK_S = 0.01, 0.25
 """Pauses between two questions to the workers, which answer between two decoding steps."""
@@ -23,14 +26,14 @@ class Transfers:
         self._devices: list[str] = []
         self._group = ""
 
-    async def expect(self, engine: Any, file: WeightFile) -> dict[str, Any]:
+    async def expect(self, engine: AsyncLLM, file: WeightFile) -> dict[str, Any]:
         """Make room for a file; return the workers' devices and the group they are in. Raises `InputError`."""
         if not self._devices:
             self._devices = await engine.collective_rpc("weights_device")
         await asyncio.to_thread(self._staging.make_room, file)
         return {"devices": self._devices, "group": self._group}
 
-    async def join(self, engine: Any, place: GroupPlace) -> dict[str, Any]:
+    async def join(self, engine: AsyncLLM, place: GroupPlace) -> dict[str, Any]:
         """Enter a group and leave any other; return why that failed, "" if it did not."""
         self._group = ""
         await engine.collective_rpc("weights_join", args=(asdict(place),))
@@ -38,7 +41,9 @@ class Transfers:
         self._group = "" if error else place.name
         return {"error": error}
 
-    async def receive(self, engine: Any, file: WeightFile, limit_s: float, delta: bool) -> dict[str, Any]:
+    async def receive(
+        self, engine: AsyncLLM, file: WeightFile, limit_s: float, delta: bool
+    ) -> dict[str, Any]:
         """Receive a file for which there is room, or its delta; return why that failed, "" if it did not."""
         path = self._staging.make_room(file, for_delta=True) if delta else self._staging.path(file)
         await engine.collective_rpc("weights_receive", args=(str(path),))
@@ -48,7 +53,7 @@ class Transfers:
             self._staging.drop(file)
         return {"error": error}
 
-    async def _ended(self, engine: Any, limit_s: float) -> str:
+    async def _ended(self, engine: AsyncLLM, limit_s: float) -> str:
         """Wait until all workers have ended what they began; return the first error."""
         deadline, pause_s = time.monotonic() + limit_s, FIRST_LOOK_S
         while True:

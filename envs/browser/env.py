@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
+from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
@@ -104,7 +105,7 @@ class Browser(ProceduralEnv):
         done = sum(m["role"] == "tool" for m in messages)
         return moves[min(done, len(moves) - 1)](str(messages[-1]["content"]))
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         """Click, type into or select a random element."""
         role, _, ref = rng.choice(ELEMENT.findall(str(messages[-1]["content"])) or [("link", "", "e1")])
         if role == "textbox":

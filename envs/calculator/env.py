@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Env, Step, ToolCall, tool_call_id
@@ -92,7 +93,7 @@ class Calculator(Env):
         a, operation, b = match.groups()
         return _tool_message(int(a), operation, int(b))
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         """Call or answer at random, often with wrong numbers; copy a result only sometimes."""
         numbers = re.findall(r"\d+", messages[0]["content"])
         if messages[-1]["role"] == "tool" and rng.random() < 0.5:

@@ -6,7 +6,7 @@ submit again. Expected outputs never enter the sandbox; every attempt runs in a 
 
 from __future__ import annotations
 
-from typing import Any
+from random import Random
 
 from asyncrl.env.protocol import Action, Step
 from asyncrl.envs.code.grading import Verdict, extract, judge
@@ -81,7 +81,7 @@ class Code(ProceduralEnv):
     def oracle(self, messages: list[Message]) -> Message:
         return say(render(self.problem.source, self.language))
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         """Return a program that prints a random expression of the first two inputs."""
         return say(render(f"{READ_A_B}print({random_expression(rng)})", self.language))
 

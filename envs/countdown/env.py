@@ -9,7 +9,8 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from random import Random
+from typing import ClassVar
 
 from asyncrl.env.protocol import Action, Step
 from asyncrl.envs.countdown.reward import judge, value_of
@@ -72,7 +73,7 @@ class Countdown(ProceduralEnv):
     def oracle(self, messages: list[Message]) -> Message:
         return say(self.problem.solution)
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         """Return a random expression of all the numbers."""
         numbers = list(self.problem.numbers)
         rng.shuffle(numbers)

@@ -7,7 +7,8 @@ Easy for a policy that reads the observation, hopeless at random.
 from __future__ import annotations
 
 import random
-from typing import Any, ClassVar
+from random import Random
+from typing import ClassVar
 
 from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.types import Message, Task
@@ -61,7 +62,7 @@ class Gridworld(Env):
     def oracle(self, messages: list[Message]) -> Message:
         return {"role": "assistant", "content": self._directions()[0]}
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         return {"role": "assistant", "content": rng.choice(list(MOVES))}
 
     def _observation(self) -> Message:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
@@ -80,7 +81,7 @@ class MathTool(ProceduralEnv):
             return say(messages[-1]["content"])
         return call_message(("python", {"code": self.problem.code}))
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         """Run a random operation on numbers of the question, then answer with its output."""
         if messages[-1]["role"] == "tool":
             return say(messages[-1]["content"])

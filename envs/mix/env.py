@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.parts import PART, in_part
@@ -98,7 +99,7 @@ class Mix(Env):
     def oracle(self, messages: list[Message]) -> Message:
         return self.env.oracle(messages)
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         return self.env.random_policy(messages, rng)
 
     def secrets(self) -> tuple[str, ...]:

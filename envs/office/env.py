@@ -7,6 +7,7 @@ work; reward 1 if the state is then exactly as expected, with nothing else chang
 from __future__ import annotations
 
 import copy
+from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
@@ -81,7 +82,7 @@ class Office(ProceduralEnv):
             return call_message(*(call for goal in goals for call in goal.acts(self.world)))
         return say("done")
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         """Make one random change, then say done."""
         if self.turns:
             return say("done")

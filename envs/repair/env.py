@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from importlib import resources
+from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
@@ -96,7 +97,7 @@ class Repair(ProceduralEnv):
         moves += [call_message(("run_tests", {})), say("done")]
         return moves[min(sum(m["role"] == "tool" for m in messages), len(moves) - 1)]
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         """Read a module, change a random expression, and say that it is done."""
         done = sum(m["role"] == "tool" for m in messages)
         modules = sorted(path for path in self.files if "/" not in path)

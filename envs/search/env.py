@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import islice
+from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
@@ -100,7 +101,7 @@ class Search(ProceduralEnv):
             return say(entity)
         return call_message(("open", {"title": entity}) if opened else ("search", {"query": entity}))
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         """Search for words of the question, open a result, answer with words of its text."""
         tool = [m["content"] for m in messages if m["role"] == "tool"]
         if not tool:

@@ -7,6 +7,7 @@ replaced. Reward 1 if so.
 from __future__ import annotations
 
 import json
+from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
@@ -94,7 +95,7 @@ class Simulated(ProceduralEnv):
             return say(f"replace {self.scenario.parts[low]}")
         return say(f"measure {self.scenario.parts[(low + high) // 2]}")
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         verb = rng.choice(["measure", "replace"])
         return say(f"{verb} {rng.choice(self.scenario.parts)}")
 

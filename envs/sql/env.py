@@ -7,6 +7,7 @@ Reward 1 when the rows are the right ones.
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
@@ -76,7 +77,7 @@ class Sql(ProceduralEnv):
         single = len(self.problem.rows) == len(self.problem.rows[0]) == 1
         return say(messages[-1]["content"].splitlines()[-1] if single else self.problem.sql)
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         """Ask for a random value of one table, and answer with what was shown last."""
         if messages[-1]["role"] == "tool":
             return say(messages[-1]["content"].splitlines()[-1])

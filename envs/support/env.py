@@ -8,6 +8,7 @@ nothing was changed, charged or refunded unnecessarily.
 from __future__ import annotations
 
 import re
+from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
@@ -104,7 +105,7 @@ class Support(ProceduralEnv):
         asks = [ASKS[name] for name, needed in wanted.items() if needed]
         return say(" ".join(asks) or "Does it work?")
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         """Mostly ask the customer for something at random; sometimes call a tool, if the id is known."""
         known = re.findall(r"C\d{4}", " ".join(m["content"] for m in messages if m["role"] == "user"))
         if known and rng.random() < 0.2:

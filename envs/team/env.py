@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import MAIN_AGENT, Action, Step, ToolCall
@@ -83,7 +84,7 @@ class Team(ProceduralEnv):
             return say(str(sum(int(asked.reply) for asked in self.asked)))
         return call_message(*(("ask", {"store": s, "question": self._ask()}) for s in self.question.stores))
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         """The main agent asks and adds up some of the answers; keepers name a number they see."""
         if self.speaking is not None:
             held = self.question.stores[self.speaking.store]

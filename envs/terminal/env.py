@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
@@ -111,7 +112,7 @@ class Terminal(ProceduralEnv):
             ("shell", {"command": f"(\n{command}\n)" if command.startswith("#!") else command})
         )
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         """Run one or two common commands on files of the task."""
         if messages[-1]["role"] == "tool" and rng.random() < 0.7:
             return say("done")

@@ -6,7 +6,8 @@ An action is one command. Reward 1 for winning; a command that the game does not
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from random import Random
+from typing import ClassVar
 
 from asyncrl.env.protocol import Action, Step
 from asyncrl.envs.procedural import ProceduralEnv, one_of
@@ -58,7 +59,7 @@ class TextGame(ProceduralEnv):
     def oracle(self, messages: list[Message]) -> Message:
         return {"role": "assistant", "content": self.game.expert()}
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         return {"role": "assistant", "content": self.game.guess(rng)}
 
     def problem_key(self) -> str:

@@ -9,7 +9,7 @@ from asyncrl.commands.plan import parse_size
 from asyncrl.config import load_config
 from asyncrl.errors import ConfigError
 from asyncrl.plan.architectures import architecture, shipped
-from asyncrl.plan.engine import engine_memory
+from asyncrl.plan.engine_memory import engine_memory
 from asyncrl.plan.load import load_for_gpus
 from asyncrl.plan.machine import choose
 from asyncrl.plan.predict import Planner

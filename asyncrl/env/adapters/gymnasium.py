@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.adapters.gym_text import TextOf, ansi_text, minigrid_text, plain_text
@@ -94,7 +95,7 @@ class Gymnasium(AdapterEnv):
             self._last = None
         return {"role": "assistant", "content": self.actions[int(self._bot.replan(self._last))]}
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         return {"role": "assistant", "content": rng.choice(self.actions)}
 
     def problem_key(self) -> str:

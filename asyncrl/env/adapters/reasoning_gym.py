@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.adapters.harmless import is_harmless
@@ -79,7 +80,7 @@ class ReasoningGym(AdapterEnv):
             raise NotImplementedError
         return self._say(self.entry["answer"])
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         """Return the answer to another question of the same dataset."""
         other = self.dataset[(self.index + 1 + rng.randrange(TRIES)) % len(self.dataset)]
         return self._say(other["answer"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
+from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.adapters.own_random import OwnRandom
@@ -95,7 +96,7 @@ class TextArena(AdapterEnv):
             truncated=not done,
         )
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         """Return a move that the game lists. Raises `NotImplementedError` if it lists none."""
         for message in reversed(messages):
             try:

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.adapters.requirements import AdapterEnv
@@ -117,7 +118,7 @@ class TextWorld(AdapterEnv):
             raise NotImplementedError
         return {"role": "assistant", "content": self.state.policy_commands[0]}
 
-    def random_policy(self, messages: list[Message], rng: Any) -> Message:
+    def random_policy(self, messages: list[Message], rng: Random) -> Message:
         commands = self.state.admissible_commands
         if not commands:
             raise NotImplementedError
