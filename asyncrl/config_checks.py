@@ -220,6 +220,7 @@ def policy_problems(recipe: Recipe) -> Iterator[str]:
         ("env.name", recipe.env.name == "agent", "an agent behind the gateway is played by one policy"),
         ("rollout.branches", recipe.rollout.branches > 0, "branches follow one policy"),
         ("rollout.hinted", recipe.rollout.hinted > 0, "hints are for one policy"),
+        ("rollout.decide_after", recipe.rollout.decide_after > 0, "what decides is one policy's reward"),
         (
             "curriculum.name",
             recipe.curriculum.name != FILE_ORDER,
@@ -290,6 +291,7 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
         )
     _check_schedule(recipe, settings)
     _check_branches_and_hints(recipe, words, settings["advantage"]["name"])
+    _check_early_end(recipe, words)
     _check_long_rows(recipe, words)
     if "score_norms" in words and recipe.train.zero_stage == 3:
         raise ConfigError(
@@ -324,6 +326,30 @@ def _check_branches_and_hints(recipe: Recipe, words: frozenset[str], advantage: 
             raise ConfigError(f"rollout.{name}: must be 0 with env.name='agent', which plays its own turns")
     if "branches" in words and not rollout.branches:
         raise ConfigError(f"rollout.branches: must be above 0 for algo.advantage.name={advantage!r}, got 0")
+
+
+def _check_early_end(recipe: Recipe, words: frozenset[str]) -> None:
+    """Refuse an early end of groups that would have had a signal. Raises `ConfigError`."""
+    rollout = recipe.rollout
+    if not rollout.decide_after:
+        return
+    got = f"got {rollout.decide_after}"
+    if not 2 <= rollout.decide_after < rollout.group_size:
+        raise ConfigError(
+            f"rollout.decide_after: must be 0, or from 2 to below rollout.group_size={rollout.group_size}, {got}"
+        )
+    if not recipe.buffer.drop_no_signal:
+        raise ConfigError(
+            "buffer.drop_no_signal: must be true with rollout.decide_after, which drops groups without a signal before "
+            "they are whole"
+        )
+    for key, given, why in (
+        ("rollout.branches", rollout.branches, "branches are chosen when all other episodes have been played"),
+        ("rollout.hinted", rollout.hinted, "the first episodes are the hinted ones, and say little of the others"),
+        ("algo", "greedy" in words, "an objective with a greedy baseline learns from episodes that earn the same"),
+    ):
+        if given:
+            raise ConfigError(f"rollout.decide_after: must be 0 with {key}: {why}; {got}")
 
 
 def _check_drafter(recipe: Recipe) -> None:

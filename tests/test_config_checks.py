@@ -67,6 +67,26 @@ def recipe(algo, **sections):
             "rollout.hinted: must be 0 with env.name='agent'",
         ),
         (
+            {"preset": "grpo"},
+            {"rollout": {"decide_after": 8}},
+            "rollout.decide_after: must be 0, or from 2 to below rollout.group_size=8, got 8",
+        ),
+        (
+            {"preset": "grpo"},
+            {"rollout": {"decide_after": 4}, "buffer": {"drop_no_signal": False}},
+            "buffer.drop_no_signal: must be true with rollout.decide_after",
+        ),
+        (
+            {"preset": "grpo"},
+            {"rollout": {"decide_after": 4, "hinted": 2}},
+            "rollout.decide_after: must be 0 with rollout.hinted",
+        ),
+        (
+            {"preset": "remax"},
+            {"rollout": {"decide_after": 4}},
+            "rollout.decide_after: must be 0 with algo: an objective with a greedy baseline",
+        ),
+        (
             {"preset": "grpo", "advantage": {"name": "tree"}},
             {},
             "rollout.branches: must be above 0 for algo.advantage.name='tree', got 0",

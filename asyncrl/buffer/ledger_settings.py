@@ -22,6 +22,8 @@ class LedgerSettings:
     max_attempts: int = 3
     """Leases a task may lose before it is set aside as failed."""
     drop_no_signal: bool = True
+    decide_after: int = 0
+    """Episodes after which a group may have ended early, because all of them earned the same; 0 for none."""
     max_tokens: int = 2**24
     over_provision: int | Literal["auto"] | None = None
     """Groups admitted beyond one step's; None for as many as the staleness limit allows, "auto" for a number that
@@ -39,6 +41,7 @@ class LedgerSettings:
             "max_staleness": 0,
             "group_size": 1,
             "max_attempts": 1,
+            "decide_after": 0,
             "max_tokens": 1,
             "token_budget": 0,
             "vocab_size": 0,
@@ -60,6 +63,7 @@ class LedgerSettings:
             group_size=config.rollout.group_size,
             lease_s=config.rollout.lease_s,
             drop_no_signal=config.buffer.drop_no_signal,
+            decide_after=config.rollout.decide_after,
             max_tokens=config.max_tokens,
             over_provision=config.buffer.over_provision,
             recycle=config.buffer.recycle,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from asyncrl.algo.curation.early_end import differ, ends_early, verdict
 from asyncrl.buffer.body_files import FileBody
 from asyncrl.buffer.failures import note_failures
 from asyncrl.buffer.leases import Leases
@@ -47,7 +48,8 @@ def admit(group: Group, group_size: int, drop_no_signal: bool, max_tokens: int) 
 
     If too few episodes are usable because the environment or the infrastructure failed the others, the task is tried
     again: the group says nothing about it. A group is dropped when too few episodes are usable for any other reason,
-    when an episode is longer than `max_tokens`, and, with `drop_no_signal`, when all siblings earned the same.
+    when an episode is longer than `max_tokens`, and, with `drop_no_signal`, when all siblings earned the same. A group
+    with fewer episodes than `group_size` has ended early, as "solved_early" or "unsolved_early".
     """
     usable = group.usable
     reward_sum = float(sum(t.reward for t in usable))
@@ -58,6 +60,8 @@ def admit(group: Group, group_size: int, drop_no_signal: bool, max_tokens: int) 
     ) -> Admission:
         return Admission(outcome, reason, failure, len(usable), reward_sum, tokens)
 
+    if len({t.rollout for t in group.trajectories}) < group_size:
+        return decided("dropped", f"{verdict(usable)}_early")
     if len({t.rollout for t in usable}) < min(2, group_size):
         lost = [t for t in group.trajectories if t.failure not in (None, FailureClass.AGENT)]
         if lost:
@@ -65,23 +69,9 @@ def admit(group: Group, group_size: int, drop_no_signal: bool, max_tokens: int) 
         return decided("dropped", "too_few_usable")
     if any(t.num_tokens > max_tokens for t in usable):
         return decided("dropped", "too_long")
-    if drop_no_signal and group_size > 1 and not has_signal(usable):
+    if drop_no_signal and group_size > 1 and not differ(usable):
         return decided("dropped", "no_signal")
     return decided("ready")
-
-
-def has_signal(trajectories: tuple[Trajectory, ...]) -> bool:
-    """True when siblings differ in reward, or in the sequence of rewards their turns earned.
-
-    Differing components alone do not count: they matter only to multi-reward advantages, whose recipes set
-    `buffer.drop_no_signal = false`.
-    """
-    first = _earned(trajectories[0])
-    return any(_earned(t) != first for t in trajectories[1:])
-
-
-def _earned(trajectory: Trajectory) -> tuple[float, list[float]]:
-    return trajectory.reward, [turn.reward for turn in trajectory.turns if turn.reward]
 
 
 class Puts:
@@ -144,7 +134,9 @@ class Puts:
                 f"group.version: must be the version at admission, {version}, got {group.version}"
             )
         episodes = {t.rollout for t in group.trajectories}
-        if episodes != set(range(size)):
+        first = self.settings.decide_after
+        ended_early = 0 < first < size and ends_early(group.trajectories, first)
+        if episodes != set(range(size)) and not ended_early:
             raise InputError(f"group.trajectories: must hold {size} episodes, got {len(episodes)}")
         # While weights are published, engines serve the next version before the ledger knows of it; that is between
         # the take of a batch and its commit.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from asyncrl.algo.curation.early_end import ends_early
 from asyncrl.errors import EpisodeError
 from asyncrl.rollout.answers import with_answer
 from asyncrl.rollout.given_prefix import GivenPrefix, branch, choose_forks
@@ -40,6 +41,8 @@ class EpisodeGroupRunner:
     hinted: episodes of a group that start with the prefix that `hint` returns for the task.
     baseline: plays one more, greedy episode of each group, whose reward is the others' baseline (ReMax).
     answer: gives the tokens of a task's right answer, which are noted on its trajectories (IGPO).
+    decide_after: episodes that are played first; where all earn the same, they are the group. Not together with
+        branches or a baseline.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class EpisodeGroupRunner:
         hint: Callable[[Task], GivenPrefix | None] = no_hint,
         baseline: EpisodePlayer | None = None,
         answer: Callable[[Task], list[int]] | None = None,
+        decide_after: int = 0,
     ) -> None:
         self.player = player
         self.branches = branches
@@ -57,6 +61,7 @@ class EpisodeGroupRunner:
         self.hint = hint
         self.baseline = baseline
         self.answer = answer
+        self.decide_after = decide_after
 
     async def run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
         """See `GroupRunner` and, for attempts at an episode, `play_with_retries`."""
@@ -84,14 +89,15 @@ class EpisodeGroupRunner:
         if self.baseline is not None:
             greedy_request = replace(request(size, None), id=f"{worker}-{lease.id}-greedy")
             episodes.append((self.baseline, greedy_request))
-        played = await _play_all(episodes)
+        played = await _play_all(episodes[: self.decide_after or None])
+        if len(played) < len(episodes) and not ends_early(_numbered(played), len(played)):
+            played += await _play_all(episodes[len(played) :])
         greedy = played.pop()[0] if self.baseline is not None else None
         if branches:
             prefixes = _branch_prefixes(played, lease, worker, branches)
             requests = [request(i, prefix) for i, prefix in enumerate(prefixes, len(whole))]
             played += await _play_all([(self.player, one) for one in requests])
-        several = any(len(episode) > 1 for episode in played)
-        trajectories = number_branches(played) if several else [episode[0] for episode in played]
+        trajectories = _numbered(played)
         if greedy is not None:
             trajectories = _note_greedy(trajectories, greedy)
         if answer is not None:
@@ -123,6 +129,11 @@ def _branch_prefixes(
 
 def _episode_id(worker: str, lease: Lease, index: int) -> str:
     return f"{worker}-{lease.id}-{index}"
+
+
+def _numbered(episodes: Sequence[Sequence[Trajectory]]) -> list[Trajectory]:
+    several = any(len(episode) > 1 for episode in episodes)
+    return number_branches(episodes) if several else [episode[0] for episode in episodes]
 
 
 def number_branches(episodes: Sequence[Sequence[Trajectory]]) -> list[Trajectory]:

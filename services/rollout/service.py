@@ -208,6 +208,7 @@ class RolloutService:
                 hint=partial(hint, most=HINT_TURNS, encode=self.renderer.assistant),
                 baseline=self._player(generator, 0.0, None) if greedy else None,
                 answer=partial(answer_ids, encode=self.renderer.assistant) if "answers" in needs else None,
+                decide_after=rollout.decide_after,
             )
 
         if not self.policies:
