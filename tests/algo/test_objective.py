@@ -213,6 +213,34 @@ def test_top_entropy_keeps_the_share_of_the_step_that_is_least_certain():
     assert alone.tolist() == [[0, 1, 0, 0]]
 
 
+def test_top_entropy_turns_keeps_the_turns_of_the_step_that_are_least_certain():
+    entropy = torch.tensor([[0.1, 0.3, 0.9, 0.7], [0.6, 9.0, 0.1, 0.0]], dtype=torch.float64)
+    mask = torch.tensor([[True, True, True, True], [True, False, True, True]])
+    turn_ids = torch.tensor([[0, 0, 1, 1], [0, -1, 1, 2]])
+    inputs = loss_inputs(1, rows=2, width=4, entropy=entropy, mask=mask, turn_ids=turn_ids)
+    objective = build(corrections=[{"name": "top_entropy_turns", "share": 0.5}])
+    assert "entropy" in objective.measured_needs
+    # Of turns with mean entropy 0.2, 0.8, 0.6, 0.1 and 0.0 three are kept; 0.15 lies between them and the others.
+    statistics = objective.step_statistics(inputs)
+    assert statistics["top_entropy_turns_least"].item() == pytest.approx(0.15)
+    weight, _ = objective.correction_weight(dataclasses.replace(inputs, statistics=statistics))
+    assert weight.tolist() == [[1, 1, 1, 1], [1, 0, 0, 0]]
+    # A micro-batch alone would keep another set.
+    alone = loss_inputs(1, rows=1, width=4, entropy=entropy[1:], mask=mask[1:], turn_ids=turn_ids[1:])
+    assert objective.correction_weight(alone)[0].tolist() == [[1, 0, 1, 0]]
+
+
+def test_top_entropy_turns_refuses_a_share_of_nothing_and_takes_a_batch_of_nothing():
+    with pytest.raises(ValueError, match="fraction must be in"):
+        build(corrections=[{"name": "top_entropy_turns", "share": 0.0}]).step_statistics(loss_inputs(1))
+    nothing = loss_inputs(1, mask=torch.zeros(4, 6, dtype=torch.bool))
+    objective = build(corrections=["top_entropy_turns"])
+    weight, _ = objective.correction_weight(
+        dataclasses.replace(nothing, statistics=objective.step_statistics(nothing))
+    )
+    assert not weight.any()
+
+
 @pytest.mark.parametrize(
     ("method", "expected"),
     [

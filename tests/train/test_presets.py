@@ -46,6 +46,7 @@ CUT_MATTERS = [
     {"preset": "vcpo"},
     {"preset": "vapo"},
     {"preset": "top_entropy"},
+    {"preset": "top_entropy", "corrections": ["top_entropy_turns"]},
     {"preset": "atpo"},
     {"preset": "clip_cov", "loss": {"share": 0.1, "cov_low": 0.0, "cov_high": 50.0}},
     {"preset": "kl_cov", "loss": {"share": 0.1}},
