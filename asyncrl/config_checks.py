@@ -344,9 +344,21 @@ def _check_early_end(recipe: Recipe, words: frozenset[str]) -> None:
             "they are whole"
         )
     for key, given, why in (
-        ("rollout.branches", rollout.branches, "branches are chosen when all other episodes have been played"),
-        ("rollout.hinted", rollout.hinted, "the first episodes are the hinted ones, and say little of the others"),
-        ("algo", "greedy" in words, "an objective with a greedy baseline learns from episodes that earn the same"),
+        (
+            "rollout.branches",
+            rollout.branches,
+            "branches are chosen when all other episodes have been played",
+        ),
+        (
+            "rollout.hinted",
+            rollout.hinted,
+            "the first episodes are the hinted ones, and say little of the others",
+        ),
+        (
+            "algo",
+            "greedy" in words,
+            "an objective with a greedy baseline learns from episodes that earn the same",
+        ),
     ):
         if given:
             raise ConfigError(f"rollout.decide_after: must be 0 with {key}: {why}; {got}")

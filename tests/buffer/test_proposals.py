@@ -90,7 +90,9 @@ def test_what_is_proposed_does_not_depend_on_deaths_or_on_who_finishes_first(nam
         path = tmp_path / "killed.sqlite"
         path.unlink(missing_ok=True)
         deaths = set(random.Random(seed).sample(range(40), 12))
-        killed, again = train(opened(path, name, decide_after=decide_after), 8, random.Random(seed + 1), deaths, reopen)
+        killed, again = train(
+            opened(path, name, decide_after=decide_after), 8, random.Random(seed + 1), deaths, reopen
+        )
         assert [sorted(ids) for ids in again.values()] == [sorted(ids) for ids in trained.values()]
         assert proposed(killed) == proposed(whole)
         assert observed(killed) == observed(whole)

@@ -41,7 +41,11 @@ def ends_early(trajectories: Sequence[Trajectory], first: int) -> bool:
 def verdict(trajectories: Sequence[Trajectory]) -> str:
     """Return "solved" when every episode succeeded, by its reward where the environment gives no verdict, else
     "unsolved"."""
-    return "solved" if all(t.reward > 0 if t.success is None else t.success for t in trajectories) else "unsolved"
+    return (
+        "solved"
+        if all(t.reward > 0 if t.success is None else t.success for t in trajectories)
+        else "unsolved"
+    )
 
 
 def expected_episodes(success_rate: float, group_size: int, first: int) -> float:
