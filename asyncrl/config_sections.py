@@ -205,8 +205,8 @@ class RolloutConfig(Section):
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature of the episodes that are trained on."""
     decide_after: Seldom[int] = Field(0, ge=0)
-    """Episodes of a group that are played first. Where all of them earn the same, the others are not played and the group
-    is dropped (docs/curriculum.md). 0 plays all at once."""
+    """Episodes of a group that are played first. Where all of them earn the same, the others are not played and the
+    group is dropped (docs/curriculum.md). 0 plays all at once."""
     groups_in_flight: Seldom[int] = Field(0, ge=0)
     """Groups that one worker plays at once; 0 takes its share of what the staleness limit admits."""
     episode_timeout_s: float = Field(600.0, gt=0)

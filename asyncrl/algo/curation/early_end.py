@@ -30,7 +30,7 @@ def _earned(trajectory: Trajectory) -> tuple[float, list[float]]:
 
 
 def ends_early(trajectories: Sequence[Trajectory], first: int) -> bool:
-    """True when a group's trajectories are those of its `first` episodes and these decide that the others are not played.
+    """True when a group's trajectories are those of its `first` episodes and decide that the others are not played.
 
     None may have failed, whatever the reason: a failed episode is no evidence.
     """
@@ -57,8 +57,9 @@ def expected_episodes(success_rate: float, group_size: int, first: int) -> float
 def kept_signal(success_rate: float, group_size: int, first: int) -> float:
     """Share of a task's expected gradient that is left, for rewards of 0 and 1 and group-mean advantages.
 
-    `1 - lost(p) - lost(1 - p)` with `lost(p) = p^(k-1) (G - k) (k + (G - k - 1) p) / (G (G - 1))`: what groups whose first
-    k episodes all succeeded would have given by the others' failures, over the `G (G - 1) p (1 - p)` of all groups.
+    `1 - lost(p) - lost(1 - p)` with `lost(p) = p^(k-1) (G - k) (k + (G - k - 1) p) / (G (G - 1))`: what groups whose
+    first k episodes all succeeded would have given by the others' failures, over the `G (G - 1) p (1 - p)` of all
+    groups.
     """
     rest = group_size - first
 
