@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -35,6 +36,8 @@ log = logging.getLogger("asyncrl.rollout")
 
 END_TIMEOUT_S = 5.0
 """How long the end of a lease waits for a buffer that does not answer."""
+POLL_SPREAD = (0.5, 1.5)
+"""Of `poll_s`: the shortest and the longest time that one call for a lease waits."""
 LIMIT_POLL_S = 0.25
 """How often a slot above the limit checks it again."""
 
@@ -107,6 +110,7 @@ class RolloutLoop:
         self.lease_s = lease_s
         self.episode_timeout_s = episode_timeout_s
         self.poll_s = poll_s
+        self._random = random.Random(name)
         self.renew_every_s = renew_every_s or lease_s / 3
         self.counters = WorkerCounters()
         self.running: dict[str, Lease] = {}
@@ -147,7 +151,8 @@ class RolloutLoop:
             return False
         asked_s = time.time()
         try:
-            lease = await self.buffer.lease(self.name, self.poll_s)
+            # Workers that found no slot at the same moment must not all ask again at the same moment.
+            lease = await self.buffer.lease(self.name, self.poll_s * self._random.uniform(*POLL_SPREAD))
         except (UnavailableError, TimeoutError, OSError) as error:
             log.warning("no lease: %s", error)
             await self._pause(1.0)

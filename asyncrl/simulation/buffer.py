@@ -13,7 +13,7 @@ from asyncrl.buffer.bodies import Stored
 from asyncrl.buffer.ledger import Ledger, Peeked, PutResult, Taken
 from asyncrl.errors import UnavailableError
 from asyncrl.services.buffer.service import BufferService, Finished
-from asyncrl.simulation.player import CONTEXT
+from asyncrl.simulation.player import TRAINED
 from asyncrl.types import FailureClass, Group, Lease, Task
 
 
@@ -33,7 +33,7 @@ class GroupSize:
     """What a group costs to train."""
 
     sequences: int
-    context_tokens: int
+    trained_tokens: int
     sampled_tokens: int
     version_sum: int
     """Of its sampled tokens."""
@@ -169,7 +169,7 @@ def _size(group: Group) -> GroupSize:
     usable = group.usable
     return GroupSize(
         sequences=len(usable),
-        context_tokens=sum(int(t.info[CONTEXT]) for t in usable),
+        trained_tokens=sum(int(t.info[TRAINED]) for t in usable),
         sampled_tokens=sum(t.num_sampled for t in usable),
         version_sum=sum(int(t.versions.sum()) for t in usable),
         oldest=min(t.min_version for t in usable),

@@ -10,8 +10,9 @@ factor on it is then set so that the simulation of this very run trains as many 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,13 @@ from asyncrl.simulation.cluster import simulate
 from asyncrl.simulation.costs import Costs, EngineCosts, SharedCores, TrainerCosts
 from asyncrl.simulation.workload import EpisodeShape, RecordedWorkload, TurnShape
 
-COLUMNS = ["group", "turn_start", "turn_end", "env_s"]
+COLUMNS = ["step", "group", "version_admitted", "token_ids", "turn_start", "turn_end", "env_s"]
 BUSY_CORES = 0.3
 """A trainer that uses fewer cores than this waits."""
 LONGEST_GAP_S = 10.0
 """Lines of activity that are further apart belong to different lives of a run."""
+GPU_BLOCK_TOKENS, CPU_BLOCK_TOKENS = 16, 128
+"""Tokens of a block of vLLM's KV cache by default."""
 FACTORS = (0.25, 4.0)
 """Bounds of the factor on the engine's time."""
 ROUNDS = 7
@@ -63,11 +66,11 @@ def calibrate(run: Path) -> Calibration:
     steps, activity = read_metrics(run), JsonLines(run / FILE).refresh()
     if len(steps) < 4:
         raise InputError(f"{run}: has {len(steps)} steps; a calibration needs at least 4")
-    workload = RecordedWorkload(_episodes(run), _no_signal(steps))
+    trained, workload = recorded(run, steps)
     on_gpus = bool(config.placement.trainer or config.placement.engines)
     engine = _engine_costs(run, config, activity, on_gpus)
     shared = SharedCores() if on_gpus else _shared_cores(activity)
-    costs = Costs(engine, _trainer_costs(steps), shared)
+    costs = Costs(engine, _trainer_costs(steps, trained), shared)
     measured = measured_groups_per_hour(steps)
     return _fit_factor(config, costs, workload, measured, len(steps))
 
@@ -142,7 +145,16 @@ def _engine_costs(
         sequence_s=float(token_s),
         prefill_token_s=float(token_s),
         max_num_seqs=config.engine.max_num_seqs,
+        block_tokens=block_tokens(config, on_gpus),
     )
+
+
+def block_tokens(config: Config, on_gpus: bool) -> int:
+    """Return vLLM's `--block-size` of a recipe."""
+    given = " ".join(config.engine.extra_args).replace("=", " ").split()
+    if "--block-size" in given[:-1]:
+        return int(given[given.index("--block-size") + 1])
+    return GPU_BLOCK_TOKENS if on_gpus else CPU_BLOCK_TOKENS
 
 
 def _shared_cores(activity: Sequence[dict[str, Any]]) -> SharedCores:
@@ -164,31 +176,79 @@ def _shared_cores(activity: Sequence[dict[str, Any]]) -> SharedCores:
     )
 
 
-def _trainer_costs(steps: Sequence[dict[str, Any]]) -> TrainerCosts:
-    """Fit seconds of training = tokens * a + b over the steps after the first, which warms up."""
+def _fit_training(steps: Sequence[dict[str, Any]], tokens: Mapping[int, int]) -> tuple[float, float, float]:
+    """Fit seconds of training = tokens * a + b over the steps after the first, which warms up; return a, b and the
+    error. tokens: by step."""
+    later = [s for s in steps[1:] if s["step"] in tokens]
+    counts = np.array([[tokens[s["step"]], 1.0] for s in later])
+    (token_s, step_s), error = nnls(counts, np.array([s["time/train_s"] for s in later]))
+    return float(token_s), float(step_s), float(error)
+
+
+def _trainer_costs(steps: Sequence[dict[str, Any]], tokens: Mapping[int, int]) -> TrainerCosts:
+    token_s, step_s, _ = _fit_training(steps, tokens)
     later = steps[1:]
-    tokens = [s["length/mean"] * s["batch/sequences"] for s in later]
-    spent = [s["time/train_s"] for s in later]
-    (token_s, step_s), _ = nnls(np.array([tokens, np.ones(len(later))]).T, np.array(spent))
     return TrainerCosts(
-        token_s=float(token_s),
-        step_s=float(step_s),
+        token_s=token_s,
+        step_s=step_s,
         publish_s=float(np.median([s["time/publish_s"] - s["time/pause_s"] for s in later])),
         swap_s=float(np.median([s["time/pause_s"] for s in later])),
     )
 
 
-def _episodes(run: Path) -> list[list[EpisodeShape]]:
-    groups: dict[str, list[EpisodeShape]] = {}
+@dataclass(slots=True)
+class _Group:
+    """A recorded group: its rows, and how many tokens of each no earlier one has at the same place after the same."""
+
+    step: int
+    version: int
+    """That played it."""
+    nodes: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Of a prefix tree, by the node before and the token."""
+    episodes: list[EpisodeShape] = field(default_factory=list)
+    new_tokens: list[int] = field(default_factory=list)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        node, known = 0, len(self.nodes)
+        for token in row["token_ids"]:
+            node = self.nodes.setdefault((node, token), len(self.nodes) + 1)
+        self.new_tokens.append(len(self.nodes) - known)
+        self.episodes.append(_shape(row["turn_start"], row["turn_end"], row["env_s"] or 0.0))
+
+
+def recorded(run: Path, steps: Sequence[dict[str, Any]]) -> tuple[dict[int, int], RecordedWorkload]:
+    """Return the tokens that the trainer computed in each step, and the episodes in the order of their policies.
+
+    A model whose trainer computes what rows share only once, such as the prompt of a group, is told from one that does
+    not by which count of tokens explains the seconds of training better.
+    """
+    groups = sorted(_groups(run), key=lambda group: group.version)
+    all_tokens, new_tokens = Counter[int](), Counter[int]()
+    for group in groups:
+        all_tokens[group.step] += sum(episode.context_tokens for episode in group.episodes)
+        new_tokens[group.step] += sum(group.new_tokens)
+    shares = _fit_training(steps, new_tokens)[2] < _fit_training(steps, all_tokens)[2]
+    episodes = [
+        [replace(one, trained_tokens=new) for one, new in zip(group.episodes, group.new_tokens, strict=True)]
+        if shares
+        else group.episodes
+        for group in groups
+    ]
+    progress = [group.version / steps[-1]["step"] for group in groups]
+    return new_tokens if shares else all_tokens, RecordedWorkload(episodes, progress, _no_signal(steps))
+
+
+def _groups(run: Path) -> list[_Group]:
+    groups: dict[str, _Group] = {}
     for path in sorted((run / "trajectories").glob("*.parquet")):
         if "env_s" not in pq.read_schema(path).names:
             raise InputError(
                 f"{run}: was recorded by an earlier version, which did not note the time of tools"
             )
-        table = pq.read_table(path, columns=COLUMNS).to_pydict()
-        for group, starts, ends, env_s in zip(*(table[name] for name in COLUMNS), strict=True):
-            if starts:
-                groups.setdefault(group, []).append(_shape(starts, ends, env_s or 0.0))
+        for row in pq.read_table(path, columns=COLUMNS).to_pylist():
+            if row["turn_start"]:
+                found = groups.setdefault(row["group"], _Group(row["step"], row["version_admitted"]))
+                found.add(row)
     if not groups:
         raise InputError(f"{run}: has no trajectories")
     return list(groups.values())

@@ -135,6 +135,7 @@ class Cluster:
             EngineRouter(cast("list[EngineClient]", self.engines)) for _ in range(min(workers, MAX_ROUTERS))
         ]
         self._episodes = 0
+        self._num_steps = config.train.num_steps
         self.in_flight = config.rollout.groups_in_flight or max(1, config.slots // workers)
         self.workload = workload
         self.connections = [WorkerConnection(self.buffer) for _ in range(workers)]
@@ -145,6 +146,7 @@ class Cluster:
 
     async def run(self, steps: int, deaths: Sequence[Death], num_tasks: int) -> None:
         """Run to the end of the steps or of the plan."""
+        self._num_steps = steps
         for death in deaths:
             roles = {"worker": len(self.connections), "engine": len(self.engines), "trainer": 1}
             if not 0 <= death.index < roles.get(death.role, 0):
@@ -203,7 +205,7 @@ class Cluster:
         router = self.routers[index % len(self.routers)]
         generator = RetryingGenerator(router, self.config.outage_timeout_s)
         player = SimulatedPlayer(
-            generator, self.workload, self.config.rollout.group_size, self._count_episodes
+            generator, self.workload, self.config.rollout.group_size, self._count_episodes, self._progress
         )
         return RolloutLoop(
             name=f"rollout-{index}",
@@ -215,6 +217,9 @@ class Cluster:
             poll_s=POLL_S,
             limit=Concurrency(router.loads, self.in_flight).limit,
         )
+
+    def _progress(self) -> float:
+        return self.trainer.version / self._num_steps
 
     def _count_episodes(self, change: int) -> None:
         was_needed = self._episodes > 0

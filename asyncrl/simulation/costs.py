@@ -20,6 +20,8 @@ class EngineCosts:
     max_num_seqs: int = 256
     kv_tokens: int = 2**31
     """Tokens that the KV cache holds."""
+    block_tokens: int = 1
+    """Tokens of a block of the KV cache. The prefix cache has whole blocks only."""
 
     def iteration(self, sequences: int, context_tokens: float) -> float:
         """Return the seconds of one iteration."""
@@ -31,7 +33,7 @@ class TrainerCosts:
     """The trainer as a whole, all its ranks together."""
 
     token_s: float
-    """For each token of the batch, context included: all passes over it."""
+    """For each token of the batch that it computes, context included: all passes over it."""
     step_s: float = 0.0
     """Fixed part of a step, with its optimizer steps."""
     publish_s: float = 0.0

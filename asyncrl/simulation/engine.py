@@ -305,7 +305,9 @@ class SimulatedEngine:
             found = min(len(tokens), self._cached.get(prompt, 0))
             if not found:
                 self._keep(prompt, len(tokens))
-        return min(found, len(tokens))
+        # The last token is computed in any case: its logits are what is sampled from.
+        block = self.costs.block_tokens
+        return min(found, max(0, len(tokens) - 1)) // block * block
 
     def _keep(self, name: str, tokens: int) -> None:
         """Keep a context in the prefix cache; the oldest that nothing runs on make room."""

@@ -13,8 +13,8 @@ from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.simulation.workload import EpisodeShape, Workload
 from asyncrl.types import Status, Task, Trajectory, Turn
 
-CONTEXT = "context_tokens"
-"""Key of `Trajectory.info`: tokens of the episode with its prompt and observations."""
+TRAINED = "trained_tokens"
+"""Key of `Trajectory.info`: tokens of the episode that the trainer computes."""
 
 
 class SimulatedPlayer:
@@ -26,9 +26,12 @@ class SimulatedPlayer:
         workload: Workload,
         group_size: int,
         on_episodes: Callable[[int], None] = lambda _: None,
+        progress: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.on_episodes = on_episodes
         """Called with 1 when an episode begins and with -1 when it ends."""
+        self.progress = progress
+        """Of the policy that plays, see `Workload`."""
         self.generator = generator
         self.workload = workload
         self.group_size = group_size
@@ -77,16 +80,16 @@ class SimulatedPlayer:
             turns=tuple(turns),
             reward=shape.reward,
             status=Status.FINISHED,
-            info={CONTEXT: context},
+            info={TRAINED: context if shape.trained_tokens is None else shape.trained_tokens},
         )
         return (trajectory,)
 
     def _shape(self, task: Task, index: int) -> EpisodeShape:
         """Return the shape of one episode; a group's are drawn once."""
         if task.id not in self._groups:
-            self._groups[task.id] = self.workload.group(task, self.group_size)
+            self._groups[task.id] = self.workload.group(task, self.group_size, self.progress())
         shape = self._groups[task.id][index]
         if index == self.group_size - 1:
-            # Later attempts draw it anew, the same.
+            # Later attempts draw it anew.
             del self._groups[task.id]
         return shape

@@ -27,7 +27,7 @@ class Step:
     publish_s: float
     groups: int
     sampled_tokens: int
-    context_tokens: int
+    trained_tokens: int
     staleness_mean: float
     """Over sampled tokens."""
     staleness_max: int
@@ -91,7 +91,7 @@ class SimulatedTrainer:
         return True
 
     def _train_s(self, groups: Sequence[GroupSize]) -> float:
-        return sum(group.context_tokens for group in groups) * self.costs.token_s
+        return sum(group.trained_tokens for group in groups) * self.costs.token_s
 
     async def _compute(self, seconds: float) -> None:
         await self.on_busy(True)
@@ -133,7 +133,7 @@ class SimulatedTrainer:
                 publish_s=now - published_from_s,
                 groups=len(batch),
                 sampled_tokens=sampled,
-                context_tokens=sum(group.context_tokens for group in batch),
+                trained_tokens=sum(group.trained_tokens for group in batch),
                 staleness_mean=age / max(1, sampled),
                 staleness_max=max(self.version - group.oldest for group in batch),
             )

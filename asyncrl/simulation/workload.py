@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from asyncrl.types import Task
+
+NEAREST = 16
+"""Recorded groups among which one is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +32,23 @@ class EpisodeShape:
 
     turns: tuple[TurnShape, ...]
     reward: float
+    trained_tokens: int | None = None
+    """Tokens that the trainer computes for it; None: all of its context."""
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens that it has at its end."""
+        return sum(turn.observed_tokens + turn.sampled_tokens for turn in self.turns)
 
 
 class Workload(Protocol):
     """Tells what each episode of each task will be like."""
 
-    def group(self, task: Task, size: int) -> Sequence[EpisodeShape]:
-        """Return the task's `size` episodes; the same ones whenever it is asked."""
+    def group(self, task: Task, size: int, progress: float = 0.0) -> Sequence[EpisodeShape]:
+        """Return the task's `size` episodes; the same ones whenever it is asked with the same progress.
+
+        progress: of the policy that plays them, from 0 for that before the first step to 1 for that after the last.
+        """
         ...
 
 
@@ -58,7 +72,7 @@ class DrawnWorkload:
     """Share of groups whose episodes all earn the same."""
     seed: int = 0
 
-    def group(self, task: Task, size: int) -> Sequence[EpisodeShape]:
+    def group(self, task: Task, size: int, progress: float = 0.0) -> Sequence[EpisodeShape]:
         draw = random.Random(f"{self.seed}/{task.id}")
         signal = draw.random() >= self.no_signal
         return [self._episode(draw, float(signal and index == 0)) for index in range(size)]
@@ -80,19 +94,29 @@ class DrawnWorkload:
 
 @dataclass(frozen=True, slots=True)
 class RecordedWorkload:
-    """Groups that a run played, drawn with replacement, so that lengths within a group stay alike."""
+    """Groups that a run played, drawn with replacement, so that lengths within a group stay alike. Those that the run
+    played at about the same point of its course are drawn: episodes change as the policy learns."""
 
     groups: Sequence[Sequence[EpisodeShape]]
+    progress: Sequence[float] = ()
+    """Of the policy that played each group, ascending; empty: any group is drawn at any time."""
     no_signal: float = 0.0
     """Share of groups that the run dropped since their episodes all earned the same; their lengths are those of the
     recorded ones."""
     seed: int = 0
 
-    def group(self, task: Task, size: int) -> Sequence[EpisodeShape]:
+    def group(self, task: Task, size: int, progress: float = 0.0) -> Sequence[EpisodeShape]:
         draw = random.Random(f"{self.seed}/{task.id}")
         signal = draw.random() >= self.no_signal
-        found = self.groups[draw.randrange(len(self.groups))]
+        found = self.groups[draw.choice(self._near(progress))]
         return [
-            EpisodeShape(found[index % len(found)].turns, float(signal and index == 0))
-            for index in range(size)
+            replace(found[index % len(found)], reward=float(signal and index == 0)) for index in range(size)
         ]
+
+    def _near(self, progress: float) -> range:
+        """The groups that are nearest to a point of the run's course."""
+        if not self.progress:
+            return range(len(self.groups))
+        middle = (bisect_left(self.progress, progress) + bisect_right(self.progress, progress)) // 2
+        first = max(0, min(middle - NEAREST // 2, len(self.groups) - NEAREST))
+        return range(first, min(first + NEAREST, len(self.groups)))

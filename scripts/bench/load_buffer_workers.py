@@ -28,6 +28,7 @@ from asyncrl.types import FailureClass, Group, Lease, Status, Trajectory, Turn
 
 KEPT_LATENCIES = 20_000
 WRITE_EVERY_S = 2.0
+START_WITHIN_S = 10.0
 NO_SIGNAL_SHARE = 0.05
 """Groups whose episodes all earn the same: dropped."""
 FAILURE_SHARE = 0.02
@@ -130,6 +131,12 @@ class SimulatedEpisodes:
         )
 
 
+async def start(loop: RolloutLoop) -> None:
+    """Run one worker. Processes of their own, which these stand for, are never ready at the same moment."""
+    await asyncio.sleep(random.uniform(0.0, START_WITHIN_S))
+    await loop.run()
+
+
 async def work(plan: dict[str, Any]) -> None:
     """Run the workers until SIGTERM."""
     record, out = Record(), Path(plan["out"])
@@ -142,7 +149,6 @@ async def work(plan: dict[str, Any]) -> None:
             groups_in_flight=1,
             lease_s=plan["lease_s"],
             episode_timeout_s=plan["lease_s"],
-            poll_s=2.0,
         )
         for seed, (name, buffer) in enumerate(zip(plan["workers"], buffers, strict=True))
     ]
@@ -153,7 +159,7 @@ async def work(plan: dict[str, Any]) -> None:
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, drain)
     record.write(out, loops)
-    running = asyncio.gather(*(loop.run() for loop in loops))
+    running = asyncio.gather(*(start(loop) for loop in loops))
     while not (await asyncio.wait({running}, timeout=WRITE_EVERY_S))[0]:
         record.write(out, loops)
     record.write(out, loops)
