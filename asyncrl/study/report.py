@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from asyncrl.evaluation.comparison import holm
-from asyncrl.study.paired import mean_interval, paired_difference
+from asyncrl.study.paired import PairedDifference, mean_interval, paired_difference
 from asyncrl.study.records import StudyRecords, mean_over_steps, value_of
 from asyncrl.study.runner import compared_runs
 from asyncrl.study.study_file import Study, StudyRun
@@ -77,7 +77,7 @@ def table(study: Study, made: Made) -> str:
     adjusted = iter(holm([row[4].p_value for row in rows if row[4] is not None]))
     head = ["method", *study.tuning.values, "before", WORDS[study.measure].format(target=study.target)]
     if study.lower_is_better:
-        head += ["reached", "success after"]
+        head += ["reached", "success after", f"success less `{study.compared_with}`, paired"]
     head += [
         f"less `{study.compared_with}`, paired",
         "p (Holm)",
@@ -93,14 +93,13 @@ def table(study: Study, made: Made) -> str:
         first = [record["held_out"][0]["success"] for record in ended.values()]
         cells += [_mean(first), _with_interval(list(values.values()), study.lower_is_better)]
         if study.lower_is_better:
-            after = [record["held_out"][-1]["success"] for record in ended.values()]
-            cells += [f"{len(values)} of {len(ended)}", _mean(after)]
-        if difference is None:
-            cells += ["", ""]
-        else:
-            digits = ".0f" if study.lower_is_better else ".3f"
-            cells += [_interval(difference.mean, difference.ci_low, difference.ci_high, "+" + digits),
-                      f"{next(adjusted):.3f}"]  # fmt: skip
+            after = _successes_after(made, method)
+            more = None
+            if method != study.compared_with:
+                more = paired_difference(_successes_after(made, study.compared_with), after)
+            cells += [f"{len(values)} of {len(ended)}", _mean(list(after.values())), _difference(more, "+.3f")]
+        digits = "+.0f" if study.lower_is_better else "+.3f"
+        cells += [_difference(difference, digits), "" if difference is None else f"{next(adjusted):.3f}"]
         cells += [
             _mean([record["staleness_mean"] for record in ended.values()], ".2f"),
             _mean([mean_over_steps(record, "ess") for record in ended.values()], ".2f"),
@@ -171,6 +170,15 @@ def _values(study: Study, made: Made, method: str) -> dict[int, float]:
     return {seed: value for seed, value in found.items() if value is not None}
 
 
+def _successes_after(made: Made, method: str) -> dict[int, float]:
+    """Return held-out success after training by seed."""
+    return {
+        run.seed: record["held_out"][-1]["success"]
+        for run, record in made
+        if run.method == method and "error" not in record
+    }
+
+
 def _what_was_run(study: Study) -> str:
     said = f"`{study.recipe}` with the settings below, {study.seeds} seeds"
     if study.tuning.values:
@@ -215,6 +223,10 @@ def _with_interval(values: list[float], whole: bool) -> str:
         return ""
     digits = ".0f" if whole else ".3f"
     return f"{_interval(*mean_interval(values), digits)}, {min(values):{digits}} to {max(values):{digits}}"
+
+
+def _difference(found: PairedDifference | None, digits: str) -> str:
+    return "" if found is None else _interval(found.mean, found.ci_low, found.ci_high, digits)
 
 
 def _interval(mean: float, low: float | None, high: float | None, digits: str) -> str:

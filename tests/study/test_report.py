@@ -62,8 +62,8 @@ def test_where_effort_is_compared_a_run_that_never_reaches_the_target_is_counted
         records.append(record_of(run, *ends[run.method, run.seed]))
     made = [(run, records.find(run)) for run in compared_runs(study, records)]
     _, _, grpo, dapo = table(study, made).splitlines()
-    assert "| 20, 20 to 20 | 1 of 2 | 0.550 |" in grpo
-    assert "| 5 [-59, 69], 0 to 10 | 2 of 2 | 0.850 | -10 | 1.000 |" in dapo
+    assert "| 20, 20 to 20 | 1 of 2 | 0.550 |  |  |" in grpo
+    assert "| 5 [-59, 69], 0 to 10 | 2 of 2 | 0.850 | +0.300 [-2.241, +2.841] | -10 | 1.000 |" in dapo
 
 
 def test_a_failed_run_is_counted_and_its_values_are_left_out(records):
