@@ -97,7 +97,11 @@ def table(study: Study, made: Made) -> str:
             more = None
             if method != study.compared_with:
                 more = paired_difference(_successes_after(made, study.compared_with), after)
-            cells += [f"{len(values)} of {len(ended)}", _mean(list(after.values())), _difference(more, "+.3f")]
+            cells += [
+                f"{len(values)} of {len(ended)}",
+                _mean(list(after.values())),
+                _difference(more, "+.3f"),
+            ]
         digits = "+.0f" if study.lower_is_better else "+.3f"
         cells += [_difference(difference, digits), "" if difference is None else f"{next(adjusted):.3f}"]
         cells += [
