@@ -8,6 +8,7 @@ control messages that travel as JSON.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -44,6 +45,14 @@ def pack(message: Any) -> bytes:
         return msgpack.packb(message, use_bin_type=True)
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"message cannot be packed: {error}") from None
+
+
+def pack_list(bodies: Sequence[bytes]) -> list[bytes]:
+    """Return the msgpack of a list of byte strings, in pieces: large ones are not copied, as `pack` does."""
+    pieces = [msgpack.Packer().pack_array_header(len(bodies))]
+    for body in bodies:
+        pieces += [b"\xc6" + len(body).to_bytes(4, "big"), body]
+    return pieces
 
 
 def unpack(body: bytes | bytearray | memoryview) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from asyncrl.config import RESTART_S
 from asyncrl.credentials import bearer
-from asyncrl.data.codec import encode_group, lease_from_map, task_to_map
+from asyncrl.data.codec import encode_group, lease_from_map, pack, pack_list, task_to_map
 from asyncrl.errors import AsyncRLError
 from asyncrl.services.http.client import HttpClient, error_named
 from asyncrl.types import FailureClass, Group, Lease, Task
@@ -96,7 +96,8 @@ class BufferClient:
 
     async def put_many(self, groups: Sequence[Group]) -> list[PutOutcome | AsyncRLError]:
         """Hand in several groups in one call; each is answered for itself, with the error `put` would raise."""
-        body = {"groups": [encode_group(group) for group in groups]}
+        head = b"\x81" + pack("groups")
+        body = b"".join([head, *pack_list([encode_group(group) for group in groups])])
         answer = await self._http.post("/v1/put_many", body, PUT_S)
         return [_outcome(result) for result in answer["results"]]
 

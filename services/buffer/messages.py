@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from asyncrl.data.codec import unpack
+from asyncrl.data.codec import pack_list, unpack
 from asyncrl.errors import InputError
 from asyncrl.http_checks import wrong_fields
 
@@ -158,18 +158,10 @@ def groups_response(groups: Sequence[bytes] | None, awaited: Sequence[str] = ())
     head = b"\x82" + msgpack.packb("awaited") + msgpack.packb(tuple(awaited)) + msgpack.packb("groups")
     if groups is None:
         return Response(head + b"\xc0", media_type=MSGPACK)
-    packer = msgpack.Packer()
-    chunks = [head + packer.pack_array_header(len(groups))]
-    for group in groups:
-        chunks += [_bytes_header(len(group)), group]
+    chunks = [head, *pack_list(groups)]
     if sum(map(len, chunks)) < 2**16:
         return Response(b"".join(chunks), media_type=MSGPACK)
     return _Chunks(chunks)
-
-
-def _bytes_header(length: int) -> bytes:
-    """msgpack's header of a byte string: bin32."""
-    return b"\xc6" + length.to_bytes(4, "big")
 
 
 class _Chunks(Response):

@@ -313,3 +313,10 @@ def test_a_file_without_a_place_and_one_that_breaks_off_are_refused():
     broken = make_trajectory(images=(PlacedImage(0, 1, image_key(cut), cut),))
     with pytest.raises(InputError, match="cannot be decoded"):
         codec.check_images(codec.decode_group(codec.encode_group(make_group(broken))))
+
+
+def test_byte_strings_are_listed_without_copies():
+    bodies = [b"", b"group", bytes(70_000)]
+    pieces = codec.pack_list(bodies)
+    assert codec.unpack(b"".join(pieces)) == bodies
+    assert pieces[-1] is bodies[-1]
