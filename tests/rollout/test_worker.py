@@ -172,6 +172,31 @@ def test_no_more_groups_run_than_the_limit_of_the_moment_allows(renderer):
     assert asyncio.run(scenario()) == ([1, 3], 0)
 
 
+def test_workers_that_find_no_slot_together_do_not_ask_again_together():
+    class NoSlot:
+        def __init__(self):
+            self.waits = []
+
+        async def reclaim(self, worker):
+            return 0
+
+        async def lease(self, worker, wait_s):
+            self.waits.append(wait_s)
+            if len(self.waits) == 20:
+                loops[self].drain()
+
+    buffers = [NoSlot(), NoSlot()]
+    loops = {b: RolloutLoop(f"w{i}", b, None, 1, 60.0, 30.0, poll_s=4.0) for i, b in enumerate(buffers)}
+
+    async def scenario():
+        await asyncio.gather(*(loop.run() for loop in loops.values()))
+
+    asyncio.run(asyncio.wait_for(scenario(), DEADLINE_S))
+    waits = [wait for buffer in buffers for wait in buffer.waits]
+    assert len(set(waits)) == 40
+    assert 2.0 <= min(waits) < 3.0 < 5.0 < max(waits) <= 6.0
+
+
 def test_draining_puts_what_runs_and_leases_nothing_more(renderer):
     async def scenario():
         ledger, engine, _, loop = setup(renderer, tasks=8, slots=2)
