@@ -45,8 +45,11 @@ POSITION_STD = 0.5
 """Of the vision tower's positions. At the usual 0.02 a patch says little of where it is, and to learn it takes long."""
 
 CHAT_TEMPLATE = """\
+{%- macro words(content) %}
+    {{- content if content is string else (content or []) | map(attribute='text') | join }}
+{%- endmacro %}
 {%- set ns = namespace(system='') %}
-{%- for message in messages if message.role == 'system' %}{% set ns.system = message.content %}{% endfor %}
+{%- for message in messages if message.role == 'system' %}{% set ns.system = words(message.content) %}{% endfor %}
 {%- if tools or ns.system %}
     {{- '<|im_start|>system\\n' + ns.system }}
     {%- for tool in tools or [] %}
@@ -56,7 +59,7 @@ CHAT_TEMPLATE = """\
 {%- endif %}
 {%- for message in messages %}
     {%- if message.role == 'assistant' %}
-        {{- '<|im_start|>assistant\\n' + (message.content or '') }}
+        {{- '<|im_start|>assistant\\n' + words(message.content) }}
         {%- for call in message.tool_calls or [] %}
             {{- '<tool_call>{"name": "' + call.function.name + '", "arguments": ' }}
             {{- (call.function.arguments | tojson) + '}</tool_call>' }}

@@ -11,16 +11,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import httpx
-
+from asyncrl.env.chat_endpoint import ChatEndpoint, message_of
 from asyncrl.envs.simulated.stand_in import complete
-from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
+from asyncrl.errors import ConfigError, EnvironmentFailure
 
 MODES = ("live", "record", "replay")
-ATTEMPTS = 3
-PAUSE_S = 0.5
-KEY_VARIABLE = "ASYNCRL_SIMULATOR_KEY"
-"""Environment variable with the endpoint's bearer key."""
 _WRITING = threading.Lock()
 
 
@@ -37,8 +32,7 @@ class Model:
         if mode == "replay" and not Path(recording).is_file():
             raise ConfigError(f"env.config.recording: {recording}: is no file to replay")
         self.url, self.name, self.mode, self.recording = url.rstrip("/"), name, mode, recording
-        self.timeout_s = timeout_s
-        self._client: httpx.AsyncClient | None = None
+        self._endpoint = ChatEndpoint("simulated", url, timeout_s)
 
     async def ask(self, messages: list[dict[str, str]], schema: dict[str, Any]) -> str:
         """Return the model's reply to a conversation, at temperature 0.
@@ -67,48 +61,17 @@ class Model:
         return reply
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
+        await self._endpoint.close()
 
     async def _complete(self, request: dict[str, Any]) -> str:
-        body = await self._post(request) if self.url else complete(request)
-        try:
-            content = body["choices"][0]["message"]["content"]
-        except (KeyError, IndexError, TypeError) as error:
-            raise EnvironmentFailure(
-                f"simulated: {self.url} gave no chat completion: {body!r:.300}"
-            ) from error
+        if self.url:
+            message = await self._endpoint.ask(request)
+        else:
+            message = message_of(complete(request), "simulated", "the stand-in")
+        content = message.get("content")
         if not isinstance(content, str):
             raise EnvironmentFailure(f"simulated: {self.url} replied without text: {content!r:.300}")
         return content
-
-    async def _post(self, request: dict[str, Any]) -> Any:
-        if self._client is None:
-            key = os.environ.get(KEY_VARIABLE, "")
-            headers = {"Authorization": f"Bearer {key}"} if key else {}
-            self._client = httpx.AsyncClient(headers=headers, timeout=self.timeout_s)
-        problem = ""
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                await asyncio.sleep(PAUSE_S * attempt)
-            try:
-                response = await self._client.post(f"{self.url}/chat/completions", json=request)
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
-                problem = f"{type(error).__name__}: {error}"
-                continue
-            if response.status_code < 400:
-                try:
-                    return response.json()
-                except ValueError as error:
-                    raise EnvironmentFailure(
-                        f"simulated: {self.url} replied without JSON: {error}"
-                    ) from error
-            problem = f"status {response.status_code}: {response.text[:300]}"
-            if response.status_code < 500 and response.status_code not in (408, 429):
-                raise EnvironmentFailure(f"simulated: {self.url} refused the request: {problem}")
-        raise InfrastructureError(
-            f"simulated: {self.url} did not answer after {ATTEMPTS} attempts: {problem}"
-        )
 
 
 def request_key(request: dict[str, Any]) -> str:

@@ -2,67 +2,32 @@
 
 import asyncio
 import json
-import socket
-import threading
 
 import pytest
-import uvicorn
-from fastapi import FastAPI, HTTPException, Request
 
+from asyncrl.env import chat_endpoint
+from asyncrl.env.chat_endpoint import KEY_VARIABLE
 from asyncrl.env.check import check_env
 from asyncrl.env.protocol import Action
-from asyncrl.envs.simulated import model
 from asyncrl.envs.simulated.env import Simulated
-from asyncrl.envs.simulated.model import KEY_VARIABLE, read_recording, request_key
+from asyncrl.envs.simulated.model import read_recording, request_key
 from asyncrl.envs.simulated.stand_in import complete
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
 from asyncrl.types import Task
-from tests.waiting import wait_until
-
-
-class Endpoint:
-    """A chat-completions server on the loopback interface. `troubles` are answered first: statuses or contents."""
-
-    def __init__(self):
-        self.requests, self.headers, self.troubles = [], [], []
-        app = FastAPI()
-
-        @app.post("/v1/chat/completions")
-        async def completions(request: Request):
-            body = await request.json()
-            self.requests.append(body)
-            self.headers.append(request.headers.get("authorization"))
-            trouble = self.troubles.pop(0) if self.troubles else None
-            if isinstance(trouble, int):
-                raise HTTPException(trouble, "trouble")
-            answer = complete(body)
-            if isinstance(trouble, str):
-                answer["choices"][0]["message"]["content"] = trouble
-            return answer if trouble != {} else {}
-
-        listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
-        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listener]}, daemon=True)
-        self.thread.start()
-        wait_until(lambda: self.server.started, self.thread.is_alive)
-
-    def stop(self):
-        self.server.should_exit = True
-        self.thread.join(10)
+from tests.app_thread import free_port
+from tests.chat_server import ChatServer
 
 
 @pytest.fixture(scope="module")
 def server():
-    endpoint = Endpoint()
+    endpoint = ChatServer(complete)
     yield endpoint
     endpoint.stop()
 
 
 @pytest.fixture
 def endpoint(server, monkeypatch):
-    monkeypatch.setattr(model, "PAUSE_S", 0.0)
+    monkeypatch.setattr(chat_endpoint, "PAUSE_S", 0.0)
     server.requests.clear()
     server.headers.clear()
     server.troubles.clear()
@@ -177,12 +142,10 @@ def test_a_busy_endpoint_is_asked_again(endpoint):
 
 
 def test_an_endpoint_that_is_not_there_is_infrastructure(monkeypatch):
-    monkeypatch.setattr(model, "PAUSE_S", 0.0)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-        with pytest.raises(InfrastructureError, match="did not answer after 3 attempts: ConnectError"):
-            play(make(url=url), "hum")
+    monkeypatch.setattr(chat_endpoint, "PAUSE_S", 0.0)
+    url = f"http://127.0.0.1:{free_port()}/v1"
+    with pytest.raises(InfrastructureError, match="did not answer after 3 attempts: ConnectError"):
+        play(make(url=url), "hum")
 
 
 def test_the_key_comes_from_the_environment_and_goes_into_no_recording(endpoint, monkeypatch, tmp_path):

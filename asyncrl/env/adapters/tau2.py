@@ -9,7 +9,9 @@ from asyncrl.env.adapters.calls import assistant_message, tool_schema
 from asyncrl.env.adapters.requirements import AdapterEnv
 from asyncrl.env.adapters.tau2_domain import (
     STOPS,
-    as_text,
+    Made,
+    answer_of,
+    basis_of,
     find_task,
     golden_actions,
     load_domain,
@@ -19,6 +21,14 @@ from asyncrl.env.adapters.tau2_domain import (
     run,
     tasks_of,
 )
+from asyncrl.env.adapters.tau2_user import (
+    GUIDELINES,
+    GUIDELINES_FOR_TOOLS,
+    ChatUser,
+    check_options,
+    instructions,
+)
+from asyncrl.env.chat_endpoint import ChatEndpoint
 from asyncrl.env.protocol import Action, Step, ToolCall, tool_call_id
 from asyncrl.errors import ConfigError
 from asyncrl.types import Message, Task
@@ -27,22 +37,46 @@ from asyncrl.types import Message, Task
 class Tau2(AdapterEnv):
     """Serve a simulated user with tools, in a domain of tau2's shape.
 
-    `domain` is the import path of the domain, an object or what makes one. It has `get_tasks()`,
-    `get_environment()` with tau2's `get_policy`, `get_tools` (each with `openai_schema`), `use_tool`, `get_db_hash`
-    and, where tasks have an `initial_state`, `set_state`; `get_user(task, environment)` returns the simulated user,
+    `domain` is the name of a domain of the installed tau2, or the import path of another one, an object or what makes
+    one. It has `get_tasks()`, `get_environment()` with tau2's `get_policy`, `get_tools` (each with `openai_schema`),
+    `use_tool`, `get_db_hash` and, where tasks have an `initial_state`, `set_state`. The reward is
+    `get_reward(task, environment, messages)`, or without one tau2's rule (`tau2_domain.reward_of`).
+
+    The user is a language model at `user_url` that knows the task's `user_scenario` and has the tools of the
+    environment's `get_user_tools`. Without `user_url` it is what the domain's `get_user(task, environment)` returns,
     whose `respond(messages)`, plain or async, returns its message, with ###STOP### in it to end; or None, if the
-    agent works alone and its first turn without calls is the last. The reward is `get_reward(task, environment,
-    messages)`, or without one tau2's rule on the golden actions.
+    agent works alone and its first turn without calls is the last.
     """
 
     required: ClassVar[tuple[str, ...]] = ("domain",)
 
-    def __init__(self, task: Task, domain: str = "", max_turns: int = 30) -> None:
+    def __init__(
+        self,
+        task: Task,
+        domain: str = "",
+        max_turns: int = 30,
+        user_url: str = "",
+        user_model: str = "policy",
+        user_options: dict[str, Any] | None = None,
+        user_timeout_s: float = 60.0,
+    ) -> None:
         super().__init__(task)
         self.domain = load_domain(domain)
         self.problem = find_task(self.domain, str(task.data.get("task_id", task.id)))
         self.environment = open_environment(self.domain, self.problem)
-        self.user = self.domain.get_user(self.problem, self.environment)
+        self.made: list[Made] = []
+        if user_url:
+            fields = {"model": user_model, "temperature": 0.0, **check_options(user_options or {})}
+            self.user = self._chat_user(ChatEndpoint("tau2", user_url, user_timeout_s), fields)
+        elif hasattr(self.domain, "get_user"):
+            self.user = self.domain.get_user(self.problem, self.environment)
+        else:
+            raise ConfigError(
+                f"env.config.user_url: domain {domain!r} has no user of its own; give the address of an "
+                "OpenAI-compatible endpoint whose model plays it, such as http://127.0.0.1:8000/v1"
+            )
+        if not hasattr(self.domain, "get_reward"):
+            basis_of(self.problem)
         self.max_turns = max_turns
         self.turn = self.calls = 0
         self.messages: list[Message] = []
@@ -76,13 +110,15 @@ class Tau2(AdapterEnv):
         if action.tool_calls or action.parse_errors:
             self.calls += len(action.tool_calls)
             answers = [self._call(call) for call in action.tool_calls]
-            return self._go_on(answers + action.error_messages(), malformed)
+            return self._go_on(answers + action.error_messages(), {"malformed": malformed})
         if self.user is None:
             return self._finish(truncated=False)
+        before = len(self.made)
         said = self._hear()
         if any(stop in said for stop in STOPS):
             return self._finish(truncated=False)
-        return self._go_on([{"role": "user", "content": said}], malformed)
+        components = {"malformed": malformed, "user_calls": float(len(self.made) - before)}
+        return self._go_on([{"role": "user", "content": said}], components)
 
     def oracle(self, messages: list[Message]) -> Message:
         """Make the golden calls, then communicate the required information. Raises `NotImplementedError` without
@@ -101,25 +137,37 @@ class Tau2(AdapterEnv):
     def _hear(self) -> str:
         return str(run(self.user.respond(list(self.messages))))
 
-    def _call(self, call: ToolCall) -> Message:
-        if call.name not in self.names:
-            text = f"error: no tool {call.name!r}; there are {', '.join(self.names) or 'none'}"
+    def _chat_user(self, endpoint: ChatEndpoint, fields: dict[str, Any]) -> ChatUser:
+        """Return the user that a language model plays, with the tools of the user's side if there are any."""
+        tools: list[Any] = []
+        # tau2's own environments all have the method, and raise where there are no such tools.
+        if hasattr(self.environment, "get_user_tools") and getattr(self.environment, "user_tools", True):
+            tools = [_schema(tool) for tool in self.environment.get_user_tools()]
+        if hasattr(self.domain, "get_user_guidelines"):
+            guidelines = self.domain.get_user_guidelines(bool(tools))
         else:
-            try:
-                text = as_text(self.environment.use_tool(call.name, **call.arguments))
-            except Exception as error:
-                # As in tau2, a tool's exception is an answer to the agent.
-                text = f"error: {error}"
+            guidelines = GUIDELINES + GUIDELINES_FOR_TOOLS if tools else GUIDELINES
+        scenario = part(self.problem, "user_scenario") or ""
+        system = instructions(guidelines, scenario if isinstance(scenario, dict) else str(scenario))
+        return ChatUser(
+            endpoint, fields | ({"tools": tools} if tools else {}), system, self.environment, self.made
+        )
+
+    def _call(self, call: ToolCall) -> Message:
+        text = answer_of(self.environment, self.environment.use_tool, self.names, call.name, call.arguments)
+        self.made.append(Made("assistant", call.name, call.arguments))
         return {"role": "tool", "name": call.name, "tool_call_id": call.id, "content": text}
 
-    def _go_on(self, messages: list[Message], malformed: float) -> Step:
+    def _go_on(self, messages: list[Message], components: dict[str, float]) -> Step:
         self.messages += messages
         if self.turn >= self.max_turns:
             return self._finish(truncated=True)
-        return Step(messages, components={"malformed": malformed})
+        return Step(messages, components=components)
 
     def _finish(self, truncated: bool) -> Step:
-        reward, components = reward_of(self.domain, self.problem, self.environment, self.messages)
+        reward, components = reward_of(
+            self.domain, self.problem, self.environment, self.messages, self.made, truncated
+        )
         return Step(
             reward=float(reward), done=True, success=reward >= 1.0, components=components, truncated=truncated
         )

@@ -11,12 +11,22 @@ class ToolAction:
     name: str
     arguments: dict[str, Any]
     requestor: str = "assistant"
+    compare_args: list[str] | None = None
+
+
+@dataclass
+class Assertion:
+    """That a book is out."""
+
+    title: str
 
 
 @dataclass
 class Criteria:
     actions: list[ToolAction] = field(default_factory=list)
     communicate_info: list[str] = field(default_factory=list)
+    env_assertions: list[Assertion] = field(default_factory=list)
+    reward_basis: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -33,6 +43,7 @@ class LibraryTask:
     evaluation_criteria: Criteria
     initial_state: Start | None = None
     ticket: str = ""
+    user_scenario: str = ""
 
 
 @dataclass
@@ -152,3 +163,53 @@ class SoloDomain(Domain):
 
     async def get_reward(self, task, environment, messages):
         return float("2" in messages[-1]["content"]), {"length": float(len(messages))}
+
+
+class DualLibrary(Library):
+    """The desk and the customer act on what is theirs, and the desk sees a card only once the two are in step."""
+
+    user_tools = True
+
+    def __init__(self):
+        super().__init__()
+        self.card_seen = False
+
+    def get_user_tools(self):
+        return [tool("show_card", "Show your card.")]
+
+    def sync_tools(self):
+        self.card_seen = self.card_shown
+
+    def run_env_assertion(self, assertion, raise_assertion_error):
+        return self.books[assertion.title] is not None
+
+    def _lend(self, title, to):
+        if not self.card_seen:
+            raise ValueError("no card was seen")
+        return super()._lend(title, to)
+
+
+class DualDomain:
+    """Has no user of its own, so that a language model plays it. A task is named after what it is scored by."""
+
+    def get_tasks(self):
+        lend = ToolAction("lend", {"title": "Emma", "to": "ann"}, compare_args=["title"])
+        return [
+            LibraryTask(
+                rule,
+                "",
+                Criteria([SHOW, lend], ["2"], [Assertion("Emma")], [rule]),
+                user_scenario="You want Emma. You hold a card.",
+            )
+            for rule in ("ENV_ASSERTION", "ACTION", "COMMUNICATE", "NL_ASSERTION")
+        ]
+
+    def get_environment(self):
+        return DualLibrary()
+
+
+class TerseDomain(DualDomain):
+    """Tells its user so little that a tiny model's context holds it."""
+
+    def get_user_guidelines(self, tools):
+        return "Ask for it."

@@ -10,13 +10,16 @@ import sys
 from tau2.data_model.message import AssistantMessage, ToolCall, UserMessage
 from tau2.domains.airline import environment as airline_module
 from tau2.domains.retail import environment as retail_module
+from tau2.domains.telecom import environment as telecom_module
 from tau2.evaluator.evaluator_communicate import CommunicateEvaluator
 from tau2.evaluator.evaluator_env import EnvironmentEvaluator
 
 from asyncrl.env.adapters.tau2 import Tau2
+from asyncrl.env.adapters.tau2_domain import open_environment
 from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action
 from asyncrl.env.scripted import to_action
+from tests.chat_server import ChatServer
 
 
 class Customer:
@@ -68,15 +71,15 @@ def trajectory(module, messages):
     return found
 
 
-async def play(domain, task, turns):
-    """Play what `turns` returns for the environment until the user stops; return the reward and the messages."""
+async def play(task, turns, **config):
+    """Play what `turns` returns for the environment until the user stops; return the reward and the environment."""
     host = EnvHost()
     try:
-        session = await host.open(task, {"domain": f"tau2_real:{domain}"})
+        session = await host.open(task, config)
         for number in range(30):
             step = await host.step(session.id, number, turns(session.env), 60.0)
             if step.done:
-                return step.reward, session.env.messages
+                return step.reward, session.env
         raise AssertionError("the episode did not end")
     finally:
         await host.close_all()
@@ -101,6 +104,49 @@ def asks_for_both(task):
     return bool(criteria.actions and criteria.communicate_info)
 
 
+def calls_made(task, made):
+    """Return the calls of both sides as tau2's messages, with the answers that its own environment gives to them."""
+    environment, found = open_environment(telecom_module, task), []
+    for number, (requestor, name, arguments) in enumerate(made):
+        call = ToolCall(id=str(number), name=name, arguments=arguments, requestor=requestor)
+        kind = UserMessage if requestor == "user" else AssistantMessage
+        found += [kind(role=requestor, content=None, tool_calls=[call]), environment.get_response(call)]
+    return found
+
+
+def both_sides(task):
+    return len({action.requestor for action in task.evaluation_criteria.actions or ()}) == 2
+
+
+async def play_telecom():
+    """Telecom by its name, whose user is a chat model: one that makes the golden calls once the agent has spoken."""
+    known = {task.id: task for task in telecom_module.get_tasks()}
+    listed = Tau2.tasks("heldout", "tau2", domain="telecom")
+    task = next(task for task in listed if both_sides(known[task.data["task_id"]]))
+    theirs = known[task.data["task_id"]]
+    wanted = [action for action in theirs.evaluation_criteria.actions if action.requestor == "user"]
+
+    def complete(request):
+        done = sum(message["role"] == "tool" for message in request["messages"])
+        spoken = sum(message["role"] == "user" for message in request["messages"]) > 1
+        message = {"role": "assistant", "content": "###STOP###" if spoken else "It does not work."}
+        if spoken and done < len(wanted):
+            function = {"name": wanted[done].name, "arguments": json.dumps(wanted[done].arguments)}
+            message["tool_calls"] = [{"id": f"u{done}", "type": "function", "function": function}]
+        return {"choices": [{"message": message}]}
+
+    server, found = ChatServer(complete), []
+    try:
+        for turns in (expert, idle):
+            reward, env = await play(task, turns, domain="telecom", user_url=server.url)
+            said = calls_made(theirs, env.made)
+            judged = EnvironmentEvaluator.calculate_reward(telecom_module.get_environment, theirs, said)
+            found.append(["telecom", turns.__name__, reward, judged.reward])
+    finally:
+        server.stop()
+    return found
+
+
 async def main():
     found = []
     for domain, module in (("airline", airline_module), ("retail", retail_module)):
@@ -110,11 +156,12 @@ async def main():
         task = next(task for task in listed if asks_for_both(known[task.data["task_id"]]))
         theirs = known[task.data["task_id"]]
         for turns in (expert, idle, silent):
-            reward, messages = await play(domain, task, turns)
-            said = trajectory(module, messages)
+            reward, env = await play(task, turns, domain=f"tau2_real:{domain}")
+            said = trajectory(module, env.messages)
             judged = EnvironmentEvaluator.calculate_reward(module.get_environment, theirs, said).reward
             judged *= CommunicateEvaluator.calculate_reward(theirs, said).reward
             found.append([domain, turns.__name__, reward, judged])
+    found += await play_telecom()
     print(json.dumps(found))
 
 

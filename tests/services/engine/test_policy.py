@@ -14,8 +14,13 @@ import httpx
 import pytest
 
 from asyncrl import process_start
+from asyncrl.env.adapters.tau2 import Tau2
+from asyncrl.env.chat_endpoint import KEY_VARIABLE
+from asyncrl.env.protocol import Action
+from asyncrl.errors import EnvironmentFailure
 from asyncrl.services.engine.policy import policy_command
 from asyncrl.services.engine.service import EngineOptions
+from asyncrl.types import Task
 from tests.benchmark_env import benchmark_python
 from tests.credentials import TOKEN
 from tests.packages import ImportedWhenUsed
@@ -122,6 +127,29 @@ def test_every_route_but_the_health_check_asks_for_the_token(policy):
     key = {"Authorization": f"Bearer {TOKEN}"}
     assert httpx.post(f"{url}/pause", headers=key).status_code == 404, "no route changes the server"
     assert httpx.get(f"{url}/v1/models", headers=key | {"Origin": "http://elsewhere"}).status_code == 403
+
+
+def test_its_model_plays_the_user_of_a_task_of_tau2s(policy, monkeypatch):
+    monkeypatch.setenv(KEY_VARIABLE, TOKEN)
+    user = {"user_url": f"{policy[0]}/v1", "user_options": {"max_tokens": 8, "temperature": 1.0, "seed": 1}}
+    env = Tau2(
+        Task("t", "tau2", data={"task_id": "ACTION"}),
+        domain="tests.env.adapters.tau2_library:TerseDomain",
+        max_turns=2,
+        **user,
+    )
+    opening = env.reset()
+    step = env.step(Action("Card?"))
+    assert [message["role"] for message in env.user.history] == [
+        "system", "user", "assistant", "user", "assistant",
+    ]  # fmt: skip
+    assert opening[1] == {"role": "user", "content": env.user.history[2]["content"]}
+    assert opening[1]["content"]
+    assert step.messages == [{"role": "user", "content": env.user.history[4]["content"]}]
+
+    monkeypatch.setenv(KEY_VARIABLE, "wrong")
+    with pytest.raises(EnvironmentFailure, match="the key is read from ASYNCRL_SIMULATOR_KEY"):
+        env.step(Action("Card?"))
 
 
 def test_the_start_message_shows_a_call_that_works_and_not_the_token(policy, tmp_path):
