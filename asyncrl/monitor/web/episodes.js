@@ -3,8 +3,8 @@
 
 const PAGE_ROWS = 50;
 const EPISODE_COLUMNS = [
-  ["step", "step"], ["reward", "reward"], ["success", "success"], ["num_turns", "turns"], ["num_sampled", "sampled"], ["num_tokens", "tokens"],
-  ["version_admitted", "version"], ["status", "status"], ["failure", "failure"], ["env", "environment"], ["task", "task"], ["wall_s", "seconds"],
+  ["step", "step"], ["task", "task"], ["reward", "reward"], ["success", "success"], ["num_turns", "turns"], ["num_sampled", "sampled"], ["num_tokens", "tokens"],
+  ["version_admitted", "version"], ["status", "status"], ["failure", "failure"], ["env", "environment"], ["wall_s", "seconds"],
 ];
 const NUMBERS = new Set(["step", "reward", "num_turns", "num_sampled", "num_tokens", "version_admitted", "wall_s"]);
 

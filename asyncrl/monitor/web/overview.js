@@ -229,7 +229,7 @@ async function settingsPage(root, name) {
   };
   walk(run.config, "");
   root.replaceChildren(element("h1", {}, `${name}: settings`),
-    table("Settings", [["setting", (row) => element("code", {}, row.key)], ["value", (row) => JSON.stringify(row.value)]], rows),
+    element("div", { class: "long" }, table("Settings", [["setting", (row) => element("code", {}, row.key)], ["value", (row) => JSON.stringify(row.value)]], rows)),
     element("h2", {}, "Checkpoints"),
     table("Checkpoints", [["version", (row) => number(row.version), { number: true }], ["folder", (row) => element("code", {}, row.path)]], run.checkpoints));
   return null;
