@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 AGENT_HEADER = b"x-asyncrl-agent"
 """Name of the sub-agent that asks."""
+CALLER_HEADER = b"x-asyncrl-caller"
+"""Id of the tool call that started the sub-agent that asks, or of the answer that holds it."""
 TTL_HEADER = b"x-asyncrl-ttl-s"
 """Seconds until the conversation continues, if the agent knows."""
 REWARD_PATH = "/asyncrl/v1/reward"
@@ -208,7 +210,8 @@ class _Call:
     def _hinted(self, request: ApiRequest) -> ApiRequest:
         agent = self.headers.get(AGENT_HEADER, b"").decode("latin-1")[:200]
         ttl_s = _seconds(self.headers.get(TTL_HEADER))
-        hints = {"agent": agent, "ttl_s": ttl_s, "id_prefix": self.format.id_prefix}
+        caller = self.headers.get(CALLER_HEADER, b"").decode("latin-1")[:200]
+        hints = {"agent": agent, "caller": caller, "ttl_s": ttl_s, "id_prefix": self.format.id_prefix}
         return replace(request, sampling=replace(request.sampling, **hints))
 
     def _key(self) -> str:

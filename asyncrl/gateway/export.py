@@ -53,6 +53,8 @@ def export_tree(
         }
         if leaf.agent:
             info["agent"] = leaf.agent
+        if (caller := calls[0].caller) is not None:
+            info |= _called_from(caller, leaves, owner)
         trajectories.append(
             _trajectory(task_id, episode_index, arrays, turns, calls, owned, verdict, timing, info)
         )
@@ -60,6 +62,13 @@ def export_tree(
         arrays, turns = _lay_out([], set())
         trajectories = [_trajectory(task_id, episode_index, arrays, turns, [], set(), verdict, timing, {})]
     return trajectories, drifted
+
+
+def _called_from(caller: Call, leaves: list[Call], owner: dict[int, int]) -> dict[str, Any]:
+    """Return where a sub-agent was started: the agent and branch that own the calling turn, and its number there."""
+    branch = owner[caller.index]
+    turns = [call for call in path(leaves[branch]) if owner[call.index] == branch]
+    return {"called_by": leaves[branch].agent, "call_branch": branch, "call_turn": turns.index(caller)}
 
 
 def _lay_out(calls: list[Call], owned: set[int]) -> tuple[dict[str, np.ndarray], tuple[Turn, ...]]:

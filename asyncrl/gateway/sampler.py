@@ -118,6 +118,7 @@ class Sampler:
                     root=prepared.root,
                     tool_ids=sampled.tool_ids,
                     agent=prepared.sampling.agent,
+                    caller=prepared.caller,
                     images=prepared.images,
                     text_end=self._text_end(prepared, sampled),
                     messages=self._messages(prepared, sampled),
@@ -165,6 +166,7 @@ class Sampler:
         if room < 1:
             episode.limit = episode.limit or "max_tokens"
             raise ContextTooLong(len(read_ids), limit)
+        caller = _caller(episode, sampling) if parent is None else None
         episode.touched = episode.clock()
         for name in sampling.ignored:
             episode.counters[f"ignored: {name}"] += 1
@@ -191,6 +193,7 @@ class Sampler:
             occurrence=occurrence,
             max_tokens=max_tokens,
             root=root,
+            caller=caller,
             session=_session(episode, root) if episode.recorded else "",
             history=history,
             prompt_text=prompt_text,
@@ -301,6 +304,19 @@ class Sampler:
 def call_id(prepared_id: str, index: int) -> str:
     """Id of an answer: that of the response, with the number of the choice after the first."""
     return prepared_id if index == 0 else f"{prepared_id}:{index}"
+
+
+def _caller(episode: Episode, sampling: Sampling) -> Call | None:
+    """Return the call that started a new conversation, where the client names it. Raises `InputError`."""
+    if not sampling.caller or not episode.recorded:
+        return None
+    found = episode.tree.starter(sampling.caller)
+    if found is None:
+        raise InputError(
+            f"x-asyncrl-caller: this episode has no call {sampling.caller!r}; give the id of the tool call that starts "
+            "the sub-agent, or of the answer that holds it"
+        )
+    return found
 
 
 def _session(episode: Episode, root: int) -> str:

@@ -58,6 +58,8 @@ class Sampling:
     """Parameters the client gave that have no effect here."""
     agent: str = ""
     """Sub-agent that asks."""
+    caller: str = ""
+    """Id of the tool call, or of the answer, that started its conversation."""
     id_prefix: str = ""
     """Of the answer's id, as the API format has it."""
     ttl_s: float | None = None
@@ -86,6 +88,8 @@ class Prepared:
     max_tokens: int
     root: int
     """Number of the conversation within the episode."""
+    caller: Call | None
+    """The call whose turn started this conversation, where the client says so."""
     session: str
     """Calls of one conversation share a session, so that the router keeps them on one engine."""
     history: ChatHistory | None = None

@@ -31,6 +31,8 @@ class Call:
     tool_ids: tuple[str, ...] = ()
     agent: str = ""
     """Name of the sub-agent that asked, for multi-agent advantages."""
+    caller: Call | None = None
+    """Of a root, the call whose turn started this conversation, where that is known."""
     text_end: str | None = None
     """Prompt and completion of a plain text call."""
     reward: float = 0.0
@@ -70,6 +72,10 @@ class CallTree:
     def by_id(self, call_id: str) -> Call | None:
         """The call with this id."""
         return self._by_id.get(call_id)
+
+    def starter(self, given_id: str) -> Call | None:
+        """The call with this id, or the one whose turn holds the tool call with this id."""
+        return self.by_id(given_id) or next((c for c in self.calls if given_id in c.tool_ids), None)
 
     def find(self, key: bytes, tool_ids: tuple[str, ...] = ()) -> Call | None:
         """The call whose conversation, its own turn included, has this key.

@@ -64,6 +64,8 @@ class Row:
     episode_index: int
     rollout: int
     """The episode that it is of."""
+    branch: int
+    """Of the episode's conversations behind a gateway."""
     agent: str
     reward: float
     status: str
@@ -96,7 +98,7 @@ def tree_of(trajectories: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """
     rows: list[Row] = []
     ways: list[_Way] = []
-    for number, found in enumerate(trajectories):
+    for number, found in enumerate(_callers_first(trajectories)):
         row = _row(found)
         way = _Way(np.asarray(found["token_ids"], np.int64), [])
         depth = 0
@@ -130,11 +132,29 @@ def tree_of(trajectories: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [asdict(row) for row in _in_order(rows)]
 
 
+def _callers_first(trajectories: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the trajectories with each behind the one whose turn called its agent: an agent behind a gateway ends
+    after those that it started."""
+    waiting, placed, ordered = list(trajectories), set(), []
+    while waiting:
+        ready = (i for i, t in enumerate(waiting) if _calling(t["info"]) in placed | {None})
+        # Where the caller is not among them, what it called begins a tree.
+        found = waiting.pop(next(ready, 0))
+        placed.add((found["info"].get("rollout"), found["info"].get("branch")))
+        ordered.append(found)
+    return ordered
+
+
+def _calling(info: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    return (info.get("rollout"), info["call_branch"]) if "call_branch" in info else None
+
+
 def _row(found: Mapping[str, Any]) -> Row:
     info, index = found["info"], found["episode_index"]
     return Row(
         episode_index=index,
         rollout=int(info.get("rollout", index)),
+        branch=int(info.get("branch", 0)),
         agent=agent_of(info),
         reward=found["reward"],
         status=found["status"],
@@ -144,7 +164,9 @@ def _row(found: Mapping[str, Any]) -> Row:
 def _caller(row: Row, info: Mapping[str, Any], rows: Sequence[Row]) -> tuple[Row, Node] | None:
     """Return the turn that called this agent, where that was recorded."""
     for above in rows:
-        if above.rollout == row.rollout and above.agent == info.get("called_by"):
+        if above.rollout != row.rollout or above.branch != info.get("call_branch", above.branch):
+            continue
+        if above.agent == info.get("called_by"):
             for node in above.nodes:
                 if node.turn == info["call_turn"]:
                     return above, node

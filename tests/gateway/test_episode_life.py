@@ -132,6 +132,44 @@ def test_hints_tell_the_router_how_long_a_context_is_needed(make_gateway):
     assert [t.info.get("agent") for t in trajectories] == ["searcher", None]
 
 
+START = '<tool_call>{"name": "start", "arguments": {}}</tool_call>'
+TOOLS = [{"type": "function", "function": {"name": "start", "parameters": {"type": "object"}}}]
+
+
+def test_a_sub_agent_hangs_from_the_turn_whose_tool_call_started_it(make_gateway):
+    """The main agent starts a searcher, which starts a reader, and goes on when both have ended."""
+
+    async def scenario():
+        gateway = make_gateway(lambda prompt: START if "go" in prompt.rpartition("user\n")[2] else "yes")
+        episode = await gateway.open()
+        async with gateway.http(episode.key) as http:
+
+            async def ask(messages, caller="", agent=""):
+                headers = {"x-asyncrl-caller": caller} | ({"x-asyncrl-agent": agent} if agent else {})
+                body = {"messages": messages, "tools": TOOLS}
+                return await http.post("/v1/chat/completions", json=body, headers=headers)
+
+            opening = [{"role": "user", "content": "go"}]
+            first = (await ask(opening)).json()
+            started = first["choices"][0]["message"]
+            call_id = started["tool_calls"][0]["id"]
+            # One names the tool call, the other the answer that holds it.
+            second = (await ask([{"role": "user", "content": "go on"}], call_id, "searcher")).json()
+            await ask([{"role": "user", "content": "a"}], second["id"], "reader")
+            await ask([*opening, started, {"role": "tool", "tool_call_id": call_id, "content": "ok"}])
+            wrong = await ask(opening, "call_of_nobody")
+        assert wrong.status_code == 400
+        assert "this episode has no call 'call_of_nobody'" in wrong.json()["error"]["message"]
+        return (await gateway.finish(episode))[0]
+
+    trajectories = asyncio.run(scenario())
+    # In the order in which they ended; the searcher ends with the turn that starts the reader.
+    assert [
+        (t.info.get("agent"), t.info.get("called_by"), t.info.get("call_branch"), t.info.get("call_turn"))
+        for t in trajectories
+    ] == [("searcher", "", 2, 0), ("reader", "searcher", 0, 0), (None, None, None, None)]
+
+
 def test_idle_episodes_expire(renderer):
     now = [0.0]
     engines = type("Engines", (), {"hold": lambda *_: None})()

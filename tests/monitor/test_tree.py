@@ -5,7 +5,7 @@ import pytest
 from asyncrl.data.table import TrajectoryTable
 from asyncrl.monitor.episodes import EpisodeTable
 from tests.monitor.folders import make_run
-from tests.monitor.trees import gateway_group, tree_group
+from tests.monitor.trees import gateway_group, sub_agent_group, tree_group
 
 
 @pytest.fixture
@@ -58,6 +58,14 @@ def test_leaves_of_an_agents_episode_fork_at_the_calls_they_share(tree):
         (0, None, [(0, 0), (1, 1), (2, 2)]),
         (1, (0, 1, "branch"), [(0, 2)]),
         (2, (0, 0, "branch"), [(0, 1)]),
+    ]
+
+
+def test_sub_agents_hang_from_the_turns_that_started_them_though_they_end_first(tree):
+    assert outline(tree(sub_agent_group())) == [
+        (2, None, [(0, 0), (1, 1), (2, 2)]),
+        (0, (2, 1, "call"), [(0, 2), (1, 3)]),
+        (1, (0, 0, "call"), [(0, 3)]),
     ]
 
 

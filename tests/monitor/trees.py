@@ -67,3 +67,16 @@ def gateway_group():
         for t in whole
     ]
     return Group("g-agent", Task("agent", "agent"), 0, tuple(owned), "w")
+
+
+def sub_agent_group():
+    """Return a group of one episode behind the gateway, whose agent ends after the one that it started in its second
+    turn, and after the one that this one started."""
+    searcher = {"agent": "searcher", "branch": 0, "called_by": "", "call_branch": 2, "call_turn": 1}
+    reader = {"agent": "reader", "branch": 1, "called_by": "searcher", "call_branch": 0, "call_turn": 0}
+    episodes = (
+        episode(0, [[20], [21]], opening=[5, 5], rollout=0, **searcher),
+        episode(1, [[30]], opening=[6], rollout=0, **reader),
+        episode(2, [[10], [11], [12]], rollout=0, branch=2),
+    )
+    return Group("g-sub-agents", Task("agent", "agent"), 0, episodes, "w")
