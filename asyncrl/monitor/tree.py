@@ -135,7 +135,9 @@ def tree_of(trajectories: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _callers_first(trajectories: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the trajectories with each behind the one whose turn called its agent: an agent behind a gateway ends
     after those that it started."""
-    waiting, placed, ordered = list(trajectories), set(), []
+    waiting = list(trajectories)
+    placed: set[tuple[Any, Any]] = set()
+    ordered: list[Mapping[str, Any]] = []
     while waiting:
         ready = (i for i, t in enumerate(waiting) if _calling(t["info"]) in placed | {None})
         # Where the caller is not among them, what it called begins a tree.
