@@ -136,6 +136,19 @@ def blocks(message):
     return {"role": "user", "content": found}
 
 
+def items(message):
+    """A message as an item of the responses API."""
+    if message["role"] == "assistant":
+        return {"type": "message", "role": "assistant", "content": message["content"]}
+    content = [
+        {"type": "input_image", "detail": "auto", "image_url": part["image_url"]["url"]}
+        if part["type"] == "image_url"
+        else {"type": "input_text", "text": part["text"]}
+        for part in message["content"]
+    ]
+    return {"type": "message", "role": "user", "content": content}
+
+
 async def through_gateway(client, renderer, ask, clients):
     """Two turns, each after an image; return what is trained of them."""
     gateway = Gateway(renderer, Served(client))
@@ -168,16 +181,25 @@ async def ask_anthropic(client, messages):
     return [{"type": "text", "text": "".join(block.text for block in answer.content)}]
 
 
+async def ask_responses(client, messages):
+    answer = await client.responses.create(
+        model="m", input=[items(m) for m in messages], max_output_tokens=8
+    )
+    return answer.output_text
+
+
 async def check_gateway(client, renderer, policy):
-    """Agents show images by either API, and are trained on the tokens and images that the engine read."""
+    """Agents show images by any API, and are trained on the tokens and images that the engine read."""
     found = [
         await through_gateway(client, renderer, ask_openai, "openai"),
         await through_gateway(client, renderer, ask_anthropic, "anthropic"),
+        await through_gateway(client, renderer, ask_responses, "openai"),
     ]
     assert worst(policy, found) < TOLERANCE
-    first, second = (t.token_ids[: t.turns[0].start] for t in found)
-    np.testing.assert_array_equal(first, second)
-    assert found[0].images[:2] == found[1].images[:2]
+    openings = [t.token_ids[: t.turns[0].start] for t in found]
+    for opening, played in zip(openings, found, strict=True):
+        np.testing.assert_array_equal(opening, openings[0])
+        assert played.images[:2] == found[0].images[:2]
     other = dataclasses.replace(found[0], images=found[0].images[:2])
     assert worst(policy, [other]) > 0.01, "the image of the second turn is seen, too"
 
