@@ -121,10 +121,10 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "judge.url must be left out for env.name='agent', whose agent reports its own reward, got "
             f"{recipe.judge.url!r}"
         )
-    if recipe.lora.rank and recipe.engine.weight_transfer != "shared_file":
+    if recipe.lora.rank and recipe.engine.weight_transfer == "collective":
         yield (
-            "engine.weight_transfer must be 'shared_file' where lora.rank is above 0, got "
-            f"{recipe.engine.weight_transfer!r}"
+            "engine.weight_transfer must be 'shared_file' or 'http' where lora.rank is above 0: vLLM reads adapters from "
+            "files, got 'collective'"
         )
     yield from _sleep_problems(recipe)
     if recipe.engine.keep_kv and (recipe.lora.rank or recipe.train.schedule == "asynchronous"):
