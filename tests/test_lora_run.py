@@ -20,7 +20,9 @@ OLD_POLICY = ('algo.preset="grpo"', 'algo.proximal="snapshot"', 'train.old_polic
 
 def test_an_adapter_is_trained_served_and_saved_and_goes_on_after_a_kill(workplace):
     run = workplace / "runs" / "adapter"
-    process = start(workplace, run.name, "lora.rank=4", "lora.alpha=8", "engine.weight_transfer=http", *OLD_POLICY)
+    process = start(
+        workplace, run.name, "lora.rank=4", "lora.alpha=8", "engine.weight_transfer=http", *OLD_POLICY
+    )
     wait_for_step(run, 5, process)
     kill_launcher(run, process)
     resume(workplace, run)

@@ -182,9 +182,7 @@ async def ask_anthropic(client, messages):
 
 
 async def ask_responses(client, messages):
-    answer = await client.responses.create(
-        model="m", input=[items(m) for m in messages], max_output_tokens=8
-    )
+    answer = await client.responses.create(model="m", input=[items(m) for m in messages], max_output_tokens=8)
     return answer.output_text
 
 
