@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -130,20 +131,20 @@ def check_agent(settings: dict[str, Any]) -> None:
         raise ConfigError(f"env.config.command: there is no program {command[0]!r}")
 
 
-def check_model(key: str, path: str, config: Config, policy: bool = True) -> Path | None:
+def check_model(key: str, path: str, config: Config, policy: bool = True) -> dict[str, Any]:
     """Check that a model is there: a folder, the hub's, or one that the environment's scripted expert can make.
 
     policy: it is also served, so it must have the context that the engine is asked for.
-    Returns its `config.json`, None for one that is yet to be made or downloaded.
+    Returns what its `config.json` says, nothing for one that is yet to be made or downloaded.
     """
     if path == "sft" and policy:
         _check_expert(key, config)
-        return None
+        return {}
     local = Path(path)
     named = path.startswith(("/", ".", "~")) or path.count("/") > 1 or not HUB_NAME.fullmatch(path)
-    description = _check_folder(key, local) if named or local.exists() else _check_hub(key, path)
+    description = _read(_check_folder(key, local) if named or local.exists() else _check_hub(key, path))
     context = _context(description)
-    if policy and description is not None:
+    if policy:
         _check_vision(path, description, config)
     if policy and context and config.engine.max_model_len > context:
         raise ConfigError(
@@ -153,12 +154,9 @@ def check_model(key: str, path: str, config: Config, policy: bool = True) -> Pat
     return description
 
 
-def _check_whole(description: Path | None, key: str, path: str) -> None:
+def _check_whole(description: Mapping[str, Any], key: str, path: str) -> None:
     """Refuse to train a quantised model, such as gpt-oss in MXFP4. Raises `ConfigError`."""
-    if description is None:
-        return
-    quantized = json.loads(description.read_text(encoding="utf-8")).get("quantization_config")
-    if quantized:
+    if quantized := description.get("quantization_config"):
         raise ConfigError(
             f"{key}: {path!r} is quantised ({quantized.get('quant_method')}), and its engine could not load the whole "
             "weights that are trained; give the model in bfloat16, as transformers saves it when it is loaded with "
@@ -166,9 +164,9 @@ def _check_whole(description: Path | None, key: str, path: str) -> None:
         )
 
 
-def _check_vision(path: str, description: Path, config: Config) -> None:
+def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> None:
     """Refuse a policy that reads images together with what does not take them along. Raises `ConfigError`."""
-    if "vision_config" not in json.loads(description.read_text(encoding="utf-8")):
+    if "vision_config" not in description:
         return
     blind = {
         "lora.rank": bool(config.lora.rank),
@@ -253,15 +251,19 @@ def _check_hub(key: str, name: str) -> Path | None:
         ) from error
 
 
-def _context(described: Path | None) -> int:
-    """Return the tokens of context that a model's `config.json` states, 0 where it depends on more than one number."""
+def _read(described: Path | None) -> dict[str, Any]:
+    """Return what a model's `config.json` says; nothing without one."""
     if described is None:
-        return 0
+        return {}
     try:
-        found = json.loads(described.read_text(encoding="utf-8"))
+        return json.loads(described.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{described}: cannot be read: {error}") from error
-    text = found.get("text_config") or found
+
+
+def _context(description: Mapping[str, Any]) -> int:
+    """Return the tokens of context that a model states, 0 where it does not or they depend on more than one number."""
+    text = description.get("text_config") or description
     scaling = text.get("rope_scaling") or text.get("rope_parameters") or {}
     kinds = {scaling.get("rope_type", scaling.get("type", "default")), "default"}
     nested = any(isinstance(value, dict) for value in scaling.values())
