@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# As in many containers: without stored bytecode each of hundreds of processes would compile the whole package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 import pytest
 from hypothesis import settings
@@ -42,14 +47,16 @@ def pytest_configure(config):
 
 
 def pytest_unconfigure(config):
-    # Else libraries would call what is frozen leaked, after the summary.
-    gc.unfreeze()
     if not hasattr(config, "workerinput"):
         if config.fork_server is not None:
             config.fork_server.kill()
             config.fork_server.wait()
             del os.environ[FORK_SERVER]
         shutil.rmtree(os.environ.pop(SHARED), ignore_errors=True)
+
+
+# Else libraries would call what is frozen leaked; not earlier, for pytest's last collections would look through it.
+atexit.register(gc.unfreeze)
 
 
 def pytest_sessionstart():
