@@ -100,8 +100,8 @@ def engine(started):
 def publish(engine, policies):
     _, weights = engine
 
-    async def commit(client, version):
-        file = write_weights(weights, version, published(policies[version].model), epoch=1)
+    async def commit(client, version, file=None):
+        file = file or write_weights(weights, version, published(policies[version].model), epoch=1)
         await client.request("weights/prepare", file.to_json())
         return await client.request("weights/commit", file.to_json())
 
@@ -161,8 +161,10 @@ def test_an_engine_that_starts_late_has_the_committed_adapter_before_its_first_a
 
 
 def test_requests_of_four_versions_in_flight_at_once_keep_their_own(engine, policies, publish):
-    url, _ = engine
+    url, weights = engine
     given = prompts(6, seed=1)
+    # Written before, so that requests do not end meanwhile.
+    files = {v: write_weights(weights, v, published(policies[v].model), epoch=1) for v in (2, 3)}
 
     async def scenario(client):
         base = [
@@ -172,7 +174,7 @@ def test_requests_of_four_versions_in_flight_at_once_keep_their_own(engine, poli
         flights = []
         for version in (1, 2, 3):
             if version > FIRST:
-                await publish(client, version)
+                await publish(client, version, files[version])
             requests = [GenerateRequest(f"v{version}-{i}", p, 200, seed=i) for i, p in enumerate(given)]
             flights.append([asyncio.create_task(client.generate(r)) for r in requests])
             await under_way(client, 2, flights[-1])
@@ -211,6 +213,7 @@ def test_a_further_policys_requests_are_served_by_its_own_adapters_at_its_own_ve
 ):
     url, weights = engine
     given = prompts(4, seed=4)
+    file = write_weights(of_helpers(weights), 2, published(helpers[2].model), epoch=1)
 
     async def scenario(client):
         other = EngineClient(f"{url}/policies/helpers")
@@ -218,7 +221,6 @@ def test_a_further_policys_requests_are_served_by_its_own_adapters_at_its_own_ve
             # Both policies number their requests alike.
             flights = [ask(client, given), ask(other, given)]
             await under_way(client, len(given) + 1, *flights)
-            file = write_weights(of_helpers(weights), 2, published(helpers[2].model), epoch=1)
             for phase in ("weights/prepare", "weights/commit"):
                 await other.request(phase, file.to_json())
             flights.append(ask(other, given))
