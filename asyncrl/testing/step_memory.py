@@ -55,8 +55,8 @@ def peak_bytes(work: Callable[[], Any]) -> int:
 def measured_step(config: Config, model: str, vocab_size: int) -> dict[str, int]:
     """Train three steps of two micro-batches; return the peaks of the parts of the second or third, whichever is less.
 
-    On a CPU a collective's buffer is now and then freed by a thread of the backend, which the profiler does not see:
-    all of that step's later peaks are too high by it, and never too low.
+    The profiler does not see what another thread frees, as that of a collective may on a busy CPU: what is measured
+    of that step from then on is too high, never too low.
     """
     gc.collect()
     before = live_bytes()
