@@ -12,9 +12,6 @@ import tempfile
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# As in many containers: without stored bytecode each of hundreds of processes would compile the whole package anew.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
 
 import pytest
 from hypothesis import settings
@@ -27,6 +24,10 @@ from tests.distribution import LongestFirst, longest_first
 from tests.shared import SHARED, shared_folder
 
 assert TOKEN  # All services and clients of the tests find it in the environment.
+
+# Many containers set it: without stored bytecode each of hundreds of processes would compile the whole package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # The jobs that a shell runs in the background ignore Ctrl-C, and so would the runs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
