@@ -75,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_environment(args: argparse.Namespace, checkpoint: str, tasks: int, samples: int) -> int:
+    from asyncrl.commands.eval_suite import any_under
     from asyncrl.config import apply_override, load_config, parse_config
     from asyncrl.evaluation.rows import episode_rows, write_rows
     from asyncrl.import_path import absolute, search_in
@@ -115,7 +116,7 @@ def _run_environment(args: argparse.Namespace, checkpoint: str, tasks: int, samp
         print(f"pass@{k} {value:.3f}")
     if args.out:
         args.out.write_text(json.dumps(result.to_json(), indent=2) + "\n")
-    return 1 if args.fail_under is not None and result.mean < args.fail_under else 0
+    return int(args.fail_under is not None and any_under({checkpoint: result.mean}, args.fail_under))
 
 
 def _context(checkpoint: str) -> int:

@@ -65,8 +65,18 @@ def run_suite(args: argparse.Namespace) -> int:
     print(f"report: {folder / 'report.html'}")
     if args.fail_under is None:
         return 0
-    scores = [result["checkpoints"][name]["score"] for name in args.checkpoint]
-    return int(any(score is None or score["mean"] < args.fail_under for score in scores))
+    scores = {name: result["checkpoints"][name]["score"] for name in args.checkpoint}
+    means = {name: None if score is None else score["mean"] for name, score in scores.items()}
+    return int(any_under(means, args.fail_under))
+
+
+def any_under(means: dict[str, float | None], limit: float) -> bool:
+    """Whether a checkpoint's score is below `--fail-under`, or not known; says which ones are."""
+    under = {name: mean for name, mean in means.items() if mean is None or mean < limit}
+    for name, mean in under.items():
+        found = "no sample counts" if mean is None else f"{mean:.3f}"
+        print(f"{name}: {found}, below --fail-under {limit:g}", file=sys.stderr)
+    return bool(under)
 
 
 def _write(
