@@ -146,6 +146,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "train.replay_groups must be 0 under train.schedule='periodic', which trains on groups as they arrive, got "
             f"{recipe.train.replay_groups}"
         )
+    yield from _completion_problems(recipe)
     if recipe.eval.every and not recipe.eval.tasks:
         yield (f"eval.tasks must be above 0 for eval.every={recipe.eval.every}")
     if recipe.env.num_tasks and recipe.env.num_tasks < recipe.buffer.groups_per_step:
@@ -153,6 +154,25 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             f"env.num_tasks must be 0 or at least buffer.groups_per_step={recipe.buffer.groups_per_step}, "
             f"got {recipe.env.num_tasks}"
         )
+
+
+def _completion_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps groups from being completed by earlier successes."""
+    if not recipe.train.complete_groups:
+        return
+    for wrong, why in (
+        (
+            recipe.train.schedule == "periodic",
+            "train.schedule='periodic', which trains on groups as they arrive",
+        ),
+        (recipe.curriculum.name == FILE_ORDER, f"curriculum.name={FILE_ORDER!r}, which plays each task once"),
+        (
+            recipe.rollout.decide_after > 0,
+            "rollout.decide_after, which drops the groups that would be completed",
+        ),
+    ):
+        if wrong:
+            yield f"train.complete_groups must be false with {why}"
 
 
 def _sleep_problems(recipe: Recipe) -> Iterator[str]:
@@ -283,12 +303,16 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
             "train.old_policy: 'process' scores tokens for an objective that reads them, such as one with "
             "algo.proximal.name='snapshot'; allowed otherwise: trainer"
         )
-    if recipe.train.replay_groups and words & {"snapshots", "baselines"}:
-        raise ConfigError(
-            "train.replay_groups: must be 0 for an objective that tracks each prompt's rewards, or that reads the "
-            "log-probabilities of the version that sampled each token: they go back buffer.max_staleness versions; got "
-            f"{recipe.train.replay_groups}"
-        )
+    for key, given, off in (
+        ("replay_groups", recipe.train.replay_groups, "0"),
+        ("complete_groups", recipe.train.complete_groups, "false"),
+    ):
+        if given and words & {"snapshots", "baselines"}:
+            raise ConfigError(
+                f"train.{key}: must be {off} for an objective that tracks each prompt's rewards, or that reads the "
+                "log-probabilities of the version that sampled each token: they go back buffer.max_staleness versions; "
+                f"got {given}"
+            )
     _check_schedule(recipe, settings)
     _check_branches_and_hints(recipe, words, settings["advantage"]["name"])
     _check_early_end(recipe, words)

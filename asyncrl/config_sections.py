@@ -322,9 +322,12 @@ class TrainConfig(Section):
     its own resumes from there. Stores other than mounted disks need their package, s3fs for S3."""
     replay_groups: Seldom[int] = Field(0, ge=0)
     """Groups of earlier steps that each step trains again, beside the fresh ones (docs/curriculum.md)."""
+    complete_groups: Seldom[bool] = False
+    """Complete a group in which no episode succeeded by an earlier success at the same task, where there is one
+    (docs/curriculum.md)."""
     replay_max_age: Seldom[int] = Field(8, ge=1)
-    """Versions that the oldest token of a replayed group may be behind the step. Fresh groups are held to
-    `buffer.max_staleness` as ever."""
+    """Versions that the oldest token of a replayed group, or of a success that completes one, may be behind the step.
+    Fresh groups are held to `buffer.max_staleness` as ever."""
     collapse_guard: Seldom[bool] = True
     """When the reward of fresh groups falls far below what it was, go back to the last good checkpoint with half the
     learning rate; halve it, too, when the policy moves far in a step (docs/algorithms/asynchrony-control.md)."""

@@ -1,5 +1,6 @@
 """Recipes whose objective lacks something are refused before anything starts; every preset has a recipe."""
 
+import re
 import subprocess
 import sys
 
@@ -21,6 +22,11 @@ def recipe(algo, **sections):
     ("algo", "sections", "message"),
     [
         ({"preset": "opd"}, {}, "teacher.path: this objective needs a teacher"),
+        (
+            {"preset": "grpo", "advantage": {"name": "spo"}},
+            {"train": {"complete_groups": True}, "curriculum": {"name": "vade"}},
+            "train.complete_groups: must be false for an objective that tracks each prompt's rewards",
+        ),
         (
             {"preset": "opd_full"},
             {"teacher": {"path": "http://t"}},
@@ -102,6 +108,30 @@ def test_what_a_recipe_lacks_is_named(algo, sections, message):
 def test_every_preset_is_accepted(preset):
     settings = check_objective(recipe({"preset": preset}, teacher=TEACHER))
     assert settings["loss"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "why"),
+    [
+        ({}, "curriculum.name='file_order', which plays each task once"),
+        (
+            {"curriculum": {"name": "vade"}, "rollout": {"decide_after": 4}},
+            "rollout.decide_after, which drops",
+        ),
+        (
+            {
+                "curriculum": {"name": "vade"},
+                "train": {"complete_groups": True, "schedule": "periodic"},
+                "buffer": {"max_staleness": 0},
+            },
+            "train.schedule='periodic', which trains on groups as they arrive",
+        ),
+    ],
+)
+def test_groups_are_completed_only_where_their_tasks_return_and_they_are_kept(sections, why):
+    sections = {"train": {"complete_groups": True}} | sections
+    with pytest.raises(ConfigError, match=f"train.complete_groups must be false with {re.escape(why)}"):
+        recipe({"preset": "grpo"}, **sections)
 
 
 def test_the_check_loads_no_torch():

@@ -244,7 +244,7 @@ class Ledger:
         Until `put` has taken it, it is the caller's to `discard`. Raises `StorageError`, `UnavailableError`.
         """
         s, size = self.settings, len({t.rollout for t in group.trajectories})
-        accepted = admit(group, size, s.drop_no_signal, s.max_tokens).outcome == "ready"
+        accepted = admit(group, size, s.drop_no_signal, s.max_tokens, s.complete_age > 0).outcome == "ready"
         return self._bodies.stage(body) if accepted else None
 
     def discard(self, staged: FileBody) -> None:

@@ -24,6 +24,9 @@ class LedgerSettings:
     drop_no_signal: bool = True
     decide_after: int = 0
     """Episodes after which a group may have ended early, because all of them earned the same; 0 for none."""
+    complete_age: int = 0
+    """Versions up to which the trainer completes groups without a success by an earlier one (`train.complete_groups`):
+    such groups are kept though they have no signal; 0 where it does not."""
     max_tokens: int = 2**24
     over_provision: int | Literal["auto"] | None = None
     """Groups admitted beyond one step's; None for as many as the staleness limit allows, "auto" for a number that
@@ -42,6 +45,7 @@ class LedgerSettings:
             "group_size": 1,
             "max_attempts": 1,
             "decide_after": 0,
+            "complete_age": 0,
             "max_tokens": 1,
             "token_budget": 0,
             "vocab_size": 0,
@@ -64,6 +68,7 @@ class LedgerSettings:
             lease_s=config.rollout.lease_s,
             drop_no_signal=config.buffer.drop_no_signal,
             decide_after=config.rollout.decide_after,
+            complete_age=config.train.replay_max_age if config.train.complete_groups else 0,
             max_tokens=config.max_tokens,
             over_provision=config.buffer.over_provision,
             recycle=config.buffer.recycle,

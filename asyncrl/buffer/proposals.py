@@ -28,6 +28,7 @@ TABLES = (
     "CREATE TABLE IF NOT EXISTS pool (place INTEGER PRIMARY KEY, body BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS proposals ("
     "seq INTEGER PRIMARY KEY, place INTEGER NOT NULL, rollouts INTEGER NOT NULL, predicted REAL)",
+    "CREATE INDEX IF NOT EXISTS proposals_by_place ON proposals (place)",
     "CREATE TABLE IF NOT EXISTS outcomes ("
     "version INTEGER, seq INTEGER, body BLOB NOT NULL, PRIMARY KEY (version, seq)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS curriculum (version INTEGER NOT NULL, first INTEGER NOT NULL, total INTEGER NOT NULL, "
@@ -175,6 +176,22 @@ class Proposals:
             "INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?)",
             (self.store.fact("version"), seq, pack([rewards, verdicts, group.version, tokens])),
         )
+
+    def solved_since(self, seq: int, oldest: int) -> bool:
+        """True when a trained group of the same task had a success and no token from before version `oldest`.
+
+        Groups of the step that is being filled are not trained yet: which of them finished first does not matter.
+        """
+        if self.make is None:
+            return False
+        found = self.store.rows(
+            "SELECT outcomes.body FROM proposals AS mine JOIN proposals AS other USING (place) "
+            "JOIN tasks ON tasks.seq = other.seq JOIN outcomes ON outcomes.seq = other.seq "
+            "AND outcomes.version BETWEEN tasks.version AND tasks.step "
+            "WHERE mine.seq = ? AND tasks.state = 'trained' AND tasks.oldest >= ?",
+            seq, oldest,
+        )  # fmt: skip
+        return any(max(unpack(body)[1], default=0.0) > 0 for (body,) in found)
 
     def observe(self, version: int) -> None:
         """Let the curriculum observe the outcomes of `version`, which has just been followed by the next one."""

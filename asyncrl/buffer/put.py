@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from asyncrl.algo.curation.early_end import differ, ends_early, verdict
+from asyncrl.algo.curation.success_pool import lacks_success
 from asyncrl.buffer.body_files import FileBody
 from asyncrl.buffer.failures import note_failures
 from asyncrl.buffer.leases import Leases
@@ -43,13 +44,16 @@ class Admission:
     """Sampled tokens of all episodes."""
 
 
-def admit(group: Group, group_size: int, drop_no_signal: bool, max_tokens: int) -> Admission:
+def admit(
+    group: Group, group_size: int, drop_no_signal: bool, max_tokens: int, completable: bool = False
+) -> Admission:
     """Decide what becomes of a group. Pure.
 
     If too few episodes are usable because the environment or the infrastructure failed the others, the task is tried
     again: the group says nothing about it. A group is dropped when too few episodes are usable for any other reason,
-    when an episode is longer than `max_tokens`, and, with `drop_no_signal`, when all siblings earned the same. A group
-    with fewer episodes than `group_size` has ended early, as "solved_early" or "unsolved_early".
+    when an episode is longer than `max_tokens`, and, with `drop_no_signal`, when all siblings earned the same, unless
+    the group has no success and is `completable` by an earlier one. A group with fewer episodes than `group_size` has
+    ended early, as "solved_early" or "unsolved_early".
     """
     usable = group.usable
     reward_sum = float(sum(t.reward for t in usable))
@@ -69,7 +73,8 @@ def admit(group: Group, group_size: int, drop_no_signal: bool, max_tokens: int) 
         return decided("dropped", "too_few_usable")
     if any(t.num_tokens > max_tokens for t in usable):
         return decided("dropped", "too_long")
-    if drop_no_signal and group_size > 1 and not differ(usable):
+    dull = group_size > 1 and not differ(usable)
+    if drop_no_signal and dull and not (completable and lacks_success(group)):
         return decided("dropped", "no_signal")
     return decided("ready")
 
@@ -85,15 +90,16 @@ class Puts:
 
     def put(self, group: Group, body: bytes | None, staged: FileBody | None) -> PutResult:
         s = self.settings
-        seq, task, state, version, attempts, reason = self.leases.find(
-            group.id, "seq, body, state, version, attempts, reason"
+        seq, task, state, version, due, attempts, reason = self.leases.find(
+            group.id, "seq, body, state, version, deadline, attempts, reason"
         )
         if state != "leased":
             outcome = state if state in ("dropped", "failed") else "ready"
             return PutResult(outcome, reason or "", duplicate=True)
         size = self.leases.proposals.group_size(seq)
         oldest, newest = self._check(group, decode_task(task), version, size)
-        admission = admit(group, size, s.drop_no_signal, s.max_tokens)
+        completable = s.complete_age > 0 and self.leases.proposals.solved_since(seq, due - s.complete_age)
+        admission = admit(group, size, s.drop_no_signal, s.max_tokens, completable)
         note_failures(self.store, group, admission.failure)
         # A group that is tried again stays leased until `lose` decides.
         state = "leased" if admission.outcome == "retry" else admission.outcome

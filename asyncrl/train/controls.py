@@ -156,8 +156,8 @@ def step_signals(batch: StepBatch, metrics: dict[str, float]) -> StepSignals:
     """Return what the guard is told of a step, on the first rank."""
     by_group: dict[int, list[float]] = {}
     fresh = batch.fresh_trajectories
-    for group, trajectory in zip(batch.group.tolist()[: len(fresh)], fresh, strict=True):
-        by_group.setdefault(group, []).append(trajectory.reward)
+    for row in batch.fresh_rows:
+        by_group.setdefault(int(batch.group[row]), []).append(batch.trajectories[row].reward)
     rewards = [sum(found) / len(found) for found in by_group.values()]
     sampled = np.concatenate([t.behavior_logprobs[t.loss_mask] for t in fresh])
     tokens = max(1, sum(batch.lags.values()))

@@ -194,13 +194,14 @@ def disagreement(wrong: Sequence[Comparison], step: int, tolerance: Tolerance) -
 def _sample(batch: StepBatch, versions: Sequence[int], num_tokens: int) -> list[tuple[int, list[int]]]:
     """Return rows with tokens of `versions`, by version, until there are `num_tokens` of them.
 
-    Rows are drawn group by group in turn. Replayed groups were compared when they were fresh.
+    Rows are drawn group by group in turn. What is trained again was compared when it was fresh.
     """
-    fresh = batch.fresh_trajectories
-    counts = [int(np.isin(t.versions[t.loss_mask], list(versions)).sum()) for t in fresh]
+    counts: dict[int, int] = {}
     by_group: dict[int, list[int]] = {}
-    for row, count in enumerate(counts):
-        if count:
+    for row in batch.fresh_rows:
+        t = batch.trajectories[row]
+        counts[row] = int(np.isin(t.versions[t.loss_mask], list(versions)).sum())
+        if counts[row]:
             by_group.setdefault(int(batch.group[row]), []).append(row)
     rng = random.Random(batch.step)
     for rows in by_group.values():

@@ -121,10 +121,9 @@ def replay(path: Path) -> Replayed:
     controls = make_controls(config, objective)
     controls.load_state_dict(state["controls"])
     groups = [decode_group(body) for body in unpack(tensors["groups"].numpy().tobytes())]
-    oldest = max(
-        config.buffer.max_staleness, config.train.replay_max_age if config.train.replay_groups else 0
-    )
-    batch = build_step_batch(groups, about["version"], oldest)
+    again = config.train.replay_groups or config.train.complete_groups
+    oldest = max(config.buffer.max_staleness, config.train.replay_max_age if again else 0)
+    batch = build_step_batch(groups, about["version"], oldest, max_age=oldest)
     settings = dataclasses.replace(StepSettings.of(config), num_minibatches=1)
     rate = scheduled_rate(config.train, about["version"]) * controls.rate_scale
     report = train_step(engine, objective, auxiliary, batch, settings, rate, controls)

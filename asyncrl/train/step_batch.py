@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.advantage_batch import AdvantageBatch
+from asyncrl.algo.curation.success_pool import is_pooled
 from asyncrl.data.micro_batches import Packing, pack_rows
 from asyncrl.errors import StaleError
 from asyncrl.train.ragged import within
@@ -80,11 +81,22 @@ class StepBatch:
         return self.groups[len(self.groups) - self.num_replayed :]
 
     @cached_property
+    def fresh_rows(self) -> list[int]:
+        """The rows that were sampled for this step: those of fresh groups, without what completes some of them. On the
+        first rank."""
+        num_fresh = len(self.fresh) if self.num_replayed else len(self.group)
+        of_rows = zip(self.group.tolist(), self.trajectories, strict=False)
+        return [row for row, (group, t) in enumerate(of_rows) if group < num_fresh and not is_pooled(t)]
+
+    @cached_property
     def fresh_trajectories(self) -> tuple[Trajectory, ...]:
-        """The rows of fresh groups, which come first."""
-        if not self.num_replayed:
-            return self.trajectories
-        return self.trajectories[: int((self.group < len(self.fresh)).sum())]
+        """The trajectories of `fresh_rows`."""
+        return tuple(self.trajectories[row] for row in self.fresh_rows)
+
+    @property
+    def num_completed(self) -> int:
+        """How many groups an earlier success completes. On the first rank."""
+        return sum(map(is_pooled, self.trajectories))
 
     @cached_property
     def lengths(self) -> list[int]:
@@ -160,14 +172,15 @@ def build_step_batch(
     """Order the usable trajectories by group, task and episode, those of replayed groups last.
 
     Raises `StaleError` if any sampled token is newer than `step`, or older than `step - max_staleness`; of a replayed
-    group, older than `step - max_age`.
+    group, and of a success that completes a group, older than `step - max_age`.
     """
     trajectories: list[Trajectory] = []
     index: list[int] = []
     fresh, again = (sorted(some, key=lambda g: g.task.id) for some in (groups, replayed))
     for number, group in enumerate([*fresh, *again]):
         for trajectory in sorted(group.usable, key=lambda t: t.episode_index):
-            _check_versions(trajectory, step, max_staleness if number < len(fresh) else max_age)
+            again_trained = number >= len(fresh) or is_pooled(trajectory)
+            _check_versions(trajectory, step, max_age if again_trained else max_staleness)
             trajectories.append(trajectory)
             index.append(number)
     of_rows = torch.tensor(index, dtype=torch.long)

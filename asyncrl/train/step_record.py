@@ -92,13 +92,14 @@ class StepRecord:
         }
 
     def _replayed(self) -> dict[str, float]:
-        """Return what is told of groups that were trained again."""
-        batch = self.batch
-        if not batch.num_replayed:
+        """Return what is told of groups that were trained again, and of successes that completed groups."""
+        batch, fresh = self.batch, set(self.batch.fresh_rows)
+        rows = [t for row, t in enumerate(batch.trajectories) if row not in fresh]
+        if not rows:
             return {}
-        rows = batch.trajectories[len(batch.fresh_trajectories) :]
         return {
             "replay/groups": batch.num_replayed,
+            "replay/successes": batch.num_completed,
             "replay/tokens": sum(t.num_sampled for t in rows),
             "replay/age_max": batch.step - min(t.min_version for t in rows),
         }
@@ -112,6 +113,8 @@ class RunTotals:
     trained_groups: int = 0
     """Fresh ones. Each is also counted in `replayed_groups` as often as it was trained again."""
     replayed_groups: int = 0
+    completed_groups: int = 0
+    """Of the trained ones, those that an earlier success completed."""
     trained_tokens: int = 0
     lags: Counter[int] = field(default_factory=Counter)
     """Sampled tokens trained, by lag in versions."""
@@ -125,6 +128,7 @@ class RunTotals:
         poisoned = sum(index < len(step.batch.fresh) for index in step.report.poisoned)
         self.trained_groups += len(step.batch.fresh) - poisoned
         self.replayed_groups += step.batch.num_replayed
+        self.completed_groups += step.batch.num_completed
         self.trained_tokens += step.report.num_tokens
         self.lags.update(step.batch.lags)
         self.pauses_s += step.published.pause_s

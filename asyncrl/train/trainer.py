@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from asyncrl.algo.control.collapse_guard import good_checkpoint, state_of
+from asyncrl.algo.curation.success_pool import as_played
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
 from asyncrl.data.codec import decode_group
@@ -46,6 +47,7 @@ from asyncrl.train.step_batch import StepBatch, build_step_batch
 from asyncrl.train.step_record import RunTotals, StepRecord, StepTimes
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.train.stream import StreamedStep
+from asyncrl.train.success_pool import SuccessPool
 from asyncrl.train.turns import NoTurns, Turns
 from asyncrl.types import Group
 from asyncrl.weights.publish import PublishReport
@@ -140,6 +142,10 @@ class Trainer:
         self.sft_phase = SftPhase(SftPhaseSettings(**objective.settings["sft_phase"]))
         self.replay = _replay_pool(config) if source is not None else None
         """On rank 0, where the recipe replays groups."""
+        self.successes = None
+        """On rank 0, where the recipe completes groups without a success."""
+        if source is not None and config.train.complete_groups:
+            self.successes = SuccessPool(config.train.replay_max_age)
         self.totals = RunTotals()
         """Of the whole run, on rank 0."""
         self.comparisons: list[Comparison] = []
@@ -224,6 +230,8 @@ class Trainer:
             batch = None
             if self.source is not None:
                 groups = [arrived.get(body) or decode_group(body) for body in bodies]
+                if self.successes is not None:
+                    groups = self.successes.complete(groups, version)
                 again = self.replay.draw(version) if self.replay is not None else ()
                 batch = build_step_batch(
                     groups, version, self.config.buffer.max_staleness, again, self.config.train.replay_max_age
@@ -339,9 +347,11 @@ class Trainer:
             if report.went_back_to is not None:
                 # What is in flight was sampled by the policy that has been given up.
                 self.source.replan(version)
-            if self.replay is not None and report.went_back_to is None:
-                self.replay.remember(batch.fresh, batch.step, [batch.group_ids[i] for i in report.poisoned])
-            self.on_commit(version, batch.fresh, token_values(batch, report))
+            fresh = [as_played(group) for group in batch.fresh]
+            for pool in (self.replay, self.successes):
+                if pool is not None and report.went_back_to is None:
+                    pool.remember(fresh, batch.step, [batch.group_ids[i] for i in report.poisoned])
+            self.on_commit(version, fresh, token_values(batch, report))
         return published
 
     def _metrics(self, step: StepRecord, buffer_stats: dict[str, Any]) -> dict[str, Any]:
@@ -448,6 +458,7 @@ class Trainer:
             "sft_phase": self.sft_phase.state_dict(),
             "totals": self.totals.to_dict(),
             **({"replay": self.replay.state_dict()} if self.replay is not None else {}),
+            **({"successes": self.successes.state_dict()} if self.successes is not None else {}),
         }
 
     def staleness_limit(self) -> int | None:
@@ -464,6 +475,8 @@ class Trainer:
         self.totals = RunTotals.from_dict(state["totals"])
         if self.replay is not None and "replay" in state:
             self.replay.load_state_dict(state["replay"])
+        if self.successes is not None and "successes" in state:
+            self.successes.load_state_dict(state["successes"])
 
 
 def _replay_pool(config: Config) -> ReplayPool | None:

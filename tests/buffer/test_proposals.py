@@ -294,3 +294,55 @@ def test_a_full_disk_at_a_proposal_leaves_no_half_of_it(monkeypatch):
     assert proposed(book) == before
     assert book.lease("w", 0.0).id != lease.id
     assert len(proposed(book)) == len(before) + PER_STEP
+
+
+def steps_of_one_task(book, *rewards):
+    """Play, train and commit a step of the only task for each list of rewards."""
+    for earned in rewards:
+        assert book.put(group(book.lease("w", 0.0), rewards=earned)).outcome == "ready"
+        assert book.take(book.version, 0.0).groups
+        book.commit(book.version + 1)
+
+
+def completing(age, **settings):
+    chosen = {"groups_per_step": 1, "complete_age": age} | settings
+    return opened(name="uniform", tasks=POOL[:1], **chosen)
+
+
+def test_a_group_without_a_success_is_kept_where_one_of_its_task_was_trained_and_is_not_too_old():
+    book = completing(age=2)
+    nothing, mixed = [0.0] * GROUP, [0.0, 1.0, 0.0, 0.0]
+    assert book.put(group(book.lease("w", 0.0), rewards=nothing)).reason == "no_signal"
+    steps_of_one_task(book, mixed, nothing, nothing)
+    # The success is of version 0, and step 3 is the first that may not train it.
+    assert book.version == 3
+    assert book.put(group(book.lease("w", 0.0), rewards=nothing)).reason == "no_signal"
+    steps_of_one_task(book, mixed)
+    assert book.put(group(book.lease("w", 0.0), rewards=[1.0] * GROUP)).reason == "no_signal", (
+        "one without a failure has no signal, whatever there was before"
+    )
+
+
+def test_a_success_that_is_not_trained_yet_keeps_no_group():
+    book = completing(age=4, groups_per_step=2, max_staleness=1)
+    first, second = leases(book, 2)
+    assert book.put(group(first, rewards=[0.0, 1.0, 0.0, 0.0])).outcome == "ready"
+    assert book.put(group(second, rewards=[0.0] * GROUP)).reason == "no_signal"
+
+
+def test_a_group_is_kept_only_if_the_success_is_young_enough_for_the_last_step_that_may_train_it():
+    late, early = (completing(age, max_staleness=2) for age in (2, 3))
+    for book in (late, early):
+        steps_of_one_task(book, [0.0, 1.0, 0.0, 0.0])
+        lease = book.lease("w", 0.0)
+        # Admitted at version 1, it may be trained up to step 3; the success is of version 0.
+        assert (lease.version, lease.deadline) == (1, 3)
+    assert late.put(group(late.lease("w", 0.0), rewards=[0.0] * GROUP)).reason == "no_signal"
+    assert early.put(group(early.lease("w", 0.0), rewards=[0.0] * GROUP)).outcome == "ready"
+
+
+def test_a_success_whose_training_was_rolled_back_keeps_no_group():
+    book = completing(age=4)
+    steps_of_one_task(book, [0.0, 1.0, 0.0, 0.0])
+    book.rollback_to(0)
+    assert book.put(group(book.lease("w", 0.0), rewards=[0.0] * GROUP)).reason == "no_signal"

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from asyncrl.algo.curation.curricula import factory
 from asyncrl.algo.objective import build_objective
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import parse_config
@@ -81,6 +82,8 @@ class World:
 class Run:
     """Trainer processes of one run, one after the other."""
 
+    curriculum = "file_order"
+
     def __init__(self, model, folder, world, every=2, num_steps=STEPS, **train):
         self.model, self.folder, self.world, self.every = model, folder, world, every
         self.train = {"num_steps": num_steps, **train}
@@ -108,6 +111,7 @@ class Run:
                     "lr_schedule": "cosine",
                 },
                 "buffer": {"max_staleness": 0},
+                "curriculum": {"name": self.curriculum},
             }
         )
         engine, objective = make_engine(self.model, 1), build_objective({"preset": "decoupled_ppo"})
@@ -268,6 +272,58 @@ def test_groups_are_replayed_also_after_a_restart_and_count_as_trained_once(
             again.process()
     again.process()
     assert (again.seen, again.replayed) == (run.seen, run.replayed)
+    assert again.world.ledger.stats()["trained"] == 2 * STEPS
+
+
+class Hard(World):
+    """A curriculum over two problems; each is solved by one episode in its first group, and then by none."""
+
+    def __init__(self):
+        super().__init__()
+        settings = LedgerSettings(2, 0, 2, complete_age=3)
+        self.ledger = Ledger(":memory:", settings, curriculum=factory("uniform", {}, 2, 0))
+        self.ledger.add_pool([Task(f"t{i}", "gridworld", i) for i in range(2)], 0)
+
+    def rewards(self, version):
+        return [0.0, 1.0] if version in (0, 4) else [0.0, 0.0]
+
+
+class Completing(Run):
+    """Records which successes completed groups, too."""
+
+    curriculum = "uniform"
+
+    def __init__(self, model, folder):
+        super().__init__(model, folder, Hard(), complete_groups=True, replay_max_age=3)
+        self.completed = {}
+
+    def _record(self, version, metrics):
+        super()._record(version, metrics)
+        self.completed[version] = [
+            metrics.get(f"replay/{name}") for name in ("successes", "tokens", "age_max")
+        ]
+        assert (metrics["staleness/max"], metrics["batch/groups"], metrics["reward/mean"]) == (
+            0, 2, 0.5 if version in (1, 5) else 0.0
+        ), "those of what was sampled for the step"  # fmt: skip
+
+
+def test_groups_are_completed_by_the_same_successes_after_a_restart(tiny_model, tmp_path):
+    run = Completing(tiny_model, tmp_path / "whole")
+    version, totals = run.process()
+    assert version == STEPS
+    # Both problems are solved at version 0 and at version 4; a success has two turns of three sampled tokens.
+    no, used = [None, None, None], [[2, 12, age] for age in (1, 2, 3)]
+    assert list(run.completed.values()) == [no, *used, no, [2, 12, 1]]
+    assert (totals.trained_groups, totals.completed_groups, totals.replayed_groups) == (2 * STEPS, 8, 0)
+    stats = run.world.ledger.stats()
+    assert (stats["trained"], stats["dropped_by_reason"]) == (2 * STEPS, {})
+    again = Completing(tiny_model, tmp_path / "killed")
+    for kill_at in (("before committing", 3), ("after committing", 4)):
+        again.world.kill_at = kill_at
+        with pytest.raises(Killed):
+            again.process()
+    again.process()
+    assert (again.seen, again.completed) == (run.seen, run.completed)
     assert again.world.ledger.stats()["trained"] == 2 * STEPS
 
 

@@ -38,14 +38,14 @@ def ends_early(trajectories: Sequence[Trajectory], first: int) -> bool:
     return episodes == set(range(first)) and all(t.usable for t in trajectories) and not differ(trajectories)
 
 
+def succeeded(trajectory: Trajectory) -> bool:
+    """Return the environment's verdict or, where it gives none, whether the reward is above 0."""
+    return trajectory.reward > 0 if trajectory.success is None else trajectory.success
+
+
 def verdict(trajectories: Sequence[Trajectory]) -> str:
-    """Return "solved" when every episode succeeded, by its reward where the environment gives no verdict, else
-    "unsolved"."""
-    return (
-        "solved"
-        if all(t.reward > 0 if t.success is None else t.success for t in trajectories)
-        else "unsolved"
-    )
+    """Return "solved" when every episode succeeded, else "unsolved"."""
+    return "solved" if all(succeeded(t) for t in trajectories) else "unsolved"
 
 
 def expected_episodes(success_rate: float, group_size: int, first: int) -> float:

@@ -1,0 +1,64 @@
+"""A pool of successes: a group in which no episode succeeded is completed by an earlier success at the same problem.
+
+    group of step k without a success, and the problem's newest success with  k - oldest version <= max_age
+    -> the group and that success, as one episode more, with the log-probabilities and versions that it was sampled with
+
+The pool holds one success of each problem, of groups that were trained: the newest, of equally new ones the shortest.
+
+Source: the experience pool of DART-GUI, arXiv 2509.23866, which is filled before training, too, and draws at random.
+There a stronger model may have played the successes; here all are the policy's own, so that losses and corrections
+weigh them as any stale data. The limit on age and the choice of the newest are ours. Torch-free.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+
+from asyncrl.algo.curation.early_end import succeeded
+from asyncrl.types import Group, Task, Trajectory
+
+POOLED = "pooled_from"
+"""Key of `Trajectory.info` of a success that completes a group: the task and the episode that it is from."""
+_WITH_SIBLINGS = ("rollout", "branch_of")
+"""Keys of `Trajectory.info` of rows that are part of an episode, or lean on another one of their group."""
+
+
+def problem(task: Task) -> str:
+    """Return what is equal of tasks that pose the same problem, whatever their ids."""
+    return json.dumps([task.env, task.seed, task.split, task.data], sort_keys=True)
+
+
+def is_pooled(trajectory: Trajectory) -> bool:
+    """True for a success that completes a group of which it was not sampled."""
+    return POOLED in trajectory.info
+
+
+def best_success(trajectories: Iterable[Trajectory]) -> Trajectory | None:
+    """Return the success that the pool would hold of these; None where none is a whole episode that succeeded."""
+    found = [
+        t for t in trajectories
+        if t.usable and succeeded(t) and not any(key in t.info for key in _WITH_SIBLINGS)
+    ]  # fmt: skip
+    return min(found, key=lambda t: (-t.min_version, t.num_tokens), default=None)
+
+
+def lacks_success(group: Group) -> bool:
+    """True where there are usable episodes and none of them succeeded."""
+    return bool(group.usable) and not any(succeeded(t) for t in group.usable)
+
+
+def completed(group: Group, success: Trajectory) -> Group:
+    """Return the group with the success as its last episode."""
+    index = 1 + max(max(t.episode_index, t.rollout) for t in group.trajectories)
+    info = {**success.info, POOLED: f"{success.task_id}/{success.episode_index}"}
+    row = replace(success, task_id=group.task.id, episode_index=index, info=info)
+    return replace(group, trajectories=(*group.trajectories, row))
+
+
+def as_played(group: Group) -> Group:
+    """Return the group without what completes it."""
+    if not any(is_pooled(t) for t in group.trajectories):
+        return group
+    return replace(group, trajectories=tuple(t for t in group.trajectories if not is_pooled(t)))
