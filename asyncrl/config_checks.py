@@ -147,6 +147,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             f"{recipe.train.replay_groups}"
         )
     yield from _completion_problems(recipe)
+    yield from _turn_slack_problems(recipe)
     if recipe.eval.every and not recipe.eval.tasks:
         yield (f"eval.tasks must be above 0 for eval.every={recipe.eval.every}")
     if recipe.env.num_tasks and recipe.env.num_tasks < recipe.buffer.groups_per_step:
@@ -154,6 +155,19 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             f"env.num_tasks must be 0 or at least buffer.groups_per_step={recipe.buffer.groups_per_step}, "
             f"got {recipe.env.num_tasks}"
         )
+
+
+def _turn_slack_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps episodes from being limited by earlier successes at their task."""
+    slack = recipe.curriculum.turn_slack
+    if not slack:
+        return
+    if slack < 1:
+        yield f"curriculum.turn_slack must be 0 or at least 1, got {slack:g}"
+    if recipe.curriculum.name == FILE_ORDER:
+        yield f"curriculum.turn_slack must be 0 with curriculum.name={FILE_ORDER!r}, which plays each task once"
+    if recipe.env.name == "agent":
+        yield "curriculum.turn_slack must be 0 with env.name='agent', which plays its own turns"
 
 
 def _completion_problems(recipe: Recipe) -> Iterator[str]:
@@ -269,7 +283,9 @@ def check_curriculum(recipe: Recipe) -> Factory | None:
     Raises `ConfigError` for an unknown curriculum and for wrong settings.
     """
     chosen = recipe.curriculum
-    return factory(chosen.name, chosen.settings, recipe.rollout.group_size, recipe.run.seed)
+    return factory(
+        chosen.name, chosen.settings, recipe.rollout.group_size, recipe.run.seed, chosen.turn_slack
+    )
 
 
 def check_objective(recipe: Recipe) -> dict[str, Any]:

@@ -272,6 +272,9 @@ class CurriculumConfig(Section):
     """Settings of the curriculum itself, the keyword-only arguments of its constructor."""
     pool: int = Field(1024, ge=1, le=MAX_POOL)
     """Tasks that it chooses among, the first of the environment's list; those of a task file are all in the pool."""
+    turn_slack: Seldom[float] = Field(0.0, ge=0)
+    """Turns that an episode may have, as a multiple of the longest success that was seen at its task; 0 leaves all at
+    `rollout.max_turns` (docs/curriculum.md)."""
 
 
 class TrainConfig(Section):

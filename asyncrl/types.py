@@ -211,3 +211,5 @@ class Lease:
     expires_in_s: float
     order: int = 0
     """Place in the order of leases. Older leases are due earlier, and engines serve them first."""
+    max_turns: int = 0
+    """Turns of its episodes, where fewer than the run allows; 0 for as many as it allows."""

@@ -134,6 +134,22 @@ def test_groups_are_completed_only_where_their_tasks_return_and_they_are_kept(se
         recipe({"preset": "grpo"}, **sections)
 
 
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"curriculum": {"name": "vade", "turn_slack": 0.5}}, "turn_slack must be 0 or at least 1, got 0.5"),
+        ({"curriculum": {"turn_slack": 1.5}}, "turn_slack must be 0 with curriculum.name='file_order'"),
+        (
+            {"curriculum": {"name": "vade", "turn_slack": 1.5}, "env": {"name": "agent"}},
+            "turn_slack must be 0 with env.name='agent'",
+        ),
+    ],
+)
+def test_turns_are_limited_by_earlier_successes_only_where_there_can_be_any(sections, message):
+    with pytest.raises(ConfigError, match=re.escape(f"curriculum.{message}")):
+        recipe({"preset": "grpo"}, **sections)
+
+
 def test_the_check_loads_no_torch():
     code = "import sys, asyncrl.config_checks; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -59,10 +59,24 @@ class Leases:
         if row is None:
             return None
         seq, body, lease, version, due, attempts, order = row
-        s = self.settings
-        self.store.execute("UPDATE tasks SET expires = ? WHERE seq = ?", (now + s.lease_s, seq))
-        size = self.proposals.group_size(seq)
-        return Lease(lease, decode_task(body), version, due, size, attempts + 1, s.lease_s, order)
+        expires = now + self.settings.lease_s
+        self.store.execute("UPDATE tasks SET expires = ? WHERE seq = ?", (expires, seq))
+        return self._lease(seq, body, lease, version, due, attempts, order)
+
+    def _lease(
+        self, seq: int, body: bytes, lease: str, version: int, due: int, attempts: int, order: int
+    ) -> Lease:
+        return Lease(
+            id=lease,
+            task=decode_task(body),
+            version=version,
+            deadline=due,
+            group_size=self.proposals.group_size(seq),
+            attempt=attempts + 1,
+            expires_in_s=self.settings.lease_s,
+            order=order,
+            max_turns=self.proposals.max_turns(seq),
+        )
 
     def _grant_next(self, worker: str, request: str, now: float) -> Lease | None:
         s = self.settings
@@ -83,8 +97,7 @@ class Leases:
             "version = ?, deadline = ?, expires = ?, step = NULL WHERE seq = ?",
             (lease, order, request, worker, version, due, now + s.lease_s, seq),
         )
-        size = self.proposals.group_size(seq)
-        return Lease(lease, decode_task(body), version, due, size, attempts + 1, s.lease_s, order)
+        return self._lease(seq, body, lease, version, due, attempts, order)
 
     def _next_pending(self) -> Any:
         return self.store.row(

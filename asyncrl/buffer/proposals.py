@@ -29,6 +29,7 @@ TABLES = (
     "CREATE TABLE IF NOT EXISTS proposals ("
     "seq INTEGER PRIMARY KEY, place INTEGER NOT NULL, rollouts INTEGER NOT NULL, predicted REAL)",
     "CREATE INDEX IF NOT EXISTS proposals_by_place ON proposals (place)",
+    "CREATE TABLE IF NOT EXISTS turn_limits (seq INTEGER PRIMARY KEY, max_turns INTEGER NOT NULL)",
     "CREATE TABLE IF NOT EXISTS outcomes ("
     "version INTEGER, seq INTEGER, body BLOB NOT NULL, PRIMARY KEY (version, seq)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS curriculum (version INTEGER NOT NULL, first INTEGER NOT NULL, total INTEGER NOT NULL, "
@@ -152,6 +153,10 @@ class Proposals:
             "INSERT INTO proposals VALUES (?, ?, ?, ?)",
             (cursor.lastrowid, proposal.place, proposal.rollouts, proposal.predicted),
         )
+        if proposal.max_turns:
+            self.store.execute(
+                "INSERT INTO turn_limits VALUES (?, ?)", (cursor.lastrowid, proposal.max_turns)
+            )
 
     def group_size(self, seq: int) -> int:
         """Return the number of episodes of a task's group."""
@@ -160,13 +165,22 @@ class Proposals:
         row = self.store.row("SELECT rollouts FROM proposals WHERE seq = ?", seq)
         return self.settings.group_size if row is None else row[0]
 
+    def max_turns(self, seq: int) -> int:
+        """Return the most turns of a task's episodes, 0 for those that the run allows."""
+        if self.make is None:
+            return 0
+        row = self.store.row("SELECT max_turns FROM turn_limits WHERE seq = ?", seq)
+        return 0 if row is None else row[0]
+
     def note(self, seq: int, group: Group) -> None:
         """Keep the outcome of a proposal that is put for good, whether it is trained or dropped."""
         if self.make is None or self.store.row("SELECT 1 FROM proposals WHERE seq = ?", seq) is None:
             return
         firsts: dict[int, Trajectory] = {}
+        turns: dict[int, int] = {}
         for trajectory in group.usable:
             firsts.setdefault(trajectory.rollout, trajectory)
+            turns[trajectory.rollout] = turns.get(trajectory.rollout, 0) + len(trajectory.turns)
         rewards = [float(t.reward) for t in firsts.values()]
         verdicts = [
             min(max(t.reward, 0.0), 1.0) if t.success is None else float(t.success) for t in firsts.values()
@@ -174,7 +188,11 @@ class Proposals:
         tokens = sum(t.num_sampled for t in group.trajectories)
         self.store.execute(
             "INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?)",
-            (self.store.fact("version"), seq, pack([rewards, verdicts, group.version, tokens])),
+            (
+                self.store.fact("version"),
+                seq,
+                pack([rewards, verdicts, group.version, tokens, [turns[rollout] for rollout in firsts]]),
+            ),
         )
 
     def solved_since(self, seq: int, oldest: int) -> bool:
@@ -254,8 +272,9 @@ class Proposals:
             "SELECT place, predicted, body FROM outcomes JOIN proposals USING (seq) WHERE version = ? ORDER BY seq",
             version,
         ):
-            rewards, verdicts, admitted, tokens = unpack(body)
-            outcome = Outcome(place, tuple(rewards), tuple(verdicts), admitted, tokens)
+            rewards, verdicts, admitted, tokens, *later = unpack(body)
+            turns = tuple(later[0]) if later else ()
+            outcome = Outcome(place, tuple(rewards), tuple(verdicts), admitted, tokens, turns)
             outcomes.append(outcome)
             if predicted is not None and outcome.successes:
                 calibration.add(predicted, outcome.success)

@@ -121,6 +121,7 @@ def lease_to_map(lease: Lease) -> dict[str, Any]:
         "attempt": lease.attempt,
         "expires_in_s": lease.expires_in_s,
         "order": lease.order,
+        "max_turns": lease.max_turns,
     }
 
 
@@ -136,6 +137,7 @@ def lease_from_map(raw: Any, where: str = "lease") -> Lease:
         attempt=fields.integer("attempt", low=1),
         expires_in_s=fields.number("expires_in_s", low=0.0),
         order=fields.integer("order", low=0),
+        max_turns=fields.integer("max_turns", low=0),
     )
     fields.close()
     return lease

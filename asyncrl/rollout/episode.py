@@ -126,7 +126,8 @@ class ChatPlayer:
         request: EpisodeRequest,
     ) -> tuple[Trajectory, ...]:
         limits, check = self.settings.limits, self.settings.check_history
-        max_turns = min(limits.max_turns or session.max_turns, session.max_turns)
+        most = session.max_turns
+        max_turns = min(limits.max_turns or most, request.max_turns or most, most)
         conversations = Conversations(Conversation(builder, self.renderer, session.messages, session.tools))
         given = request.prefix.turns if request.prefix is not None else ()
         for turn in range(max_turns):

@@ -81,6 +81,7 @@ class EpisodeGroupRunner:
                 min_version=lease.version,
                 order=lease.order,
                 prefix=prefix,
+                max_turns=lease.max_turns,
                 timeout_s=episode_timeout_s,
             )
 

@@ -13,9 +13,9 @@ import pytest
 from asyncrl.algo.curation.curricula import factory
 from asyncrl.algo.curation.curriculum import BeliefCurriculum, Proposal
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
-from asyncrl.data.codec import decode_group
+from asyncrl.data.codec import decode_group, pack, unpack
 from asyncrl.errors import ConflictError, InputError, UnavailableError
-from asyncrl.types import FailureClass, Task
+from asyncrl.types import FailureClass, Task, Turn
 from tests.buffer.factories import failed_group, group
 
 GROUP = 4
@@ -23,9 +23,9 @@ POOL = [Task(f"t{i}", "gridworld", i, data={"level": i % 3}) for i in range(12)]
 PER_STEP = 3
 
 
-def opened(path=":memory:", name="vade", total=0, group_size=GROUP, tasks=POOL, **settings):
+def opened(path=":memory:", name="vade", total=0, group_size=GROUP, tasks=POOL, turn_slack=0.0, **settings):
     chosen = {"groups_per_step": PER_STEP, "max_staleness": 0, "group_size": group_size} | settings
-    make = factory(name, {}, group_size, seed=5) if isinstance(name, str) else name
+    make = factory(name, {}, group_size, 5, turn_slack) if isinstance(name, str) else name
     book = Ledger(path, LedgerSettings(**chosen), now=0.0, curriculum=make)
     book.add_pool(tasks, total)
     return book
@@ -42,7 +42,19 @@ def played(lease, decide_after=0):
     skill = (lease.task.seed + lease.version) / 16
     rewards = [float(rng.random() < skill) for _ in range(lease.group_size)]
     first = rewards[:decide_after]
-    return group(lease, rewards=first if len(set(first)) == 1 else rewards)
+    made = group(lease, rewards=first if len(set(first)) == 1 else rewards, length=12)
+    return with_turns(made, [1 + lease.task.seed % 4 + i % 2 for i in range(len(made.trajectories))])
+
+
+def with_turns(made, turns):
+    """The group's episodes with as many turns, all but the first of tokens that the policy did not sample."""
+    return replace(
+        made,
+        trajectories=tuple(
+            replace(t, turns=t.turns + tuple(Turn(at, at + 1) for at in range(2, count + 1)))
+            for t, count in zip(made.trajectories, turns, strict=True)
+        ),
+    )
 
 
 def train(book, steps, order, deaths=frozenset(), reopen=None):
@@ -73,29 +85,43 @@ def proposed(book):
     return book._store.rows("SELECT seq, place, rollouts, predicted FROM proposals ORDER BY seq")
 
 
+def limited(book):
+    return book._store.rows("SELECT seq, max_turns FROM turn_limits ORDER BY seq")
+
+
 def observed(book):
     return book._store.row("SELECT version, proposed, state FROM curriculum")
 
 
-@pytest.mark.parametrize(("name", "decide_after"), [("vade", 0), ("gdro", 0), ("staged", 0), ("vade", 2)])
-def test_what_is_proposed_does_not_depend_on_deaths_or_on_who_finishes_first(name, decide_after, tmp_path):
-    whole, trained = train(opened(name=name, decide_after=decide_after), 8, random.Random(0))
+@pytest.mark.parametrize(
+    ("name", "decide_after", "turn_slack"),
+    [("vade", 0, 0), ("gdro", 0, 0), ("staged", 0, 0), ("vade", 2, 0), ("vade", 0, 1.5)],
+)
+def test_what_is_proposed_does_not_depend_on_deaths_or_on_who_finishes_first(
+    name, decide_after, turn_slack, tmp_path
+):
+    whole, trained = train(
+        opened(name=name, decide_after=decide_after, turn_slack=turn_slack), 8, random.Random(0)
+    )
     assert any("early" in reason for reason in whole.stats()["dropped_by_reason"]) == bool(decide_after)
+    assert any(limited(whole)) == bool(turn_slack)
 
     def reopen(book):
         book.close()
-        return opened(tmp_path / "killed.sqlite", name, decide_after=decide_after)
+        return opened(tmp_path / "killed.sqlite", name, decide_after=decide_after, turn_slack=turn_slack)
 
     for seed in range(3):
         path = tmp_path / "killed.sqlite"
         path.unlink(missing_ok=True)
         deaths = set(random.Random(seed).sample(range(40), 12))
         killed, again = train(
-            opened(path, name, decide_after=decide_after), 8, random.Random(seed + 1), deaths, reopen
-        )
+            opened(path, name, decide_after=decide_after, turn_slack=turn_slack),
+            8, random.Random(seed + 1), deaths, reopen,
+        )  # fmt: skip
         assert [sorted(ids) for ids in again.values()] == [sorted(ids) for ids in trained.values()]
         assert proposed(killed) == proposed(whole)
         assert observed(killed) == observed(whole)
+        assert limited(killed) == limited(whole)
         killed.close()
     assert len({row[1] for row in proposed(whole)}) > PER_STEP
 
@@ -294,6 +320,35 @@ def test_a_full_disk_at_a_proposal_leaves_no_half_of_it(monkeypatch):
     assert proposed(book) == before
     assert book.lease("w", 0.0).id != lease.id
     assert len(proposed(book)) == len(before) + PER_STEP
+
+
+def test_a_lease_has_the_turns_of_the_longest_success_and_some_more_also_when_it_is_given_again():
+    book = opened(name="uniform", tasks=POOL[:1], turn_slack=1.5, groups_per_step=1)
+
+    def step(rewards, turns):
+        lease = book.lease("w", 0.0, f"call {book.version}")
+        assert book.lease("w", 0.0, f"call {book.version}") == lease
+        book.put(with_turns(group(lease, rewards=rewards, length=12), turns))
+        book.take(book.version, 0.0)
+        book.commit(book.version + 1)
+        return lease.max_turns
+
+    # 1.5 times 3 turns is 4.5; the failures of 9 turns say nothing. Then 5 turns, and the limit is 8 from there on.
+    assert step([0.0, 1.0, 1.0, 0.0], [9, 2, 3, 9]) == 0
+    assert step([0.0, 1.0, 1.0, 0.0], [5, 4, 5, 5]) == 5
+    assert [step([1.0, 0.0, 0.0, 0.0], [2, 8, 8, 8]) for _ in range(2)] == [8, 8]
+
+
+def test_outcomes_that_were_noted_without_turns_are_read():
+    book = opened(name="uniform", turn_slack=2.0)
+    lease, *_ = leases(book, 1)
+    book.put(with_turns(group(lease, rewards=[0.0, 1.0, 1.0, 0.0], length=12), [3, 2, 4, 1]))
+    (body,) = book._store.row("SELECT body FROM outcomes")
+    *earlier, turns = unpack(body)
+    assert turns == [3, 2, 4, 1]
+    book._store.execute("UPDATE outcomes SET body = ?", (pack(earlier),))
+    book._proposals._fold(curriculum := Noting(POOL, GROUP, 0), book._proposals._state()[1], 0)
+    assert [outcome.turns for outcome in curriculum.noted] == [()]
 
 
 def steps_of_one_task(book, *rewards):

@@ -228,6 +228,16 @@ def test_an_episode_the_environment_cuts_off_is_truncated_not_failed(renderer):
     assert (trajectory.failure, trajectory.usable) == (None, True)
 
 
+@pytest.mark.parametrize(("max_turns", "turns"), [(0, 3), (2, 2), (9, 3)])
+def test_a_lease_may_allow_fewer_turns_than_the_run_and_not_more(renderer, max_turns, turns):
+    player = make_player(renderer, Scripted(renderer), max_turns=3)
+    lease = Lease("g", Task("t", f"{HERE}:Endless", 0), 0, 1, 2, 1, 60.0, max_turns=max_turns)
+    group = asyncio.run(EpisodeGroupRunner(player).run_group(lease, "w", 30.0))
+    assert [(len(t.turns), t.status, t.error) for t in group.trajectories] == [
+        (turns, Status.TRUNCATED, "max_turns")
+    ] * 2
+
+
 def test_an_episode_that_does_not_end_in_time_is_an_infrastructure_failure(renderer, monkeypatch):
     class Stuck(Scripted):
         async def generate(self, request):

@@ -29,6 +29,8 @@ class Proposal:
     """Episodes of its group."""
     predicted: float | None = None
     """Share of them that is expected to succeed; None where the curriculum does not predict it."""
+    max_turns: int = 0
+    """Turns of an episode, where fewer than the run allows; 0 for as many as it allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class Outcome:
     """Version of the policy at admission."""
     tokens: int = 0
     """Sampled tokens of all its episodes."""
+    turns: tuple[int, ...] = ()
+    """Of each usable episode, over all of its agents; none in ledgers of before they were noted."""
 
     @property
     def success(self) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import pydantic
 
 from asyncrl.algo.curation.curriculum import Curriculum
+from asyncrl.algo.curation.fitted_length import FittedLength
 from asyncrl.algo.registry import did_you_mean
 from asyncrl.errors import ConfigError
 from asyncrl.import_path import load_object
@@ -36,10 +37,13 @@ GIVEN = ("tasks", "group_size", "seed")
 Factory = Callable[[Sequence[Task]], Curriculum]
 
 
-def factory(name: str, settings: Mapping[str, Any], group_size: int, seed: int) -> Factory | None:
+def factory(
+    name: str, settings: Mapping[str, Any], group_size: int, seed: int, turn_slack: float = 0.0
+) -> Factory | None:
     """Return what makes a run's curriculum of its pool; None for `FILE_ORDER`.
 
-    name: one of `CURRICULA`, or an import path. Raises `ConfigError` naming the key, the value and what is allowed.
+    name: one of `CURRICULA`, or an import path. turn_slack: see `FittedLength`, 0 for no limits. Raises `ConfigError`
+    naming the key, the value and what is allowed.
     """
     if name == FILE_ORDER:
         if settings:
@@ -56,7 +60,8 @@ def factory(name: str, settings: Mapping[str, Any], group_size: int, seed: int) 
 
     def make(tasks: Sequence[Task]) -> Curriculum:
         try:
-            return made(tasks, group_size, seed, **settings)
+            curriculum = made(tasks, group_size, seed, **settings)
+            return FittedLength(curriculum, turn_slack) if turn_slack else curriculum
         except (TypeError, ValueError) as error:
             key = str(error).partition(":")[0]
             where = "curriculum.settings." if key in settings else f"curriculum.name: {name!r}: "
