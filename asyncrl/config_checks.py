@@ -148,6 +148,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         )
     yield from _completion_problems(recipe)
     yield from _turn_slack_problems(recipe)
+    yield from _seeding_problems(recipe)
     if recipe.eval.every and not recipe.eval.tasks:
         yield (f"eval.tasks must be above 0 for eval.every={recipe.eval.every}")
     if recipe.env.num_tasks and recipe.env.num_tasks < recipe.buffer.groups_per_step:
@@ -155,6 +156,13 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             f"env.num_tasks must be 0 or at least buffer.groups_per_step={recipe.buffer.groups_per_step}, "
             f"got {recipe.env.num_tasks}"
         )
+
+
+def _seeding_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps a curriculum from showing solved tasks in the prompts of others."""
+    chosen = recipe.curriculum
+    if chosen.name == "xrpo" and chosen.settings.get("seeds") and recipe.env.name == "agent":
+        yield "curriculum.settings.seeds must be 0 with env.name='agent', which writes its own prompts"
 
 
 def _turn_slack_problems(recipe: Recipe) -> Iterator[str]:

@@ -30,6 +30,10 @@ ANSWER_IDS = "answer_ids"
 """Key of `Trajectory.info`: the tokens of the task's right answer, where the objective asks for them."""
 
 
+SEEDED = "examples"
+"""Key of `Trajectory.info`: how many solved tasks its prompt shows, where a curriculum seeds tasks that fail."""
+
+
 class Status(StrEnum):
     """How an episode ended."""
 
@@ -213,3 +217,5 @@ class Lease:
     """Place in the order of leases. Older leases are due earlier, and engines serve them first."""
     max_turns: int = 0
     """Turns of its episodes, where fewer than the run allows; 0 for as many as it allows."""
+    examples: tuple[str, ...] = ()
+    """Transcripts of solved tasks that its episodes are shown in their prompt."""

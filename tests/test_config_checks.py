@@ -143,9 +143,13 @@ def test_groups_are_completed_only_where_their_tasks_return_and_they_are_kept(se
             {"curriculum": {"name": "vade", "turn_slack": 1.5}, "env": {"name": "agent"}},
             "turn_slack must be 0 with env.name='agent'",
         ),
+        (
+            {"curriculum": {"name": "xrpo", "settings": {"seeds": 2}}, "env": {"name": "agent"}},
+            "settings.seeds must be 0 with env.name='agent'",
+        ),
     ],
 )
-def test_turns_are_limited_by_earlier_successes_only_where_there_can_be_any(sections, message):
+def test_limits_and_examples_by_earlier_successes_are_refused_where_there_can_be_none(sections, message):
     with pytest.raises(ConfigError, match=re.escape(f"curriculum.{message}")):
         recipe({"preset": "grpo"}, **sections)
 

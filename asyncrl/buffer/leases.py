@@ -76,6 +76,7 @@ class Leases:
             expires_in_s=self.settings.lease_s,
             order=order,
             max_turns=self.proposals.max_turns(seq),
+            examples=self.proposals.examples(seq),
         )
 
     def _grant_next(self, worker: str, request: str, now: float) -> Lease | None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import msgpack
 
 from asyncrl.algo.curation.curriculum import Curriculum, Outcome, Proposal
+from asyncrl.algo.curation.seeding import example_of
 from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.store import Store
 from asyncrl.data.codec import decode_task, encode_task, pack, unpack
@@ -30,6 +31,7 @@ TABLES = (
     "seq INTEGER PRIMARY KEY, place INTEGER NOT NULL, rollouts INTEGER NOT NULL, predicted REAL)",
     "CREATE INDEX IF NOT EXISTS proposals_by_place ON proposals (place)",
     "CREATE TABLE IF NOT EXISTS turn_limits (seq INTEGER PRIMARY KEY, max_turns INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS examples (seq INTEGER PRIMARY KEY, body BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS outcomes ("
     "version INTEGER, seq INTEGER, body BLOB NOT NULL, PRIMARY KEY (version, seq)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS curriculum (version INTEGER NOT NULL, first INTEGER NOT NULL, total INTEGER NOT NULL, "
@@ -157,6 +159,9 @@ class Proposals:
             self.store.execute(
                 "INSERT INTO turn_limits VALUES (?, ?)", (cursor.lastrowid, proposal.max_turns)
             )
+        if proposal.examples:
+            shown = pack(list(proposal.examples))
+            self.store.execute("INSERT INTO examples VALUES (?, ?)", (cursor.lastrowid, shown))
 
     def group_size(self, seq: int) -> int:
         """Return the number of episodes of a task's group."""
@@ -172,6 +177,13 @@ class Proposals:
         row = self.store.row("SELECT max_turns FROM turn_limits WHERE seq = ?", seq)
         return 0 if row is None else row[0]
 
+    def examples(self, seq: int) -> tuple[str, ...]:
+        """Return the transcripts that a task's episodes are shown in their prompt."""
+        if self.make is None:
+            return ()
+        row = self.store.row("SELECT body FROM examples WHERE seq = ?", seq)
+        return () if row is None else tuple(unpack(row[0]))
+
     def note(self, seq: int, group: Group) -> None:
         """Keep the outcome of a proposal that is put for good, whether it is trained or dropped."""
         if self.make is None or self.store.row("SELECT 1 FROM proposals WHERE seq = ?", seq) is None:
@@ -186,12 +198,13 @@ class Proposals:
             min(max(t.reward, 0.0), 1.0) if t.success is None else float(t.success) for t in firsts.values()
         ]
         tokens = sum(t.num_sampled for t in group.trajectories)
+        example = example_of(group.trajectories) if self._state()[0].keeps_examples else ""
         self.store.execute(
             "INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?)",
             (
                 self.store.fact("version"),
                 seq,
-                pack([rewards, verdicts, group.version, tokens, [turns[rollout] for rollout in firsts]]),
+                pack([rewards, verdicts, group.version, tokens, [turns[one] for one in firsts], example]),
             ),
         )
 
@@ -273,8 +286,9 @@ class Proposals:
             version,
         ):
             rewards, verdicts, admitted, tokens, *later = unpack(body)
-            turns = tuple(later[0]) if later else ()
-            outcome = Outcome(place, tuple(rewards), tuple(verdicts), admitted, tokens, turns)
+            # Earlier ledgers have outcomes without them.
+            turns, example = (*later, *((), "")[len(later) :])
+            outcome = Outcome(place, tuple(rewards), tuple(verdicts), admitted, tokens, tuple(turns), example)
             outcomes.append(outcome)
             if predicted is not None and outcome.successes:
                 calibration.add(predicted, outcome.success)

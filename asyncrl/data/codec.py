@@ -122,7 +122,14 @@ def lease_to_map(lease: Lease) -> dict[str, Any]:
         "expires_in_s": lease.expires_in_s,
         "order": lease.order,
         "max_turns": lease.max_turns,
+        "examples": list(lease.examples),
     }
+
+
+def _texts(raw: list[Any], where: str) -> tuple[str, ...]:
+    if not all(isinstance(item, str) for item in raw):
+        raise InputError(f"{where} must be a list of texts")
+    return tuple(raw)
 
 
 def lease_from_map(raw: Any, where: str = "lease") -> Lease:
@@ -138,6 +145,7 @@ def lease_from_map(raw: Any, where: str = "lease") -> Lease:
         expires_in_s=fields.number("expires_in_s", low=0.0),
         order=fields.integer("order", low=0),
         max_turns=fields.integer("max_turns", low=0),
+        examples=_texts(fields.take("examples", list), f"{where}.examples"),
     )
     fields.close()
     return lease

@@ -17,10 +17,11 @@ from asyncrl.config import Config
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AgentError, DeadlineError, EpisodeError, InfrastructureError, InputError
 from asyncrl.generation import GenerateRequest, Generator
+from asyncrl.rollout.examples import with_examples
 from asyncrl.rollout.judge import Judging
 from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.tracing import span
-from asyncrl.types import FailureClass, Message, Status, Task, Trajectory
+from asyncrl.types import SEEDED, FailureClass, Message, Status, Task, Trajectory
 
 
 class Session(Protocol):
@@ -93,6 +94,8 @@ class ChatPlayer:
         first, *others = await self._run(builder, request)
         if request.prefix is not None:
             first = replace(first, info={**first.info, **request.prefix.info})
+        if request.examples:
+            first = replace(first, info={**first.info, SEEDED: len(request.examples)})
         if self.judging is None or first.failure is not None:
             return first, *others
         start = time.monotonic()
@@ -128,7 +131,8 @@ class ChatPlayer:
         limits, check = self.settings.limits, self.settings.check_history
         most = session.max_turns
         max_turns = min(limits.max_turns or most, request.max_turns or most, most)
-        conversations = Conversations(Conversation(builder, self.renderer, session.messages, session.tools))
+        opening = with_examples(session.messages, request.examples)
+        conversations = Conversations(Conversation(builder, self.renderer, opening, session.tools))
         given = request.prefix.turns if request.prefix is not None else ()
         for turn in range(max_turns):
             room = limits.max_tokens - conversations.current.builder.num_tokens

@@ -82,6 +82,7 @@ class EpisodeGroupRunner:
                 order=lease.order,
                 prefix=prefix,
                 max_turns=lease.max_turns,
+                examples=lease.examples,
                 timeout_s=episode_timeout_s,
             )
 

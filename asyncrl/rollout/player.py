@@ -45,6 +45,8 @@ class EpisodeRequest:
     """First turns that are given, not sampled. Agents behind the gateway are given none."""
     max_turns: int = 0
     """Turns of the episode, where fewer than the player allows; 0 for as many as it allows."""
+    examples: tuple[str, ...] = ()
+    """Transcripts of solved tasks that the prompt shows."""
     timeout_s: float = 3600.0
     """Seconds the episode may take once its session is open; the caller cancels it then."""
     on_open: Callable[[], None] = _ignore

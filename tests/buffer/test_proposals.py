@@ -23,9 +23,18 @@ POOL = [Task(f"t{i}", "gridworld", i, data={"level": i % 3}) for i in range(12)]
 PER_STEP = 3
 
 
-def opened(path=":memory:", name="vade", total=0, group_size=GROUP, tasks=POOL, turn_slack=0.0, **settings):
+def opened(
+    path=":memory:",
+    name="vade",
+    total=0,
+    group_size=GROUP,
+    tasks=POOL,
+    turn_slack=0.0,
+    of_curriculum=None,
+    **settings,
+):
     chosen = {"groups_per_step": PER_STEP, "max_staleness": 0, "group_size": group_size} | settings
-    make = factory(name, {}, group_size, 5, turn_slack) if isinstance(name, str) else name
+    make = factory(name, of_curriculum or {}, group_size, 5, turn_slack) if isinstance(name, str) else name
     book = Ledger(path, LedgerSettings(**chosen), now=0.0, curriculum=make)
     book.add_pool(tasks, total)
     return book
@@ -51,7 +60,11 @@ def with_turns(made, turns):
     return replace(
         made,
         trajectories=tuple(
-            replace(t, turns=t.turns + tuple(Turn(at, at + 1) for at in range(2, count + 1)))
+            replace(
+                t,
+                turns=t.turns + tuple(Turn(at, at + 1) for at in range(2, count + 1)),
+                conversation=f"{made.task.id}, episode {t.episode_index}",
+            )
             for t, count in zip(made.trajectories, turns, strict=True)
         ),
     )
@@ -339,16 +352,66 @@ def test_a_lease_has_the_turns_of_the_longest_success_and_some_more_also_when_it
     assert [step([1.0, 0.0, 0.0, 0.0], [2, 8, 8, 8]) for _ in range(2)] == [8, 8]
 
 
+def test_what_tasks_that_fail_are_shown_does_not_depend_on_deaths_or_on_who_finishes_first(tmp_path):
+    chosen = {"name": "xrpo", "of_curriculum": {"seeds": 2}, "tasks": POOL[:6], "drop_no_signal": False}
+    whole, _ = train(opened(**chosen), 8, random.Random(0))
+    shown = [unpack(body) for _, body in seeded(whole)]
+    assert len(shown) > PER_STEP, "tasks that failed came again"
+    assert {len(texts) for texts in shown} <= {1, 2} and len({*map(tuple, shown)}) > 1
+
+    def reopen(book):
+        book.close()
+        return opened(tmp_path / "killed.sqlite", **chosen)
+
+    for seed in range(2):
+        path = tmp_path / "killed.sqlite"
+        path.unlink(missing_ok=True)
+        deaths = set(random.Random(seed).sample(range(40), 12))
+        killed, _ = train(opened(path, **chosen), 8, random.Random(seed + 1), deaths, reopen)
+        assert seeded(killed) == seeded(whole)
+        assert observed(killed) == observed(whole)
+        killed.close()
+    book, _ = train(opened(**chosen), 6, random.Random(1))
+    book.rollback_to(3)
+    book, _ = train(book, 8, random.Random(2))
+    assert (seeded(book), observed(book)) == (seeded(whole), observed(whole))
+
+
+def seeded(book):
+    return book._store.rows("SELECT seq, body FROM examples ORDER BY seq")
+
+
+def test_a_task_that_failed_is_leased_with_an_example_of_another_also_when_the_lease_is_given_again():
+    book = opened(
+        name="xrpo", of_curriculum={"seeds": 1}, tasks=POOL[:2], groups_per_step=2, drop_no_signal=False
+    )
+    for lease in leases(book, 2):
+        assert lease.examples == ()
+        made = group(lease, rewards=[float(lease.task.seed)] * lease.group_size, length=12)
+        book.put(with_turns(made, [1] * lease.group_size))
+    book.take(0, 0.0)
+    book.commit(1)
+    found = {}
+    for number in range(2):
+        lease = book.lease("w", 0.0, f"call {number}")
+        assert book.lease("w", 0.0, f"call {number}") == lease
+        found[lease.task.seed] = lease.examples
+    # Task 0 failed; the successes at task 1 are equally new and long, and the first is taken.
+    solved = next(seq for seq, place, _, _ in proposed(book) if place == 1) - 1
+    assert found == {0: (f"{solved:08d}-t1, episode 0",), 1: ()}
+
+
 def test_outcomes_that_were_noted_without_turns_are_read():
     book = opened(name="uniform", turn_slack=2.0)
     lease, *_ = leases(book, 1)
     book.put(with_turns(group(lease, rewards=[0.0, 1.0, 1.0, 0.0], length=12), [3, 2, 4, 1]))
     (body,) = book._store.row("SELECT body FROM outcomes")
-    *earlier, turns = unpack(body)
-    assert turns == [3, 2, 4, 1]
-    book._store.execute("UPDATE outcomes SET body = ?", (pack(earlier),))
-    book._proposals._fold(curriculum := Noting(POOL, GROUP, 0), book._proposals._state()[1], 0)
-    assert [outcome.turns for outcome in curriculum.noted] == [()]
+    *earlier, turns, example = unpack(body)
+    assert (turns, example) == ([3, 2, 4, 1], "")
+    for kept, read in ((earlier, ()), ([*earlier, turns], (3, 2, 4, 1))):
+        book._store.execute("UPDATE outcomes SET body = ?", (pack(kept),))
+        book._proposals._fold(curriculum := Noting(POOL, GROUP, 0), book._proposals._state()[1], 0)
+        assert [(outcome.turns, outcome.example) for outcome in curriculum.noted] == [(read, "")]
 
 
 def steps_of_one_task(book, *rewards):

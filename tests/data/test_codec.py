@@ -91,7 +91,7 @@ def test_a_failed_episode_without_tokens_comes_back():
 
 
 def test_tasks_and_leases_come_back():
-    lease = Lease("3-1-ab", TASK, 2, 4, 8, 1, 59.5, 7, max_turns=5)
+    lease = Lease("3-1-ab", TASK, 2, 4, 8, 1, 59.5, 7, max_turns=5, examples=("[]", "[{}]"))
     assert codec.lease_from_map(codec.unpack(codec.pack(codec.lease_to_map(lease)))) == lease
     assert codec.decode_task(codec.encode_task(TASK)) == TASK
 

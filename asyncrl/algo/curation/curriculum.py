@@ -31,6 +31,8 @@ class Proposal:
     """Share of them that is expected to succeed; None where the curriculum does not predict it."""
     max_turns: int = 0
     """Turns of an episode, where fewer than the run allows; 0 for as many as it allows."""
+    examples: tuple[str, ...] = ()
+    """Transcripts of solved tasks that its episodes are shown in their prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Outcome:
     """Sampled tokens of all its episodes."""
     turns: tuple[int, ...] = ()
     """Of each usable episode, over all of its agents; none in ledgers of before they were noted."""
+    example: str = ""
+    """Transcript of a success, where the curriculum keeps examples and there is one."""
 
     @property
     def success(self) -> float:
@@ -63,6 +67,9 @@ class Curriculum:
     random choice. A constructor raises `ValueError` as "name: what is wrong" for a setting, and `InputError` for tasks
     that it cannot choose among.
     """
+
+    keeps_examples = False
+    """Whether outcomes are to hold the transcript of a success."""
 
     def __init__(self, tasks: Sequence[Task], group_size: int, seed: int) -> None:
         self.tasks = tasks

@@ -27,6 +27,7 @@ class FittedLength(Curriculum):
         super().__init__(inner.tasks, inner.group_size, inner.seed)
         self.inner = inner
         self.slack = slack
+        self.keeps_examples = inner.keeps_examples
         self.longest = [0] * len(inner.tasks)
 
     def limit(self, place: int) -> int:

@@ -8,21 +8,26 @@ priority, none above `max_rollouts`.
 
 Source: XRPO, arXiv 2510.06672, whose allocator gives the rollouts of one batch in rounds. Here all are given at once,
 from earlier groups: n starts at the evidence of the task's belief, and s^2 = p (1 - p) of its mean, so that a task that
-has failed always is not taken for certain. Its exemplars in the prompt and its novelty term are not part of this.
+has failed always is not taken for certain. With `seeds`, tasks that fail are seeded with that many examples
+(`asyncrl.algo.curation.seeding`). Its novelty term is not part of this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
 
-from asyncrl.algo.curation.curriculum import BeliefCurriculum, Proposal, check_range
+from asyncrl.algo.curation.curriculum import BeliefCurriculum, Outcome, Proposal, check_range
+from asyncrl.algo.curation.seeding import Seeding
 from asyncrl.types import Task
 
 CONFIDENCE = 0.975
 """Quantile of a two-sided interval of 95 %."""
+MAX_SEEDS = 8
+"""Examples that a prompt may show."""
 
 
 class XRPO(BeliefCurriculum):
@@ -38,13 +43,17 @@ class XRPO(BeliefCurriculum):
         decay: float = 0.5,
         min_rollouts: int = 2,
         max_rollouts: int = 0,
+        seeds: int = 0,
     ) -> None:
         super().__init__(tasks, group_size, seed, decay)
         check_range("explore", explore, 0.0, 1e6)
         check_range("min_rollouts", min_rollouts, 2, group_size)
         most = max_rollouts or 2 * group_size
         check_range("max_rollouts", most, group_size, 1024)
+        check_range("seeds", seeds, 0, MAX_SEEDS)
         self.explore, self.min_rollouts, self.max_rollouts = explore, min_rollouts, most
+        self.seeding = Seeding(tasks, seeds) if seeds else None
+        self.keeps_examples = seeds > 0
 
     def keys(self, rng: np.random.Generator) -> np.ndarray:
         """See `BeliefCurriculum.keys`; all are equal."""
@@ -62,7 +71,27 @@ class XRPO(BeliefCurriculum):
             (self.min_rollouts, self.max_rollouts),
             self.explore,
         )
-        return [Proposal(p.place, n, p.predicted) for p, n in zip(chosen, rollouts, strict=True)]
+        examples = [self.seeding.examples(place) if self.seeding else () for place in places]
+        return [
+            Proposal(one.place, count, one.predicted, examples=shown)
+            for one, count, shown in zip(chosen, rollouts, examples, strict=True)
+        ]
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        """See `Curriculum.observe`."""
+        super().observe(outcomes)
+        if self.seeding is not None:
+            self.seeding.observe(outcomes)
+
+    def state(self) -> dict[str, Any]:
+        """See `Curriculum.state`."""
+        return super().state() | ({"seeding": self.seeding.state()} if self.seeding is not None else {})
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """See `Curriculum.load_state`."""
+        super().load_state(state)
+        if self.seeding is not None:
+            self.seeding.load_state(state["seeding"])
 
 
 def allocate(

@@ -1,0 +1,47 @@
+"""Examples in the prompt: transcripts of solved tasks before an episode's own task.
+
+They are context as the rest of the prompt is: the episode is sampled with them and trained with them, so its
+log-probabilities are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from asyncrl.data.transcript import read_transcript
+from asyncrl.types import Message
+
+BEFORE = "This is how similar tasks were solved."
+AFTER = "Now your own task:"
+
+
+def with_examples(messages: Sequence[Message], examples: Sequence[str]) -> list[Message]:
+    """Return an episode's opening messages with the examples before the first user message's content.
+
+    examples: transcripts (`asyncrl.data.transcript`). Without any, or without a user message, nothing changes.
+    """
+    shown = list(messages)
+    place = next((i for i, message in enumerate(shown) if message["role"] == "user"), None)
+    if not examples or place is None:
+        return shown
+    told = [f"Example {number}:\n{_told(text)}" for number, text in enumerate(examples, 1)]
+    prefix = "\n\n".join([BEFORE, *told, AFTER]) + "\n\n"
+    content = shown[place]["content"]
+    whole = prefix + content if isinstance(content, str) else [{"type": "text", "text": prefix}, *content]
+    shown[place] = {**shown[place], "content": whole}
+    return shown
+
+
+def _told(transcript: str) -> str:
+    """Return a transcript as lines of text, without system messages."""
+    lines = []
+    rewards = [0.0] * transcript.count(
+        '"role"'
+    )  # Of turns, which are not told; there are no more than messages.
+    for message in read_transcript(transcript, rewards) or ():
+        if message["role"] == "system":
+            continue
+        calls = [f"{call['name']} {call['arguments']}" for call in message["tool_calls"] or ()]
+        said = [part for part in (message["content"], *calls) if part]
+        lines.append(f"[{message['role']}] " + "\n".join(said))
+    return "\n".join(lines)
