@@ -287,8 +287,9 @@ class Proposals:
         ):
             rewards, verdicts, admitted, tokens, *later = unpack(body)
             # Earlier ledgers have outcomes without them.
-            turns, example = (*later, *((), "")[len(later) :])
-            outcome = Outcome(place, tuple(rewards), tuple(verdicts), admitted, tokens, tuple(turns), example)
+            turns = tuple(later[0]) if later else ()
+            example = str(later[1]) if later[1:] else ""
+            outcome = Outcome(place, tuple(rewards), tuple(verdicts), admitted, tokens, turns, example)
             outcomes.append(outcome)
             if predicted is not None and outcome.successes:
                 calibration.add(predicted, outcome.success)
