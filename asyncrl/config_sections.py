@@ -218,6 +218,9 @@ class RolloutConfig(Section):
     """Episodes of a group that branch off a sibling before a turn about which the policy was uncertain."""
     hinted: Seldom[int] = Field(0, ge=0)
     """Episodes of a group that are given the first turn of `task.data["hint"]`."""
+    hint_length: Seldom[Literal["first", "by_difficulty"]] = "first"
+    """Whether they are given its first turn, or as many turns as the failures of the group's other episodes, which are
+    then played before them, ask for (docs/rollouts.md)."""
     batch_delay_s: Seldom[float] = Field(0.0, ge=0, le=10)
     """Least seconds between two calls of a worker to an engine or environment service; what is due meanwhile is sent
     together. A few hundredths of a second save work on a busy CPU."""

@@ -23,6 +23,11 @@ def recipe(algo, **sections):
     [
         ({"preset": "opd"}, {}, "teacher.path: this objective needs a teacher"),
         (
+            {"preset": "grpo"},
+            {"rollout": {"hint_length": "by_difficulty"}},
+            "rollout.hinted: must be above 0 for rollout.hint_length='by_difficulty', got 0",
+        ),
+        (
             {"preset": "grpo", "advantage": {"name": "spo"}},
             {"train": {"complete_groups": True}, "curriculum": {"name": "vade"}},
             "train.complete_groups: must be false for an objective that tracks each prompt's rewards",

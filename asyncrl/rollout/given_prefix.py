@@ -7,7 +7,7 @@ trained. Each token of a tree of branches is therefore trained once, in the traj
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -66,8 +66,14 @@ def branch(parent: Trajectory, fork: Fork, session: str) -> GivenPrefix:
     return GivenPrefix(turns, info, session)
 
 
-def hint(task: Task, most: int, encode: Callable[[Message], np.ndarray]) -> GivenPrefix | None:
-    """Return the first turns of `task.data["hint"]`, at most `most`, as a prefix.
+def shortened(prefix: GivenPrefix, turns: int) -> GivenPrefix | None:
+    """Return the first turns of a hint; None where that is none."""
+    kept = prefix.turns[:turns]
+    return replace(prefix, turns=kept, info={**prefix.info, "hint_turns": len(kept)}) if kept else None
+
+
+def hint(task: Task, most: int | None, encode: Callable[[Message], np.ndarray]) -> GivenPrefix | None:
+    """Return the first turns of `task.data["hint"]`, at most `most`, as a prefix; None for all of them.
 
     The hint is a list of what an expert would write, turn by turn: text, or messages with tool calls. `encode` gives
     the ids of an assistant message. None for a task without a hint. Raises `EnvironmentFailure` for a hint that

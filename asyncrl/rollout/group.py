@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from asyncrl.algo.curation.early_end import ends_early
+from asyncrl.algo.curation.hint_length import hint_turns
 from asyncrl.errors import EpisodeError
 from asyncrl.rollout.answers import with_answer
-from asyncrl.rollout.given_prefix import GivenPrefix, branch, choose_forks
+from asyncrl.rollout.given_prefix import GivenPrefix, branch, choose_forks, shortened
 from asyncrl.rollout.player import (
     EpisodePlayer,
     EpisodeRequest,
@@ -39,6 +40,8 @@ class EpisodeGroupRunner:
 
     branches: episodes of a group that branch off a sibling where the policy was least certain.
     hinted: episodes of a group that start with the prefix that `hint` returns for the task.
+    hints_by_difficulty: play the hinted episodes after the others, with as much of the prefix as the failures of these
+        ask for (`asyncrl.algo.curation.hint_length`).
     baseline: plays one more, greedy episode of each group, whose reward is the others' baseline (ReMax).
     answer: gives the tokens of a task's right answer, which are noted on its trajectories (IGPO).
     decide_after: episodes that are played first; where all earn the same, they are the group. Not together with
@@ -54,6 +57,7 @@ class EpisodeGroupRunner:
         baseline: EpisodePlayer | None = None,
         answer: Callable[[Task], list[int]] | None = None,
         decide_after: int = 0,
+        hints_by_difficulty: bool = False,
     ) -> None:
         self.player = player
         self.branches = branches
@@ -62,6 +66,7 @@ class EpisodeGroupRunner:
         self.baseline = baseline
         self.answer = answer
         self.decide_after = decide_after
+        self.hints_by_difficulty = hints_by_difficulty
 
     async def run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
         """See `GroupRunner` and, for attempts at an episode, `play_with_retries`."""
@@ -87,7 +92,9 @@ class EpisodeGroupRunner:
             )
 
         whole = range(size - branches)
-        episodes = [(self.player, request(i, hint if i < self.hinted else None)) for i in whole]
+        hinted, later = self._hinted(hint, len(whole))
+        at_once = whole[: len(whole) - len(later)]
+        episodes = [(self.player, request(i, hint if i in hinted else None)) for i in at_once]
         if self.baseline is not None:
             greedy_request = replace(request(size, None), id=f"{worker}-{lease.id}-greedy")
             episodes.append((self.baseline, greedy_request))
@@ -95,6 +102,9 @@ class EpisodeGroupRunner:
         if len(played) < len(episodes) and not ends_early(_numbered(played), len(played)):
             played += await _play_all(episodes[len(played) :])
         greedy = played.pop()[0] if self.baseline is not None else None
+        if hint is not None and later:
+            asked = shortened(hint, hint_turns([episode[0] for episode in played], len(hint.turns)))
+            played += await _play_all([(self.player, request(i, asked)) for i in later])
         if branches:
             prefixes = _branch_prefixes(played, lease, worker, branches)
             requests = [request(i, prefix) for i, prefix in enumerate(prefixes, len(whole))]
@@ -105,6 +115,15 @@ class EpisodeGroupRunner:
         if answer is not None:
             trajectories = with_answer(trajectories, answer)
         return Group(lease.id, lease.task, lease.version, tuple(trajectories), worker)
+
+    def _hinted(self, hint: GivenPrefix | None, count: int) -> tuple[range, range]:
+        """Return which of `count` episodes are hinted with the others, and which after these; the first is not
+        among these."""
+        if hint is None:
+            return range(0), range(0)
+        if self.hints_by_difficulty:
+            return range(0), range(max(1, count - self.hinted), count)
+        return range(self.hinted), range(0)
 
 
 async def _play_all(

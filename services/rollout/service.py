@@ -200,12 +200,17 @@ class RolloutService:
         if self.policies and agent:
             raise ConfigError("policies: must be left out where an agent plays the episodes")
 
+        by_difficulty = rollout.hint_length == "by_difficulty"
+
         def make_runner(generator: Generator) -> EpisodeGroupRunner:
             return EpisodeGroupRunner(
                 self._player(generator, rollout.temperature, seed),
                 branches=0 if agent else rollout.branches,
                 hinted=0 if agent else rollout.hinted,
-                hint=partial(hint, most=HINT_TURNS, encode=self.renderer.assistant),
+                hint=partial(
+                    hint, most=None if by_difficulty else HINT_TURNS, encode=self.renderer.assistant
+                ),
+                hints_by_difficulty=by_difficulty,
                 baseline=self._player(generator, 0.0, None) if greedy else None,
                 answer=partial(answer_ids, encode=self.renderer.assistant) if "answers" in needs else None,
                 decide_after=rollout.decide_after,

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -54,11 +55,11 @@ class Walker:
         return Generated(ids, np.full(len(ids), logp, np.float32), np.full(len(ids), 3, np.int32), "stop")
 
 
-def run(renderer, walker, group_size, task=None, branches=0, hinted=0, hint_turns=1):
+def run(renderer, walker, group_size, task=None, branches=0, hinted=0, hint_turns=1, by_difficulty=False):
     settings = EpisodeSettings(Limits(0, 16, 400), check_history=True)
     player = ChatPlayer(walker, LocalEnvs(), renderer, parse_hermes, settings)
     give_hint = partial(hint, most=hint_turns, encode=renderer.assistant)
-    runner = EpisodeGroupRunner(player, branches, hinted, give_hint)
+    runner = EpisodeGroupRunner(player, branches, hinted, give_hint, hints_by_difficulty=by_difficulty)
     lease = Lease("l", task or Task("t", ENV, 0), 3, 3, group_size, 1, 60.0)
     return asyncio.run(runner.run_group(lease, "w", 20.0)).trajectories
 
@@ -126,3 +127,50 @@ def test_a_task_without_a_hint_is_played_freely(renderer, data):
     assert hint(Task("t", ENV, 0, data=data), 2, renderer.assistant) is None
     (played,) = run(renderer, Walker(renderer), 1, Task("t", ENV, 0, data=data), hinted=1)
     assert played.loss_mask[played.turns[0].start]
+
+
+class Judged(Trail):
+    """A trail whose sessions succeed as listed, in the order in which they open, and always after that."""
+
+    verdicts: ClassVar[list[bool]] = []
+
+    def reset(self):
+        self.success = type(self).verdicts.pop(0) if type(self).verdicts else True
+        return super().reset()
+
+    def step(self, action):
+        return replace(super().step(action), success=self.success)
+
+
+EXPERT = ["west", "east", "north", "south"]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "given"),
+    [
+        # Half of four turns; three quarters of the failures come to three turns; all of them leave one turn.
+        ([True, False, True, False], 2),
+        ([False, True, False, False], 3),
+        ([False, False, False, False], 3),
+        ([True, True, True, False], 1),
+        ([True, True, True, True], 0),
+    ],
+)
+def test_a_hint_is_as_long_as_the_failures_without_it_ask_for(renderer, verdicts, given):
+    Judged.verdicts = list(verdicts)
+    task = Task("t", f"{__name__}:Judged", 0, data={"hint": EXPERT})
+    played = run(renderer, Walker(renderer), 6, task, hinted=2, hint_turns=None, by_difficulty=True)
+    assert [t.episode_index for t in played] == list(range(6))
+    assert [t.info.get("hint_turns", 0) for t in played] == [0, 0, 0, 0, given, given]
+    assert [t.success for t in played[:4]] == verdicts
+    for t in played[4:]:
+        texts = [renderer.text(t.token_ids[turn.start : turn.end]) for turn in t.turns[:given]]
+        assert texts == EXPERT[:given]
+        sampled = [bool(t.loss_mask[turn.start : turn.end].all()) for turn in t.turns]
+        assert sampled == [False] * given + [True] * (4 - given)
+
+
+def test_a_task_without_a_hint_is_played_freely_where_hints_follow_the_difficulty(renderer):
+    played = run(renderer, Walker(renderer), 4, hinted=2, hint_turns=None, by_difficulty=True)
+    assert [t.info.get("hint_turns") for t in played] == [None] * 4
+    assert [t.episode_index for t in played] == [0, 1, 2, 3]
