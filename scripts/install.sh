@@ -61,3 +61,4 @@ pip install --quiet --no-deps --no-build-isolation -e .
 say "checking the installation"
 "$bin/asyncrl" doctor
 touch .venv/.installed
+say "source $PWD/$bin/activate puts the command asyncrl on the path of this shell"

@@ -52,8 +52,8 @@ def servers():
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """Each page's folder; the tutorial's pages share one, as its reader's do.
+def folders(tmp_path_factory, installed):
+    """Each page's folder; the tutorial's pages share one, as its reader's do. README's has the installation.
 
     A base model that pages share is trained once, but for the README's reader.
     """
@@ -65,6 +65,7 @@ def folders(tmp_path_factory):
     cache = made_once("readers-cache", lambda folder: None)
     for folder in set(found.values()) - {found["README.md"]}:
         (folder / ".cache").symlink_to(cache)
+    (found["README.md"] / ".venv").symlink_to(installed.bin.parent)
     return found
 
 
