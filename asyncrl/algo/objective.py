@@ -26,6 +26,7 @@ from asyncrl.algo.diagnostics.ess import derive, ess_metrics
 from asyncrl.algo.diagnostics.mismatch import divergence, ratio_split
 from asyncrl.algo.diagnostics.token_lags import metrics_by_lag
 from asyncrl.algo.inputs import LossInputs, LossOutputs, Totals
+from asyncrl.algo.loss.vapo import positive_tokens
 from asyncrl.algo.metrics import Metrics, extreme_over, mean_over, sum_of, values
 from asyncrl.algo.needs import marks_of
 from asyncrl.algo.ops import bounded_ratio
@@ -254,6 +255,10 @@ class Objective:
             if self.settings["kl"]["unbiased"]:
                 kl = kl * bounded_ratio(inputs.behavior_log_ratio)
             terms["reference_kl"] = (kl_coef, kl)
+        if self.settings["success_nll_coef"]:
+            terms["success_nll"] = (
+                float(self.settings["success_nll_coef"]), -inputs.logp * positive_tokens(inputs)
+            )  # fmt: skip
         if inputs.entropy is not None:
             terms["entropy"] = (-entropy_coef, inputs.entropy)
         return terms

@@ -9,6 +9,7 @@
     kl: {estimator: k3, coef: 0.001, where: loss}
     entropy_coef: 0.0
     entropy_control: {target: 0.2}
+    success_nll_coef: 0.0
     lr_scaling: {power: 0.5, base_ess: 1.0}
     value: {coef: 0.5, trunk: shared}
     staleness_control: {enabled: true, low_ess: 0.3}
@@ -44,6 +45,7 @@ DEFAULTS: dict[str, Any] = {
     },
     "entropy_coef": 0.0,
     "entropy_control": {"target": None, "step": 0.005},
+    "success_nll_coef": 0.0,
     "lr_scaling": {"power": 0.0, "base_ess": 1.0},
     "value": {
         "coef": 0.5, "clip": 0.2, "huber_delta": None, "trunk": "own", "learning_rate": 1e-5, "warmup_steps": 0,
@@ -67,6 +69,8 @@ LISTED = {"corrections": "correction", "shaping": "shaping", "filters": "filter"
 MEASURED = ("loss", "correction")
 """Kinds of functions that read `LossInputs.statistics`."""
 CHOICES = {"denominator": ("original", "kept")}
+NUMBERS = ("entropy_coef", "success_nll_coef")
+"""Keys that are one number."""
 TABLES = {
     "kl": {
         "coef": "float", "where": "Literal['loss', 'reward']", "unbiased": "bool", "target": "float | None",
@@ -128,6 +132,8 @@ def needed(settings: Mapping[str, Any]) -> frozenset[str]:
         words |= {"behavior"} if settings["kl"]["unbiased"] else set()
     if settings["entropy_coef"] or settings["entropy_control"]["target"] is not None:
         words.add("entropy")
+    if settings["success_nll_coef"]:
+        words.add("scores")
     if settings["lr_scaling"]["power"]:
         words |= {"behavior", "proximal"}
     if "proximal" in words:
@@ -193,7 +199,13 @@ def _check(settings: Mapping[str, Any]) -> None:
                 raise ConfigError(
                     f"algo.{table}.{name}: must be at least {least:g}, got {settings[table][name]!r}"
                 )
-    _check_value("algo.entropy_coef", _parse("float"), settings["entropy_coef"])
+    for key in NUMBERS:
+        _check_value(f"algo.{key}", _parse("float"), settings[key])
+    if settings["success_nll_coef"] < 0:
+        raise ConfigError(
+            f"algo.success_nll_coef: must be at least 0, got {settings['success_nll_coef']!r}: below it successes "
+            "would be unlearnt without bound"
+        )
     if settings["kl"]["unbiased"] and settings["kl"]["where"] == "reward":
         raise ConfigError(
             "algo.kl.unbiased: True weighs the KL's gradient, which one in the reward (algo.kl.where) has not"

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 from pydantic.fields import FieldInfo
 
-from asyncrl.algo.settings import CHOICES, DEFAULTS, LEAST, TABLES
+from asyncrl.algo.settings import CHOICES, DEFAULTS, LEAST, NUMBERS, TABLES
 from asyncrl.config import Config
 from asyncrl.config_sections import SELDOM, PolicyConfig, Section
 
@@ -58,6 +58,8 @@ ALGO = {
     "entropy_coef": "Weight of the policy's entropy.",
     "entropy_control.target": "Entropy that the weight is steered to; left out, the weight is constant.",
     "entropy_control.step": "What the weight of the entropy changes by in a step.",
+    "success_nll_coef": "Weight of the negative log-likelihood of episodes with a reward above 0 "
+    "([losses](algorithms/losses.md)).",
     "lr_scaling.power": "Power of the effective sample size that scales the learning rate; 0 for none.",
     "lr_scaling.base_ess": "Effective sample size from which on the rate is not scaled.",
     "value.coef": "Weight of the critic's loss.",
@@ -185,9 +187,9 @@ def _allowed_in_algo(dotted: str) -> str:
         return ALGO_TYPES[annotation.removesuffix(" | None")] + (
             "" if least is None else f", at least {least:g}"
         )
-    return {"kl": "name", "entropy_coef": "number"}.get(
-        table, "list" if DEFAULTS[table] == [] else "name or table"
-    )
+    if table in NUMBERS:
+        return "number"
+    return "name" if table == "kl" else "list" if DEFAULTS[table] == [] else "name or table"
 
 
 def _choices(values: Iterable[Any]) -> str:

@@ -195,6 +195,44 @@ def test_an_adapted_entropy_coefficient_takes_the_place_of_the_recipes():
     assert "entropy" in build(entropy_control={"target": 0.2}).needs
 
 
+def test_the_likelihood_of_successes_is_mixed_in_token_by_token():
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    logp = torch.tensor([[-0.5, -1.0, -2.0], [-3.0, -4.0, -9.0]], dtype=torch.float64, requires_grad=True)
+    reference = torch.full_like(logp, -1.0).detach()
+    scores = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    inputs = loss_inputs(
+        3, rows=2, width=3, mask=mask, logp=logp, scores=scores, reference_logp=reference, entropy=None
+    )
+    plain = build(loss="reinforce", aggregation="token_mean")
+    mixed = build(
+        loss="reinforce", aggregation="token_mean", success_nll_coef=0.2, kl={"coef": 0.1, "estimator": "k2"}
+    )
+    assert "scores" in mixed.needs
+    found, metrics = loss_of(mixed, inputs)
+    difference = found - loss_of(plain, inputs)[0]
+    # Of five tokens the success has 0.5 + 1 + 2; k2 from the reference is 0.125 + 0 + 0.5 + 2 + 4.5.
+    assert difference.item() == pytest.approx(0.2 * 3.5 / 5 + 0.1 * 7.125 / 5)
+    assert mixed.report(metrics)["success_nll"] == pytest.approx(3.5 / 5)
+    assert mixed.report(metrics)["loss/success_nll"] == pytest.approx(3.5 / 5)
+    of_reference = (logp - reference) * 0.1 * mask
+    of_successes = -0.2 * (mask & (scores > 0).unsqueeze(-1))
+    expected = (of_reference + of_successes) / 5
+    torch.testing.assert_close(torch.autograd.grad(difference, logp)[0], expected.detach())
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean_token_mean", "prompt_mean"])
+def test_the_likelihood_of_successes_does_not_depend_on_the_cut_into_micro_batches(aggregation):
+    fields = loss_fields(5, rows=6)
+    objective = build(preset="grpo", aggregation=aggregation, success_nll_coef=0.3)
+    totals = count_totals(fields["mask"], fields["group"], objective.horizon)
+    whole = objective.loss(LossInputs(**fields), totals)[0]
+    parts = [
+        {k: v[rows] if isinstance(v, torch.Tensor) else v for k, v in fields.items()}
+        for rows in (slice(0, 1), slice(1, 6))
+    ]
+    torch.testing.assert_close(sum(objective.loss(LossInputs(**part), totals)[0] for part in parts), whole)
+
+
 def test_top_entropy_keeps_the_share_of_the_step_that_is_least_certain():
     entropy = torch.tensor([[0.1, 0.9, 0.5, 9.0], [0.3, 0.8, 0.2, 9.0]], dtype=torch.float64)
     mask = torch.tensor([[True, True, True, False]] * 2)

@@ -37,6 +37,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "algorithms"
         ({"kl": {"unbiased": True, "where": "reward"}}, r"kl\.unbiased: True weighs the KL's gradient"),
         ({"kl": {"coefficient": 1}}, r"kl\.coefficient: unknown key"),
         ({"entropy_coef": "some"}, "entropy_coef: got 'some'"),
+        ({"success_nll_coef": -0.1}, "success_nll_coef: must be at least 0, got -0.1"),
         ({"denominator": "shrunk"}, "denominator: got 'shrunk', allowed: original, kept"),
         ("grpo", "expected a mapping"),
     ],
