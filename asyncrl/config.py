@@ -23,6 +23,7 @@ from asyncrl.config_changes import of_today, what_became_of, what_became_of_valu
 from asyncrl.config_checks import policy_problems, section_problems
 from asyncrl.config_sections import (
     SCHEDULES,
+    SELF_TEACHER,
     BufferConfig,
     CurriculumConfig,
     EngineConfig,
@@ -340,7 +341,7 @@ def with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
     if keys[:1] == ("run",) and keys != ("run", "python_path"):
         return value
     there = os.path.abspath(folder / os.path.expanduser(value))
-    model = keys in MODEL_KEYS and value != "sft"
+    model = keys in MODEL_KEYS and value not in ("sft", SELF_TEACHER)
     if keys in {("env", "task_file"), ("run", "python_path")} or value.startswith(("./", "../")):
         return there
     return there if model and os.path.exists(there) else absolute(value, folder)

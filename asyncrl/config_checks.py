@@ -16,6 +16,7 @@ from asyncrl.algo.settings import needed, part_needs, resolve_settings
 from asyncrl.config_sections import (
     DRAFT_MODELS,
     SCHEDULES,
+    SELF_TEACHER,
     BufferConfig,
     CurriculumConfig,
     EngineConfig,
@@ -305,12 +306,14 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
     words = needed(settings)
     if words & {"teacher", "teacher_logits"} and not recipe.teacher.path:
         raise ConfigError(
-            "teacher.path: this objective needs a teacher; give a model, or the address of a vLLM server with one"
+            "teacher.path: this objective needs a teacher; give a model, a vLLM server's address, or 'self'"
         )
     if "teacher_logits" in words and is_url(recipe.teacher.path):
         raise ConfigError(
             "teacher.path: this objective reads the teacher's whole distribution, which no server returns; give a model"
         )
+    if words & {"teacher", "teacher_logits"} and recipe.teacher.path == SELF_TEACHER:
+        _check_self_teacher(recipe, words)
     for name in ("reference", "teacher"):
         if is_url(getattr(recipe, name).path) and recipe.rollout.temperature != 1.0:
             raise ConfigError(
@@ -347,6 +350,20 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
             "which needs train.zero_stage below 3, got 3"
         )
     return settings
+
+
+def _check_self_teacher(recipe: Recipe, words: frozenset[str]) -> None:
+    """Refuse a self-teacher that has nothing to be shown, or that cannot be run. Raises `ConfigError`."""
+    if recipe.rollout.group_size == 1 and not recipe.train.complete_groups:
+        raise ConfigError(
+            "rollout.group_size: must be above 1 for teacher.path='self', which is shown a success of another episode "
+            "of the group, got 1"
+        )
+    if "teacher_logits" in words and recipe.train.zero_stage == 3:
+        raise ConfigError(
+            "train.zero_stage: must be below 3 where teacher.path='self' is compared over the whole vocabulary: the "
+            "policy reads another row inside its own forward pass; algo.loss.name='opd_sampled' allows 3"
+        )
 
 
 def _check_staleness_control(recipe: Recipe, rule: dict[str, Any]) -> None:

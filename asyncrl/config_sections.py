@@ -24,6 +24,15 @@ def is_url(path: str) -> bool:
     return path.startswith(("http://", "https://"))
 
 
+SELF_TEACHER = "self"
+"""Stands for the trained policy where a teacher is named; `./self` is a folder of that name."""
+
+
+def is_loaded(path: str) -> bool:
+    """True for what a reference or a teacher is loaded from: a folder or a hub name."""
+    return path not in ("", SELF_TEACHER) and not is_url(path)
+
+
 SELDOM = "seldom"
 T = TypeVar("T")
 Seldom = Annotated[T, SELDOM]
@@ -436,7 +445,8 @@ class TeacherConfig(Section):
     """The teacher of on-policy distillation."""
 
     path: str = ""
-    """As `reference.path`; objectives that distil need one."""
+    """As `reference.path`, or `self`: the policy itself, shown a success of the same group before what it scores
+    (docs/algorithms/losses.md). Objectives that distil need one."""
 
 
 class EvalConfig(Section):

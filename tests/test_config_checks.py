@@ -43,6 +43,16 @@ def recipe(algo, **sections):
             r"teacher.path: .* rollout.temperature must be 1, got 0.5",
         ),
         (
+            {"preset": "sdpo"},
+            {"teacher": {"path": "self"}, "rollout": {"group_size": 1}},
+            "rollout.group_size: must be above 1 for teacher.path='self'",
+        ),
+        (
+            {"preset": "sdpo"},
+            {"teacher": {"path": "self"}, "train": {"zero_stage": 3}},
+            "train.zero_stage: must be below 3 where teacher.path='self'",
+        ),
+        (
             {"preset": "sat"},
             {"reference": {"path": "http://r", "refresh_every": 5}},
             "reference.refresh_every: a served reference cannot be refreshed",

@@ -149,5 +149,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "online_ipo": _preset("reinforce", "online_ipo", "prompt_mean_token_sum", corrections=[]),
     "opd": _preset("reinforce", "opd_sampled", "token_mean", corrections=[]),
     "opd_full": _preset("reinforce", "opd_full", "token_mean", corrections=[]),
+    # The policy after a success of its group is the teacher (teacher.path = "self").
+    "sdpo": _preset("reinforce", "opd_full", "token_mean"),
     "sft": _preset("reinforce", "sft", "token_mean", corrections=[]),
 }

@@ -13,7 +13,7 @@ from asyncrl.chat.tool_formats import check_formats, needs_vllm
 from asyncrl.chat.vllm_parsers import check_tokenizer
 from asyncrl.config import Config
 from asyncrl.config_checks import check_curriculum, check_objective
-from asyncrl.config_sections import is_url
+from asyncrl.config_sections import SELF_TEACHER, is_loaded, is_url
 from asyncrl.env.config_check import check_environment, check_settings, first_task
 from asyncrl.env.protocol import Env
 from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
@@ -74,7 +74,7 @@ def check_run(config: Config, alone: bool = True) -> None:
         _check_whole(check_model(key, policy.model.path, policy), key, policy.model.path)
     for section in ("reference", "teacher"):
         path = getattr(config, section).path
-        if path and not is_url(path):
+        if is_loaded(path):
             check_model(f"{section}.path", path, config, policy=False)
 
 
@@ -176,7 +176,7 @@ def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> 
         "train.sequence_parallel": config.train.sequence_parallel > 1,
         "train.old_policy": config.train.old_policy == "process",
         "reference.path": is_url(config.reference.path),
-        "teacher.path": is_url(config.teacher.path),
+        "teacher.path": is_url(config.teacher.path) or config.teacher.path == SELF_TEACHER,
     }
     for key, given in blind.items():
         if given:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from asyncrl.config import Config, apply_override, parse_config
-from asyncrl.config_sections import is_url
+from asyncrl.config_sections import is_loaded
 from asyncrl.errors import ConfigError
 from asyncrl.launch.placement import Placement, placed, plan
 from asyncrl.plan.architectures import architecture
@@ -181,7 +181,7 @@ class Planner:
         shapes = {"policy": architecture(config, "model.path", config.model.path)}
         for name in ("reference", "teacher"):
             path = getattr(config, name).path
-            if path and not is_url(path):
+            if is_loaded(path):
                 shapes[name] = architecture(config, f"{name}.path", path)
         rank = self._rank(config, shapes)
         element = 2 if config.model.dtype == "bfloat16" else 4

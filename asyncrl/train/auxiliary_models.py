@@ -33,6 +33,7 @@ from asyncrl.train.policy import PolicyModel
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.router_replay import replaying
 from asyncrl.train.scoring import EngineScorer
+from asyncrl.train.self_teacher import SelfTeacher, Shown
 from asyncrl.train.serve_rows import gather_values, plan_rows, serve_rows, share_batch
 from asyncrl.train.step_batch import Rows, StepBatch, pad_rows, sampled_tokens
 from asyncrl.train.step_settings import StepSettings
@@ -64,6 +65,8 @@ class StepTensors:
     """Scalars of the whole step that some corrections read (`Objective.step_statistics`); on every rank."""
     policy_logp: Ragged | None = None
     """Of the policy at the start of the step, where it was computed; the proximal one may be another."""
+    shown: Shown | None = None
+    """What the policy reads as its own teacher."""
 
     def for_advantages(self, rows: list[int]) -> dict[str, Tensor]:
         """Return the fields of `AdvantageBatch` for `rows`, tokens as [len(rows),S]."""
@@ -85,7 +88,7 @@ class AuxiliaryModels:
 
     objective: Objective
     reference: FrozenPolicy | DividedPolicy | BasePolicy | EngineScorer | None = None
-    teacher: FrozenPolicy | EngineScorer | None = None
+    teacher: FrozenPolicy | EngineScorer | SelfTeacher | None = None
     average: AveragedPolicy | None = None
     snapshots: Snapshots | OldPolicies | None = None
     critic: Critic | None = None
@@ -125,8 +128,15 @@ class AuxiliaryModels:
                 )
 
             self._keep_values(found, whole_batch(engine, batch, settings, values, ("values", "end_values")))
+        if isinstance(self.teacher, SelfTeacher):
+            found.shown = self.teacher.show(engine, batch)
         for name, model in (("reference", self.reference), ("teacher", self.teacher)):
-            if model is not None and not (name == "teacher" and "teacher_logits" in self.objective.needs):
+            if model is None or (name == "teacher" and "teacher_logits" in self.objective.needs):
+                continue
+            if isinstance(model, SelfTeacher):
+                assert found.shown is not None
+                found.tensors["teacher_logp"] = self._self_taught(model, engine, found.shown, settings)
+            else:
                 found.tensors[f"{name}_logp"] = self._frozen_logp(model, engine, batch, settings)
         if passes.answers:
             found.rows["answer_probability"] = self._answer_probability(engine, batch, settings)
@@ -232,6 +242,16 @@ class AuxiliaryModels:
         logp = whole_batch(engine, batch, settings, forward, ("logp",))["logp"]
         model.release_device()
         return logp
+
+    def _self_taught(
+        self, teacher: SelfTeacher, engine: TrainEngine, shown: Shown, settings: StepSettings
+    ) -> Ragged:
+        """Score the rows that have a teacher; the others are 0."""
+
+        def forward(rows: Rows) -> dict[str, Tensor]:
+            return teacher.outputs(engine, rows, settings.temperature)
+
+        return whole_batch(engine, shown.batch, settings, forward, ("logp",), shown.taught)["logp"]
 
     def whole_inputs(
         self, batch: StepBatch, found: StepTensors, rows: list[int], logp: Ragged | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
-from asyncrl.config_sections import is_url
+from asyncrl.config_sections import SELF_TEACHER, is_url
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.auxiliary_weights import (
     AveragedPolicy,
@@ -18,6 +18,7 @@ from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading, engine_
 from asyncrl.train.old_policy import OldPolicies
 from asyncrl.train.policy import Matching, PolicyModel, load_frozen, load_policy
 from asyncrl.train.scoring import EngineScorer
+from asyncrl.train.self_teacher import SelfTeacher
 
 
 def load_trained(config: Config, objective: Objective, model: str) -> PolicyModel:
@@ -57,7 +58,7 @@ def load_auxiliary_models(
     return AuxiliaryModels(
         objective,
         reference=_reference(config, model) if objective.needs_reference else None,
-        teacher=_teacher(config) if objective.needs_teacher else None,
+        teacher=_teacher(config, engine) if objective.needs_teacher else None,
         average=average,
         snapshots=snapshots,
         critic=make_critic(_critic(objective), config.train, model, dtype)
@@ -71,8 +72,12 @@ def _critic(objective: Objective) -> CriticSettings:
     return CriticSettings(value["trunk"], float(value["learning_rate"]), value["warmup_steps"])
 
 
-def _teacher(config: Config) -> FrozenPolicy | EngineScorer:
+def _teacher(config: Config, engine: TrainEngine) -> FrozenPolicy | EngineScorer | SelfTeacher:
     teacher = config.teacher
+    if teacher.path == SELF_TEACHER:
+        shape = engine.engine.module.model.config.get_text_config()
+        context = getattr(shape, "max_position_embeddings", None)
+        return SelfTeacher(max(context or 0, config.max_tokens))
     if is_url(teacher.path):
         return EngineScorer(teacher.path)
     return FrozenPolicy(load_frozen(teacher.path, config.model.dtype), _offload(config))

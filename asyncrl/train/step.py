@@ -25,6 +25,7 @@ from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.estimates import estimate_advantages
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.router_replay import replaying
+from asyncrl.train.self_teacher import SelfTeacher
 from asyncrl.train.serve_rows import Plan, gather_values, plan_rows, serve_rows, serve_values
 from asyncrl.train.step_batch import Rows, StepBatch, pad_rows, sampled_tokens
 from asyncrl.train.step_settings import StepSettings
@@ -191,9 +192,11 @@ def decide(
         if objective.needs_step_statistics:
             everything = list(range(batch.num_rows))
             statistics = objective.step_statistics(auxiliary.whole_inputs(batch, tensors, everything))
+        shown = tensors.shown
+        taught = None if shown is None else set(shown.taught)
         return {
-            "kept": [row for row, kept in enumerate(estimate.keep) if kept],
-            "metrics": to_plain(estimate.metrics),
+            "kept": [r for r, kept in enumerate(estimate.keep) if kept and (taught is None or r in taught)],
+            "metrics": to_plain(estimate.metrics | ({} if shown is None else shown.metrics)),
             "statistics": {name: float(value) for name, value in statistics.items()},
             "measured": measure(),
         }
@@ -314,6 +317,8 @@ def accumulate(
 def serve(step: Step, plan: Plan) -> Share:
     """Give each rank the rows of its micro-batches and what the loss reads of them. A collective."""
     serve_rows(step.engine, step.batch, plan)
+    if step.tensors.shown is not None and "teacher_logits" in step.objective.needs:
+        serve_rows(step.engine, step.tensors.shown.batch, plan)
     return Share(serve_values(step.engine, step.batch, plan, step.tensors.for_loss()))
 
 
@@ -428,8 +433,11 @@ def _teacher_states(step: Step, micro: Rows) -> TeacherStates | None:
     if "teacher_logits" not in step.objective.needs:
         return None
     teacher = step.auxiliary.teacher
-    assert isinstance(teacher, FrozenPolicy)
     direction = step.objective.teacher_direction
+    if isinstance(teacher, SelfTeacher):
+        assert step.tensors.shown is not None
+        return teacher.states(step.engine, step.tensors.shown, micro.indices, direction)
+    assert isinstance(teacher, FrozenPolicy)
     return teacher.states(step.engine, micro.token_ids, micro.mask, direction, micro.images)
 
 

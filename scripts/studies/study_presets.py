@@ -52,6 +52,8 @@ def settings(preset: str, task: str, teacher: str) -> list[str]:
         found.append("algo.advantage.source=environment")
     if preset in ("opd", "opd_full"):
         found.append(f"teacher.path={teacher}")
+    if preset == "sdpo":
+        found.append("teacher.path=self")
     return found
 
 

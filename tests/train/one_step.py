@@ -123,7 +123,7 @@ class Learner:
             {
                 "model": {"path": model},
                 "env": {"name": "gridworld"},
-                "teacher": {"path": model},
+                "teacher": {"path": "self" if algo.get("preset") == "sdpo" else model},
                 "algo": algo,
                 "train": train,
                 **sections,

@@ -22,6 +22,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "optimal_token_baseline": {},
     "remax": {},
     "gspo": {},
+    "sdpo": {},
     "grpo": {"kl": {"coef": 0.1}},
 }
 DIVIDED = ("grpo",)

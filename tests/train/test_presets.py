@@ -43,6 +43,8 @@ CUT_MATTERS = [
     {"preset": "optimal_token_baseline"},
     {"preset": "ppo_ewma"},
     {"preset": "opd_full", "entropy_coef": 0.01},
+    {"preset": "sdpo"},
+    {"preset": "sdpo", "loss": "opd_sampled"},
     {"preset": "vcpo"},
     {"preset": "vapo"},
     {"preset": "top_entropy"},

@@ -1,0 +1,142 @@
+"""The policy as its own teacher: it scores an episode again, having read another episode of the group that succeeded.
+
+    the teacher's row:  success up to its last sampled token | the row
+    T(y_t) = sg pi(y_t | success, x, y_<t),  by the current weights
+
+Sources: SDPO, arXiv 2601.20802, where a success of the same group stands in for feedback that the environment does not
+give; OPSD, arXiv 2601.18734. Both write a new prompt around what the teacher is shown. Here its tokens stand before
+those of the row, as the engine read and sampled them: nothing is tokenized again. SDPO's averaged teacher is missing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asyncrl.algo.curation.early_end import succeeded
+from asyncrl.algo.metrics import Metric, Metrics, mean_over
+from asyncrl.errors import ConfigError
+from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.router_replay import replaying
+from asyncrl.train.serve_rows import share_batch
+from asyncrl.train.step_batch import Rows, StepBatch, pad_rows
+from asyncrl.train.token_scores import TeacherStates
+from asyncrl.types import NOT_SAMPLED, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A batch as the teacher reads it."""
+
+    batch: StepBatch
+    """The same rows in the same order, those that are taught each after what the teacher is shown."""
+    taught: list[int]
+    """The rows that have a teacher; the others leave the loss."""
+    metrics: Metrics = field(default_factory=dict)
+    """On the first rank."""
+
+
+class SelfTeacher:
+    """Scores rows by the trained policy itself. `max_tokens` bounds what it reads: the context of the model."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self.max_tokens = max_tokens
+
+    def show(self, engine: TrainEngine, batch: StepBatch) -> Shown:
+        """Return the batch as the teacher reads it. A collective.
+
+        Raises `ConfigError` for rows with images.
+        """
+        if engine.rank != 0:
+            return Shown(share_batch(engine, None), engine.on_first(list))
+        chosen, too_long = choose_successes(batch, self.max_tokens)
+        rows = tuple(
+            _after(batch.trajectories[chosen[row]], t) if row in chosen else replace(t, routed_experts=None)
+            for row, t in enumerate(batch.trajectories)
+        )
+        shown = share_batch(engine, StepBatch(rows, batch.group, batch.step))
+        metrics = {
+            "self_teacher/taught_fraction": _share(chosen, batch.num_rows),
+            "self_teacher/too_long_fraction": _share(too_long, batch.num_rows),
+        }
+        return Shown(shown, engine.on_first(lambda: sorted(chosen)), metrics)
+
+    def outputs(self, engine: TrainEngine, rows: Rows, temperature: float) -> dict[str, Tensor]:
+        """Return what `PolicyModel.forward` does of rows of `Shown.batch`. A collective under ZeRO-3."""
+        return engine.outputs(rows.token_ids, rows.mask, temperature)
+
+    @torch.no_grad()
+    def states(self, engine: TrainEngine, shown: Shown, rows: list[int], direction: str) -> TeacherStates:
+        """Return the teacher's part of the comparison of whole distributions, of rows that this rank has."""
+        module = engine.engine.module
+        padded = pad_rows(shown.batch, rows)
+        # What was recorded is of the row alone: after a success its tokens may go to other experts.
+        with replaying(None):
+            states = module.sampled_states(padded.token_ids.to(engine.device), padded.mask.to(engine.device))
+        return TeacherStates(states, module.model.lm_head.forward.logits, direction)
+
+
+def choose_successes(batch: StepBatch, max_tokens: int) -> tuple[dict[int, int], set[int]]:
+    """Return which row is shown to the teacher of each row, and the rows for which none is short enough.
+
+    It is of another episode of the group, and of the same agent: that with the highest reward, of equal ones the
+    shortest that fits.
+    """
+    successes: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for row, t in enumerate(batch.trajectories):
+        if succeeded(t):
+            successes[_task_and_agent(batch, row)].append(row)
+    for rows in successes.values():
+        rows.sort(key=lambda row: (-batch.trajectories[row].reward, _end(batch.trajectories[row]), row))
+    chosen: dict[int, int] = {}
+    too_long: set[int] = set()
+    for row, t in enumerate(batch.trajectories):
+        others = [
+            other
+            for other in successes.get(_task_and_agent(batch, row), ())
+            if batch.trajectories[other].rollout != t.rollout
+        ]
+        short = [other for other in others if _end(batch.trajectories[other]) + t.num_tokens <= max_tokens]
+        if short:
+            chosen[row] = short[0]
+        elif others:
+            too_long.add(row)
+    return chosen, too_long
+
+
+def _task_and_agent(batch: StepBatch, row: int) -> tuple[int, str]:
+    return int(batch.group[row]), str(batch.trajectories[row].info.get("agent", ""))
+
+
+def _end(t: Trajectory) -> int:
+    """Return how many tokens there are up to the last sampled one."""
+    return int(np.flatnonzero(t.loss_mask)[-1]) + 1
+
+
+def _after(success: Trajectory, t: Trajectory) -> Trajectory:
+    """Return a row after what its teacher is shown, of which nothing is trained."""
+    if success.images or t.images:
+        raise ConfigError(
+            "teacher.path: 'self' is not for rows with images, whose places in a row would move"
+        )
+    read = success.token_ids[: _end(success)]
+    return replace(
+        t,
+        token_ids=np.concatenate([read, t.token_ids]),
+        loss_mask=np.concatenate([np.zeros(len(read), bool), t.loss_mask]),
+        behavior_logprobs=np.concatenate([np.zeros(len(read), np.float32), t.behavior_logprobs]),
+        versions=np.concatenate([np.full(len(read), NOT_SAMPLED, np.int32), t.versions]),
+        turns=(),
+        routed_experts=None,
+    )
+
+
+def _share(rows: Collection[int], num_rows: int) -> Metric:
+    found = torch.zeros(num_rows)
+    found[sorted(rows)] = 1.0
+    return mean_over(found)
