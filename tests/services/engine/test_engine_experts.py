@@ -109,11 +109,11 @@ def test_experts_are_reported_and_replayed_over_turns_caches_preemption_and_upda
             siblings = await asyncio.gather(*(episode(client, i, prompt, 40, turns=2) for i in range(1, 5)))
             before = chosen(policy, first.token_ids), [chosen(policy, t.token_ids) for t in siblings]
             old = {name: p.detach().clone() for name, p in policy.named_parameters()}
-            running = [asyncio.create_task(episode(client, i, prompt[i:], 120)) for i in range(3)]
-            await steps_taken(client, 30)
             change(policy, 1)
             file = write_weights(folder, 1, checkpoint_form(policy, policy.named_parameters()))
             await client.request("weights/prepare", file.to_json())
+            running = [asyncio.create_task(episode(client, i, prompt[i:], 120)) for i in range(3)]
+            await steps_taken(client, 30)
             await client.request("weights/commit", file.to_json())
             crossed = await asyncio.gather(*running)
             later = await episode(client, 9, prompt, 60)
