@@ -128,6 +128,6 @@ def test_every_token_of_both_engines_is_that_of_the_trainer_also_after_one_was_k
     assert len(steps) > killed + 3
     # Those of version 0, which is never published, can be in the first two steps.
     later = [one for one in steps if one["step"] > 2]
-    assert [one["trust/tokens"] for one in later] == [one["tokens/trained"] for one in later]
-    assert sum(one["trust/earlier_tokens"] for one in later) > 0
-    assert max(one["trust/worst_token"] for one in steps) < TOLERANCE
+    assert [one["logprob_check/tokens"] for one in later] == [one["tokens/trained"] for one in later]
+    assert sum(one["logprob_check/earlier_tokens"] for one in later) > 0
+    assert max(one["logprob_check/worst_token"] for one in steps) < TOLERANCE

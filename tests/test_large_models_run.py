@@ -51,8 +51,8 @@ def check_records(run, steps, tolerance):
     assert all(math.isfinite(record["loss/total"]) for record in records)
     assert any(record["grad_norm"] > 0 for record in records)
     # Those of version 0, which is never published, can be in the first two steps.
-    assert [one["trust/tokens"] for one in records[2:]] == [one["tokens/trained"] for one in records[2:]]
-    assert max(record["trust/worst_token"] for record in records) < tolerance
+    assert [one["logprob_check/tokens"] for one in records[2:]] == [one["tokens/trained"] for one in records[2:]]
+    assert max(record["logprob_check/worst_token"] for record in records) < tolerance
     summary = json.loads((run / "summary.json").read_text())
     assert summary["steps"] == steps
     return summary
@@ -99,6 +99,6 @@ def test_eight_bits_in_the_engine_are_those_of_the_trainer_and_of_its_optimizer(
     assert process.wait(400) == 0, (workplace / "bits.err").read_text()
     # Rounding to eight bits decides some numbers by the last bit of float32.
     check_records(run, 4, 0.05)
-    assert max(record["trust/error"] for record in read_metrics(run)) < 1e-3
+    assert max(record["logprob_check/error"] for record in read_metrics(run)) < 1e-3
     base = Path(CACHE) / "base_models" / base_model_key(load_config(workplace / "recipe.toml"))
     assert max(change(run, base).values()) > 1e-4

@@ -199,7 +199,7 @@ def ratio_drift(run: Observed) -> Finding | None:
 
 def engine_mismatch(run: Observed) -> Finding | None:
     """Engine and trainer disagree about tokens that this very version sampled."""
-    errors = run.recent("trust/error")
+    errors = run.recent("logprob_check/error")
     if not errors or _mean(errors) < 0.02:
         return None
     return Finding(

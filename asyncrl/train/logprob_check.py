@@ -117,10 +117,10 @@ def _comparisons(batch: StepBatch, errors: Ragged, kept_kv: bool) -> list[tuple[
 def comparison_metrics(found: Sequence[Comparison]) -> dict[str, float]:
     """What the metrics file holds of a batch's comparisons."""
     return {
-        "trust/error": max((one.error for one in found), default=0.0),
-        "trust/worst_token": max((one.worst for one in found), default=0.0),
-        "trust/tokens": sum(one.num_tokens for one in found),
-        "trust/earlier_tokens": sum(one.num_earlier for one in found),
+        "logprob_check/error": max((one.error for one in found), default=0.0),
+        "logprob_check/worst_token": max((one.worst for one in found), default=0.0),
+        "logprob_check/tokens": sum(one.num_tokens for one in found),
+        "logprob_check/earlier_tokens": sum(one.num_earlier for one in found),
     }
 
 

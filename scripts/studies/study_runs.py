@@ -108,8 +108,8 @@ def measure(path: Path, summary: dict[str, Any]) -> dict[str, Any]:
         "ess_token": mean_of(steps, "ess/token"),
         "clip_fraction": mean_of(steps, "clip_fraction"),
         "grad_norm": mean_of(steps, "grad_norm"),
-        "logprob_error": max((s.get("trust/error", 0.0) for s in steps), default=0.0),
-        "logprob_worst_token": max((s.get("trust/worst_token", 0.0) for s in steps), default=0.0),
+        "logprob_error": max((s.get("logprob_check/error", 0.0) for s in steps), default=0.0),
+        "logprob_worst_token": max((s.get("logprob_check/worst_token", 0.0) for s in steps), default=0.0),
     }
 
 

@@ -17,7 +17,7 @@ def healthy(step):
         "step": step, "reward/mean": min(0.95, 0.3 + 0.04 * step), "reward/std": 0.4, "batch/sequences": 256,
         "success/mean": min(0.95, 0.3 + 0.04 * step), "group/zero_variance_fraction": 0.3, "buffer/admitted": 32 * step,
         "buffer/dropped": 3 * step, "buffer/episodes": 500 * step, "ess/sequence": 0.9, "clip_fraction": 0.02,
-        "staleness/mean": 0.5, "trust/error": 1e-6, "length/truncated_fraction": 0.01, "length/mean": 80.0,
+        "staleness/mean": 0.5, "logprob_check/error": 1e-6, "length/truncated_fraction": 0.01, "length/mean": 80.0,
         "mismatch/perplexity_behavior": 1.5, "time/wait_s": 0.5, "time/train_s": 1.5, "time/publish_s": 0.1,
     }  # fmt: skip
 
