@@ -51,7 +51,9 @@ def check_records(run, steps, tolerance):
     assert all(math.isfinite(record["loss/total"]) for record in records)
     assert any(record["grad_norm"] > 0 for record in records)
     # Those of version 0, which is never published, can be in the first two steps.
-    assert [one["logprob_check/tokens"] for one in records[2:]] == [one["tokens/trained"] for one in records[2:]]
+    assert [one["logprob_check/tokens"] for one in records[2:]] == [
+        one["tokens/trained"] for one in records[2:]
+    ]
     assert max(record["logprob_check/worst_token"] for record in records) < tolerance
     summary = json.loads((run / "summary.json").read_text())
     assert summary["steps"] == steps

@@ -10,6 +10,7 @@ import time
 from functools import partial
 
 import aiohttp
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -23,6 +24,7 @@ from asyncrl.services.engine.service import EngineOptions, reserved_port, serve_
 from asyncrl.weights.files import write_weights
 from tests.app_thread import free_port
 from tests.credentials import AUTHORIZED, PACKED, RUN
+from tests.engines import ENGINE
 
 pytestmark = pytest.mark.slow
 TOLERANCE = 1e-5
@@ -243,6 +245,15 @@ def test_requests_of_older_leases_overtake_when_there_are_more_than_run_at_once(
     assert finished.count(3) == 8
     # Behind all others they would end last; 64 run at once.
     assert 399 - finished[::-1].index(3) < 330
+
+
+def test_the_kv_cache_of_a_tiny_model_takes_no_more_memory_than_its_requests_can_use(engine_url):
+    from asyncrl.weights.vllm_executor import CACHED_CONTEXTS
+
+    metrics = httpx.get(f"{engine_url}/metrics", headers=AUTHORIZED).text
+    found = re.search(r'vllm:cache_config_info\{[^}]*block_size="(\d+)"[^}]*num_gpu_blocks="(\d+)"', metrics)
+    block, blocks = int(found[1]), int(found[2])
+    assert blocks == CACHED_CONTEXTS * ENGINE["max_num_seqs"] * -(-ENGINE["max_model_len"] // block)
 
 
 def test_a_corrupted_weight_file_is_refused_and_the_weights_stay(engine_url, engine_weights, published):
