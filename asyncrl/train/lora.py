@@ -12,9 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import peft
 import torch
-from peft.tuners.lora import LoraLayer
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -39,6 +37,8 @@ def add_adapter(model: nn.Module, lora: LoraConfig, seed: int) -> None:
         raise ConfigError(
             f"lora.target_modules: the model has no linear layer {missing[0]!r}; allowed: {known}"
         )
+    import peft  # Takes two seconds, which a run without an adapter need not wait.
+
     settings = adapter_config(lora, "") | {"inference_mode": False}
     model.requires_grad_(False)
     with torch.random.fork_rng(devices=[]):
@@ -47,7 +47,12 @@ def add_adapter(model: nn.Module, lora: LoraConfig, seed: int) -> None:
 
 
 def has_adapter(model: nn.Module) -> bool:
-    return any(isinstance(part, LoraLayer) for part in model.modules())
+    return bool(_adapted_layers(model))
+
+
+def _adapted_layers(model: nn.Module) -> dict[str, Any]:
+    """Return peft's layers (`LoraLayer`) by their names."""
+    return {name: part for name, part in model.named_modules() if hasattr(part, "lora_A")}
 
 
 def published(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -67,12 +72,12 @@ def merged(
 
     gathered: makes parameters whole while it is open, as ZeRO-3 needs.
     """
-    layers = {name: part for name, part in model.named_modules() if isinstance(part, LoraLayer)}
+    layers = _adapted_layers(model)
     for name, parameter in model.named_parameters():
         if INSIDE in name:
             continue
         owner, _, last = name.rpartition(".base_layer.")
-        layer: Any = layers.get(owner) if last == "weight" else None
+        layer = layers.get(owner) if last == "weight" else None
         factors = [layer.lora_A[NAME].weight, layer.lora_B[NAME].weight] if layer is not None else []
         with gathered([parameter, *factors]):
             tensor = parameter.detach().clone()
@@ -98,7 +103,7 @@ def write_adapter(model: Any, tensors: dict[str, Tensor], folder: Path, base_mod
 @contextmanager
 def adapter_off(model: nn.Module) -> Iterator[None]:
     """Turn the adapter off while it is open, for passes without a gradient."""
-    layers = [part for part in model.modules() if isinstance(part, LoraLayer)]
+    layers = _adapted_layers(model).values()
     for layer in layers:
         layer.enable_adapters(False)
     try:
