@@ -5,6 +5,7 @@ python -m torch.distributed.run ... -m tests.ranks FOLDER
 
 from __future__ import annotations
 
+import gc
 import importlib
 import itertools
 import json
@@ -85,6 +86,9 @@ def serve(folder: Path) -> None:
             time.sleep(LOOK_EVERY_S)
         module, *args = json.loads(call.read_text())
         importlib.import_module(module).main(*args)
+        # DeepSpeed has each of its engines collect garbage several times: what the libraries hold stays out of that.
+        gc.collect()
+        gc.freeze()
         dist.barrier()
         if dist.get_rank() == 0:
             (folder / f"{number}.done").touch()

@@ -13,7 +13,7 @@ from vllm.model_executor.model_loader.reload import (
 )
 
 from asyncrl.weights.vllm_direct_writes import LostWrites, keep_sinks
-from asyncrl.weights.vllm_plugin import register
+from asyncrl.weights.vllm_plugin import inspect_models_in_place, register
 
 
 def test_int8_weights_keep_the_scales_they_were_packed_with():
@@ -62,3 +62,16 @@ def test_an_update_that_a_loader_writes_past_the_reload_is_refused_instead_of_lo
     assert (model.sinks.tolist(), model.table.tolist()) == ([1.0] * 3, [0.0] * 3)
     with pytest.raises(NotImplementedError, match="Direct writes table past the reload"):
         reload(Direct(), "sinks", "table")
+
+
+def test_a_model_that_vllm_has_never_met_is_inspected_without_a_second_process(monkeypatch, tmp_path):
+    from vllm.model_executor.models import registry
+
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
+    monkeypatch.setattr(registry, "_run_in_subprocess", registry._run_in_subprocess)
+    monkeypatch.setattr(registry, "subprocess", None)
+    inspect_models_in_place()
+    found = registry.ModelRegistry.models["Qwen3ForCausalLM"].inspect_model_cls()
+    assert found.architecture == "Qwen3ForCausalLM" and found.is_text_generation_model
+    (remembered,) = tmp_path.glob("modelinfos/*.json")
+    assert "Qwen3ForCausalLM" in remembered.name
