@@ -5,15 +5,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from asyncrl.config import load_config
 from asyncrl.launch.base_model import base_model_key
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.run.metrics import read_metrics
+from tests.packages import ImportedWhenUsed
 from tests.runs import CACHE, check_trained_once, kill_launcher, resume, start, wait_for_step
 
+peft = ImportedWhenUsed("peft")
 pytestmark = pytest.mark.slow
 OLD_POLICY = ('algo.preset="grpo"', 'algo.proximal="snapshot"', 'train.old_policy="process"')
 
@@ -35,7 +36,7 @@ def test_an_adapter_is_trained_served_and_saved_and_goes_on_after_a_kill(workpla
     _, checkpoint = complete_checkpoints(run / "checkpoints")[0]
     merged = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     base = Path(CACHE) / "base_models" / base_model_key(load_config(workplace / "recipe.toml"))
-    adapted = PeftModel.from_pretrained(
+    adapted = peft.PeftModel.from_pretrained(
         AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), checkpoint / "adapter"
     )
     ids = torch.arange(10, 40)[None]

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllm.lora.request import LoRARequest
-
 from asyncrl.config_sections import LoraConfig
 from asyncrl.errors import InputError
 from asyncrl.weights.adapter import TENSORS, write_adapter_config
 from asyncrl.weights.files import WeightFile
 
 if TYPE_CHECKING:
+    from vllm.lora.request import LoRARequest
     from vllm.v1.engine.async_llm import AsyncLLM
 
 
@@ -61,6 +60,8 @@ class Adapters:
 
         Raises `InputError` if vLLM refuses it; the versions served before stay.
         """
+        from vllm.lora.request import LoRARequest
+
         number = next(self._ids)
         place = Path(self._folder.name) / str(number)
         place.mkdir()

@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
-
 from asyncrl.config_sections import LoraConfig
 from asyncrl.credentials import authorization, bearer
 from asyncrl.errors import InputError, UnavailableError
@@ -205,6 +203,8 @@ class Served:
             raise InputError(
                 "engine.keep_kv: must be false for a vision model: what it made of images is kept, too"
             )
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
         start = time.perf_counter()
         await engine.pause_generation(mode=mode, clear_cache=not keep_kv)
         try:

@@ -10,9 +10,10 @@ from asyncrl.endpoint import advertised_host
 from asyncrl.errors import ConfigError
 from asyncrl.launch.ray_nodes import RayNodes, bundles
 from asyncrl.tls import make_certificates
+from tests.packages import needs
 from tests.runs import STARTED, command, environment, wait_for_step
 
-ray = pytest.importorskip("ray")
+needs("ray")
 STEPS = 5
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -14,10 +13,12 @@ from asyncrl.train.full_state import WholeTensors, gather_state, load_state
 from asyncrl.train.lora import published
 from asyncrl.train.policy import load_frozen, load_policy
 from asyncrl.train.step_batch import build_step_batch, pad_rows
+from tests.packages import ImportedWhenUsed
 from tests.train.factories import batch_of_groups
 from tests.train.one_step import save_policy, snapshot
 from tests.train.one_step_lora import LORA, adapted, two_steps
 
+peft = ImportedWhenUsed("peft")
 ROOT = Path(__file__).parents[2]
 ROWS = pad_rows(build_step_batch(batch_of_groups(), 0, 0), range(12))
 
@@ -108,7 +109,7 @@ def test_a_checkpoint_holds_the_merged_model_and_an_adapter_that_peft_loads(tiny
     merged = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     torch.testing.assert_close(full_logp(merged), expected, atol=1e-5, rtol=0)
     base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
-    loaded = PeftModel.from_pretrained(base, folder / "adapter")
+    loaded = peft.PeftModel.from_pretrained(base, folder / "adapter")
     torch.testing.assert_close(full_logp(loaded), expected, atol=1e-5, rtol=0)
 
 

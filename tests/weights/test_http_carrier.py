@@ -15,14 +15,15 @@ import torch
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.trainer.weight_source import HttpWeightSource
 from asyncrl.testing.slow_link import SlowLink, SourceBehindLink
-from asyncrl.testing.weight_engines import LoadingEngine
 from asyncrl.weights import http_carrier, publish
 from asyncrl.weights.chunks import WHOLE, chunks_of, matching
 from asyncrl.weights.files import verify_weights, write_weights
 from asyncrl.weights.http_carrier import HttpCarrier, tree
 from asyncrl.weights.publish import FilePublisher
 from tests.credentials import RUN
+from tests.packages import ImportedWhenUsed
 
+weight_engines = ImportedWhenUsed("asyncrl.testing.weight_engines")
 CHUNK_BYTES = 32 * 1024
 NUM_ELEMENTS = 100_000
 PATIENT_S = 200.0
@@ -37,7 +38,7 @@ def started(tmp_path):
     with contextlib.ExitStack() as stack:
 
         def start(*names):
-            engines = [LoadingEngine(tmp_path / name) for name in names]
+            engines = [weight_engines.LoadingEngine(tmp_path / name) for name in names]
             for engine in engines:
                 stack.callback(engine.close)
             return engines

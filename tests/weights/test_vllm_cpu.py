@@ -5,15 +5,13 @@ import weakref
 
 import pytest
 import torch
-from vllm import _custom_ops
-from vllm.model_executor.model_loader.reload import (
-    finalize_layerwise_reload,
-    initialize_layerwise_reload,
-    record_metadata_for_reloading,
-)
 
-from asyncrl.weights.vllm_direct_writes import LostWrites, keep_sinks
 from asyncrl.weights.vllm_plugin import inspect_models_in_place, register
+from tests.packages import ImportedWhenUsed
+
+custom_ops = ImportedWhenUsed("vllm._custom_ops")
+reloading = ImportedWhenUsed("vllm.model_executor.model_loader.reload")
+direct_writes = ImportedWhenUsed("asyncrl.weights.vllm_direct_writes")
 
 
 def test_int8_weights_keep_the_scales_they_were_packed_with():
@@ -25,15 +23,15 @@ def test_int8_weights_keep_the_scales_they_were_packed_with():
     given = scales_N.clone()
     alive = weakref.ref(given)
     # Arguments after the type: quantised per token, without a zero point, kernels kept.
-    packed = _custom_ops.create_onednn_scaled_mm(
+    packed = custom_ops.create_onednn_scaled_mm(
         weight_KN.t().contiguous().t(), given, torch.float32, True, False, 32
     )
     del given
     gc.collect()
     assert alive() is not None
-    tokens, token_scales, _ = _custom_ops.onednn_scaled_int8_quant(torch.randn(5, 64, generator=generator))
+    tokens, token_scales, _ = custom_ops.onednn_scaled_int8_quant(torch.randn(5, 64, generator=generator))
     out = torch.empty(5, 32)
-    _custom_ops.onednn_scaled_mm(packed, tokens, out, token_scales, None, None, None)
+    custom_ops.onednn_scaled_mm(packed, tokens, out, token_scales, None, None, None)
     expected = (tokens.float() * token_scales) @ (weight_KN.float() * scales_N.T)
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
 
@@ -49,13 +47,13 @@ def test_an_update_that_a_loader_writes_past_the_reload_is_refused_instead_of_lo
                 getattr(self, name).data.copy_(tensor)
 
     def reload(model, *names):
-        record_metadata_for_reloading(model)
-        initialize_layerwise_reload(model)
-        keep_sinks(model)
-        with LostWrites() as writes:
+        reloading.record_metadata_for_reloading(model)
+        reloading.initialize_layerwise_reload(model)
+        direct_writes.keep_sinks(model)
+        with direct_writes.LostWrites() as writes:
             model.load_weights((name, torch.ones(3)) for name in names)
         writes.check(model)
-        finalize_layerwise_reload(model, None)
+        reloading.finalize_layerwise_reload(model, None)
 
     model = Direct()
     reload(model, "sinks")
