@@ -67,7 +67,7 @@ CASES = {
         r"0\.0010 nats each, 0\.4055 at the start",
     ),
     "ratio_drift": (Observed(steps(ess__sequence=0.2)), "effective sample size is 0.20 .* 2% of the tokens"),
-    "engine_mismatch": (Observed(steps(trust__error=0.1)), "differ by 0.100 nats"),
+    "engine_mismatch": (Observed(steps(logprob_check__error=0.1)), "differ by 0.100 nats"),
     "truncated": (Observed(steps(length__truncated_fraction=0.5)), "50% of the episodes were cut off"),
     "shrinking": (
         Observed(steps(length__mean=lambda s: 80 if s < 15 else 20, reward__mean=lambda s: 0.3 + 0.001 * s)),
