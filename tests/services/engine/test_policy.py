@@ -65,6 +65,8 @@ def plain(tiny_model, tmp_path_factory):
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", tiny_model),
         *("--served-model-name", "policy", "--port", str(port), "--dtype", "float32", "--enforce-eager"),
         *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+        # Its default on a CPU, a process for the worker, spins while it waits: a whole core, all the time.
+        *("--distributed-executor-backend", "vllm.v1.executor.uniproc_executor.UniProcExecutor"),
     ]
     log = tmp_path_factory.mktemp("plain") / "log"
     env = {**process_start.IMPORTED_WITH, "VLLM_PLUGINS": "", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
