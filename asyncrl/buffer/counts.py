@@ -7,6 +7,7 @@ from typing import Any
 
 from asyncrl.buffer.failures import failed_episodes
 from asyncrl.buffer.ledger_settings import LedgerSettings
+from asyncrl.buffer.staleness import free_slots
 from asyncrl.buffer.store import Store
 
 STATES = ("pending", "leased", "ready", "taken", "trained", "dropped", "failed")
@@ -39,6 +40,7 @@ def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
         "expired": store.fact("expired"),
         "restarted": store.fact("restarted"),
         "slots": slots,
+        "free_slots": free_slots_of(store, settings),
         "staleness_limit": staleness_limit,
         "fill": sum(row[3] for row in rows if row[2] >= 0) / slots,
         "oldest_deadline": min(deadlines, default=None),
@@ -59,8 +61,23 @@ def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
 
 def settled(counts: Mapping[str, Any]) -> bool:
     """True when nothing is in flight, by the counts that `count` returned, and no further group can be admitted."""
-    full = counts["ready"] + counts["taken"] >= counts["slots"]
+    full = counts["free_slots"] <= 0
     return not counts["in_flight"] and (full or (counts["plan_closed"] and not counts["pending"]))
+
+
+def free_slots_of(store: Store, settings: LedgerSettings) -> int:
+    """Return how many more groups may be admitted now."""
+    facts = store.facts()
+    limit = facts["staleness_limit"]
+    num_taken, _ = in_state(store, "taken")
+    return free_slots(
+        settings.slots(limit, facts["over_provision"]),
+        held(store) - num_taken,
+        num_taken,
+        max(0, facts["taken_step"] - facts["version"] + 1),
+        limit,
+        settings.groups_per_step,
+    )
 
 
 def held(store: Store) -> int:

@@ -6,7 +6,7 @@ import secrets
 from typing import Any
 
 from asyncrl.buffer.bodies import Bodies
-from asyncrl.buffer.counts import held
+from asyncrl.buffer.counts import free_slots_of
 from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.proposals import Proposals
 from asyncrl.buffer.staleness import deadline
@@ -106,8 +106,7 @@ class Leases:
         )
 
     def free_slots(self) -> int:
-        facts = self.store.facts()
-        return self.settings.slots(facts["staleness_limit"], facts["over_provision"]) - held(self.store)
+        return free_slots_of(self.store, self.settings)
 
     def find(self, lease: str, columns: str) -> tuple[Any, ...]:
         """Return `columns` of the task whose newest lease this is.

@@ -266,9 +266,10 @@ class Ledger:
     def take(self, step: int, now: float | None = None) -> Taken:
         """Take the batch of the step that starts at version `step`; the same one when asked again.
 
-        Raises `ConflictError` when `step` is not the committed version, `StaleError` rather than returning a
-        group past its deadline. Groups that claim tokens of later versions, which cannot exist yet, are planned
-        again and their worker is quarantined.
+        With the batch of the committed version taken, the next step's may be taken ahead, before the commit between
+        them. Raises `ConflictError` for any other step, `StaleError` rather than returning a group past its deadline.
+        Groups that claim tokens of later versions, which cannot exist yet, are planned again and their worker is
+        quarantined.
         """
         while True:
             taken = self.take_unread(step, now)
@@ -338,7 +339,8 @@ class Ledger:
 
         Tasks trained in later steps are planned again. So are leased ones, and groups with tokens of later
         versions: those versions no longer exist. The batch taken at `version` itself stays taken when no
-        later version was committed. Raises `ConflictError` for a version not yet committed.
+        later version was committed, and one taken ahead is ready again. Raises `ConflictError` for a version not yet
+        committed.
         """
         with self._store.transaction():
             return self._steps.rollback_to(version)
@@ -349,7 +351,7 @@ class Ledger:
 
     def _refuse_forged(self, step: int) -> None:
         """Before `step` is taken, quarantine workers whose groups claim tokens of versions after it."""
-        if self._store.fact("taken_step") == step:
+        if self._store.fact("taken_step") >= step:
             return
         forged = "SELECT DISTINCT worker FROM tasks WHERE state = 'ready' AND newest > ?"
         for (worker,) in self._store.rows(forged, step):

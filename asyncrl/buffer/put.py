@@ -145,9 +145,9 @@ class Puts:
         if episodes != set(range(size)) and not ended_early:
             raise InputError(f"group.trajectories: must hold {size} episodes, got {len(episodes)}")
         # While weights are published, engines serve the next version before the ledger knows of it; that is between
-        # the take of a batch and its commit.
+        # the take of a batch and its commit, and until then no later version is published.
         current, vocab_size = self.store.fact("version"), self.settings.vocab_size
-        limit = current + (self.store.fact("taken_step") == current)
+        limit = current + (self.store.fact("taken_step") >= current)
         oldest, newest = limit, NOT_SAMPLED
         for t in group.trajectories:
             _check_rewards(t)

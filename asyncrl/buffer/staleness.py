@@ -5,7 +5,8 @@ starts at version v + S at the latest: then no token is older than S versions wh
 
 Admission: at most (S + 1) * P groups are admitted and not yet trained, or P and a stated number more where that is
 less (over-provisioning as in APRIL, arXiv 2509.18521: groups that are unfinished when a step has its batch continue in
-the next). Consumption at version k: ready groups may overtake unfinished ones only while every deadline stays feasible.
+the next). A step that has its batch trains none of what is admitted before its commit: it counts as P groups, however
+few it has. Consumption at step k: ready groups may overtake unfinished ones only while every deadline stays feasible.
 With n_d groups left due at d,
 
     for every j > k:   sum over d <= j of n_d   <=   (j - k) * P
@@ -51,6 +52,18 @@ def capacity(max_staleness: int, groups_per_step: int, over_provision: int | Non
     """Return how many groups may be admitted and untrained at once; `over_provision` of them beyond one step's."""
     most = (max_staleness + 1) * groups_per_step
     return most if over_provision is None else min(most, groups_per_step + over_provision)
+
+
+def free_slots(
+    slots: int, num_open: int, num_taken: int, batches: int, max_staleness: int, groups_per_step: int
+) -> int:
+    """Return how many more groups may be admitted; negative where the limits have been lowered.
+
+    slots: what `capacity` returned. num_open: groups that are admitted and not taken. num_taken: groups of the
+    `batches` that are taken and not committed.
+    """
+    in_time = (max_staleness + 1 - batches) * groups_per_step
+    return min(slots - num_taken, in_time) - num_open
 
 
 def deadline(version: int, max_staleness: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from asyncrl.buffer.automatic_admission import AutomaticAdmission
@@ -37,7 +37,12 @@ class Peeked:
 
 
 class Steps:
-    """Gives groups to steps and counts steps. Every method runs inside a transaction of its caller."""
+    """Gives groups to steps and counts steps. Every method runs inside a transaction of its caller.
+
+    While version k + 1 is on its way to the engines, the ledger is at version k with the batch of step k taken, and the
+    batch of step k + 1 may be taken ahead. Slots are freed by the commit alone: until then what is admitted is due by
+    k + S, and with the batch of step k still in its slots the steps from k + 1 to k + S can train all of it.
+    """
 
     def __init__(self, store: Store, settings: LedgerSettings, proposals: Proposals, bodies: Bodies) -> None:
         self.store = store
@@ -48,9 +53,9 @@ class Steps:
 
     def take(self, step: int, now: float) -> Taken:
         facts = self.store.facts()
-        if step != facts["version"]:
+        if not _may_take(step, facts):
             raise ConflictError(f"step {step} cannot be taken: the committed version is {facts['version']}")
-        if facts["taken_step"] != step:
+        if facts["taken_step"] < step:
             _, choice, exhausted = self._outlook(step, bool(facts["closed"]))
             if exhausted:
                 return Taken([])
@@ -59,13 +64,13 @@ class Steps:
                     self.store.set_fact("waited_step", step)
                 return Taken(None, choice.awaited)
             self._mark_taken(choice.groups, step)
-            self._adapt(facts["waited_step"] == step, now)
-        return Taken(self._bodies(self._taken()))
+            self._adapt(step, facts["waited_step"] == step, now)
+        return Taken(self._bodies(self._taken(step)))
 
     def answers(self, step: int) -> bool:
         """True when `take` would not have to wait; also when it would raise. Reads no group."""
         facts = self.store.facts()
-        if step != facts["version"] or facts["taken_step"] == step:
+        if not _may_take(step, facts) or facts["taken_step"] >= step:
             return True
         s = self.settings
         last = bool(facts["closed"]) and not self._any_pending()
@@ -81,7 +86,7 @@ class Steps:
             )
         known = set(seen)
         if facts["taken_step"] == step:
-            leases, complete = self._taken(), True
+            leases, complete = self._taken(step), True
         else:
             admitted, choice, exhausted = self._outlook(step, bool(facts["closed"]))
             complete = bool(choice.groups) or exhausted
@@ -96,8 +101,10 @@ class Steps:
         choice = choose(admitted, step, self.settings.groups_per_step, last, self.settings.token_budget)
         return admitted, choice, last and not admitted
 
-    def _taken(self) -> list[str]:
-        found = self.store.rows("SELECT lease FROM tasks WHERE state = 'taken' ORDER BY lease_order")
+    def _taken(self, step: int) -> list[str]:
+        found = self.store.rows(
+            "SELECT lease FROM tasks WHERE state = 'taken' AND step = ? ORDER BY lease_order", step
+        )
         return [lease for (lease,) in found]
 
     def _bodies(self, leases: Sequence[str]) -> list[Stored]:
@@ -117,13 +124,13 @@ class Steps:
             self.store.execute("UPDATE tasks SET state = 'taken', step = ? WHERE seq = ?", (step, seq))
         self.store.set_fact("taken_step", step)
 
-    def _adapt(self, waited: bool, now: float) -> None:
+    def _adapt(self, step: int, waited: bool, now: float) -> None:
         """Adjust the over-provision, where it is automatic."""
         s = self.settings
         if s.over_provision != "auto":
             return
         left, _ = in_state(self.store, "ready")
-        _, tokens = in_state(self.store, "taken")
+        (tokens,) = self.store.row("SELECT SUM(tokens) FROM tasks WHERE state = 'taken' AND step = ?", step)
         current = self.store.fact("over_provision")
         over_provision = self.automatic_admission.after_batch(current, waited, left, tokens, now)
         self.store.set_fact("over_provision", over_provision)
@@ -155,29 +162,38 @@ class Steps:
         ]
         if any(row is None for row in rows):
             raise ConflictError(f"step {step}: no such batch is taken; it may have been given back before")
-        self._untake()
+        self._untake(step)
         return sorted({row[0] for row in rows})
 
     def lose(self, bodies: Sequence[FileBody]) -> int:
         """Plan the tasks again whose groups' bodies are lost, and undo a batch with one of them; return how many."""
-        again, taken = 0, False
+        again, undone = 0, set()
         for body in bodies:
             row = self.store.row(
-                "SELECT seq, state = 'taken' FROM tasks JOIN bodies USING (seq) WHERE file = ? AND checksum = ?",
+                "SELECT seq, CASE state WHEN 'taken' THEN step END FROM tasks JOIN bodies USING (seq) "
+                "WHERE file = ? AND checksum = ?",
                 body.file, body.checksum,
             )  # fmt: skip
             if row is None:
                 continue
-            again, taken = again + 1, taken or bool(row[1])
+            again += 1
+            if row[1] is not None:
+                undone.add(row[1])
             self.store.execute("UPDATE tasks SET state = 'pending', step = NULL WHERE seq = ?", (row[0],))
             self.bodies.delete("seq = ?", (row[0],))
-        if taken:
-            self._untake()
+        if undone:
+            self._untake(min(undone))
         return again
 
-    def _untake(self) -> None:
-        self.store.execute("UPDATE tasks SET state = 'ready', step = NULL WHERE state = 'taken'")
-        self.store.set_fact("taken_step", -1)
+    def _untake(self, step: int) -> None:
+        """Undo the batch of `step` and of the step after it, if they are taken."""
+        facts = self.store.facts()
+        self.store.execute(
+            "UPDATE tasks SET state = 'ready', step = NULL WHERE state = 'taken' AND step >= ?", (step,)
+        )
+        # The batch before an undone one that was taken ahead stays with the version on its way.
+        left = step - 1 if step > facts["version"] else -1
+        self.store.set_fact("taken_step", min(facts["taken_step"], left))
 
     def commit(self, version: int) -> bool:
         """True when this call moved the version."""
@@ -186,12 +202,13 @@ class Steps:
             return False
         if version != current + 1:
             raise ConflictError(f"version {version} cannot follow version {current}")
-        if self.store.fact("taken_step") != current:
+        if self.store.fact("taken_step") < current:
             raise ConflictError(
                 f"version {version} cannot be committed: no batch was taken for step {current}"
             )
-        self.bodies.delete("seq IN (SELECT seq FROM tasks WHERE state = 'taken')")
-        self.store.execute("UPDATE tasks SET state = 'trained' WHERE state = 'taken'")
+        trained = "state = 'taken' AND step = ?"
+        self.bodies.delete(f"seq IN (SELECT seq FROM tasks WHERE {trained})", (current,))
+        self.store.execute(f"UPDATE tasks SET state = 'trained' WHERE {trained}", (current,))
         self.store.set_fact("version", version)
         self.proposals.observe(current)
         if not self.settings.recycle:
@@ -207,9 +224,8 @@ class Steps:
         current = self.store.fact("version")
         if version > current:
             raise ConflictError(f"cannot roll forward from version {current} to {version}")
-        keeps_batch = version == current
-        if not keeps_batch:
-            self._untake()
+        # The batch of `current` stays taken where no later version was committed; one that was taken ahead does not.
+        self._untake(current + 1 if version == current else current)
         again = self.store.execute(
             "UPDATE tasks SET state = 'pending', step = NULL WHERE state = 'leased' "
             "OR (state = 'ready' AND (newest > ?1 OR version > ?1)) OR (state = 'trained' AND step >= ?1)",
@@ -237,3 +253,9 @@ class Steps:
 
     def _any_pending(self) -> bool:
         return in_state(self.store, "pending")[0] > 0
+
+
+def _may_take(step: int, facts: Mapping[str, int]) -> bool:
+    """True for the step of the committed version, and for the next one once that one has its batch."""
+    version = facts["version"]
+    return step == version or (step == version + 1 and facts["taken_step"] >= version)

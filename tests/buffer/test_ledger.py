@@ -409,6 +409,90 @@ def test_groups_of_a_batch_can_be_set_aside_before_the_commit():
     assert (stats["trained"], stats["dropped_by_reason"]) == (1, {"nonfinite_gradient": 1})
 
 
+@pytest.mark.parametrize(("staleness", "budget", "drops"), [(0, 0, 1), (1, 0, 2), (1, 1, 0), (2, 1, 0)])
+def test_a_short_batch_lets_nothing_in_that_no_step_could_train_in_time(staleness, budget, drops):
+    """A token budget, or groups set aside, leave a step with fewer groups than it has slots."""
+    book = Ledger(":memory:", LedgerSettings(2, staleness, 2, token_budget=budget))
+    book.add_tasks(tasks(30))
+
+    def play(most=30):
+        for _ in range(most):
+            if (one := book.lease("w")) is not None:
+                book.put(group(one))
+
+    play(2)
+    for step in range(5):
+        batch = [decode_group(body).id for body in book.take(step).groups]
+        book.drop(step, batch[:drops], "poison")
+        play()
+        book.commit(step + 1)
+        play()
+    assert book.take(5).groups
+
+
+def test_the_next_steps_batch_may_be_taken_before_the_version_between_them_is_committed():
+    book = Ledger(":memory:", LedgerSettings(2, 1, 2))
+    book.add_tasks(tasks(9))
+    with pytest.raises(ConflictError, match="step 1 cannot be taken"):
+        book.take(1)
+    for _ in range(4):
+        book.put(group(lease(book)))
+    first, second = book.take(0), book.take(1)
+    assert (first.groups, second.groups) == (book.take(0).groups, book.take(1).groups)
+    assert not set(first.groups) & set(second.groups)
+    with pytest.raises(ConflictError, match="step 2 cannot be taken"):
+        book.take(2)
+    assert book.lease("w") is None, "what is admitted before the commit could not be trained in time"
+    book.commit(1)
+    assert (book.stats()["trained"], book.take(1).groups) == (2, second.groups)
+    found = [book.lease("w") for _ in range(3)]
+    assert [one and one.version for one in found] == [1, 1, None]
+    book.commit(2)
+    assert book.stats()["trained"] == 4
+
+
+def test_a_batch_taken_ahead_is_given_back_alone():
+    book = Ledger(":memory:", LedgerSettings(2, 1, 2))
+    book.add_tasks(tasks(9))
+    for _ in range(4):
+        book.put(group(lease(book)))
+    book.take(0)
+    ahead = [decode_group(body).id for body in book.take(1).groups]
+    assert book.reject(1, ahead[:1], "its numbers are wrong") == ["w"]
+    book.commit(1)
+    assert (book.stats()["trained"], book.stats()["taken"]) == (2, 0)
+    with pytest.raises(ConflictError, match="no batch was taken for step 1"):
+        book.commit(2)
+
+
+def test_tokens_of_the_version_on_its_way_are_taken_ahead_and_shown_to_whoever_looks():
+    book = Ledger(":memory:", LedgerSettings(1, 2, 2))
+    book.add_tasks(tasks(9))
+    leases = [lease(book) for _ in range(3)]
+    book.put(group(leases[0]))
+    book.take(0)
+    book.put(group(leases[1], versions=(0, 1)))
+    assert book.take(1).groups is not None
+    book.put(group(leases[2], versions=(0, 1)))
+    assert len(book.peek(0, []).groups) == 1
+    assert book.stats()["quarantined"] == []
+
+
+def test_a_restarted_trainer_gets_the_batch_of_the_committed_version_and_not_the_one_taken_ahead():
+    book = Ledger(":memory:", LedgerSettings(1, 2, 2))
+    book.add_tasks(tasks(9))
+    leases = [lease(book) for _ in range(3)]
+    book.put(group(leases[0]))
+    first = book.take(0).groups
+    for one, newest in zip(leases[1:], (0, 1), strict=True):
+        book.put(group(one, versions=(0, newest)))
+    book.take(1)
+    assert book.rollback_to(0) == 1, "what the version on its way has sampled is played again"
+    assert (book.take(0).groups, book.stats()["taken"], book.stats()["ready"]) == (first, 1, 1)
+    book.commit(1)
+    assert len(book.take(1).groups) == 1
+
+
 def test_a_rollback_plans_later_steps_again():
     book = ledger(count=6)
     for _ in range(2):

@@ -75,6 +75,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.newest = {}
         self.trained = []
         self.batch = None
+        self.ahead = None
         self.old_leases = []
 
     def teardown(self):
@@ -154,12 +155,17 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(crash=crashes, call=st.integers(0, 2**30))
     def lease(self, crash, call):
-        held = sum(s in ("leased", "ready", "taken") for s in self.state.values())
+        num_open = sum(s in ("leased", "ready") for s in self.state.values())
+        num_taken = sum(s == "taken" for s in self.state.values())
+        batches = (self.batch is not None) + (self.ahead is not None)
         most, beyond = (
             self.settings.max_staleness * self.settings.groups_per_step,
             self.settings.over_provision,
         )
-        room = held < self.settings.groups_per_step + (most if beyond is None else min(most, beyond))
+        slots = self.settings.groups_per_step + (most if beyond is None else min(most, beyond))
+        # A step that has its batch trains nothing that is admitted now.
+        in_time = (self.settings.max_staleness + 1 - batches) * self.settings.groups_per_step
+        room = num_open < min(slots - num_taken, in_time)
         pending = [t for t in sorted(self.state, key=lambda t: int(t[1:])) if self.state[t] == "pending"]
         name = f"{call}-{len(self.old_leases)}"
         found = self.call(lambda book: book.lease("w", self.now, name), crash)
@@ -244,15 +250,25 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(crash=crashes)
     def take(self, crash):
-        taken = self.call(lambda book: book.take(self.version), crash)
+        self.batch = self.taken(self.version, self.batch, crash)
+
+    @precondition(lambda self: self.batch is not None)
+    @rule(crash=crashes)
+    def take_ahead(self, crash):
+        """While the version between the two steps is on its way to the engines."""
+        self.ahead = self.taken(self.version + 1, self.ahead, crash)
+
+    def taken(self, step, before, crash):
+        """Take the batch of a step; return its tasks. before: those that it had taken."""
+        taken = self.call(lambda book: book.take(step), crash)
         if taken.groups is None:
-            assert self.batch is None
-            return
+            assert before is None
+            return None
         batch = [decode_group(body) for body in taken.groups]
         names = [g.task.id for g in batch]
-        if self.batch is not None:
-            assert names == self.batch, "a step keeps its batch"
-            return
+        if before is not None:
+            assert names == before, "a step keeps its batch"
+            return before
         if len(names) != self.settings.groups_per_step:
             sampled = [sum(t.num_sampled for t in one.trajectories) for one in batch]
             assert 0 < len(names) < self.settings.groups_per_step
@@ -260,9 +276,9 @@ class LedgerMachine(RuleBasedStateMachine):
         for one in batch:
             assert self.state[one.task.id] == "ready"
             assert one.id == self.leases[one.task.id].id
-            assert min(t.min_version for t in one.trajectories) >= self.version - self.settings.max_staleness
+            assert min(t.min_version for t in one.trajectories) >= step - self.settings.max_staleness
             self.state[one.task.id] = "taken"
-        self.batch = names
+        return names
 
     @precondition(lambda self: self.batch is not None)
     @rule(crash=crashes)
@@ -273,7 +289,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.state[name] = "trained"
                 self.trained.append((self.version, name))
         self.version += 1
-        self.batch = None
+        self.batch, self.ahead = self.ahead, None
         for name in [name for name, state in self.state.items() if state == "leased"]:
             if not self.settings.recycle:
                 self.state[name] = "pending"
@@ -287,7 +303,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.expiry.pop(self.leases[name].id)
             if state in ("leased", "ready", "taken"):
                 self.state[name] = "pending"
-        self.batch = None
+        self.batch = self.ahead = None
 
     @precondition(lambda self: self.version > 0)
     @rule(data=st.data(), crash=crashes)
@@ -296,7 +312,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.call(lambda book: book.rollback_to(to), crash)
         gone = {name for step, name in self.trained if step >= to}
         self.trained = [(step, name) for step, name in self.trained if step < to]
-        stays_taken = to == self.version
+        stays_taken = self.batch if to == self.version and self.batch is not None else []
         counts = self.book.stats()
         for name, state in self.state.items():
             if state == "leased":
@@ -304,13 +320,14 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.expiry.pop(self.leases[name].id)
             elif name in gone:
                 self.state[name] = "pending"
-            elif state in ("ready", "taken") and not (state == "taken" and stays_taken):
+            elif state in ("ready", "taken") and not (state == "taken" and name in stays_taken):
                 # Tokens and admissions of a version that is gone cannot be trained on.
                 lost = self.newest[name] > to or self.leases[name].version > to
                 self.state[name] = "pending" if lost else "ready"
         assert counts["taken"] == (len([s for s in self.state.values() if s == "taken"]))
-        if not stays_taken:
+        if to != self.version:
             self.batch = None
+        self.ahead = None
         self.version = to
 
     # -- what always holds ---------------------------------------------------------------------------------
@@ -338,10 +355,11 @@ class LedgerMachine(RuleBasedStateMachine):
     def take_answers_exactly_when_it_is_said_to(self):
         if not hasattr(self, "book"):
             return
-        said = self.book.answers(self.version)
-        with contextlib.suppress(Undone), self.book.batch():
-            assert said == (self.book.take(self.version).groups is not None)
-            raise Undone
+        for step in (self.version, *([self.version + 1] if self.batch is not None else [])):
+            said = self.book.answers(step)
+            with contextlib.suppress(Undone), self.book.batch():
+                assert said == (self.book.take(step).groups is not None)
+                raise Undone
 
     @invariant()
     def no_task_is_trained_twice(self):

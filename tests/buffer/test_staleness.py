@@ -14,6 +14,7 @@ from asyncrl.buffer.staleness import (
     choose,
     deadline,
     first_infeasible,
+    free_slots,
 )
 
 
@@ -124,10 +125,13 @@ class Schedule:
         self.version = 0
         self.count = 0
         self.open = {}
+        self.taken = []
+        """Groups of each batch that is taken and not committed: the second was taken ahead."""
         self.trained_lags = []
 
     def admit(self):
-        while len(self.open) < capacity(self.S, self.P, self.beyond):
+        slots = capacity(self.S, self.P, self.beyond)
+        while free_slots(slots, len(self.open), sum(self.taken), len(self.taken), self.S, self.P) > 0:
             due = deadline(self.version, self.S)
             self.open[self.count] = Admitted(str(self.count), due, self.count, False)
             self.count += 1
@@ -143,14 +147,31 @@ class Schedule:
             del self.open[group.order]
             self.admit()
 
-    def step(self):
-        choice = choose(list(self.open.values()), self.version, self.P, token_budget=self.budget)
+    def take(self):
+        step = self.version + len(self.taken)
+        choice = choose(list(self.open.values()), step, self.P, token_budget=self.budget)
         for name in choice.groups:
             group = self.open.pop(int(name))
-            self.trained_lags.append(self.version - (group.deadline - self.S))
+            self.trained_lags.append(step - (group.deadline - self.S))
         if choice.groups:
-            self.version += 1
+            self.taken.append(len(choice.groups))
             self.admit()
+        return choice
+
+    def drop(self):
+        """Set a group of the newest batch aside."""
+        self.taken[-1] = max(0, self.taken[-1] - 1)
+        self.admit()
+
+    def commit(self):
+        self.taken.pop(0)
+        self.version += 1
+        self.admit()
+
+    def step(self):
+        choice = self.take()
+        if choice.groups:
+            self.commit()
         return choice
 
 
@@ -161,22 +182,31 @@ class Schedule:
     st.sampled_from([None, 0, 1, 5]),
     st.sampled_from([0, 1, 30, 80]),
     st.lists(
-        st.tuples(st.integers(0, 40), st.sampled_from(["done", "done", "done", "lost", "step"])), max_size=150
+        st.tuples(
+            st.integers(0, 40),
+            st.sampled_from(["done", "done", "done", "done", "lost", "take", "take", "drop", "commit"]),
+        ),
+        max_size=150,
     ),
 )
 def test_no_schedule_is_stale_or_stuck(max_staleness, groups_per_step, beyond, budget, events):
     schedule = Schedule(max_staleness, groups_per_step, beyond, budget)
     schedule.admit()
     for pick, what in events:
-        if what == "step":
-            schedule.step()
-        else:
+        if what == "take" and len(schedule.taken) < 2:
+            schedule.take()
+        elif what in ("drop", "commit") and schedule.taken:
+            getattr(schedule, what)()
+        elif what in ("done", "lost"):
             schedule.finish(pick, what)
-        assert all(g.deadline >= schedule.version for g in schedule.open.values()), "a deadline has passed"
+        step = schedule.version + len(schedule.taken)
+        assert all(g.deadline >= step for g in schedule.open.values()), "a deadline has passed"
         # Whatever is open can be trained in time, this step included.
         deadlines = [g.deadline for g in schedule.open.values()]
-        assert feasible_by_counting(deadlines, schedule.version - 1, groups_per_step)
+        assert feasible_by_counting(deadlines, step - 1, groups_per_step)
     assert all(0 <= lag <= max_staleness for lag in schedule.trained_lags)
+    while schedule.taken:
+        schedule.commit()
     # Finishing what is awaited, and nothing else, always brings the step.
     for _ in range(10):
         choice = schedule.step()
