@@ -151,6 +151,13 @@ class Config(Section):
         return RESTART_S + (self.run.node_timeout_s if self.buffer.machine == "node" else 0.0)
 
     @property
+    def publishes_in_background(self) -> bool:
+        """True when the trainer takes and trains the next batch while a version is brought to the engines: where that
+        batch may hold groups of the version before, and the memory for training is the trainer's own."""
+        overlaps = self.train.schedule in ("asynchronous", "partial") and self.buffer.max_staleness > 0
+        return overlaps and self.placement.sleep is not True
+
+    @property
     def rank_timeout_s(self) -> float:
         """How long a trainer's rank may go without progress, and its collectives without the other ranks: rank 0 may be
         publishing, while no engine answers."""

@@ -90,12 +90,15 @@ def train(args: argparse.Namespace, path: Path) -> dict[str, Any]:
         "restarts": summary["restarts"],
     }
     if link is not None:
-        publishes = [step["time/publish_s"] for step in steps if "time/publish_s" in step]
+        publishes = [step["weights/publish_s"] for step in steps if "weights/publish_s" in step]
+        stood_still = [step["time/publish_s"] for step in steps if "time/publish_s" in step]
         report |= {
             "link": f"{args.round_trip_ms:g} ms there and back, {args.mbit:g} Mbit/s",
             "to_far_mb": round(to_far / 1e6, 1),
             "from_far_mb": round(from_far / 1e6, 1),
             "publish_s": round(statistics.median(publishes), 2) if publishes else None,
+            "trainer_stood_still_s": round(statistics.median(stood_still), 2) if stood_still else None,
+            "stood_still_share": round(sum(stood_still) / sum(publishes), 3) if publishes else None,
         }
     return report
 

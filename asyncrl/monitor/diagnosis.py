@@ -264,7 +264,7 @@ _FOR_CAUSE = {
 
 
 def slow_publish(run: Observed) -> Finding | None:
-    """Bringing weights to the engines takes a large part of a step."""
+    """The trainer stands still for a large part of a step while weights are brought to the engines."""
     parts = [run.recent(f"time/{part}_s")[1:] for part in ("wait", "train", "publish")]
     total, publish = sum(map(sum, parts)), sum(parts[2])
     if len(parts[2]) < LEAST or not total or publish < 0.2 * total:

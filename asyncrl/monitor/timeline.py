@@ -1,7 +1,7 @@
 """When the trainer worked, waited and published, and when processes were down: spans of time. Pure.
 
-A step's record holds the time at which it was written and the seconds of its three parts, which came one after the
-other: waiting for groups, training, publishing.
+A step's record holds the time at which the trainer was done with it and the seconds of its three parts, which came one
+after the other: waiting for groups, training, standing still for publishing.
 """
 
 from __future__ import annotations

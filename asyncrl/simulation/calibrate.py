@@ -188,10 +188,12 @@ def _fit_training(steps: Sequence[dict[str, Any]], tokens: Mapping[int, int]) ->
 def _trainer_costs(steps: Sequence[dict[str, Any]], tokens: Mapping[int, int]) -> TrainerCosts:
     token_s, step_s, _ = _fit_training(steps, tokens)
     later = steps[1:]
+    # Runs of earlier versions have only the time that the trainer waited, which was all of it.
+    published = [s.get("weights/publish_s", s["time/publish_s"]) - s["time/pause_s"] for s in later]
     return TrainerCosts(
         token_s=token_s,
         step_s=step_s,
-        publish_s=float(np.median([s["time/publish_s"] - s["time/pause_s"] for s in later])),
+        publish_s=float(np.median(published)),
         swap_s=float(np.median([s["time/pause_s"] for s in later])),
     )
 

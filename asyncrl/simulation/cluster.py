@@ -271,7 +271,7 @@ class Cluster:
             engine = self.engines[death.index]
             engine.die()
             await asyncio.sleep(death.down_s)
-            engine.restart(self.trainer.version)
+            engine.restart(self.buffer.ledger.version)
         elif death.role == "worker":
             self.connections[death.index].cut = True
             await _end(self._tasks["worker", death.index])

@@ -52,16 +52,23 @@ class SimulatedTrainer:
         """Called before and after the trainer computes."""
         self.steps: list[Step] = []
         self.version = 0
+        self._publishing: asyncio.Task[None] | None = None
+        """Brings the newest version to the engines."""
 
     async def run(self, num_steps: int) -> None:
         """Train to version `num_steps`, or to the end of the plan. Raises `DeadlineError` where no batch comes."""
-        while self.version < num_steps and await self._step():
-            pass
+        try:
+            while self.version < num_steps and await self._step():
+                pass
+            await self._published()
+        finally:
+            if self._publishing is not None:
+                self._publishing.cancel()
 
     def restart(self) -> None:
         """Go back to the newest checkpoint, as a trainer does that has died."""
-        every = self.config.train.checkpoint_every
-        self.version = self.version // every * every if every else 0
+        every, committed = self.config.train.checkpoint_every, self.buffer.ledger.version
+        self.version = committed // every * every if every else 0
         self.buffer.rollback_to(self.version)
         self.steps = [step for step in self.steps if step.version <= self.version]
 
@@ -83,12 +90,24 @@ class SimulatedTrainer:
         if self.config.train.schedule == "one_step_off":
             await self._settle()
         settled = loop.time()
-        await asyncio.sleep(self.costs.publish_s)
-        await self.publish(self.version + 1)
-        self.buffer.commit(self.version + 1)
+        await self._published()
+        self._publishing = asyncio.ensure_future(self._publish(self.version + 1))
+        if not self.config.publishes_in_background:
+            await self._published()
         self._record(batch, taken - began - streamed_s + settled - trained, streamed_s + computed_s, settled)
         self.version += 1
         return True
+
+    async def _publish(self, version: int) -> None:
+        await asyncio.sleep(self.costs.publish_s)
+        await self.publish(version)
+        self.buffer.commit(version)
+
+    async def _published(self) -> None:
+        """Wait until the version on its way is committed."""
+        if self._publishing is not None:
+            await self._publishing
+            self._publishing = None
 
     def _train_s(self, groups: Sequence[GroupSize]) -> float:
         return sum(group.trained_tokens for group in groups) * self.costs.token_s

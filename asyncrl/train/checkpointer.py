@@ -135,16 +135,25 @@ class Checkpointer:
             self._started = True
             self._save(0, extra, self.folder / START)
 
-    def save(self, version: int, extra: Mapping[str, Any]) -> float:
+    def save(
+        self, version: int, extra: Mapping[str, Any], after: Callable[[], object] = lambda: None
+    ) -> float:
         """Copy the state and start writing it; return the seconds training was blocked. A collective.
 
-        extra: nested tensors, numbers and strings; rank 0's are kept. A write that fails on any rank, as on a full
-        disk, is logged and leaves earlier checkpoints as they are.
+        extra: nested tensors, numbers and strings; rank 0's are kept. after: waits, in rank 0's writing thread, for
+        what the checkpoint may not be complete before; if it raises, the checkpoint stays incomplete. A write that
+        fails on any rank, as on a full disk, is logged and leaves earlier checkpoints as they are.
         """
         self._newest = version
-        return self._save(version, extra, checkpoint_path(self.folder, version))
+        return self._save(version, extra, checkpoint_path(self.folder, version), after)
 
-    def _save(self, version: int, extra: Mapping[str, Any], target: Path) -> float:
+    def _save(
+        self,
+        version: int,
+        extra: Mapping[str, Any],
+        target: Path,
+        after: Callable[[], object] = lambda: None,
+    ) -> float:
         start = time.perf_counter()
         self._join()
         policy = gather_policy(self.engine, copy=True)
@@ -158,7 +167,7 @@ class Checkpointer:
         if self.engine.rank == 0:
             values["extra"] = split(dict(extra), tensors, EXTRA)
         self._writer = threading.Thread(
-            target=self._write, args=(target, policy, tensors, values), name="checkpoint"
+            target=self._write, args=(target, policy, tensors, values, after), name="checkpoint"
         )
         self._writer.start()
         return time.perf_counter() - start
@@ -234,7 +243,12 @@ class Checkpointer:
             self._writer = None
 
     def _write(
-        self, target: Path, policy: PolicyShare, tensors: dict[str, Tensor], values: dict[str, Any]
+        self,
+        target: Path,
+        policy: PolicyShare,
+        tensors: dict[str, Tensor],
+        values: dict[str, Any],
+        after: Callable[[], object],
     ) -> None:
         """Write one checkpoint with the other ranks' threads."""
         start, version = time.perf_counter(), values["version"]
@@ -244,7 +258,7 @@ class Checkpointer:
             with tempfile.TemporaryDirectory(prefix="asyncrl-checkpoint-") as scratch:
                 folder = self._choose_folder(partial, Path(scratch))
                 listed = self._write_parts(partial, folder, policy, tensors, values)
-            self._together(lambda: self._complete(partial, target, version, listed) if first else None)
+            self._together(lambda: self._complete(partial, target, version, listed, after) if first else None)
             self._failure = None
         except Exception as error:
             # A full or broken disk costs one checkpoint, not the run.
@@ -309,9 +323,17 @@ class Checkpointer:
                 raise CheckpointError(f"rank {rank}: {other['error']}")
         return [other["result"] for other in told]
 
-    def _complete(self, partial: Path, target: Path, version: int, listed: dict[str, list[Any]]) -> None:
+    def _complete(
+        self,
+        partial: Path,
+        target: Path,
+        version: int,
+        listed: dict[str, list[Any]],
+        after: Callable[[], object],
+    ) -> None:
         """Make what has been written a checkpoint."""
         _seal(partial, listed)
+        after()
         self.before_complete()
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)

@@ -24,7 +24,8 @@ class StepTimes:
     """Until groups were there, or what is in flight had finished."""
     train_s: float = 0.0
     publish_s: float = 0.0
-    """Until the engines had the new version and the buffer had accounted for it."""
+    """While the trainer stood still for publishing: until the engines had the new version and the buffer had accounted
+    for it or, in the background, until the version before was there and the new one was copied."""
 
     @property
     def wall_s(self) -> float:
@@ -48,11 +49,10 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step that has been published and committed."""
+    """One step that has been trained."""
 
     batch: StepBatch
     report: StepReport
-    published: PublishReport
     times: StepTimes
 
     def metrics(self) -> dict[str, Any]:
@@ -82,9 +82,6 @@ class StepRecord:
             "time/wait_s": times.wait_s,
             "time/train_s": times.train_s,
             "time/publish_s": times.publish_s,
-            "time/pause_s": max(self.published.pause_s, default=0.0),
-            "weights/bytes": self.published.num_bytes,
-            "weights/delta_bytes": self.published.delta_bytes,
             "busy/trainer": (times.train_s + times.publish_s) / wall_s,
             "skipped": report.skipped,
             **({"guard/said": report.said} if report.said else {}),
@@ -103,6 +100,16 @@ class StepRecord:
             "replay/tokens": sum(t.num_sampled for t in rows),
             "replay/age_max": batch.step - min(t.min_version for t in rows),
         }
+
+
+def publish_metrics(published: PublishReport) -> dict[str, float]:
+    """Return what the metrics file holds of a version's way to the engines."""
+    return {
+        "time/pause_s": max(published.pause_s, default=0.0),
+        "weights/bytes": published.num_bytes,
+        "weights/delta_bytes": published.delta_bytes,
+        "weights/publish_s": published.total_s,
+    }
 
 
 @dataclass(slots=True)
@@ -131,7 +138,6 @@ class RunTotals:
         self.completed_groups += step.batch.num_completed
         self.trained_tokens += step.report.num_tokens
         self.lags.update(step.batch.lags)
-        self.pauses_s += step.published.pause_s
         self.busy_s += step.times.train_s
         self.wait_s += step.times.wait_s
         self.publish_s += step.times.publish_s

@@ -5,13 +5,19 @@
 
 Engines keep generating meanwhile; they pause only while weights are swapped. The buffer's commit comes last: it marks
 the batch as trained and frees its slots, so after a crash before it the same batch is trained again.
+
+Under `Config.publishes_in_background` rank 0 does its second line in a thread, from a copy of the weights, while batch
+k+1 is taken and trained. Version k+2 is copied when that thread has ended, so one version at most is on its way.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -38,13 +44,14 @@ from asyncrl.train.logprob_check import (
     disagreement,
 )
 from asyncrl.train.poison import PoisonFolder
+from asyncrl.train.publication import at_once, in_thread
 from asyncrl.train.replay_pool import ReplayPool
 from asyncrl.train.schedule import gather, settle
 from asyncrl.train.serve_rows import share_batch
 from asyncrl.train.sft_phase import SftPhase, SftPhaseSettings
 from asyncrl.train.step import StepReport, train_step
 from asyncrl.train.step_batch import StepBatch, build_step_batch
-from asyncrl.train.step_record import RunTotals, StepRecord, StepTimes
+from asyncrl.train.step_record import RunTotals, StepRecord, StepTimes, publish_metrics
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.train.stream import StreamedStep
 from asyncrl.train.success_pool import SuccessPool
@@ -81,9 +88,13 @@ class BatchSource(Protocol):
 
 
 class Publisher(Protocol):
-    """Brings new weights to the engines. A collective."""
+    """Brings new weights to the engines. Its calls are collectives."""
 
     def publish(self, version: int, engine: TrainEngine) -> PublishReport: ...
+
+    def gather(self, version: int, engine: TrainEngine) -> Callable[[], PublishReport]:
+        """Copy the weights; return what brings the copy to the engines, for a thread beside the training."""
+        ...
 
 
 class Taken(NamedTuple):
@@ -96,6 +107,8 @@ class Taken(NamedTuple):
     """Whether the trainer was asked to stop while it waited."""
     again: bool = False
     """Whether the batch is not there yet."""
+    publishing: bool = False
+    """Whether a version was on its way to the engines: slots are free when it is there."""
 
 
 class Trainer:
@@ -131,7 +144,8 @@ class Trainer:
         self.on_step = on_step
         self.on_commit = on_commit
         """Called on rank 0 with the groups of each step, and what it computed for their tokens, after its commit and
-        before its checkpoint."""
+        before its checkpoint is complete. Like `on_step` in a thread where versions are published in the background,
+        one step after the other."""
         self.checkpointer = checkpointer
         self.poison = poison
         self.weights_dir = weights_dir
@@ -152,6 +166,10 @@ class Trainer:
         """How the newest batch's log-probabilities compare with the trainer's."""
         self.settings = StepSettings.of(config)
         self._planned = False
+        self._published: Future[PublishReport] | None = None
+        """On rank 0, a version's way to the engines and into the buffer in the background."""
+        self._recorded: Future[None] | None = None
+        """On rank 0, what records the newest version's step once that is committed."""
 
     def run(self, start: int = 0) -> int:
         """Train from version `start` to the end of the recipe's steps or of the plan, or until it is asked to stop.
@@ -180,6 +198,10 @@ class Trainer:
                 self._one_step(batch, streamed, times)
                 version += 1
             self.turns.to_engines()
+        times = StepTimes()
+        with times.publishing():
+            self._wait_for_publication()
+        self.totals.publish_s += times.publish_s
         return version
 
     def _one_step(self, batch: StepBatch, streamed: StreamedStep | None, times: StepTimes) -> None:
@@ -187,15 +209,17 @@ class Trainer:
         with times.training(), groups_spans("train", batch.group_ids, step=version):
             report = self._train(batch, streamed)
         self._settle(times)
+        in_background = self.config.publishes_in_background and report.went_back_to is None
         with times.publishing():
-            published = self._publish(version, batch, report)
+            self._wait_for_publication()
+            published = self._publish(version, batch, report, in_background)
             self._steer(report)
-        step = StepRecord(batch, report, published, times)
-        if self.source is not None:
+        step = StepRecord(batch, report, times)
+        if published is not None:
             self.totals.add(step)
-        report.metrics |= self._checkpoint(version)
-        if self.source is not None:
-            self.on_step(version, self._metrics(step, self.source.stats()))
+        report.metrics |= self._checkpoint(version, published)
+        if published is not None:
+            self._record(version, step, published, in_background)
 
     def _stream(self, version: int, times: StepTimes) -> tuple[StreamedStep | None, Mapping[bytes, Group]]:
         """Under the periodic schedule train on groups as they arrive; return the open step and those groups."""
@@ -253,20 +277,21 @@ class Trainer:
             taken = Taken(*self.engine.broadcast(found))
             if not taken.again:
                 return taken, bodies
-            if self._has_tasks():
+            if not taken.publishing and self._has_tasks():
                 left_s -= STOP_LOOK_S
 
     def _look_for_batch(self, version: int, left_s: float) -> tuple[Taken | None, Sequence[bytes]]:
         """Return what rank 0 finds within a moment; nothing on the others."""
         if self.source is None:
             return None, ()
+        publishing = self._publishing()
         if self.asked_to_stop():
             return Taken(stop=True), ()
         groups = self.source.take(version, min(left_s, STOP_LOOK_S))
         if groups is not None:
             return Taken(len(groups)), groups
-        last = left_s <= STOP_LOOK_S and self._has_tasks()
-        return Taken(timed_out=last, again=not last), ()
+        last = left_s <= STOP_LOOK_S and not publishing and self._has_tasks()
+        return Taken(timed_out=last, again=not last, publishing=publishing), ()
 
     def _has_tasks(self) -> bool:
         """False until the launcher has planned tasks, which it does after the evaluation of the base model: that time
@@ -339,31 +364,80 @@ class Trainer:
         """Return the learning rate of the step that starts at `version`."""
         return scheduled_rate(self.config.train, version) * self.controls.rate_scale
 
-    def _publish(self, version: int, batch: StepBatch, report: StepReport) -> PublishReport:
-        """Bring the version to the engines, then tell the buffer."""
-        published = self.publisher.publish(version, self.engine)
-        if self.source is not None:
-            self.source.commit(version)
+    def _publish(
+        self, version: int, batch: StepBatch, report: StepReport, in_background: bool
+    ) -> Future[PublishReport] | None:
+        """Bring the version to the engines, then tell the buffer: at once, or in the background from a copy.
+
+        Return that on rank 0.
+        """
+        start = time.perf_counter()
+        if in_background:
+            send = self.publisher.gather(version, self.engine)
+        else:
+            send = partial(self.publisher.publish, version, self.engine)
+        source = self.source
+        if source is None:
+            if not in_background:
+                send()
+            return None
+        fresh, values = [as_played(group) for group in batch.fresh], token_values(batch, report)
+
+        def publish() -> PublishReport:
+            published = send()
+            source.commit(version)
             if report.went_back_to is not None:
                 # What is in flight was sampled by the policy that has been given up.
-                self.source.replan(version)
-            fresh = [as_played(group) for group in batch.fresh]
-            for pool in (self.replay, self.successes):
-                if pool is not None and report.went_back_to is None:
-                    pool.remember(fresh, batch.step, [batch.group_ids[i] for i in report.poisoned])
-            self.on_commit(version, fresh, token_values(batch, report))
+                source.replan(version)
+            self.on_commit(version, fresh, values)
+            published.total_s = time.perf_counter() - start
+            return published
+
+        if in_background:
+            published = self._published = in_thread(publish, "publishing")
+        else:
+            published = at_once(publish)
+            self.totals.pauses_s += published.result().pause_s
+        for pool in (self.replay, self.successes):
+            if pool is not None and report.went_back_to is None:
+                pool.remember(fresh, batch.step, [batch.group_ids[i] for i in report.poisoned])
         return published
 
-    def _metrics(self, step: StepRecord, buffer_stats: dict[str, Any]) -> dict[str, Any]:
+    def _record(
+        self, version: int, step: StepRecord, published: Future[PublishReport], in_background: bool
+    ) -> None:
+        """Write the step down, on rank 0, when its version is committed."""
+        source, metrics = self.source, self._metrics(step)
+        assert source is not None
+
+        def record() -> None:
+            found = publish_metrics(published.result())
+            self.on_step(version, metrics | found | _buffer_metrics(source.stats()))
+
+        self._recorded = in_thread(record, "recording") if in_background else at_once(record)
+
+    def _wait_for_publication(self) -> None:
+        """Wait until a version that is on its way is committed and recorded. Raises what kept it from that."""
+        if self._published is not None:
+            self.totals.pauses_s += self._published.result().pause_s
+        if self._recorded is not None:
+            self._recorded.result()
+        self._published = self._recorded = None
+
+    def _publishing(self) -> bool:
+        """True while a version is on its way. Raises what ended that, so that no batch is waited for in vain."""
+        for work in (self._published, self._recorded):
+            if work is not None and work.done():
+                work.result()
+        return self._published is not None and not self._published.done()
+
+    def _metrics(self, step: StepRecord) -> dict[str, Any]:
         return {
+            # When the trainer was done with the step; its version may be committed later.
+            "time": time.time(),
             **step.metrics(),
             "proximal": self.objective.proximal_form,
             **comparison_metrics(self.comparisons),
-            **{
-                f"buffer/{name}": value
-                for name, value in buffer_stats.items()
-                if isinstance(value, int | float)
-            },
         }
 
     def _settle(self, times: StepTimes) -> None:
@@ -418,8 +492,11 @@ class Trainer:
         if self.config.train.on_poison == "stop":
             raise StopError(f"step {version}: {message}; train.on_poison is 'stop'")
 
-    def _checkpoint(self, version: int) -> dict[str, Any]:
-        """Save when due; return how long training was blocked, and the error of the previous write if it failed."""
+    def _checkpoint(self, version: int, published: Future[PublishReport] | None) -> dict[str, Any]:
+        """Save when due; return how long training was blocked, and the error of the previous write if it failed.
+
+        The checkpoint is complete when the version is committed: none is ever beyond the ledger.
+        """
         saver = self.checkpointer
         if saver is None:
             return {}
@@ -427,7 +504,8 @@ class Trainer:
         if not saver.due(version):
             return error
         self.turns.to_trainer()
-        stall_s = saver.save(version, self.state_dict())
+        after: Callable[[], object] = published.result if published is not None else lambda: None
+        stall_s = saver.save(version, self.state_dict(), after)
         return error | {"time/checkpoint_s": stall_s, "time/checkpoint_write_s": saver.write_s}
 
     def _steer(self, report: StepReport) -> None:
@@ -486,6 +564,10 @@ def _replay_pool(config: Config) -> ReplayPool | None:
         if train.replay_groups
         else None
     )
+
+
+def _buffer_metrics(stats: dict[str, Any]) -> dict[str, int | float]:
+    return {f"buffer/{name}": value for name, value in stats.items() if isinstance(value, int | float)}
 
 
 def token_values(batch: StepBatch, report: StepReport) -> TokenValues:

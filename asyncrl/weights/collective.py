@@ -138,11 +138,23 @@ def _nccl(store: dist.Store, place: GroupPlace, timeout: timedelta) -> Any:
             os.environ.pop(key) if value is None else os.environ.update({key: value})
 
 
+@contextlib.contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """On a GPU, work on this device in a stream of its own: decoding or training would wait for it in theirs."""
+    if device.type == CPU:
+        yield
+        return
+    torch.cuda.set_device(device)
+    with torch.cuda.stream(torch.cuda.Stream(device)):
+        yield
+
+
 def send_file(group: Group, path: str | Path) -> None:
     """Send a file's bytes to all other ranks. Raises RuntimeError, OSError."""
     source = _mapped(path, os.stat(path).st_size, shared=False)
-    for bucket in source.split(BUCKET_BYTES):
-        group.broadcast(bucket.to(group.device))
+    with own_stream(group.device):
+        for bucket in source.split(BUCKET_BYTES):
+            group.broadcast(bucket.to(group.device))
 
 
 def receive_file(group: Group, path: str | Path, part: int, parts: int) -> None:

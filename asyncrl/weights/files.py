@@ -41,16 +41,19 @@ class WeightFile:
         return asdict(self)
 
 
-def on_cpu(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Return the tensors in host memory by name; of tensors that share storage, only the first."""
+def on_cpu(tensors: Iterable[tuple[str, torch.Tensor]], copy: bool = False) -> dict[str, torch.Tensor]:
+    """Return the tensors in host memory by name; of tensors that share storage, only the first.
+
+    copy: those that are there already, too, since they will change.
+    """
     unique: dict[str, torch.Tensor] = {}
-    seen: set[int] = set()
+    alive: dict[int, torch.Tensor] = {}
     for name, tensor in tensors:
         kept = tensor.detach().contiguous().cpu()
         # Tensors must stay alive here: the address of a freed one may be used again.
-        if kept.data_ptr() not in seen:
-            seen.add(kept.data_ptr())
-            unique[name] = kept
+        if kept.data_ptr() not in alive:
+            alive[kept.data_ptr()] = kept
+            unique[name] = kept.clone() if copy and kept.data_ptr() == tensor.data_ptr() else kept
     return unique
 
 

@@ -44,6 +44,8 @@ class PublishReport:
     carry_s: float = 0.0
     """For bringing the file to engines that do not read it where it was written."""
     prepare_s: float = 0.0
+    total_s: float = 0.0
+    """Until all engines had the version and the buffer had accounted for it."""
     pause_s: list[float] = field(default_factory=list)
     """How long each engine was paused."""
     failed: dict[str, str] = field(default_factory=dict)
@@ -94,11 +96,13 @@ class FilePublisher:
     def write(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> WeightFile:
         """Write the weights of `version`; the previous file stays until the next write."""
         self._tensors = on_cpu(tensors)
+        self.make_room(version)
         file = write_weights(self.directory, version, self._tensors.items(), self.epoch)
-        if self.deltas:
-            file = self._with_delta(file)
+        return self._with_delta(file) if self.deltas else file
+
+    def make_room(self, version: int) -> None:
+        """Remove what no engine needs once `version` is to be written: all before the version before it."""
         remove_older(self.directory, version - 1)
-        return file
 
     def _with_delta(self, file: WeightFile) -> WeightFile:
         base = self._loaded

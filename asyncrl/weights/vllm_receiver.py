@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from asyncrl.weights.collective import Group, GroupPlace, device_name, receive_file
+from asyncrl.weights.collective import Group, GroupPlace, device_name, own_stream, receive_file
 
 log = logging.getLogger("asyncrl.weights")
 
@@ -43,17 +42,6 @@ class _Background:
         self.running.start()
 
 
-@contextmanager
-def _beside_decoding(device: torch.device) -> Iterator[None]:
-    """On a GPU, work on this worker's device in a stream of its own: that of decoding would wait."""
-    if device.type == "cpu":
-        yield
-        return
-    torch.cuda.set_device(device)
-    with torch.cuda.stream(torch.cuda.Stream(device)):
-        yield
-
-
 class WeightReceiver:
     """Methods for `collective_rpc`; arguments are plain numbers and text."""
 
@@ -73,7 +61,7 @@ class WeightReceiver:
         def join() -> None:
             if earlier is not None and earlier.group is not None:
                 earlier.group.abort()
-            with _beside_decoding(self.device):
+            with own_stream(self.device):
                 state.group = Group(own, self.device)
 
         state.begin(join)
@@ -88,7 +76,7 @@ class WeightReceiver:
             if state.group is None:
                 raise RuntimeError("this worker is in no group")
             try:
-                with _beside_decoding(self.device):
+                with own_stream(self.device):
                     receive_file(state.group, path, part, parts)
             except Exception:
                 # The others would otherwise wait for their deadlines.

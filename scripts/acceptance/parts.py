@@ -319,7 +319,7 @@ def transports(context: Context) -> list[Figure]:
             f"transport-{kind}-{time.time_ns()}", *TINY, f"model.path={model}", f"engine.weight_transfer={kind}",
         )  # fmt: skip
         steps = metrics(run)[1:]
-        seconds = min(step["time/publish_s"] for step in steps)
+        seconds = min(step["weights/publish_s"] for step in steps)
         figures += [
             Figure(f"{kind}: publish", steps[-1]["weights/bytes"] / seconds / 1e9, "GB/s"),
             Figure(f"{kind}: version", steps[-1]["weights/bytes"] / 1e6, "MB"),

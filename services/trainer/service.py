@@ -14,11 +14,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import Config, load_config
@@ -53,6 +54,7 @@ from asyncrl.train.trainer import Trainer, set_threads
 from asyncrl.train.turns import MemoryTurns, NoTurns, Turns
 from asyncrl.types import Group
 from asyncrl.weights.carrier import Carrier, CollectiveCarrier
+from asyncrl.weights.files import WeightFile, on_cpu
 from asyncrl.weights.http_carrier import HttpCarrier
 from asyncrl.weights.publish import FilePublisher, PublishReport
 
@@ -63,7 +65,7 @@ KEPT_CHECKPOINTS = 2
 
 
 class SyncFilePublisher:
-    """Runs a `FilePublisher` from the trainer's thread: rank 0 writes and commits, every rank gathers."""
+    """Runs a `FilePublisher` from the trainer's threads: rank 0 writes and commits, every rank gathers."""
 
     def __init__(
         self,
@@ -102,16 +104,37 @@ class SyncFilePublisher:
 
     def publish(self, version: int, engine: TrainEngine) -> PublishReport:
         """Write and commit one version. Call on every rank."""
-        start = time.perf_counter()
         if self.rank != 0:
             for _ in engine.checkpoint():
                 pass
             self.before_commit()
             return PublishReport(version)
-        self._follow_members()
-        file = self.publisher.write(version, engine.checkpoint())
-        write_s = time.perf_counter() - start
+        file, write_s = self._write(version, engine.checkpoint())
         self.before_commit()
+        return self._commit(file, write_s)
+
+    def gather(self, version: int, engine: TrainEngine) -> Callable[[], PublishReport]:
+        """Copy one version to host memory; return what writes and commits it, for a thread beside the training.
+
+        Call on every rank; what the others get does nothing.
+        """
+        if self.rank != 0:
+            for _ in engine.checkpoint():
+                pass
+            return lambda: PublishReport(version)
+        tensors = on_cpu(engine.checkpoint(), copy=True)
+        # Here and not while the next batch is checked with the weights of earlier versions.
+        self.publisher.make_room(version)
+        return lambda: self._commit(*self._write(version, tensors.items()))
+
+    def _write(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> tuple[WeightFile, float]:
+        """Write a file; return it with the seconds that took."""
+        start = time.perf_counter()
+        self._follow_members()
+        file = self.publisher.write(version, tensors)
+        return file, time.perf_counter() - start
+
+    def _commit(self, file: WeightFile, write_s: float) -> PublishReport:
         report = asyncio.run_coroutine_threadsafe(self.publisher.publish(file), self._loop).result()
         report.write_s = write_s
         return report

@@ -42,6 +42,9 @@ class Scripted:
         self.calls.append(("publish", version))
         return PublishReport(version, pause_s=[0.25])
 
+    def gather(self, version, engine):
+        return lambda: self.publish(version, engine)
+
 
 def groups_at(version):
     return [group("a", [0.0, 1.0], version), group("b", [1.0, 0.0], version)]

@@ -74,6 +74,9 @@ class Script:
     def publish(self, version, engine):
         return PublishReport(version)
 
+    def gather(self, version, engine):
+        return lambda: self.publish(version, engine)
+
     def stats(self):
         return {}
 

@@ -1,9 +1,11 @@
 """A trainer that dies resumes from its newest checkpoint as if nothing had happened; each task is trained once."""
 
+import threading
 from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from asyncrl.algo.curation.curricula import factory
 from asyncrl.algo.objective import build_objective
@@ -20,6 +22,7 @@ from asyncrl.types import Task
 from asyncrl.weights.publish import PublishReport
 from tests.train.factories import group, trajectory
 from tests.train.one_step import make_engine
+from tests.waiting import wait_until
 
 STEPS = 6
 
@@ -83,6 +86,7 @@ class Run:
     """Trainer processes of one run, one after the other."""
 
     curriculum = "file_order"
+    max_staleness = 0
 
     def __init__(self, model, folder, world, every=2, num_steps=STEPS, **train):
         self.model, self.folder, self.world, self.every = model, folder, world, every
@@ -110,7 +114,7 @@ class Run:
                     "warmup_steps": 2,
                     "lr_schedule": "cosine",
                 },
-                "buffer": {"max_staleness": 0},
+                "buffer": {"max_staleness": self.max_staleness},
                 "curriculum": {"name": self.curriculum},
             }
         )
@@ -372,3 +376,86 @@ def test_remembered_successes_survive_a_restart():
     empty = SftPhase(SftPhaseSettings())
     empty.load_state_dict(SftPhase(SftPhaseSettings()).state_dict())
     assert empty.kept == {}
+
+
+class BackgroundWorld(World):
+    """A version reaches the engine only after the next batch was taken; a trainer may die between the two."""
+
+    def __init__(self, tasks=14):
+        super().__init__(tasks)
+        self.ledger = Ledger(":memory:", LedgerSettings(2, 1, 2))
+        self.ledger.add_tasks([Task(f"t{i:02d}", "gridworld") for i in range(tasks)])
+        self.ledger.close_plan()
+        self.lock, self.sent = threading.RLock(), {}
+        self.restart()
+
+    def restart(self):
+        self.dead, self.took = threading.Event(), {STEPS}
+
+    def _may_die(self, where, version):
+        if self.kill_at == (where, version):
+            self.dead.set()
+        super()._may_die(where, version)
+
+    def take(self, step, wait_s):
+        with self.lock:
+            assert self.serving == self.ledger.version
+            while (lease := self.ledger.lease("w")) is not None:
+                played = group(lease.task.id, [0.0, 1.0], lease.version)
+                self.ledger.put(replace(played, id=lease.id, task=lease.task))
+            groups = self.ledger.take(step).groups
+            self._may_die("taken ahead", step)
+            self.took.add(step)
+            return groups
+
+    def gather(self, version, engine):
+        self.sent[version] = {name: tensor.clone() for name, tensor in engine.weights()}
+
+        def send():
+            wait_until(lambda: version in self.took or self.dead.is_set())
+            if self.dead.is_set():
+                raise Killed
+            return self.publish(version, engine)
+
+        return send
+
+    def publish(self, version, engine):
+        with self.lock:
+            return super().publish(version, engine)
+
+    def commit(self, version):
+        with self.lock:
+            super().commit(version)
+
+    def stats(self):
+        with self.lock:
+            return super().stats()
+
+
+class BackgroundRun(Run):
+    max_staleness = 1
+
+
+@pytest.mark.parametrize(
+    ("where", "version"),
+    [("", -1), ("taken ahead", 3), ("taken ahead", 4), ("before committing", 4), ("after committing", 5)],
+)
+def test_a_trainer_that_dies_with_a_version_on_its_way_resumes_and_trains_each_task_once(
+    tiny_model, tmp_path, where, version
+):
+    world = BackgroundWorld()
+    run = BackgroundRun(tiny_model, tmp_path, world)
+    world.kill_at = (where, version)
+    if where:
+        with pytest.raises(Killed):
+            run.process()
+        assert all(found <= world.ledger.version for found, _ in complete_checkpoints(tmp_path))
+        world.restart()
+    end, totals = run.process()
+    assert end == STEPS
+    trained = [task for step in range(1, STEPS + 1) for task in run.tasks[step]]
+    assert len(set(trained)) == len(trained) == 2 * STEPS == world.ledger.stats()["trained"]
+    assert max(totals.lags) == 1
+    for found, path in complete_checkpoints(tmp_path):
+        kept = load_file(path / "model.safetensors")
+        assert all(torch.equal(kept[name], world.sent[found][name]) for name in kept), "not the next step's"

@@ -1,5 +1,6 @@
 """The trainer's loop: take, train, publish, then account; never past the bound, never without an end."""
 
+import threading
 import time
 from collections import Counter
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from asyncrl.errors import DeadlineError, StaleError, UnavailableError
+from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.services.trainer.service import Recorder, make_checkpointer
 from asyncrl.train import step_batch
 from asyncrl.train.checkpointer import Checkpointer
@@ -15,6 +17,7 @@ from asyncrl.train.schedule import settle
 from asyncrl.train.step_batch import StepBatch
 from tests.train.one_step import count_codec, make_engine, snapshot
 from tests.train.scripted_run import Scripted, groups_at, make_trainer
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -26,11 +29,9 @@ def test_each_version_is_published_before_it_is_committed(engine):
     script = Scripted([groups_at(0), groups_at(0), groups_at(2)])
     trainer = make_trainer(engine, script)
     assert trainer.run() == 3
-    assert script.calls == [
-        (name, number)
-        for k in range(3)
-        for name, number in (("take", k), ("publish", k + 1), ("commit", k + 1))
-    ]
+    sent = [call for call in script.calls if call[0] != "take"]
+    assert sent == [(name, k) for k in (1, 2, 3) for name in ("publish", "commit")]
+    assert [script.calls.index(("take", k)) < script.calls.index(("publish", k + 1)) for k in range(3)]
     assert trainer.totals.steps == 3
     assert trainer.totals.trained_groups == 6
     assert trainer.totals.lags == {0: 48, 1: 24}
@@ -78,7 +79,8 @@ def test_a_steps_trajectories_are_handed_over_after_its_commit_and_before_its_ch
         def due(self, version):
             return True
 
-        def save(self, version, extra):
+        def save(self, version, extra, after):
+            after()
             script.calls.append(("save", version))
             return 0.0
 
@@ -224,11 +226,115 @@ def test_a_stale_batch_is_refused_before_anything_is_trained_or_published(engine
 
 
 def test_a_version_that_no_engine_took_is_not_committed(engine):
-    script = Scripted([groups_at(0), groups_at(0)], fail_publish_of=2)
+    script = Scripted([groups_at(0), groups_at(0), None], fail_publish_of=2)
     with pytest.raises(UnavailableError):
         make_trainer(engine, script).run()
     assert ("commit", 1) in script.calls
     assert ("commit", 2) not in script.calls
+
+
+class SlowlyPublished(Scripted):
+    """A version is with the engines only after the next batch was taken."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.took = [threading.Event() for _ in [*self.batches, None]]
+
+    def take(self, step, wait_s):
+        self.took[step].set()
+        return super().take(step, wait_s)
+
+    def gather(self, version, engine):
+        self.calls.append(("gather", version))
+        return super().gather(version, engine)
+
+    def publish(self, version, engine):
+        assert self.took[version].wait(60)
+        return super().publish(version, engine)
+
+
+def test_the_next_batch_is_trained_while_a_version_is_on_its_way_and_one_version_at_most_is(engine):
+    script, seen = SlowlyPublished([groups_at(0), groups_at(0), groups_at(1), []]), []
+    trainer = make_trainer(
+        engine, script, 9, on_step=lambda version, metrics: seen.append((version, metrics))
+    )
+    assert trainer.run() == 3
+    assert script.calls == [
+        ("take", 0), ("gather", 1),
+        ("take", 1), ("publish", 1), ("commit", 1), ("gather", 2),
+        ("take", 2), ("publish", 2), ("commit", 2), ("gather", 3),
+        ("take", 3), ("publish", 3), ("commit", 3),
+    ]  # fmt: skip
+    assert [version for version, _ in seen] == [1, 2, 3]
+    assert all(metrics["time/pause_s"] == 0.25 for _, metrics in seen)
+    assert trainer.totals.pauses_s == [0.25] * 3
+    assert trainer.totals.lags == {0: 24, 1: 48}
+
+
+def test_a_version_that_fails_in_the_background_ends_the_wait_for_the_next_batch_by_its_reason(engine):
+    script = SlowlyPublished([groups_at(0), None], fail_publish_of=1)
+    with pytest.raises(UnavailableError, match="no engine took it"):
+        make_trainer(engine, script).run()
+    assert [call for call in script.calls if call[0] == "commit"] == []
+
+
+def test_a_step_that_cannot_be_written_down_ends_the_run(engine):
+    def full(version, metrics):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        make_trainer(engine, Scripted([groups_at(0), None]), on_step=full).run()
+
+
+def test_time_in_which_a_version_is_on_its_way_is_no_part_of_the_wait_for_a_batch(engine):
+    class Late(SlowlyPublished):
+        """Has the second batch once the version is committed, which takes longer than a batch may."""
+
+        def take(self, step, wait_s):
+            return super().take(step, wait_s) if step == 0 or ("commit", 1) in self.calls else None
+
+        def publish(self, version, engine):
+            time.sleep(0.5)
+            return Scripted.publish(self, version, engine)
+
+    trainer = make_trainer(engine, Late([groups_at(0), []]))
+    buffer = trainer.config.buffer.model_copy(update={"wait_timeout_s": 0.1})
+    trainer.config = trainer.config.model_copy(update={"buffer": buffer})
+    assert trainer.run() == 1
+
+
+def test_a_checkpoint_is_complete_only_when_its_version_is_committed(engine, tiny_model, tmp_path):
+    found = []
+
+    class Looking(SlowlyPublished):
+        def publish(self, version, engine):
+            published = super().publish(version, engine)
+            wait_until(lambda: any(tmp_path.glob("*.partial")))
+            found.append([path.name for path in tmp_path.glob("step-*") if path.suffix != ".partial"])
+            return published
+
+    trainer = make_trainer(engine, Looking([groups_at(0), groups_at(0), []]), 9)
+    trainer.controls.guard = None
+    trainer.checkpointer = Checkpointer(tmp_path, engine, tiny_model, every=1, keep=5)
+    version = trainer.run()
+    trainer.checkpointer.finish(version, trainer.state_dict())
+    assert found == [[], ["step-000001"]]
+    assert [version for version, _ in complete_checkpoints(tmp_path)] == [2, 1]
+
+
+@pytest.mark.parametrize(("schedule", "staleness"), [("partial", 0), ("synchronous", 0), ("one_step_off", 1)])
+def test_schedules_that_wait_for_each_version_publish_at_once(engine, schedule, staleness):
+    class AtOnce(Scripted):
+        def gather(self, version, engine):
+            raise AssertionError
+
+        def stats(self):
+            return super().stats() | {"in_flight": 0, "free_slots": 0}
+
+    script = AtOnce([groups_at(0), groups_at(1)])
+    assert make_trainer(engine, script, 2, staleness, schedule=schedule).run() == 2
+    kept = [call for call in script.calls if call[0] != "look"]
+    assert kept == [(name, k + (name != "take")) for k in range(2) for name in ("take", "publish", "commit")]
 
 
 def test_the_periodic_schedule_trains_on_groups_as_they_come(tiny_model):
@@ -259,7 +365,7 @@ def test_the_one_step_off_schedule_publishes_when_nothing_is_in_flight(engine):
                 "in_flight": left,
                 "ready": 2 - left,
                 "taken": 2,
-                "slots": 4,
+                "free_slots": 0,
                 "plan_closed": False,
                 "pending": 9,
             }
@@ -271,13 +377,13 @@ def test_the_one_step_off_schedule_publishes_when_nothing_is_in_flight(engine):
 
 
 def test_what_never_finishes_ends_the_wait_by_name():
-    stuck = {"in_flight": 2, "ready": 0, "taken": 2, "slots": 4, "plan_closed": False, "pending": 9}
+    stuck = {"in_flight": 2, "ready": 0, "taken": 2, "free_slots": 0, "plan_closed": False, "pending": 9}
     with pytest.raises(DeadlineError, match="2 groups were still in flight"):
         settle(lambda: stuck, 0.0)
 
 
 def test_free_slots_with_tasks_left_are_waited_for_and_without_are_not():
-    state = {"in_flight": 0, "ready": 1, "taken": 2, "slots": 4, "plan_closed": True, "pending": 1}
+    state = {"in_flight": 0, "ready": 1, "taken": 2, "free_slots": 1, "plan_closed": True, "pending": 1}
     with pytest.raises(DeadlineError):
         settle(lambda: state, 0.0)
     assert settle(lambda: state | {"pending": 0}, 0.0) is None
