@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from asyncrl.import_path import FORMS
 
 SCHEDULES: dict[str, int | None] = {
     "synchronous": 0,
@@ -136,6 +138,15 @@ class SpeculativeConfig(Section):
         return self
 
 
+WEIGHT_TRANSFERS = ("shared_file", "collective", "http")
+
+
+def _known_transfer(name: str) -> str:
+    if name not in WEIGHT_TRANSFERS and ":" not in name:
+        raise ValueError(f"must be 'shared_file', 'collective' or 'http', or an import path such as {FORMS}")
+    return name
+
+
 class EngineConfig(Section):
     """The vLLM servers that sample."""
 
@@ -150,10 +161,11 @@ class EngineConfig(Section):
     Unused on a CPU."""
     tensor_parallel: int = Field(1, ge=1)
     """GPUs, or processes on a CPU, that one engine is split over."""
-    weight_transfer: Literal["shared_file", "collective", "http"] = "shared_file"
-    """How new weights reach the engines: by a file that both sides see, over a torch.distributed group (NCCL where
-    every rank has a GPU of its own, else gloo), or over HTTP from the trainer and from engine to engine, which asks for
-    neither a common folder nor a fast network."""
+    weight_transfer: Annotated[str, AfterValidator(_known_transfer)] = "shared_file"
+    """How new weights reach the engines: "shared_file", by a file that both sides see; "collective", over a
+    torch.distributed group (NCCL where every rank has a GPU of its own, else gloo); "http", from the trainer and from
+    engine to engine, which asks for neither a common folder nor a fast network; or an import path such as
+    `my_carrier.py:MyCarrier` (docs/engine-and-trainer.md)."""
     weight_delta: Seldom[bool] = False
     """Send only the elements that changed since the version before, where that saves half of the bytes or more. Costs
     processor time and saves network: for engines, or a folder of weights, on other machines."""

@@ -75,7 +75,7 @@ def read(kind: str, name: str) -> Signature | None:
 
 
 def _lookup(kind: str, module: str, function: str) -> Found:
-    definitions = _definitions(kind, module)
+    definitions = top_level_names(f"algo.{kind}", module)
     if function not in definitions:
         raise ConfigError(
             f"algo.{kind}: module {module} has no function {function!r}{did_you_mean(function, definitions)}"
@@ -84,13 +84,13 @@ def _lookup(kind: str, module: str, function: str) -> Found:
 
 
 @functools.cache
-def _definitions(kind: str, module: str) -> dict[str, Found]:
-    """What a module binds at its top level."""
-    source = source_file(f"algo.{kind}", module)
+def top_level_names(setting: str, module: str) -> dict[str, Found]:
+    """Return what a module binds at its top level, without importing it. Raises `ConfigError` naming the setting."""
+    source = source_file(setting, module)
     try:
         tree = ast.parse(source.read_text(encoding="utf-8"), str(source))
     except (SyntaxError, ValueError) as error:
-        raise ConfigError(f"algo.{kind}: {source} cannot be read: {error}") from error
+        raise ConfigError(f"{setting}: {source} cannot be read: {error}") from error
     package = module if source.name == "__init__.py" else module.rpartition(".")[0]
     found: dict[str, Found] = {}
     for node in tree.body:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from asyncrl.algo.registry import did_you_mean
+from asyncrl.algo.signature import top_level_names
 from asyncrl.chat.tool_formats import check_formats, needs_vllm
 from asyncrl.chat.vllm_parsers import check_tokenizer
 from asyncrl.config import Config
@@ -45,9 +47,22 @@ def check_recipe(config: Config) -> None:
     check_formats(config.model.tool_format, config.model.reasoning_format)
     check_settings(config.env.name, config.env.config)
     check_curriculum(config)
+    check_carrier(config.engine.weight_transfer)
     for name in config.env.limits:
         if name not in ENVS and ":" not in name:
             load_env(name, "env.limits")
+
+
+def check_carrier(transfer: str) -> None:
+    """Refuse a weight transport of the user's own that is not there. It is not imported here, since it may load torch.
+
+    Raises `ConfigError`.
+    """
+    module, separator, name = transfer.rpartition(":")
+    if separator and name not in (there := top_level_names("engine.weight_transfer", module)):
+        raise ConfigError(
+            f"engine.weight_transfer: module {module} has no class {name!r}{did_you_mean(name, there)}"
+        )
 
 
 def check_run(config: Config, alone: bool = True) -> None:

@@ -48,7 +48,11 @@ class EngineControl(Protocol):
 
 
 class Carrier(Protocol):
-    """Brings weight files to engines that do not read them where they were written."""
+    """Brings weight files to engines that do not read them where they were written.
+
+    An engine that is asked for `weights/expect` makes room for a file and answers with its path, on the engine's
+    machine. Prepare verifies what is there by the file's checksum, so a carrier only has to bring the bytes.
+    """
 
     async def carry(self, file: WeightFile, engines: Sequence[EngineControl]) -> dict[str, str]:
         """Return the engines that did not get `file`, with the reason. Raises no error of an engine."""

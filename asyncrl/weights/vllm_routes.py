@@ -10,8 +10,8 @@ requests, bodies are msgpack with raw arrays, and each answer streams back as it
                                    may name the `version` to be served by. `images` of the body has the files of
                                    the images that requests name with their places
 `POST /asyncrl/v1/abort`           {ids: [...]}
-`POST /asyncrl/v1/weights/expect`  a `WeightFile` -> room is made for it; the workers' devices and group, and which
-                                   weights are loaded
+`POST /asyncrl/v1/weights/expect`  a `WeightFile` -> room is made for it; its path, the workers' devices and group,
+                                   and which weights are loaded
 `POST /asyncrl/v1/weights/join`    a `GroupPlace` -> the workers are in that group
 `POST /asyncrl/v1/weights/receive` a `WeightFile`, `limit_s`, `send_delta` -> the file or its delta is received
 `POST /asyncrl/v1/weights/base`    a `WeightFile` -> the checksum of the weights that are loaded

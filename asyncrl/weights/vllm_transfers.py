@@ -27,11 +27,11 @@ class Transfers:
         self._group = ""
 
     async def expect(self, engine: AsyncLLM, file: WeightFile) -> dict[str, Any]:
-        """Make room for a file; return the workers' devices and the group they are in. Raises `InputError`."""
+        """Make room for a file; return its path, the workers' devices and their group. Raises `InputError`."""
         if not self._devices:
             self._devices = await engine.collective_rpc("weights_device")
-        await asyncio.to_thread(self._staging.make_room, file)
-        return {"devices": self._devices, "group": self._group}
+        path = await asyncio.to_thread(self._staging.make_room, file)
+        return {"path": str(path), "devices": self._devices, "group": self._group}
 
     async def join(self, engine: AsyncLLM, place: GroupPlace) -> dict[str, Any]:
         """Enter a group and leave any other; return why that failed, "" if it did not."""

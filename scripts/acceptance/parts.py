@@ -7,7 +7,6 @@ import importlib
 import importlib.metadata
 import re
 import time
-import typing
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ from acceptance.context import WORDS, Context, metrics, summary
 from bench.report import Figure
 
 from asyncrl.config import load_config
-from asyncrl.config_sections import EngineConfig
+from asyncrl.config_sections import WEIGHT_TRANSFERS
 
 PARTS: dict[str, Callable[[Context], list[Figure]]] = {}
 """By name, in the order in which they run: the cheapest first."""
@@ -310,11 +309,7 @@ def transports(context: Context) -> list[Figure]:
     # Large enough on a CPU, too, that a version takes longer than the calls around it.
     model = context.model(vocab_size=WORDS, **({} if context.gpus else WIDE))
     figures = []
-    kinds = [
-        value for value in typing.get_args(EngineConfig.model_fields["weight_transfer"].annotation)
-        if isinstance(value, str)
-    ]  # fmt: skip
-    for kind in kinds:
+    for kind in WEIGHT_TRANSFERS:
         run = context.train(
             f"transport-{kind}-{time.time_ns()}", *TINY, f"model.path={model}", f"engine.weight_transfer={kind}",
         )  # fmt: skip

@@ -26,7 +26,8 @@ from asyncrl.config import Config, load_config
 from asyncrl.credentials import Credentials
 from asyncrl.data.table import TokenValues, TrajectoryWriter
 from asyncrl.endpoint import stop_file, wait_for_addresses
-from asyncrl.errors import AsyncRLError
+from asyncrl.errors import AsyncRLError, ConfigError
+from asyncrl.import_path import load_object
 from asyncrl.services.buffer.client import Addresses, BufferClientSync
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.sleep import SleepSwitch
@@ -197,14 +198,33 @@ def open_publisher(
 
 
 def open_carrier(config: Config, engine: TrainEngine, credentials: Credentials) -> Carrier | None:
-    """Return what brings files to engines; None where they read them in a folder that both sides see."""
+    """Return what brings files to engines; None where they read them in a folder that both sides see.
+
+    Raises `ConfigError`.
+    """
     match config.engine.weight_transfer:
         case "collective":
             return CollectiveCarrier(torch.device(engine.device))
         case "http":
             return HttpCarrier(HttpWeightSource(credentials))
-        case _:
+        case "shared_file":
             return None
+        case own:
+            return own_carrier(own, config, torch.device(engine.device))
+
+
+def own_carrier(path: str, config: Config, device: torch.device) -> Carrier:
+    """Return a carrier of the user's own, made with the run's configuration and the device of the trainer's first rank.
+
+    Raises `ConfigError` where the import path names none.
+    """
+    carrier: Carrier = load_object("engine.weight_transfer", path)(config, device)
+    missing = [name for name in ("carry", "close") if not callable(getattr(carrier, name, None))]
+    if missing:
+        raise ConfigError(
+            f"engine.weight_transfer: {path!r} is no asyncrl.weights.carrier.Carrier: it has no {missing[0]!r}"
+        )
+    return carrier
 
 
 def open_old_policies(

@@ -65,6 +65,12 @@ def folder(tmp_path, monkeypatch):
         (["env.config={size=300}"], r"env.config: environment 'gridworld' refuses .*size: must be from 2 to"),
         (["env.name=gridwrld"], r"env.name: unknown environment 'gridwrld'; did you mean 'gridworld'\?"),
         (["env.name=no_such_module:X"], r"env.name: 'no_such_module:X' cannot be imported: there is no module"),
+        (["engine.weight_transfer=htpp"], r"engine.weight_transfer: must be 'shared_file', .* or an import path"),
+        (["engine.weight_transfer=no_such:X"], r"engine.weight_transfer: 'no_such' cannot be imported: there is no"),
+        (
+            ["engine.weight_transfer=asyncrl.weights.carrier:HtpCarrier"],
+            r"engine.weight_transfer: module asyncrl.weights.carrier has no class 'HtpCarrier'",
+        ),
         (["env.name=mine_checked:Mine"], "env.config.size: missing"),
         (["env.name=mine_checked:Mine", "env.config={size=4}"], "Mine' has no task in its 'heldout' split"),
         (["env.name=mine_checked:Mine", "env.config={size=4}", "eval.tasks=0"], "'sft' makes .* has no oracle"),

@@ -1,5 +1,5 @@
 """Two engines, one of them over two processes, get versions of a model with MLA and experts over one gloo group, and
-further ones over HTTP.
+further ones over HTTP and by the carrier of one's own that the documentation shows.
 
 Both start once for all of it: their answers must be those of the new weights, whatever was repacked or derived from the
 old ones; an engine whose reload fails halfway ends, and catches up without keeping the other from the next version.
@@ -15,7 +15,9 @@ import torch
 
 from asyncrl.errors import InfrastructureError
 from asyncrl.generation import GenerateRequest
+from asyncrl.launch.check import check_carrier
 from asyncrl.services.engine.client import EngineClient
+from asyncrl.services.trainer.service import own_carrier
 from asyncrl.testing.slow_link import SourceBehindLink
 from asyncrl.train.checkpoint_form import checkpoint_form
 from asyncrl.weights.carrier import CollectiveCarrier
@@ -23,6 +25,7 @@ from asyncrl.weights.files import write_weights
 from asyncrl.weights.http_carrier import HttpCarrier
 from asyncrl.weights.publish import FilePublisher
 from tests.credentials import RUN
+from tests.docs.blocks import blocks
 from tests.engines import END_S, ENGINE, serving, starting
 from tests.models import save_deepseek
 from tests.services.engine.test_engine import contexts, token_logp
@@ -54,6 +57,15 @@ def half_broken(model):
     """Weights of which all layers load, and what comes after them does not."""
     for name, tensor in checkpoint_form(model, model.named_parameters()):
         yield name, tensor[1:].clone() if name == "model.norm.weight" else tensor
+
+
+def documented_carrier(folder):
+    """Return the carrier that docs/engine-and-trainer.md shows."""
+    (block,) = (b for b in blocks("docs/engine-and-trainer.md") if b.note == "save as my_carrier.py")
+    file = folder / "my_carrier.py"
+    file.write_text(block.text)
+    check_carrier(f"{file}:Copies")
+    return own_carrier(f"{file}:Copies", None, torch.device("cpu"))
 
 
 async def disagreement(clients, model, version):
@@ -88,6 +100,8 @@ def test_versions_reach_both_engines_and_one_that_ended_in_a_reload_catches_up(
         over_http = FilePublisher(
             weights, [], phase_timeout_s=60.0, carrier=HttpCarrier(source, stall_s=200.0), deltas=True
         )
+
+        own = FilePublisher(weights, [], phase_timeout_s=60.0, carrier=documented_carrier(tmp_path))
 
         async def publish(version, part="", publisher=publisher):
             change(policy, version, part)
@@ -134,10 +148,14 @@ def test_versions_reach_both_engines_and_one_that_ended_in_a_reload_catches_up(
                     assert whole.num_bytes <= sent < 1.2 * whole.num_bytes
                     sent, part = await publish_over_http(7, "experts", [clients[0], late])
                     assert 0 < part.delta_bytes <= sent < whole.num_bytes / 2
+                    await own.follow([clients[0], late])
+                    assert (await publish(8, "", own)).failed == {}
+                    assert await disagreement([clients[0], late], policy, 8) < TOLERANCE
+                    assert len(list(weights.glob("staged-*/*/weights-00000008.safetensors"))) == 2
                 finally:
                     await late.close()
         finally:
-            for one in (publisher, over_http):
+            for one in (publisher, over_http, own):
                 await one.close()
                 one.carrier.close()
             await asyncio.gather(*(client.close() for client in clients))
