@@ -39,6 +39,7 @@ ENVS: dict[str, str] = {
     "textworld": "asyncrl.env.adapters.textworld:TextWorld",
     "tau2": "asyncrl.env.adapters.tau2:Tau2",
     "verifiers": "asyncrl.env.adapters.verifiers:Verifiers",
+    "verifiers_v1": "asyncrl.env.adapters.verifiers_v1:VerifiersV1",
 }
 
 ELSEWHERE: dict[str, str] = {"agent": "asyncrl.env.agent:AgentTasks"}

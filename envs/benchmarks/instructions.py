@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from asyncrl.env.helper_process import HelperProcess
 from asyncrl.env.protocol import Action, Env, Step
-from asyncrl.envs.helper_process import HelperProcess
 from asyncrl.errors import EnvironmentFailure, InputError
 from asyncrl.types import Message, Task
 

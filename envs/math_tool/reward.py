@@ -9,7 +9,7 @@ import resource
 import sys
 from fractions import Fraction
 
-from asyncrl.envs.helper_process import HelperProcess
+from asyncrl.env.helper_process import HelperProcess
 
 DEADLINE_S = 4.0
 MEMORY_BYTES = 2 * 1024**3

@@ -68,7 +68,7 @@ class Verifiers(AdapterEnv):
         except Exception as error:
             raise self._sorted(error) from error
         self.tools = list(self.state["oai_tools"] or [])  # type: ignore[misc]
-        return _plain(self.shown)
+        return plain(self.shown)
 
     async def step(self, action: Action) -> Step:
         """Add the turn, let the environment answer, and score the episode when the environment ends it."""
@@ -105,7 +105,7 @@ class Verifiers(AdapterEnv):
 
     def _go_on(self, before: list[Message], new: list[Message]) -> Step:
         self.shown = [*before, *new]
-        return Step(_plain(new))
+        return Step(plain(new))
 
     async def _add(self, said: Message) -> None:
         step = {
@@ -149,7 +149,7 @@ class Verifiers(AdapterEnv):
         return error
 
 
-def _plain(messages: list[Message]) -> list[Message]:
+def plain(messages: list[Message]) -> list[Message]:
     """Return the messages in the form chat templates accept: content is text."""
     plain = []
     for message in messages:

@@ -1,0 +1,35 @@
+"""A taskset of `verifiers.v1` with one turn: sums."""
+
+import verifiers.v1 as vf
+
+__all__ = ["SumsTaskset"]
+
+
+class SumsConfig(vf.TasksetConfig):
+    start: int = 1
+    kind: str = "sums"
+
+
+class SumsData(vf.TaskData):
+    answer: str
+
+
+class SumsTask(vf.Task[SumsData, vf.State, vf.TaskConfig]):
+    @vf.reward(weight=2.0)
+    async def correct(self, trace: vf.Trace) -> float:
+        if trace.messages[-1].content == "boom":
+            raise RuntimeError("the judge is broken")
+        return float(trace.messages[-1].content.strip() == self.data.answer)
+
+    @vf.metric
+    async def length(self, trace: vf.Trace) -> float:
+        return float(len(trace.messages[-1].content))
+
+
+class SumsTaskset(vf.Taskset[SumsTask, SumsConfig]):
+    def load(self):
+        if self.config.kind == "broken":
+            raise RuntimeError("the data is gone")
+        for a in range(self.config.start, self.config.start + 6):
+            data = SumsData(name=f"sum-{a}", prompt=f"{a} + {a}?", system_prompt="Add.", answer=str(2 * a))
+            yield SumsTask(data, self.config.task)
