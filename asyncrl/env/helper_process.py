@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import select
 import subprocess
 import threading
@@ -84,3 +85,8 @@ def _line(process: subprocess.Popen[bytes], deadline_s: float) -> bytes:
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], deadline_s)
     return process.stdout.readline() if ready else b""
+
+
+def few_variables(*more: str) -> dict[str, str]:
+    """Return what a child needs of this process's environment variables, none of them secret, and `more` of them."""
+    return {name: os.environ[name] for name in ("PATH", "HOME", "LANG", *more) if name in os.environ}

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+PYTHON_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
+"""Names of types that some benchmarks give in place of JSON schema's."""
 FORM = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}'
 
 
@@ -52,3 +54,15 @@ def check_parameters(schema: Any, where: str) -> None:
     required = [] if schema.get("required") is None else schema["required"]
     if not isinstance(required, list | tuple) or not all(isinstance(name, str) for name in required):
         raise ValueError(f"{where}.required: must be a list of names, got {str(required)[:100]!r}")
+
+
+def plain_schema(value: Any) -> Any:
+    """Return a schema, or what holds schemas, with JSON schema's names of types for Python's."""
+    if isinstance(value, list):
+        return [plain_schema(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: PYTHON_TYPES.get(one, one) if key == "type" and isinstance(one, str) else plain_schema(one)
+        for key, one in value.items()
+    }

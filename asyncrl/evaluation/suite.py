@@ -59,8 +59,8 @@ class SuitePart(Section):
     """File of tasks instead of the environment's own, relative to the suite's folder: as `env.task_file`, or in
     `format`."""
     format: str = ""
-    """Benchmark whose fields the file has: math, humaneval, mbpp, livecodebench, bfcl, ifeval
-    (docs/evaluation.md)."""
+    """Benchmark whose fields the file has: math, humaneval, mbpp, livecodebench, bfcl, bfcl_multi_turn,
+    ifeval (docs/evaluation.md)."""
     tags: list[str] = Field(default_factory=list)
     """What results are broken down by, beside the tags in `task.data["tags"]`."""
     difficulty: str | int | None = None

@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from asyncrl.env.helper_process import HelperProcess
+from asyncrl.env.helper_process import HelperProcess, few_variables
 from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.errors import EnvironmentFailure, InputError
 from asyncrl.types import Message, Task
@@ -89,9 +88,6 @@ def checks_of(python: str) -> HelperProcess:
         "immutabledict and nltk there, or into an environment of its own, whose interpreter `python` then names "
         "(docs/evaluation.md)"
     )
-    return HelperProcess([python or sys.executable, "-I", str(CHECKS)], missing, _own_variables(), START_S)
-
-
-def _own_variables() -> dict[str, str]:
-    """Return what the process needs of this one's variables: nothing secret, and where NLTK's data is."""
-    return {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "NLTK_DATA") if name in os.environ}
+    return HelperProcess(
+        [python or sys.executable, "-I", str(CHECKS)], missing, few_variables("NLTK_DATA"), START_S
+    )

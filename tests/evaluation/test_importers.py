@@ -79,6 +79,13 @@ IFEVAL = {
     "instruction_id_list": ["punctuation:no_comma", "length_constraints:number_words"],
     "kwargs": [{}, {"relation": "at least", "num_words": 3}],
 }
+DIALOGUE = {
+    "id": "multi_turn_base_0",
+    "question": [[{"role": "user", "content": "How much is 2 + 2?"}]],
+    "initial_config": {},
+    "involved_classes": ["MathAPI"],
+    "ground_truth": [["add(a=2,b=2)"]],
+}
 
 
 def imported(tmp_path, name, *records):
@@ -196,6 +203,20 @@ def without(record, *names):
         ("bfcl", {**BFCL, "ground_truth": [{"fly": {}}]}, "there is no function 'fly'"),
         ("bfcl", {**BFCL, "question": BFCL["question"] * 2}, "question: has 2 turns"),
         ("bfcl", {**BFCL, "question": "hello"}, "question: must be a list of messages"),
+        (
+            "bfcl_multi_turn",
+            without(DIALOGUE, "initial_config"),
+            "'initial_config' is missing; expected: id, question",
+        ),
+        ("bfcl_multi_turn", {**DIALOGUE, "question": [[]]}, "question: turn 0 says nothing"),
+        (
+            "bfcl_multi_turn",
+            {**DIALOGUE, "ground_truth": []},
+            "ground_truth: must be a list of lists of calls",
+        ),
+        ("bfcl_multi_turn", {**DIALOGUE, "ground_truth": [[], []]}, "has 2 turns for 1 of the question"),
+        ("bfcl_multi_turn", {**DIALOGUE, "involved_classes": "MathAPI"}, "must be a list of names"),
+        ("bfcl_multi_turn", {**DIALOGUE, "initial_config": []}, "initial_config: must be an object"),
         ("ifeval", without(IFEVAL, "kwargs"), "'kwargs' is missing; expected: prompt, instruction_id_list"),
         ("ifeval", {**IFEVAL, "kwargs": [{}]}, "kwargs: there are 1 for 2 instructions"),
         ("ifeval", {**IFEVAL, "kwargs": "{}"}, "kwargs: must be a list of objects"),
@@ -205,6 +226,7 @@ def without(record, *names):
 def test_a_wrong_line_is_refused_with_file_line_and_what_is_expected(tmp_path, name, record, message):
     good = {
         "math": GSM, "humaneval": HUMAN, "mbpp": MBPP, "livecodebench": LCB, "bfcl": BFCL, "ifeval": IFEVAL,
+        "bfcl_multi_turn": DIALOGUE,
     }[name]  # fmt: skip
     with pytest.raises(InputError) as refused:
         imported(tmp_path, name, good, record)

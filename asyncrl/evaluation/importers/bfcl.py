@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from asyncrl.env.tool_schemas import plain_schema
 from asyncrl.evaluation.importers.records import Imported
 
 ENV = "asyncrl.envs.benchmarks.calls:Calls"
@@ -12,8 +13,6 @@ EXPECTED = (
     "question (a list of messages, or a list with one), function (schemas) and ground_truth "
     "([{name: {argument: [values]}}], empty where no call is right)"
 )
-TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
-"""BFCL's names of JSON schema's types."""
 
 
 def read(record: Mapping[str, Any]) -> Imported:
@@ -21,7 +20,7 @@ def read(record: Mapping[str, Any]) -> Imported:
     question, functions, answers = record["question"], record["function"], record["ground_truth"]
     if isinstance(question, list) and question and isinstance(question[0], list):
         if len(question) > 1:
-            raise ValueError(f"question: has {len(question)} turns; only those with one can be judged here")
+            raise ValueError(f"question: has {len(question)} turns; the format bfcl_multi_turn judges those")
         question = question[0]
     if not isinstance(question, list) or not all(isinstance(one, dict) and "role" in one for one in question):
         raise TypeError(f"question: must be a list of messages, got {question!r:.80}")
@@ -32,17 +31,5 @@ def read(record: Mapping[str, Any]) -> Imported:
                 raise TypeError(f"ground_truth: {name}: must map arguments to lists, got {arguments!r:.80}")
             if name not in [one["name"] for one in functions]:
                 raise ValueError(f"ground_truth: there is no function {name!r}")
-    tools = [{"type": "function", "function": _schema(one)} for one in functions]
+    tools = [{"type": "function", "function": plain_schema(one)} for one in functions]
     return Imported(str(record.get("id", "")), {"messages": question, "tools": tools, "answers": answers})
-
-
-def _schema(value: Any) -> Any:
-    """Return a schema with the names of JSON schema's types."""
-    if isinstance(value, list):
-        return [_schema(one) for one in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: TYPES.get(one, one) if key == "type" and isinstance(one, str) else _schema(one)
-        for key, one in value.items()
-    }

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.types import Task
 
-FORMATS = ("math", "humaneval", "mbpp", "livecodebench", "bfcl", "ifeval")
+FORMATS = ("math", "humaneval", "mbpp", "livecodebench", "bfcl", "bfcl_multi_turn", "ifeval")
 """Modules of this package."""
 
 
