@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import importlib
 import logging
 import os
@@ -46,8 +47,8 @@ COMMANDS = (
 )
 """Modules of `asyncrl.commands`, in the order `--help` shows them."""
 
-PLANS = ("memory", "run")
-"""What `asyncrl plan` predicts; the second where none is named."""
+KINDS = {"plan": ("run", "memory"), "runs": ("list", "compare", "prune")}
+"""Words that follow these commands; the first is meant where another word does."""
 
 READER_GONE = 141
 """The exit code of a program that SIGPIPE ends."""
@@ -104,23 +105,37 @@ def _main(arguments: Sequence[str]) -> int:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the chosen command's arguments. Ends the process where they are wrong, or help was asked for."""
-    arguments = _with_kind_of_plan(arguments)
+    arguments = _with_kind(arguments)
     parser = build_parser(arguments)
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        close = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        parser.error(f"unknown command {arguments[0]!r}; {hint}there are {', '.join(COMMANDS)}")
     args, rest = parser.parse_known_args(arguments)
     if rest:
         # argparse leaves what follows an option whose list may be empty.
         overrides = [word for word in rest if "=" in word and not word.startswith("-")]
         if overrides != rest or not hasattr(args, "overrides"):
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+            parser.error(f"unrecognized arguments: {' '.join(rest)}{_setting_hint(args, rest)}")
         args.overrides = [*args.overrides, *overrides]
     return args
 
 
-def _with_kind_of_plan(arguments: Sequence[str]) -> list[str]:
-    """Read `asyncrl plan RECIPE` as `asyncrl plan run RECIPE`."""
+def _setting_hint(args: argparse.Namespace, rest: Sequence[str]) -> str:
+    """Return how a setting is written, where an unknown option looks like one."""
+    first = next((word for word in rest if word.startswith("--") and "." in word.partition("=")[0]), "")
+    if not first or not hasattr(args, "overrides"):
+        return ""
+    key, _, value = first.lstrip("-").partition("=")
+    return f"; a setting is written without dashes: {key}={value or 'VALUE'}"
+
+
+def _with_kind(arguments: Sequence[str]) -> list[str]:
+    """Read `asyncrl plan RECIPE` as `plan run RECIPE`, and `asyncrl runs FOLDER` as `runs list FOLDER`."""
     command, *rest = arguments or [""]
-    if command == "plan" and rest and rest[0] not in PLANS and not rest[0].startswith("-"):
-        rest = ["run", *rest]
+    kinds = KINDS.get(command, ())
+    if kinds and rest and rest[0] not in kinds and not rest[0].startswith("-"):
+        rest = [kinds[0], *rest]
     return [command, *rest] if arguments else []
 
 

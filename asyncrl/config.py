@@ -264,7 +264,10 @@ def find_recipe(recipe: str | Path) -> Path:
         if candidate.is_file():
             return candidate
     known = known_recipes()
-    close = difflib.get_close_matches(str(recipe), known, n=1)
+    file = path.with_name(f"{path.name}.toml")
+    # The recipe of an environment is what somebody looks for who gives only the environment's name.
+    close = [str(file)] if file.is_file() else [name for name in known if name == f"{recipe}_grpo"]
+    close = close or difflib.get_close_matches(str(recipe), known, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else "."
     raise ConfigError(
         f"no recipe {str(recipe)!r}{hint} Recipes: {', '.join(known)}; or give a TOML file, or a folder with "

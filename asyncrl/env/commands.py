@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import importlib.resources
 import json
+import threading
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -150,14 +151,16 @@ async def _play(name: str, seed: int, config: dict[str, Any]) -> int:
     host = EnvHost(lease_s=24 * 3600.0)
     try:
         session = await host.open(_task(name, seed, config), config)
+        print("Write what the agent says, a line a turn. Ctrl-D ends the game.")
         _show(session.messages)
         for tool in session.env.tools:
             print(f"[tool] {json.dumps(tool['function'])}")
         total = 0.0
         for turn in range(session.env.max_turns):
             try:
-                text = await asyncio.to_thread(_read)
+                text = await _typed()
             except EOFError:
+                print()
                 break
             step = await host.step(session.id, turn, read_action(text, session.env.tools), 3600.0)
             total += step.reward
@@ -182,6 +185,24 @@ def _task(name: str, seed: int, config: dict[str, Any]) -> Task:
     if task is None:
         raise ConfigError(f"--seed {seed}: the train split of {name!r} has fewer tasks")
     return task
+
+
+async def _typed() -> str:
+    """Read a turn while the environment goes on. Raises `EOFError`."""
+    loop = asyncio.get_running_loop()
+    typed: asyncio.Future[str] = loop.create_future()
+
+    def read() -> None:
+        try:
+            text = _read()
+        except (EOFError, OSError, ValueError):
+            loop.call_soon_threadsafe(typed.set_exception, EOFError())
+        else:
+            loop.call_soon_threadsafe(typed.set_result, text)
+
+    # The process must end at Ctrl-C, although the thread still waits for a line.
+    threading.Thread(target=read, daemon=True).start()
+    return await typed
 
 
 def _read() -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
+from pathlib import Path
 from typing import Any
 
 from asyncrl.env.protocol import Env
@@ -69,7 +71,7 @@ def load_env(name: str, setting: str = "env.name") -> type[Env]:
     path = (ENVS | ELSEWHERE).get(name, name)
     if ":" not in path:
         close = difflib.get_close_matches(name, ENVS, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
+        hint = f"did you mean {close[0]!r}? " if close else _named_by_file(path)
         raise ConfigError(
             f"{setting}: unknown environment {name!r}; {hint}allowed: {', '.join(sorted(ENVS))}, "
             f"or an import path such as {FORMS}"
@@ -78,3 +80,12 @@ def load_env(name: str, setting: str = "env.name") -> type[Env]:
     if not (isinstance(found, type) and issubclass(found, Env)):
         raise ConfigError(f"{setting}: {name!r} is not a subclass of asyncrl.env.protocol.Env")
     return found
+
+
+def _named_by_file(name: str) -> str:
+    """Return how the class is named, where `name` is a file of the current folder."""
+    file = Path(name if name.endswith(".py") else f"{name}.py")
+    if not file.is_file():
+        return ""
+    found = re.findall(r"^class (\w+)", file.read_text(errors="replace"), re.MULTILINE)
+    return f"name its class, too, such as {file.stem}:{found[0] if found else 'MyEnv'}; "

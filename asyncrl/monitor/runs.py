@@ -53,7 +53,8 @@ def find_runs(place: Path) -> dict[str, Path]:
     """
     if not place.is_dir():
         raise ConfigError(
-            f"{place}: no such folder; give a run's folder or one that holds runs, such as runs"
+            f"{place}: no such folder in {Path.cwd()}; start where your runs are, or give a run's folder or one that "
+            "holds runs; `asyncrl train RECIPE` makes the first one"
         )
     single = (place / "config.json").is_file()
     folders = [place] if single else sorted((p.parent for p in place.glob("*/config.json")), key=_changed)

@@ -76,6 +76,8 @@ def test_config_shows_where_the_processes_of_a_recipe_go(capsys, monkeypatch):
         (["config", "gridworld_grpo", "algo.preset=grpp"], "unknown preset 'grpp'"),
         (["config", "gridworld_grpo", "env.name=gridwrld"], "unknown environment 'gridwrld'"),
         (["config", "nowhere"], "no recipe 'nowhere'"),
+        (["config", "gridworld"], "no recipe 'gridworld'; did you mean 'gridworld_grpo'?"),
+        (["runs", "nowhere"], "nowhere: no such folder in "),
         (["serve", "rollout"], "serve rollout: needs --model"),
         (["serve", "rollout", "--model", "m"], "serve rollout: needs --engines"),
         (["serve", "engine"], "serve engine: needs --model"),
@@ -103,6 +105,24 @@ def test_what_is_wrong_is_named_with_exit_code_2(capsys, monkeypatch, tmp_path, 
     assert message in err
     assert "Traceback" not in err
     assert out == ""
+
+
+def test_a_word_that_is_nearly_right_is_followed_by_the_right_one(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "guess.toml").write_text("")
+    (tmp_path / "my_game.py").write_text("import random\n\n\nclass Game:\n    pass\n")
+    for argv, hint in (
+        (["trian", "gridworld_grpo"], "unknown command 'trian'; did you mean 'train'?"),
+        (["config", "guess"], "no recipe 'guess'; did you mean 'guess.toml'?"),
+        (["config", "gridworld_grpo", "env.name=my_game"], "name its class, too, such as my_game:Game"),
+        (["env", "check", "my_game.py"], "name its class, too, such as my_game:Game"),
+        (
+            ["train", "gridworld_grpo", "--run.seed=3"],
+            "unrecognized arguments: --run.seed=3; a setting is written without dashes: run.seed=3",
+        ),
+    ):
+        code, _, err = run(capsys, *argv)
+        assert code == 2 and hint in err
 
 
 @pytest.mark.parametrize("argv", [[], ["trian"], ["serve", "buffers"]])

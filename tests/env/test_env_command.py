@@ -2,6 +2,11 @@
 
 import importlib.util
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,6 +78,24 @@ def test_a_person_plays_the_task_of_a_number_where_tasks_are_listed(capsys, monk
     assert "[user] question 2" in out and "done: reward 1" in out
     assert main(["env", "play", "tau2", "--seed", "9", *config]) == 2
     assert "the train split of 'tau2' has fewer tasks" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_a_game_that_waits_for_a_line():
+    terminal, there = pty.openpty()
+    command = [sys.executable, "-m", "asyncrl", "env", "play", "gridworld"]
+    playing = subprocess.Popen(command, stdin=there, stdout=there, stderr=there, start_new_session=True)
+    os.close(there)
+    try:
+        seen = b""
+        while not seen.endswith(b"> "):
+            seen += os.read(terminal, 65536)
+        assert b"Ctrl-D ends the game" in seen
+        playing.send_signal(signal.SIGINT)
+        assert playing.wait(60) == 130
+    finally:
+        playing.kill()
+        playing.wait()
+        os.close(terminal)
 
 
 class Domain:
