@@ -2,7 +2,8 @@
 
 A line holds `time` (seconds since 1970), `engines` (by name: requests that are decoded and that wait, the share of the
 KV cache in use, whether it is paused, and since its start its iterations and the tokens, read and sampled, that they
-computed), `buffer` (groups by state), by name of a process that lives its `pids`, and with all it started its
+computed), `environments` (by name of a service: its sessions, those in a step, and since its start its
+steps), `buffer` (groups by state), by name of a process that lives its `pids`, and with all it started its
 `processes` (processor time, in cores) and `memory_bytes` (resident; pages that processes share count in each), and of
 the machine its `cores`, and how much of `cpu` and `memory` is in use, as shares.
 """
@@ -22,7 +23,7 @@ from typing import Any
 import aiohttp
 import psutil
 
-from asyncrl.credentials import authorization
+from asyncrl.credentials import Credentials, authorization
 from asyncrl.data.codec import unpack
 from asyncrl.launch.process_group import ManagedProcess
 from asyncrl.tls import client_context
@@ -31,9 +32,10 @@ log = logging.getLogger("asyncrl.launch")
 
 EVERY_S = 2.0
 ANSWER_S = 1.0
-"""How long an engine has to answer; one that swaps its weights may take longer, and is left out of that line."""
+"""How long a service has to answer; an engine that swaps its weights may take longer, and is left out of that line."""
 FILE = "activity.jsonl"
 _ENGINE = ("running", "waiting", "kv_usage", "paused", "version", "iterations", "computed_tokens")
+_ENVIRONMENT = ("sessions", "stepping", "steps")
 _BUFFER = ("version", "pending", "in_flight", "ready", "taken", "trained", "dropped", "failed", "slots")
 
 
@@ -41,11 +43,16 @@ class ActivityLog:
     """Appends to a run's `activity.jsonl`. No run depends on it: a disk that refuses a line ends only this log."""
 
     def __init__(
-        self, folder: Path, processes: Sequence[ManagedProcess], engines: Sequence[ManagedProcess], token: str
+        self,
+        folder: Path,
+        processes: Sequence[ManagedProcess],
+        engines: Sequence[ManagedProcess],
+        environments: Sequence[ManagedProcess],
+        credentials: Credentials,
     ) -> None:
         self._file = folder / FILE
-        self._processes, self._engines = processes, engines
-        self._headers = authorization(token)
+        self._processes, self._engines, self._environments = processes, engines, environments
+        self._credentials = credentials
         self._last_s = float("-inf")
         self._used_s: dict[int, float] = {}
         self._used_at = time.monotonic()
@@ -57,11 +64,13 @@ class ActivityLog:
         if self._ended or time.monotonic() - self._last_s < EVERY_S:
             return
         self._last_s = time.monotonic()
-        engines = await self._engine_states()
+        engines = await self._states("engine", self._engines, "/asyncrl/v1/state", _ENGINE)
+        environments = await self._states("env", self._environments, "/v1/status", _ENVIRONMENT)
         cores, memory_bytes = self._used()
         line = {
             "time": round(time.time(), 3),
             "engines": engines,
+            "environments": environments,
             "buffer": {name: stats[name] for name in _BUFFER},
             "pids": {process.name: process.popen.pid for process in self._processes if process.alive()},
             "processes": cores,
@@ -77,14 +86,18 @@ class ActivityLog:
             self._ended = True
             log.warning("%s: %s; the run's activity is no longer recorded", self._file, error.strerror)
 
-    async def _engine_states(self) -> dict[str, dict[str, Any]]:
+    async def _states(
+        self, kind: str, processes: Sequence[ManagedProcess], route: str, names: Sequence[str]
+    ) -> dict[str, dict[str, Any]]:
+        """Return what services of a kind say of themselves, by name; those that do not answer are left out."""
         timeout = aiohttp.ClientTimeout(total=ANSWER_S)
         connector = aiohttp.TCPConnector(ssl=client_context() or True)
-        async with aiohttp.ClientSession(headers=self._headers, timeout=timeout, connector=connector) as http:
-            states = await asyncio.gather(*(_state(http, engine.url) for engine in self._engines))
+        headers = authorization(self._credentials.bearer(kind))
+        async with aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector) as http:
+            states = await asyncio.gather(*(_state(http, process.url + route) for process in processes))
         return {
-            engine.name: state
-            for engine, state in zip(self._engines, states, strict=True)
+            process.name: {name: state[name] for name in names if name in state}
+            for process, state in zip(processes, states, strict=True)
             if state is not None
         }
 
@@ -113,8 +126,14 @@ class ActivityLog:
 
 async def _state(http: aiohttp.ClientSession, url: str) -> dict[str, Any] | None:
     with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
-        async with http.get(f"{url}/asyncrl/v1/state") as answer:
+        async with http.get(url) as answer:
             if answer.status == 200:
-                state = unpack(await answer.read())
-                return {name: state[name] for name in _ENGINE if name in state}
+                state: dict[str, Any] = (
+                    await answer.json() if _is_json(answer) else unpack(await answer.read())
+                )
+                return state
     return None
+
+
+def _is_json(answer: aiohttp.ClientResponse) -> bool:
+    return answer.content_type == "application/json"

@@ -341,8 +341,8 @@ class TrainRun:
 
     def _activity_log(self) -> ActivityLog:
         roles = self.roles
-        token = roles.credentials.bearer("engine")
-        return ActivityLog(self.folder.path, roles.process_group.processes, roles.every_engine, token)
+        processes = roles.process_group.processes
+        return ActivityLog(self.folder.path, processes, roles.every_engine, roles.envs, roles.credentials)
 
     def _report_checkpoint_error(self, record: dict[str, Any], reported: str) -> str:
         """Report once that checkpoints cannot be written; return the error that was reported."""

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from asyncrl.monitor.timeline import down_spans, idle_cause, trainer_spans
+from asyncrl.monitor.timeline import down_spans, idle_causes, trainer_spans
 
-RUN, ENGINES, PROCESSES = 1, 2, 3
+RUN, ENGINES, PROCESSES, ENVIRONMENTS = 1, 2, 3, 4
 """Numbers of the groups of rows."""
-_GROUPS = {RUN: "run", ENGINES: "engines", PROCESSES: "processes"}
+_GROUPS = {RUN: "run", ENGINES: "engines", PROCESSES: "processes", ENVIRONMENTS: "environments"}
 _BUFFER = ("in_flight", "ready", "taken")
 LONGEST_GAP_S = 10.0
 """Samples further apart than this are of two launches of the run."""
@@ -26,7 +26,7 @@ def chrome_trace(
     restarts: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Return the trace of a run's records, as JSON can hold it."""
-    events = [*_trainer(steps), *_engines(activity), *_counters(activity), *_down(restarts)]
+    events = [*_trainer(steps), *_services(activity), *_counters(activity), *_down(restarts)]
     start = min((event["ts"] for event in events), default=0.0)
     for event in events:
         event["ts"] = round((event["ts"] - start) * 1e6)
@@ -65,22 +65,22 @@ def _trainer(steps: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         yield version | {"ts": step["time"], "args": {"reward": step.get("reward/mean")}}
 
 
-def _engines(activity: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield what each engine did, as long as it did the same: decode, or wait for a cause. A sample holds until the
-    next one."""
-    open_spans: dict[str, tuple[str, float, float]] = {}
-    for sample, following in pairwise(activity):
+def _services(activity: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield what each engine and environment service did, as long as it did the same: work, or wait for a cause. A
+    sample holds until the next one."""
+    open_spans: dict[str, tuple[int, str, float, float]] = {}
+    for (sample, following), causes in zip(pairwise(activity), idle_causes(activity), strict=False):
         now, end = sample["time"], min(following["time"], sample["time"] + LONGEST_GAP_S)
-        for name, engine in sample.get("engines", {}).items():
-            cause = idle_cause(engine, sample.get("buffer", {}))
-            what = f"idle: {cause}" if cause else "decode"
-            before, start, until = open_spans.get(name, (what, now, now))
+        for name, cause in causes.items():
+            group, work = (ENGINES, "decode") if name in sample.get("engines", {}) else (ENVIRONMENTS, "step")
+            what = f"idle: {cause}" if cause else work
+            _, before, start, until = open_spans.get(name, (group, what, now, now))
             if (before, until) != (what, now):
-                yield _span(before, ENGINES, name, start, until)
+                yield _span(before, group, name, start, until)
                 start = now
-            open_spans[name] = (what, start, end)
-    for name, (what, start, end) in open_spans.items():
-        yield _span(what, ENGINES, name, start, end)
+            open_spans[name] = (group, what, start, end)
+    for name, (group, what, start, end) in open_spans.items():
+        yield _span(what, group, name, start, end)
 
 
 def _counters(activity: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ after the other: waiting for groups, training, standing still for publishing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 PARTS = ("wait", "train", "publish")
@@ -51,3 +51,26 @@ def idle_cause(engine: Mapping[str, Any], buffer: Mapping[str, Any]) -> str:
     if sum(buffer.get(state, 0) for state in ("ready", "taken")) >= buffer.get("slots", 1):
         return "the staleness limit admits no group"
     return "no worker asks" if buffer.get("pending", 0) else "no tasks"
+
+
+def environments_idle_cause(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
+    """Return why an environment service has nothing to do, from one sample of the run's activity and the one before
+    it; "" if it has. Both hold its `sessions`, those that are `stepping`, and the `steps` since its start."""
+    if now.get("stepping", 0) or now.get("steps", 0) > before.get("steps", 0):
+        return ""
+    return "episodes wait for the policy" if now.get("sessions", 0) else "no episode is played"
+
+
+def idle_causes(samples: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Return of each sample of the run's activity why engines and environment services idled, "" for those that worked,
+    by name."""
+    found = []
+    before: Mapping[str, Any] = {}
+    for sample in samples:
+        buffer = sample.get("buffer", {})
+        causes = {name: idle_cause(engine, buffer) for name, engine in sample.get("engines", {}).items()}
+        for name, service in sample.get("environments", {}).items():
+            causes[name] = environments_idle_cause(service, before.get("environments", {}).get(name, service))
+        found.append(causes)
+        before = sample
+    return found

@@ -49,6 +49,7 @@ def summary(host: EnvHost) -> dict[str, Any]:
     failures = {str(kind): number for kind, number in host.counts.failures.items()}
     found = {
         "sessions": len(host.sessions),
+        "stepping": sum(session.lock.locked() for session in host.sessions.values()),
         **_totals(host),
         "failures": failures,
         "held": dict(host.held),

@@ -26,7 +26,7 @@ from asyncrl.monitor.pages import FILES, PAGE, WEB
 from asyncrl.monitor.prometheus import CONTENT_TYPE, exposition
 from asyncrl.monitor.runs import RunLines, find_runs, read_config, state_of
 from asyncrl.monitor.steps import StepColumns
-from asyncrl.monitor.timeline import down_spans, idle_cause, trainer_spans
+from asyncrl.monitor.timeline import down_spans, idle_causes, trainer_spans
 from asyncrl.monitor.tokens import TokenTexts
 from asyncrl.services.http.app import create_app
 
@@ -132,25 +132,19 @@ def _add_runs(app: FastAPI, monitor: Monitor) -> None:
 
     @app.get("/api/timeline")
     def timeline(name: str) -> dict[str, Any]:
-        """When the trainer worked and waited, processes were down, and engines idled."""
+        """When the trainer worked and waited, processes were down, and engines and environments idled, and why."""
         reader = monitor.reader(name)
         names = ["time", *(f"time/{part}_s" for part in ("wait", "train", "publish"))]
         columns = reader.steps.columns(names)
         rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        samples = reader.observer.activity.refresh()
+        samples = reader.observer.activity.refresh()[-3600:]
         return {
             "state": state_of(reader.folder, read_config(reader.folder)),
             "trainer": trainer_spans(rows[-SPAN_STEPS:]),
             "down": down_spans(reader.observer.restarts.refresh()),
             "activity": [
-                {
-                    **sample,
-                    "idle": {
-                        n: idle_cause(e, sample.get("buffer", {}))
-                        for n, e in sample.get("engines", {}).items()
-                    },
-                }
-                for sample in samples[-3600:]
+                {**sample, "idle": causes}
+                for sample, causes in zip(samples, idle_causes(samples), strict=True)
             ],
         }
 

@@ -65,6 +65,7 @@ def add_activity(folder: Path, **more: Any) -> None:
     engine = {"running": 0, "waiting": 0, "kv_usage": 0.25, "paused": False, "version": 3}
     line = {
         "time": 1000.0, "engines": {"engine-0": engine},
+        "environments": {"env": {"sessions": 4, "stepping": 1, "steps": 40}},
         "buffer": {"version": 3, "pending": 5, "in_flight": 1, "ready": 2, "taken": 1, "slots": 8},
         "pids": {"trainer": 41, "engine-0": 42}, "processes": {"trainer": 0.5, "engine-0": 1.25, "env": 0.0},
         "memory_bytes": {"trainer": 2**30, "engine-0": 3 * 2**30}, "cores": 2, "cpu": 0.9, "memory": 0.5, **more,

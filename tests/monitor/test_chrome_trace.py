@@ -47,6 +47,17 @@ def test_an_engine_decodes_or_waits_for_a_cause_until_that_changes():
     ]  # fmt: skip
 
 
+def test_an_environment_service_steps_or_waits_for_a_cause():
+    samples = [
+        sample(100 + 2 * i, 1, environments={"env": {"sessions": 1, "stepping": 0, "steps": steps}})
+        for i, steps in enumerate((0, 3, 3, 3))
+    ]
+    waits = "idle: episodes wait for the policy"
+    assert spans(chrome_trace([], samples, []), "env") == [
+        (waits, 0, 2_000_000), ("step", 2_000_000, 2_000_000), (waits, 4_000_000, 2_000_000),
+    ]  # fmt: skip
+
+
 def test_the_time_between_two_launches_is_empty():
     samples = [sample(100, 3), sample(1000, 3), sample(1002, 3)]
     assert spans(chrome_trace([], samples, []), "engine-0") == [

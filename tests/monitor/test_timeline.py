@@ -2,7 +2,13 @@
 
 import pytest
 
-from asyncrl.monitor.timeline import down_spans, idle_cause, trainer_spans
+from asyncrl.monitor.timeline import (
+    down_spans,
+    environments_idle_cause,
+    idle_cause,
+    idle_causes,
+    trainer_spans,
+)
 
 
 def test_a_step_is_waiting_then_training_then_publishing_up_to_its_record():
@@ -44,3 +50,34 @@ def test_a_process_was_down_until_it_served_again():
 )
 def test_an_idle_engine_has_a_cause(engine, buffer, cause):
     assert idle_cause(engine, buffer) == cause
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "cause"),
+    [
+        ({"sessions": 2, "stepping": 1, "steps": 5}, {"steps": 5}, ""),
+        ({"sessions": 2, "stepping": 0, "steps": 6}, {"steps": 5}, ""),
+        ({"sessions": 2, "stepping": 0, "steps": 5}, {"steps": 5}, "episodes wait for the policy"),
+        ({"sessions": 0, "stepping": 0, "steps": 5}, {"steps": 5}, "no episode is played"),
+    ],
+)
+def test_an_idle_environment_service_has_a_cause(now, before, cause):
+    assert environments_idle_cause(now, before) == cause
+
+
+def test_each_sample_says_who_idled_and_why():
+    def sample(running, steps):
+        service = {"sessions": 1, "stepping": 0, "steps": steps}
+        return {
+            "engines": {"engine-0": {"running": running}},
+            "environments": {"env": service},
+            "buffer": {"in_flight": 1},
+        }
+
+    engine, policy = "episodes wait for their environments", "episodes wait for the policy"
+    assert idle_causes([sample(1, 4), sample(0, 4), sample(0, 7), {"engines": {}}]) == [
+        {"engine-0": "", "env": policy},
+        {"engine-0": engine, "env": policy},
+        {"engine-0": engine, "env": ""},
+        {},
+    ]

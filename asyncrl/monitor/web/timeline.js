@@ -19,17 +19,22 @@ function lane(canvas, spans, start, end) {
   }
 }
 
-function engineSpans(samples) {
-  const engines = new Map();
+const TRAINER_WORK = { wait: "waiting for groups", train: "training", publish: "publishing weights" };
+
+// What engines and environment services did, by name, the engines first.
+function serviceSpans(samples) {
+  const services = new Map(samples.flatMap((sample) => Object.keys(sample.engines || {})).map((name) => [name, []]));
   samples.forEach((sample, i) => {
     const end = i + 1 < samples.length ? samples[i + 1].time : sample.time + 1;
-    for (const [name, state] of Object.entries(sample.engines || {})) {
-      const cause = sample.idle[name];
-      if (!engines.has(name)) engines.set(name, []);
-      engines.get(name).push({ what: cause ? "idle" : "busy", cause, start: sample.time, end: Math.min(end, sample.time + 10), running: state.running });
+    for (const [name, cause] of Object.entries(sample.idle || {})) {
+      const engine = (sample.engines || {})[name];
+      const work = engine ? "decoding" : "stepping";
+      const how = engine ? `${engine.running} requests` : `${sample.environments[name].sessions} sessions`;
+      if (!services.has(name)) services.set(name, []);
+      services.get(name).push({ what: cause ? "idle" : "busy", doing: cause || work, said: cause || `${work}, ${how}`, start: sample.time, end: Math.min(end, sample.time + 10) });
     }
   });
-  return engines;
+  return services;
 }
 
 function share(spans) {
@@ -38,17 +43,42 @@ function share(spans) {
   for (const span of spans) {
     const seconds = span.end - span.start;
     total += seconds;
-    causes.set(span.cause || "decoding", (causes.get(span.cause || "decoding") || 0) + seconds);
+    causes.set(span.doing, (causes.get(span.doing) || 0) + seconds);
   }
   return [...causes].sort((a, b) => b[1] - a[1]).map(([cause, seconds]) => `${cause} ${Math.round((100 * seconds) / total)} %`).join(", ");
 }
 
+function spanText(process, span) {
+  return `${process}, ${clock(span.start)}, ${(span.end - span.start).toFixed(1)} s: ${span.said}`;
+}
+
+// Tells of the span under the pointer, or of those that the arrow keys go to.
+function explained(canvas, process, spans, start, end, detail) {
+  let at = -1;
+  const say = (index) => {
+    at = index;
+    detail.textContent = spans[index] ? spanText(process, spans[index]) : "";
+  };
+  canvas.addEventListener("pointermove", (event) => {
+    const box = canvas.getBoundingClientRect();
+    const time = start + ((event.clientX - box.left) / box.width) * (end - start);
+    say(spans.findIndex((span) => span.start <= time && time < span.end));
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!move || !spans.length) return;
+    event.preventDefault();
+    say(Math.max(0, Math.min(spans.length - 1, at + move)));
+  });
+}
+
 async function timelinePage(root, name) {
   const lanes = element("div", { class: "lanes" });
+  const detail = element("p", { class: "node-detail", role: "status" });
   const summary = element("div");
   const minutes = element("select", { onchange: () => refresh() },
     [["1", "last minute"], ["5", "last 5 minutes"], ["30", "last 30 minutes"], ["0", "all"]].map(([value, label]) => element("option", { value, selected: value === "5" }, label)));
-  const key = [["--busy", "training, decoding"], ["--wait", "waiting"], ["--publish", "publishing weights"], ["--bad", "down"]];
+  const key = [["--busy", "training, decoding, stepping"], ["--wait", "waiting"], ["--publish", "publishing weights"], ["--bad", "down"]];
   const load = new LineChart("Load of the machine", "share of all cores, and of its memory", "second");
   const processes = new LineChart("Processor time by process", "cores", "second");
   const engines = new LineChart("Requests in the engines", "", "second");
@@ -58,7 +88,7 @@ async function timelinePage(root, name) {
       const mark = element("i");
       mark.style.background = `var(${colour})`;
       return element("li", {}, mark, label);
-    })), lanes, summary, element("h2", {}, "Activity"), element("div", { class: "charts" }, engines.figure, groups.figure, load.figure, processes.figure));
+    })), lanes, detail, summary, element("h2", {}, "Activity"), element("div", { class: "charts" }, engines.figure, groups.figure, load.figure, processes.figure));
   const refresh = async () => {
     const found = await source.timeline(name);
     const ends = [...found.trainer.map((span) => span.end), ...found.activity.map((sample) => sample.time)];
@@ -70,20 +100,23 @@ async function timelinePage(root, name) {
     const first = Math.min(...found.trainer.map((span) => span.start), ...found.activity.map((sample) => sample.time));
     const start = minutes.value === "0" ? first : Math.max(first, end - 60 * Number(minutes.value));
     const shown = found.activity.filter((sample) => sample.time >= start);
-    const rows = [["trainer", found.trainer], ...engineSpans(shown)];
+    const trained = found.trainer.map((span) => ({ ...span, doing: TRAINER_WORK[span.what], said: `${TRAINER_WORK[span.what]}, step ${span.step}` }));
+    const rows = [["trainer", trained], ...serviceSpans(shown)];
+    const shares = rows.map(([process, spans]) => [process, share(spans.filter((span) => span.end >= start))]);
     for (const span of found.down) {
       const row = rows.find(([process]) => process === span.process) || (rows.push([span.process, []]), rows[rows.length - 1]);
-      row[1] = [...row[1], { ...span, what: "down" }];
+      row[1] = [...row[1], { ...span, what: "down", said: `down: ${span.why}` }];
     }
     lanes.replaceChildren();
     for (const [process, spans] of rows) {
-      const inside = spans.filter((span) => span.end >= start);
-      const canvas = element("canvas", { class: "lane", role: "img", "aria-label": `${process}: ${inside.length} spans` });
+      const inside = spans.filter((span) => span.end >= start && span.end > span.start);
+      const canvas = element("canvas", { class: "lane", role: "img", tabindex: "0", "aria-label": `${process}: ${inside.length} spans; arrow keys tell of them` });
+      explained(canvas, process, inside, start, end, detail);
       lanes.append(element("span", { title: process }, process), canvas);
       lane(canvas, inside, start, end);
     }
     lanes.append(element("span"), element("span", {}, `${clock(start)} to ${clock(end)}`));
-    summary.replaceChildren(...[...engineSpans(shown)].map(([engine, spans]) => element("p", {}, `${engine}: ${share(spans)}`)));
+    summary.replaceChildren(...shares.filter(([, text]) => text).map(([process, text]) => element("p", {}, `${process}: ${text}`)));
     const x = shown.map((sample) => Math.round(sample.time - start));
     engines.show(Object.keys(shown[0]?.engines || {}).map((engine) => ({ label: `${engine}, decoding`, x, y: shown.map((s) => s.engines?.[engine]?.running ?? null) })));
     groups.show([["in_flight", "being played"], ["ready", "ready"], ["slots", "admitted at most"]].map(([state, label]) => ({ label, x, y: shown.map((s) => s.buffer?.[state] ?? null) })));
