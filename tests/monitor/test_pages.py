@@ -12,7 +12,7 @@ from asyncrl.services.monitor.service import monitor_app
 from tests.app_thread import AppThread
 from tests.chromium import open_chromium
 from tests.credentials import RUN, TOKEN
-from tests.monitor.folders import add_step, make_run
+from tests.monitor.folders import add_activity, add_step, make_run
 from tests.monitor.trees import tree_group
 
 pytestmark = pytest.mark.slow
@@ -172,6 +172,32 @@ def test_two_runs_are_compared_by_curves_and_settings(page):
     page.get_by_role("button", name="Compare chosen").click()
     page.get_by_role("img", name=re.compile("^Reward: .*one .*two ")).wait_for()
     assert page.locator("tbody tr").all_inner_texts()[0].split("\t")[0] == "train.learning_rate"
+    # Each run has one colour, and the lines of one run are told apart by their pattern.
+    marks = (
+        page.get_by_role("group", name="Staleness", exact=True)
+        .locator("tr:not(.limit) .u-marker")
+        .evaluate_all(
+            "marks => marks.slice(1).map((mark) => [mark.style.borderColor, mark.style.borderStyle])"
+        )
+    )
+    (mean, pattern), (largest, other), *second = marks
+    assert mean == largest and pattern != other
+    assert [colour for colour, _ in second] == [second[0][0]] * 2 and second[0][0] != mean
+
+
+def test_the_timeline_tells_of_spans_by_the_arrow_keys(page, runs, url):
+    add_activity(runs / "runs" / "one", time=1001.0)
+    add_activity(runs / "runs" / "one", time=1003.0)
+    page.goto(f"{url}/#/run/one/timeline")
+    page.get_by_role("img", name=re.compile("^trainer: ")).focus()
+    page.keyboard.press("ArrowRight")
+    page.get_by_text(re.compile("^trainer, .* s: waiting for groups, step 1$")).wait_for()
+    page.keyboard.press("ArrowRight")
+    page.get_by_text(re.compile("^trainer, .* s: training, step 1$")).wait_for()
+    page.get_by_role("img", name=re.compile("^env: 2 spans")).focus()
+    page.keyboard.press("ArrowRight")
+    page.get_by_text(re.compile("^env, .* s: stepping, 4 sessions$")).wait_for()
+    page.get_by_text("engine-0: episodes wait for their environments 100 %").wait_for()
 
 
 def test_an_exported_file_opens_without_the_server(page, browser, runs):

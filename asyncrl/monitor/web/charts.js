@@ -3,10 +3,13 @@
 
 // Okabe and Ito's colours, which people with any colour vision can tell apart.
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d00", "#777777"];
+const DASHES = [[], [9, 4], [2, 3], [9, 3, 2, 3], [5, 5]];
+const BORDERS = ["solid", "dashed", "dotted", "double", "groove"];  // the same in the legend
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 class LineChart {
-  // lines: [{label, x, y, low, high, points}]; low and high make a band, points draws no line.
+  // lines: [{label, x, y, low, high, points, colour, dash}]; low and high make a band, points draws no line. colour and
+  // dash are numbers; lines without have a colour each.
   constructor(title, note = "", across = "step") {
     this.title = title;
     this.across = across;
@@ -49,9 +52,10 @@ class LineChart {
     const bands = [];
     const bars = [];
     lines.forEach((line, place) => {
-      const colour = COLOURS[place % COLOURS.length];
+      const colour = COLOURS[(line.colour ?? place) % COLOURS.length];
       const value = (_, given) => number(given);
-      series.push({ label: line.label, stroke: colour, width: line.points ? 0 : 2, value, spanGaps: true,
+      const pattern = (line.dash ?? 0) % DASHES.length;
+      series.push({ label: line.label, stroke: colour, width: line.points ? 0 : 2, dash: DASHES[pattern], pattern, value, spanGaps: true,
         points: { show: line.points || line.x.length < 40, size: line.points ? 8 : 5, fill: colour } });
       if (line.low) {
         const first = series.length;
@@ -65,6 +69,7 @@ class LineChart {
     const range = (_, low, high) => low === high ? [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2] : uPlot.rangeNum(low, high, 0.1, true);
     return { width: 400, height: 220, series, bands, scales: { x: { time: false }, y: { range } },
       hooks: { draw: [(chart) => bars.forEach((bar) => drawBars(chart, bar))] },
+      legend: { markers: { dash: (chart, i) => BORDERS[chart.series[i].pattern ?? 0] } },
       cursor: { sync: { key: this.across } },
       axes: [{ ...axis, size: 34 }, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => shortNumber(tick)) }] };
   }

@@ -192,7 +192,7 @@ async function episodePage(root, name, step, group, indices, turn) {
       ["episode", (row) => element("a", { href: episodeLink(name, row) }, String(row.episode_index)), { number: true }],
       ["reward", (row) => number(row.reward), { number: true }], ["success", (row) => String(row.success ?? "–")],
       ["turns", (row) => number(row.num_turns), { number: true }], ["sampled", (row) => number(row.num_sampled), { number: true }],
-      ["status", (row) => row.status], ["from", (row) => info(row)],
+      ["status", (row) => row.status], ["notes", (row) => info(row)],
       ["", (row) => element("a", { href: beside(row) }, shown.includes(String(row.episode_index)) ? "hide" : "beside")],
     ], first.siblings));
   const message = turn === undefined ? null : root.querySelector(`.message[data-turn="${Number(turn)}"]`);

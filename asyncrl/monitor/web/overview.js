@@ -83,19 +83,21 @@ class Curves {
   lines(metrics, title) {
     const several = this.names.length > 1;
     const lines = [];
-    for (const name of this.names) {
+    for (const [place, name] of this.names.entries()) {
       const columns = this.columns.get(name);
       if (!columns) continue;
-      for (const [metric, label] of metrics) {
+      // A run has one colour in all charts, and tells its metrics apart by the line's pattern.
+      const own = several ? { colour: place } : {};
+      for (const [pattern, [metric, label]] of metrics.entries()) {
         if (!columns[metric]) continue;
-        const line = { label: several ? (metrics.length > 1 ? `${name}: ${label}` : name) : label, x: columns.step, y: columns[metric] };
+        const line = { ...own, ...(several ? { dash: pattern } : {}), label: several ? (metrics.length > 1 ? `${name}: ${label}` : name) : label, x: columns.step, y: columns[metric] };
         if (metric === "reward/mean" && !several) Object.assign(line, standardError(columns));
         lines.push(line);
       }
       const held = (this.evaluations.get(name) || []).filter((one) => one.what === HELD_OUT[title]);
       if (HELD_OUT[title] && held.length) {
-        lines.push({ label: several ? `${name}: held out` : "held out", points: true, x: held.map((one) => one.version),
-          y: held.map((one) => one.mean), ...(several ? {} : { low: held.map((one) => one.ci_low), high: held.map((one) => one.ci_high) }) });
+        lines.push({ ...own, label: several ? `${name}: held out` : "held out", points: true, x: held.map((one) => one.version),
+          y: held.map((one) => one.mean), low: held.map((one) => one.ci_low), high: held.map((one) => one.ci_high) });
       }
     }
     return lines;

@@ -3,19 +3,58 @@
 
 const SPAN_COLOURS = { train: "--busy", wait: "--wait", publish: "--publish", busy: "--busy", idle: "--wait", down: "--bad" };
 
-function lane(canvas, spans, start, end) {
-  const width = canvas.clientWidth * devicePixelRatio || 1;
-  const height = canvas.clientHeight * devicePixelRatio || 1;
-  canvas.width = width;
-  canvas.height = height;
-  const drawing = canvas.getContext("2d");
-  const style = getComputedStyle(document.documentElement);
-  for (const span of spans) {
-    const left = ((span.start - start) / (end - start)) * width;
-    const right = ((span.end - start) / (end - start)) * width;
-    if (right < 0 || left > width) continue;
-    drawing.fillStyle = style.getPropertyValue(SPAN_COLOURS[span.what]);
-    drawing.fillRect(left, 2, Math.max(1, right - left), height - 4);
+// What one process did. It stays when news come, and so does what the keyboard has reached.
+class Lane {
+  constructor(process, detail) {
+    this.process = process;
+    this.detail = detail;
+    this.label = element("span", { title: process }, process);
+    this.canvas = element("canvas", { class: "lane", role: "img", tabindex: "0" });
+    this.at = -1;
+    this.canvas.addEventListener("pointermove", (event) => this.under(event.clientX));
+    this.canvas.addEventListener("keydown", (event) => {
+      const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!move || !this.spans.length) return;
+      event.preventDefault();
+      this.tell(Math.max(0, Math.min(this.spans.length - 1, this.at + move)));
+    });
+  }
+
+  show(spans, start, end) {
+    this.spans = spans.filter((span) => span.end >= start && span.end > span.start);
+    this.start = start;
+    this.end = end;
+    this.canvas.setAttribute("aria-label", `${this.process}: ${this.spans.length} spans; arrow keys tell of them`);
+    this.draw();
+  }
+
+  draw() {
+    const { canvas, start, end } = this;
+    const width = canvas.clientWidth * devicePixelRatio || 1;
+    const height = canvas.clientHeight * devicePixelRatio || 1;
+    canvas.width = width;
+    canvas.height = height;
+    const drawing = canvas.getContext("2d");
+    const style = getComputedStyle(document.documentElement);
+    for (const span of this.spans) {
+      const left = ((span.start - start) / (end - start)) * width;
+      const right = ((span.end - start) / (end - start)) * width;
+      if (right < 0 || left > width) continue;
+      drawing.fillStyle = style.getPropertyValue(SPAN_COLOURS[span.what]);
+      drawing.fillRect(left, 2, Math.max(1, right - left), height - 4);
+    }
+  }
+
+  under(x) {
+    const box = this.canvas.getBoundingClientRect();
+    const time = this.start + ((x - box.left) / box.width) * (this.end - this.start);
+    this.tell(this.spans.findIndex((span) => span.start <= time && time < span.end));
+  }
+
+  tell(index) {
+    this.at = index;
+    const span = this.spans[index];
+    this.detail.textContent = span ? `${this.process}, ${clock(span.start)}, ${(span.end - span.start).toFixed(1)} s: ${span.said}` : "";
   }
 }
 
@@ -48,32 +87,10 @@ function share(spans) {
   return [...causes].sort((a, b) => b[1] - a[1]).map(([cause, seconds]) => `${cause} ${Math.round((100 * seconds) / total)} %`).join(", ");
 }
 
-function spanText(process, span) {
-  return `${process}, ${clock(span.start)}, ${(span.end - span.start).toFixed(1)} s: ${span.said}`;
-}
-
-// Tells of the span under the pointer, or of those that the arrow keys go to.
-function explained(canvas, process, spans, start, end, detail) {
-  let at = -1;
-  const say = (index) => {
-    at = index;
-    detail.textContent = spans[index] ? spanText(process, spans[index]) : "";
-  };
-  canvas.addEventListener("pointermove", (event) => {
-    const box = canvas.getBoundingClientRect();
-    const time = start + ((event.clientX - box.left) / box.width) * (end - start);
-    say(spans.findIndex((span) => span.start <= time && time < span.end));
-  });
-  canvas.addEventListener("keydown", (event) => {
-    const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!move || !spans.length) return;
-    event.preventDefault();
-    say(Math.max(0, Math.min(spans.length - 1, at + move)));
-  });
-}
-
 async function timelinePage(root, name) {
   const lanes = element("div", { class: "lanes" });
+  const known = new Map();
+  const times = element("span");
   const detail = element("p", { class: "node-detail", role: "status" });
   const summary = element("div");
   const minutes = element("select", { onchange: () => refresh() },
@@ -107,22 +124,21 @@ async function timelinePage(root, name) {
       const row = rows.find(([process]) => process === span.process) || (rows.push([span.process, []]), rows[rows.length - 1]);
       row[1] = [...row[1], { ...span, what: "down", said: `down: ${span.why}` }];
     }
-    lanes.replaceChildren();
-    for (const [process, spans] of rows) {
-      const inside = spans.filter((span) => span.end >= start && span.end > span.start);
-      const canvas = element("canvas", { class: "lane", role: "img", tabindex: "0", "aria-label": `${process}: ${inside.length} spans; arrow keys tell of them` });
-      explained(canvas, process, inside, start, end, detail);
-      lanes.append(element("span", { title: process }, process), canvas);
-      lane(canvas, inside, start, end);
+    const names = rows.map(([process]) => process);
+    if (names.join() !== [...known.keys()].join()) {
+      known.clear();
+      for (const process of names) known.set(process, new Lane(process, detail));
+      lanes.replaceChildren(...[...known.values()].flatMap((lane) => [lane.label, lane.canvas]), element("span"), times);
     }
-    lanes.append(element("span"), element("span", {}, `${clock(start)} to ${clock(end)}`));
+    for (const [process, spans] of rows) known.get(process).show(spans, start, end);
+    times.textContent = `${clock(start)} to ${clock(end)}`;
     summary.replaceChildren(...shares.filter(([, text]) => text).map(([process, text]) => element("p", {}, `${process}: ${text}`)));
     const x = shown.map((sample) => Math.round(sample.time - start));
     engines.show(Object.keys(shown[0]?.engines || {}).map((engine) => ({ label: `${engine}, decoding`, x, y: shown.map((s) => s.engines?.[engine]?.running ?? null) })));
     groups.show([["in_flight", "being played"], ["ready", "ready"], ["slots", "admitted at most"]].map(([state, label]) => ({ label, x, y: shown.map((s) => s.buffer?.[state] ?? null) })));
     load.show([["cpu", "processors"], ["memory", "memory"]].map(([what, label]) => ({ label, x, y: shown.map((s) => s[what] ?? null) })));
-    const names = [...new Set(shown.flatMap((sample) => Object.keys(sample.processes || {})))];
-    processes.show(names.map((process) => ({ label: process, x, y: shown.map((s) => s.processes?.[process] ?? null) })));
+    const loads = [...new Set(shown.flatMap((sample) => Object.keys(sample.processes || {})))];
+    processes.show(loads.map((process) => ({ label: process, x, y: shown.map((s) => s.processes?.[process] ?? null) })));
     return found.state === "running";
   };
   return refresh;
