@@ -15,6 +15,7 @@ from asyncrl.chat.tool_calls import TurnParser
 from asyncrl.chat.tool_formats import SplitReasoning
 from asyncrl.env.protocol import ToolCall
 from asyncrl.errors import InfrastructureError, InputError
+from asyncrl.gateway.callers import caller_by_words
 from asyncrl.gateway.chat_history import ChatHistory, extend_key, tool_call
 from asyncrl.gateway.pauses import Pauses
 from asyncrl.gateway.pieces import PIECE_TOKENS, cut_at_stop, first_stop, join, settled
@@ -166,7 +167,7 @@ class Sampler:
         if room < 1:
             episode.limit = episode.limit or "max_tokens"
             raise ContextTooLong(len(read_ids), limit)
-        caller = _caller(episode, sampling) if parent is None else None
+        caller = _caller(episode, sampling, history) if parent is None else None
         episode.touched = episode.clock()
         for name in sampling.ignored:
             episode.counters[f"ignored: {name}"] += 1
@@ -306,10 +307,15 @@ def call_id(prepared_id: str, index: int) -> str:
     return prepared_id if index == 0 else f"{prepared_id}:{index}"
 
 
-def _caller(episode: Episode, sampling: Sampling) -> Call | None:
-    """Return the call that started a new conversation, where the client names it. Raises `InputError`."""
-    if not sampling.caller or not episode.recorded:
+def _caller(episode: Episode, sampling: Sampling, history: ChatHistory | None) -> Call | None:
+    """Return the call that started a new conversation, where the client names it or its words show it.
+
+    Raises `InputError`.
+    """
+    if not episode.recorded:
         return None
+    if not sampling.caller:
+        return caller_by_words(episode.tree, history.messages) if history is not None else None
     found = episode.tree.starter(sampling.caller)
     if found is None:
         raise InputError(

@@ -89,7 +89,7 @@ class Prepared:
     root: int
     """Number of the conversation within the episode."""
     caller: Call | None
-    """The call whose turn started this conversation, where the client says so."""
+    """The call whose turn started this conversation, where the client says so or its words show it."""
     session: str
     """Calls of one conversation share a session, so that the router keeps them on one engine."""
     history: ChatHistory | None = None

@@ -170,6 +170,29 @@ def test_a_sub_agent_hangs_from_the_turn_whose_tool_call_started_it(make_gateway
     ] == [("searcher", "", 2, 0), ("reader", "searcher", 0, 0), (None, None, None, None)]
 
 
+PASSED_ON = (
+    '<tool_call>{"name": "start", "arguments": {"task": "find the paper on stale gradients"}}</tool_call>'
+)
+
+
+def test_a_sub_agent_without_the_header_hangs_from_the_turn_whose_words_it_was_given(make_gateway):
+    async def scenario():
+        gateway = make_gateway(lambda prompt: PASSED_ON if "go" in prompt.rpartition("user\n")[2] else "yes")
+        episode = await gateway.open()
+        async with gateway.http(episode.key) as http:
+            for text in ("go", "You search. find the paper on stale gradients", "something else"):
+                body = {"messages": [{"role": "user", "content": text}], "tools": TOOLS}
+                (await http.post("/v1/chat/completions", json=body)).raise_for_status()
+        return (await gateway.finish(episode))[0]
+
+    trajectories = asyncio.run(scenario())
+    assert [(t.info.get("call_branch"), t.info.get("call_turn")) for t in trajectories] == [
+        (None, None),
+        (0, 0),
+        (None, None),
+    ]
+
+
 def test_idle_episodes_expire(renderer):
     now = [0.0]
     engines = type("Engines", (), {"hold": lambda *_: None})()
