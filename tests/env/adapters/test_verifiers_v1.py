@@ -6,6 +6,7 @@ import re
 import pytest
 
 from asyncrl.env.adapters.verifiers_v1 import VerifiersV1, helper_of
+from asyncrl.env.check import check_env
 from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
@@ -112,6 +113,11 @@ def test_a_harness_of_ones_own_may_stream_and_asks_for_chat_completions_only(pyt
     assert (steps[1].reward, steps[1].done) == (2.0, True)
     with pytest.raises(EnvironmentFailure, match="only chat completions are answered, not /responses"):
         play(python, "vf1-sums", environment={"agent": {"harness": {**own, "api": "responses"}}})
+
+
+def test_the_check_runs_as_far_as_it_can(python):
+    findings = check_env("verifiers_v1", {"id": "vf1-sums", "python": python}, 3)
+    assert [f for f in findings if not f.ok] == []
 
 
 def test_failures_are_the_environments_or_the_infrastructures(python):

@@ -14,16 +14,21 @@ class SumsData(vf.TaskData):
     answer: str
 
 
+def said(trace: vf.Trace) -> str:
+    """What the policy wrote; the library gives None for nothing."""
+    return trace.messages[-1].content or ""
+
+
 class SumsTask(vf.Task[SumsData, vf.State, vf.TaskConfig]):
     @vf.reward(weight=2.0)
     async def correct(self, trace: vf.Trace) -> float:
-        if trace.messages[-1].content == "boom":
+        if said(trace) == "boom":
             raise RuntimeError("the judge is broken")
-        return float(trace.messages[-1].content.strip() == self.data.answer)
+        return float(said(trace).strip() == self.data.answer)
 
     @vf.metric
     async def length(self, trace: vf.Trace) -> float:
-        return float(len(trace.messages[-1].content))
+        return float(len(said(trace)))
 
 
 class SumsTaskset(vf.Taskset[SumsTask, SumsConfig]):
