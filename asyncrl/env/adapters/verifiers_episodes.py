@@ -35,7 +35,13 @@ from verifiers.v1.dialects.chat import message_to_wire
 from verifiers.v1.env import RunSlot
 from verifiers.v1.harnesses.utils.mcp import call_mcp, connect_mcp
 from verifiers.v1.runtimes import ProgramResult
-from verifiers.v1.utils.loaders import env_config_type, harness_class, load_environment, load_taskset
+from verifiers.v1.utils.loaders import (
+    default_harness_id,
+    env_config_type,
+    harness_class,
+    load_environment,
+    load_taskset,
+)
 
 HARNESS = "asyncrl_chat"
 MAX_BODY_BYTES = 64 * 2**20
@@ -115,6 +121,7 @@ class Asked:
 class Playing:
     """An episode that is being played."""
 
+    env: vf.Env
     slot: RunSlot
     run: asyncio.Task[Any]
     waiting: asyncio.Queue[Asked] = field(default_factory=asyncio.Queue)
@@ -155,7 +162,7 @@ class Source:
                 seat.setdefault("max_turns", description["max_turns"])
             # Of its own loops `null` is the same as ours, and `bash` runs what the model writes.
             if "harness" not in seat and (one.default.harness is None or one.default.harness.id == "null"):
-                own = default_harness(raw["taskset"]["id"])
+                own = default_harness_id(raw["taskset"]["id"])
                 seat["harness"] = {"id": HARNESS if own in ("null", "bash") else own}
         config = kind.model_validate(raw)
         for name, seat in seats(config).items():
@@ -170,12 +177,6 @@ class Source:
 def reason(error: Exception) -> str:
     """Return an error in one line."""
     return f"{type(error).__name__}: " + "; ".join(line.strip() for line in str(error).splitlines())
-
-
-def default_harness(taskset: str) -> str:
-    from verifiers.v1.utils.loaders import default_harness_id
-
-    return default_harness_id(taskset)
 
 
 def seats(config: vf.EnvConfig) -> dict[str, Any]:
@@ -231,12 +232,15 @@ class Service:
                     source.env = made
         except Exception as error:
             return web.json_response({"refused": reason(error)})
+        if request.transport is None:
+            # Whoever asked has gone meanwhile, and nobody would end the episode.
+            return web.json_response({})
         env, name = source.env, asked["id"]
         (slot,) = env.slots(task)
         url = f"http://127.0.0.1:{self.port}/{self.model_key}/{name}/v1"
         client = EvalClientConfig(base_url=url, api_key_var="ASYNCRL_NO_KEY")
         context = ModelContext(model="policy", client=client)
-        episode = Playing(slot, asyncio.create_task(env.run_slot(slot, context)))
+        episode = Playing(env, slot, asyncio.create_task(env.run_slot(slot, context)))
         self.playing[name] = episode
         turns = sum(seat.max_turns or asked["source"]["max_turns"] for seat in seats(env.config).values())
         return web.json_response({"max_turns": turns, **await self._next(episode)})
@@ -265,7 +269,7 @@ class Service:
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if not getting.done():
             getting.cancel()
-            return {"end": ended(episode.slot, episode.run)}
+            return {"end": ended(episode)}
         asked = episode.asked = getting.result()
         trace = next((one for one in episode.slot.traces if one.id == asked.trace), None)
         return {
@@ -332,14 +336,14 @@ async def chunks(body: dict[str, Any], message: dict[str, Any], reason: str) -> 
     yield {**completion(body, {}, None, "delta", kind), "choices": []}
 
 
-def ended(slot: RunSlot, run: asyncio.Task[Any]) -> dict[str, Any]:
+def ended(episode: Playing) -> dict[str, Any]:
     """Return rewards and errors of an episode that is over."""
-    errors = []
+    slot, run, errors = episode.slot, episode.run, []
     if run.cancelled() or run.exception() is not None:
         errors.append(
             {"type": "Crash", "message": repr(run.exception()) if not run.cancelled() else "cancelled"}
         )
-    elif slot.episode is not None and not slot.episode.ok:
+    elif slot.episode is not None and not episode.env.complete(slot.episode):
         found = [*slot.episode.errors, *(error for trace in slot.traces for error in trace.errors)]
         errors = [{"type": error.type, "message": error.message} for error in found]
         errors = errors or [{"type": "Error", "message": "the episode failed, without a reason"}]

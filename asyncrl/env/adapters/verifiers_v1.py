@@ -14,7 +14,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,6 +45,8 @@ class Heard:
     trace: str
     messages: list[Message]
     """Compared with the next request; without the malformed calls that the adapter answered itself."""
+    malformed: list[Message] = field(default_factory=list)
+    """Answers to malformed calls of the last turn, which made others too."""
 
 
 class VerifiersV1(AdapterEnv):
@@ -84,7 +86,6 @@ class VerifiersV1(AdapterEnv):
         self.heard: dict[str, Heard] = {}
         """By agent."""
         self.agent = MAIN_AGENT
-        self.malformed: list[Message] = []
 
     @classmethod
     def tasks(cls, split: str, env: str, **config: Any) -> Iterator[Task]:
@@ -138,8 +139,9 @@ class VerifiersV1(AdapterEnv):
         if action.parse_errors and not action.tool_calls and self.turn < self.limit:
             # Without calls the turn would be the agent's last.
             return Step(action.error_messages())
-        self.malformed = action.error_messages() if action.tool_calls else []
-        self.heard[self.agent].messages.append(said)
+        heard = self.heard[self.agent]
+        heard.messages.append(said)
+        heard.malformed = action.error_messages() if action.tool_calls else []
         reply = await self._post(f"/episodes/{self.episode}", said)
         return self._show(reply["asked"]) if "asked" in reply else self._end(reply["end"])
 
@@ -162,12 +164,11 @@ class VerifiersV1(AdapterEnv):
         for agent, heard in self.heard.items():
             known = [_common(message) for message in heard.messages]
             if heard.trace == asked["trace"] and new[: len(known)] == known and len(new) > len(known):
-                shown = plain(messages[len(known) :]) + (self.malformed if agent == self.agent else [])
-                heard.messages = list(messages)
+                shown = plain(messages[len(known) :]) + heard.malformed
+                heard.messages, heard.malformed = list(messages), []
                 back = None if agent == self.agent else agent
-                self.agent, self.malformed = agent, []
+                self.agent = agent
                 return Step(shown, agent=back)
-        self.malformed = []
         self.agent = MAIN_AGENT if not self.heard else f"{asked['seat'] or 'agent'}/{len(self.heard)}"
         self.heard[self.agent] = Heard(asked["trace"], list(messages))
         return Step(plain(messages), agent=self.agent or None, tools=asked["tools"])

@@ -93,6 +93,9 @@ def test_tools_are_offered_called_and_malformed_calls_answered_beside_them(pytho
     assert "there are calculator_double" in steps[1].messages[0]["content"]
     assert [(m["role"], m["content"]) for m in steps[2].messages] == [("tool", "42")]
     assert (steps[3].done, steps[3].reward) == (True, 1.0)
+    both = Action("", (ToolCall("call00000", "calculator_double", {"number": 1}),), ("no name",))
+    _, steps = play(python, "vf1-tools", both)
+    assert [m["content"] for m in steps[0].messages] == ["2", "error: no name"]
 
 
 def test_each_agents_conversation_goes_on_where_it_was_and_gets_the_reward_of_its_trace(python):
