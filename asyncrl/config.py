@@ -32,6 +32,7 @@ from asyncrl.config_sections import (
     JudgeConfig,
     LoraConfig,
     ModelConfig,
+    OuterConfig,
     PlacementConfig,
     PolicyConfig,
     ReferenceConfig,
@@ -74,6 +75,7 @@ class Config(Section):
     algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "decoupled_ppo"})
     """The objective; its keys are those of `asyncrl.algo.settings`, which checks them."""
     train: TrainConfig = TrainConfig()
+    outer: OuterConfig = OuterConfig()
     lora: LoraConfig = LoraConfig()
     judge: JudgeConfig = JudgeConfig()
     reference: ReferenceConfig = ReferenceConfig()

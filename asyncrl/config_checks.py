@@ -24,6 +24,7 @@ from asyncrl.config_sections import (
     EvalConfig,
     JudgeConfig,
     LoraConfig,
+    OuterConfig,
     PlacementConfig,
     PolicyConfig,
     ReferenceConfig,
@@ -60,6 +61,8 @@ class Recipe(Protocol):
     def algo(self) -> dict[str, Any]: ...
     @property
     def train(self) -> TrainConfig: ...
+    @property
+    def outer(self) -> OuterConfig: ...
     @property
     def lora(self) -> LoraConfig: ...
     @property
@@ -147,6 +150,8 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "train.replay_groups must be 0 under train.schedule='periodic', which trains on groups as they arrive, got "
             f"{recipe.train.replay_groups}"
         )
+    if recipe.outer.url and recipe.policies:
+        yield f"outer.url must be left out where there are further policies, got {recipe.outer.url!r}"
     yield from _completion_problems(recipe)
     yield from _turn_slack_problems(recipe)
     yield from _seeding_problems(recipe)

@@ -35,10 +35,21 @@ LEAST_CHARS = 16
 _PREFIX = "asyncrl-1."
 _CALLS: dict[str, tuple[str, ...]] = {
     "run": (
-        *("buffer", "engine", "env", "gateway", "monitor", "node", "old_policy", "openenv", "rollout"),
+        *(
+            "buffer",
+            "engine",
+            "env",
+            "gateway",
+            "monitor",
+            "node",
+            "old_policy",
+            "openenv",
+            "outer",
+            "rollout",
+        ),
         "weights",
     ),
-    "trainer": ("buffer", "engine", "old_policy"),
+    "trainer": ("buffer", "engine", "old_policy", "outer"),
     "old_policy": ("buffer",),
     "worker": ("buffer", "engine", "env", "gateway"),
     "gateway": ("engine",),

@@ -45,6 +45,18 @@ def changed(section, **values):
             {**MINIMAL, "engine": {"speculative": {"method": "ngram"}}, "train": {"router_replay": True}},
             "engine.speculative.method must be 'off' for train.router_replay=true",
         ),
+        (
+            changed("outer", url="host:8000"),
+            'outer.url: must begin with http:// or https://, got "host:8000"',
+        ),
+        (changed("outer", member=2, members=2), "outer: member: must be below members=2, got 2"),
+        (changed("outer", fragments=9), "outer: fragments: must be at most every=8, got 9"),
+        (changed("outer", delay=8), "outer: delay: must be below every=8, got 8"),
+        (changed("outer", mix=0.5), "outer: mix: must be 0 without a delay, got 0.5"),
+        (
+            {**changed("outer", url="http://o"), "policies": {"other": {"agents": ["a"]}}},
+            "outer.url must be left out where there are further policies, got 'http://o'",
+        ),
         ({**MINIMAL, "trian": {}}, "trian: unknown key; did you mean 'train'"),
     ],
 )

@@ -70,6 +70,7 @@ KINDS = {
         **dict.fromkeys(("batching", "status", "workers"), "service"),
     },
     "node": {"registry": "service"},
+    "outer": {"rounds": "service"},
     "rollout": {"judge_client": "client", "agents": "service"},
     "trainer": {"weight_source": "service"},
 }
@@ -184,6 +185,7 @@ def test_readers_of_a_run_import_no_torch_at_any_time():
         "asyncrl.launch.train",
         "asyncrl.services.buffer.service",
         "asyncrl.services.env.service",
+        "asyncrl.services.outer.service",
     ],
 )
 def test_light_processes_never_load_torch(module):

@@ -32,6 +32,7 @@ from asyncrl.services.gateway import command as gateway
 from asyncrl.services.node import command as node
 from asyncrl.services.old_policy import command as old_policy
 from asyncrl.services.openenv import command as openenv
+from asyncrl.services.outer import command as outer
 from asyncrl.services.replica import command as replica
 from asyncrl.services.rollout import command as rollout
 from asyncrl.services.trainer import command as trainer
@@ -47,6 +48,7 @@ ROLES: dict[str, RoleCommand] = {
     "node": node,
     "old_policy": old_policy,
     "openenv": openenv,
+    "outer": outer,
     "policy": policy,
     "replica": replica,
     "rollout": rollout,
@@ -77,6 +79,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "URL",
         "help": "address of the replica service that has every change before it is acknowledged, instead of "
         "buffer.replica",
+    },
+    "--state": {
+        "type": Path,
+        "metavar": "DIR",
+        "help": "folder of the global weights and the outer optimizer, from which a service that ended goes on",
     },
     "--engines": {"nargs": "*", "default": [], "metavar": "URL", "help": "addresses of engines"},
     "--env": {"nargs": "*", "default": [], "metavar": "URL", "help": "addresses of environment services"},
@@ -146,8 +153,8 @@ OTHERWISE: dict[tuple[str, str], dict[str, Any]] = {
 def add(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "serve",
-        help="start one process: buffer, engine, env, gateway, node, old_policy, openenv, policy, replica, rollout or "
-        "trainer",
+        help="start one process: buffer, engine, env, gateway, node, old_policy, openenv, outer, policy, replica, "
+        "rollout or trainer",
         description="Start one process. With --folder it reads the configuration of that run, with --recipe that of a "
         "recipe; alone it takes the defaults. Callers must know its token: ASYNCRL_TOKEN, --token-file, that of the "
         "run in --folder, or else your user's own, whose file is named at the start. "

@@ -76,7 +76,14 @@ def plan_tasks(config: Config) -> TaskPlan | PoolPlan:
         tasks = iter(read_task_file(config.env.task_file, config.env.name))
     else:
         tasks = _numbered(load_env(config.env.name).tasks("train", config.env.name, **config.env.config))
-    return TaskPlan(tasks, config.env.num_tasks, FEED_FACTOR * config.buffer.groups_per_step)
+    return TaskPlan(
+        own_share(tasks, config), config.env.num_tasks, FEED_FACTOR * config.buffer.groups_per_step
+    )
+
+
+def own_share(tasks: Iterable[Task], config: Config) -> Iterator[Task]:
+    """Yield the tasks that this run plays where several train one policy: no two play the same."""
+    return islice(tasks, config.outer.member, None, config.outer.members)
 
 
 def pool_of(config: Config) -> list[Task]:
@@ -88,9 +95,9 @@ def pool_of(config: Config) -> list[Task]:
                 f"env.task_file: a curriculum chooses among at most {MAX_POOL} tasks, got "
                 f"{len(tasks)}; shorten the file"
             )
-        return tasks
+        return list(own_share(tasks, config))
     listed = load_env(config.env.name).tasks("train", config.env.name, **config.env.config)
-    return list(islice(listed, config.curriculum.pool))
+    return list(own_share(islice(listed, config.curriculum.pool), config))
 
 
 def _numbered(tasks: Iterable[Task]) -> Iterator[Task]:

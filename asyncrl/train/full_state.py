@@ -7,7 +7,7 @@ offline into many files instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Protocol
 
 import torch
@@ -82,15 +82,47 @@ def gather_state(engine: TrainEngine) -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = {}
     for key, piece, elements in kept_pieces(engine):
-        whole = torch.zeros(piece.whole_numel, device=engine.device)
-        whole.narrow(0, piece.start, piece.numel).copy_(elements)
-        if engine.divided:
-            dist.all_reduce(whole)
+        whole = _whole(engine, piece, elements)
         if engine.rank == 0:
             found[key] = whole.cpu().view(piece.shape)
     if engine.rank == 0:
         found[STEPS] = torch.tensor(float(steps_taken(engine.optimizer)))
     return found
+
+
+def _whole(engine: TrainEngine, piece: Piece, elements: Tensor) -> Tensor:
+    """Return all elements of the parameter of which each rank has a piece, flattened. A collective."""
+    whole = torch.zeros(piece.whole_numel, device=engine.device)
+    whole.narrow(0, piece.start, piece.numel).copy_(elements)
+    if engine.divided:
+        dist.all_reduce(whole)
+    return whole
+
+
+def gather_weights(engine: TrainEngine, names: Collection[str]) -> dict[str, Tensor]:
+    """Return the float32 weights of trained parameters as CPU copies on rank 0, nothing on the others. A collective."""
+    found: dict[str, Tensor] = {}
+    for piece in engine.pieces:
+        if piece.name in names:
+            engine.progress.mark()
+            whole = _whole(engine, piece, piece.of(piece.flat))
+            if engine.rank == 0:
+                found[piece.name] = whole.cpu().view(piece.shape)
+    return found
+
+
+@torch.no_grad()
+def set_weights(engine: TrainEngine, names: Collection[str], weights: Mapping[str, Tensor]) -> None:
+    """Give trained parameters rank 0's float32 `weights`, in optimizer and model; moments stay. A collective."""
+    for piece in engine.pieces:
+        if piece.name not in names:
+            continue
+        given = weights[piece.name].reshape(-1) if engine.rank == 0 else None
+        body = engine.broadcast_bytes(given.numpy().tobytes() if given is not None else None)
+        if piece.numel:
+            whole = torch.frombuffer(bytearray(body), dtype=torch.float32)
+            piece.of(piece.flat).copy_(whole.narrow(0, piece.start, piece.numel))
+    engine.follow_optimizer()
 
 
 @torch.no_grad()

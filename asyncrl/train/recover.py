@@ -21,6 +21,7 @@ from asyncrl.errors import InputError
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.outer_exchange import Exchange
 from asyncrl.weights.publish import PublishReport
 
 log = logging.getLogger("asyncrl.train")
@@ -32,6 +33,7 @@ class RunLedger(Protocol):
     def stats(self) -> dict[str, Any]: ...
     def pause(self, paused: bool) -> None: ...
     def rollback(self, version: int) -> int: ...
+    def replan(self, version: int) -> int: ...
     def set_staleness_limit(self, limit: int) -> None: ...
 
 
@@ -39,6 +41,7 @@ class Recoverable(Protocol):
     """The part of the trainer a recovery uses."""
 
     engine: TrainEngine
+    exchange: Exchange
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
     def staleness_limit(self) -> int | None: ...
@@ -53,8 +56,9 @@ def recover(
 ) -> int:
     """Bring trainer, ledger and engines to one version and return it. Call on every rank; `source` is rank 0's.
 
-    Without a checkpoint the run starts again at version 0, from the base model the trainer was built with. Raises
-    `InputError` when the checkpoints are not of this ledger.
+    Without a checkpoint the run starts again at version 0, from the base model the trainer was built with, or from the
+    global weights of other runs that train the same policy. Raises `InputError` when the checkpoints are not of this
+    ledger.
     """
     engine = trainer.engine
     plan = None
@@ -64,13 +68,18 @@ def recover(
     version = decided["version"]
     if decided["path"]:
         trainer.load_state_dict(checkpointer.load(Path(decided["path"])).extra)
-    if decided["started"]:
-        if source is not None:
-            source.pause(True)
-            again = source.rollback(version)
-            log.warning(
-                "resuming at version %d of %d; %d tasks are pending again", version, decided["ledger"], again
-            )
+    adopted = trainer.exchange.join(engine)
+    if decided["started"] and source is not None:
+        source.pause(True)
+        again = source.rollback(version)
+        log.warning(
+            "resuming at version %d of %d; %d tasks are pending again", version, decided["ledger"], again
+        )
+    if adopted and source is not None:
+        # What has been sampled already has another policy's log-probabilities.
+        source.pause(True)
+        source.replan(version)
+    if decided["started"] or adopted:
         publisher.publish(version, engine)
     if source is not None:
         if (limit := trainer.staleness_limit()) is not None:

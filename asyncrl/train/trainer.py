@@ -1,6 +1,7 @@
 """The trainer: take a batch, train, publish the next version, account for it.
 
     buffer --take(k)--> rank 0 --their rows--> all ranks: train step k -> k+1
+    every few steps, where other runs train the same policy: exchange weights with them
     rank 0: write weights k+1 -> prepare and commit on every engine -> buffer.commit(k+1) -> log
 
 Engines keep generating meanwhile; they pause only while weights are swapped. The buffer's commit comes last: it marks
@@ -43,6 +44,7 @@ from asyncrl.train.logprob_check import (
     disagreeing,
     disagreement,
 )
+from asyncrl.train.outer_exchange import Exchange, NoExchange
 from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.publication import at_once, in_thread
 from asyncrl.train.replay_pool import ReplayPool
@@ -129,6 +131,7 @@ class Trainer:
         weights_dir: Path | None = None,
         on_commit: Callable[[int, Sequence[Group], TokenValues], None] = lambda *_: None,
         turns: Turns | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         self.config = config
         self.asked_to_stop = asked_to_stop
@@ -152,6 +155,8 @@ class Trainer:
         """Where the publisher leaves the weights of the previous version, to check what that one sampled."""
         self.turns = turns or NoTurns()
         """Whose turn it is to use memory that engines and trainer share."""
+        self.exchange = exchange or NoExchange()
+        """What this run does with others that train the same policy."""
         self.controls = make_controls(config, objective)
         self.sft_phase = SftPhase(SftPhaseSettings(**objective.settings["sft_phase"]))
         self.replay = _replay_pool(config) if source is not None else None
@@ -208,6 +213,10 @@ class Trainer:
         version = batch.step + 1
         with times.training(), groups_spans("train", batch.group_ids, step=version):
             report = self._train(batch, streamed)
+        with times.waiting():
+            report.metrics |= self.exchange.after_step(self.engine, version)
+        with times.training():
+            report.metrics |= self.auxiliary.after_step(self.engine, version, report.metrics)
         self._settle(times)
         in_background = self.config.publishes_in_background and report.went_back_to is None
         with times.publishing():
@@ -302,7 +311,7 @@ class Trainer:
         return self._planned
 
     def _train(self, batch: StepBatch, streamed: StreamedStep | None) -> StepReport:
-        """Take the step that was streamed or, where that cannot be, the whole batch's; then what follows every step."""
+        """Take the step that was streamed or, where that cannot be, the whole batch's; then judge it."""
         report = streamed.finish(batch) if streamed is not None else None
         if report is None:
             report = train_step(
@@ -312,7 +321,6 @@ class Trainer:
         self._guard(batch, report)
         if report.went_back_to is None:
             report.metrics |= self.sft_phase.after_step(self.engine, batch, self.settings, batch.step + 1)
-        report.metrics |= self.auxiliary.after_step(self.engine, batch.step + 1, report.metrics)
         return report
 
     def _guard(self, batch: StepBatch, report: StepReport) -> None:
@@ -355,6 +363,8 @@ class Trainer:
         if extra is None:
             return False
         kept = self.controls.state_dict()
+        # What other runs have in common with this one has not gone back.
+        extra = {name: state for name, state in extra.items() if name != "outer"}
         self.load_state_dict({**extra, "totals": self.totals.to_dict()})
         mine = self.controls.state_dict() | {name: kept[name] for name in ("guard", "staleness")}
         self.controls.load_state_dict(mine)
@@ -535,6 +545,7 @@ class Trainer:
             "controls": self.controls.state_dict(),
             "sft_phase": self.sft_phase.state_dict(),
             "totals": self.totals.to_dict(),
+            **({"outer": outer} if (outer := self.exchange.state_dict()) else {}),
             **({"replay": self.replay.state_dict()} if self.replay is not None else {}),
             **({"successes": self.successes.state_dict()} if self.successes is not None else {}),
         }
@@ -551,6 +562,7 @@ class Trainer:
         self.controls.load_state_dict(state["controls"])
         self.sft_phase.load_state_dict(state["sft_phase"])
         self.totals = RunTotals.from_dict(state["totals"])
+        self.exchange.load_state_dict(state.get("outer", {}))
         if self.replay is not None and "replay" in state:
             self.replay.load_state_dict(state["replay"])
         if self.successes is not None and "successes" in state:

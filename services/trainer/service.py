@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,12 @@ from asyncrl.data.table import TokenValues, TrajectoryWriter
 from asyncrl.endpoint import stop_file, wait_for_addresses
 from asyncrl.errors import AsyncRLError, ConfigError
 from asyncrl.import_path import load_object
+from asyncrl.jsonfile import read_json, write_json
 from asyncrl.services.buffer.client import Addresses, BufferClientSync
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.sleep import SleepSwitch
 from asyncrl.services.old_policy.client import OldPolicyClient
+from asyncrl.services.outer.client import OuterClient
 from asyncrl.services.trainer.weight_source import HttpWeightSource
 from asyncrl.startup import LIMIT_FACTOR
 from asyncrl.tracing import start_tracing, stop_tracing
@@ -48,6 +51,7 @@ from asyncrl.train.metrics_log import MetricsLog
 from asyncrl.train.models import load_auxiliary_models, load_trained
 from asyncrl.train.old_policy import OldPolicies
 from asyncrl.train.old_policy_model import FOLDER
+from asyncrl.train.outer_exchange import Exchange, NoExchange, OuterExchange
 from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.progress import Progress
 from asyncrl.train.recover import recover
@@ -63,6 +67,8 @@ BEAT_S = 1.0
 FOLLOW_S = 3.0
 """How often the trainer asks where the engines are."""
 KEPT_CHECKPOINTS = 2
+OUTER_RUN = "outer.json"
+"""File of a run's folder with the id by which an outer optimizer knows the run."""
 
 
 class SyncFilePublisher:
@@ -237,6 +243,21 @@ def open_old_policies(
     return OldPolicies(weights_dir / FOLDER, config.buffer.max_staleness, client)
 
 
+def open_exchange(config: Config, folder: Path, credentials: Credentials, first: bool) -> Exchange:
+    """Return what the run does with others that train the same policy."""
+    if not config.outer.url:
+        return NoExchange()
+    if not first:
+        return OuterExchange(config, None)
+    known = read_json(folder / OUTER_RUN)
+    if known is None:
+        known = {"run": uuid.uuid4().hex}
+        write_json(folder / OUTER_RUN, known)
+    return OuterExchange(
+        config, OuterClient(config.outer, credentials.bearer("outer"), known["run"], folder.name)
+    )
+
+
 class Recorder:
     """Writes each step's metrics and trajectories into the run folder."""
 
@@ -379,6 +400,7 @@ def run_trainer(
         PoisonFolder(folder / "poison", config, model), stop_file(folder).exists,
         weights_dir,
         recorder.on_commit if recorder else lambda *_: None, turns,
+        open_exchange(config, folder, credentials, first),
     )  # fmt: skip
     if engine.num_ranks != config.train.ranks:
         raise RuntimeError(f"there are {engine.num_ranks} ranks, and train.ranks={config.train.ranks}")
@@ -396,6 +418,7 @@ def run_trainer(
         turns.to_trainer()
         checkpointer.finish(version, trainer.state_dict())
     turns.to_engines()
+    trainer.exchange.leave()
     if first and recorder is not None:
         recorder.close()
     if first and not trainer.stopped:

@@ -34,8 +34,8 @@ RUN = [
     for block in BLOCKS
     if (block.language != "text" or block.said("save as")) and not block.note.startswith(("not run", "as in"))
 ]
-SECTIONS = ("run", "model", "env", "engine", "rollout", "buffer", "curriculum", "train", "lora", "judge",
-            "reference", "teacher", "eval", "sft")  # fmt: skip
+SECTIONS = ("run", "model", "env", "engine", "rollout", "buffer", "curriculum", "train", "outer", "lora",
+            "judge", "reference", "teacher", "eval", "sft")  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -88,6 +88,16 @@ def test_a_plan_that_starts_over_finds_the_place_where_it_was_in_few_calls():
     assert buffer.tasks == list(numbered())[: len(buffer.tasks)]
 
 
+def test_runs_that_train_one_policy_share_the_tasks():
+    def planned(recipe, **outer):
+        plan = plan_tasks(parse_config(recipe.model_dump(mode="json") | {"outer": outer}, strict=False))
+        return [task.id for task in (islice(plan._tasks, 9) if isinstance(plan, TaskPlan) else plan.tasks)]
+
+    for recipe in (config(), curriculum(pool=8)):
+        shares = [planned(recipe, members=3, member=member)[:3] for member in range(3)]
+        assert shares == [planned(recipe)[member:9:3] for member in range(3)]
+
+
 def test_a_list_that_runs_out_closes_the_plan():
     tasks = iter([Task(f"t{i}", "gridworld") for i in range(3)])
     buffer, plan = Buffer(), TaskPlan(tasks, total=0, chunk=8)

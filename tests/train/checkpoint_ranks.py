@@ -11,6 +11,7 @@ from asyncrl.run.checkpoints import checkpoint_path
 from asyncrl.train import checkpointer
 from asyncrl.train.checkpoint_files import own_tensors
 from asyncrl.train.checkpointer import Checkpointer
+from asyncrl.train.full_state import gather_weights, set_weights
 from tests.train.one_step import make_engine, snapshot, step_once
 
 WAYS = ("0", "1", "2", "3", "3-apart")
@@ -35,6 +36,7 @@ def main(model: str, out: str) -> None:
         Checkpointer(folder, again, model).load(checkpoint_path(folder, 2))
         step_once(again)
         found = snapshot(again)
+        _sets_weights(again)
         assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
         if engine.rank == 0:
             save_file(
@@ -47,6 +49,19 @@ def _holds_its_part_alone(engine) -> None:
     total = 3 * sum(piece.whole_numel for piece in engine.pieces)
     own = sum(tensor.numel() for tensor in own_tensors(engine)[0].values())
     assert 0.4 * total < own < 0.6 * total
+
+
+def _sets_weights(engine) -> None:
+    """Give all parameters but the first other weights, which rank 0 alone has."""
+    first, *names = (piece.name for piece in engine.pieces)
+    before = gather_weights(engine, [first, *names])
+    assert bool(before) == (engine.rank == 0)
+    set_weights(engine, names, {name: one + 1 for name, one in before.items()})
+    after = gather_weights(engine, [first, *names])
+    model = snapshot(engine)
+    for name, one in after.items():
+        expected = before[name] + (name != first)
+        assert torch.equal(one, expected) and torch.equal(model[name.removeprefix("model.")], expected)
 
 
 def _fail_on_one_rank(saver: Checkpointer, out: Path) -> None:

@@ -15,6 +15,7 @@ from asyncrl.errors import InputError
 from asyncrl.run.checkpoints import checkpoint_path, complete_checkpoints, state_folder
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpointer import Checkpointer
+from asyncrl.train.outer_exchange import NoExchange
 from asyncrl.train.recover import recover
 from asyncrl.train.sft_phase import SftPhase, SftPhaseSettings
 from asyncrl.train.trainer import Trainer
@@ -135,6 +136,28 @@ class Run:
             return trainer.run(recover(trainer, saver, self.world, self.world)), trainer.totals
         finally:
             saver.wait()
+
+
+def test_what_was_sampled_before_a_run_took_the_weights_of_others_is_played_again(tiny_model, tmp_path):
+    class Adopting(NoExchange):
+        def join(self, engine):
+            return True
+
+    class Joining(World):
+        def publish(self, version, engine):
+            self.calls.append(("paused", self.ledger.lease("w") is None, self.stats()["in_flight"]))
+            return super().publish(version, engine)
+
+    world = Joining()
+    assert world.ledger.lease("w") is not None
+    engine, objective = make_engine(tiny_model, 1), build_objective({"preset": "decoupled_ppo"})
+    config = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}})
+    trainer = Trainer(
+        config, engine, objective, AuxiliaryModels(objective), world, world, exchange=Adopting()
+    )
+    assert recover(trainer, Checkpointer(tmp_path, engine, tiny_model), world, world) == 0
+    assert world.calls == [("paused", True, 0), 0]
+    assert world.ledger.lease("w").task.id == "t00"
 
 
 @pytest.fixture(scope="module")
@@ -335,7 +358,7 @@ class Controlled:
     """A trainer whose controller has a staleness limit in force once its state is loaded."""
 
     def __init__(self, engine, bound):
-        self.engine, self.bound = engine, bound
+        self.engine, self.bound, self.exchange = engine, bound, NoExchange()
 
     def load_state_dict(self, state):
         self.bound = state["bound"]

@@ -12,7 +12,9 @@ from asyncrl.errors import DeadlineError, StaleError, UnavailableError
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.services.trainer.service import Recorder, make_checkpointer
 from asyncrl.train import step_batch
+from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpointer import Checkpointer
+from asyncrl.train.outer_exchange import NoExchange
 from asyncrl.train.schedule import settle
 from asyncrl.train.step_batch import StepBatch
 from tests.train.one_step import count_codec, make_engine, snapshot
@@ -98,6 +100,25 @@ def test_a_steps_trajectories_are_handed_over_after_its_commit_and_before_its_ch
     trainer.on_commit = lambda version, groups, values: script.calls.append(("rows", version, len(groups)))
     trainer.run()
     assert script.calls[-3:] == [("commit", 1), ("rows", 1, 2), ("save", 1)]
+
+
+def test_weights_are_exchanged_with_other_runs_before_a_version_is_remembered_and_published(engine):
+    class Recorded(NoExchange):
+        def after_step(self, engine, version):
+            script.calls.append(("exchange", version))
+            return {"outer/round": 1.0}
+
+    class Remembering(AuxiliaryModels):
+        def after_step(self, engine, version, metrics):
+            script.calls.append(("remember", version))
+            return super().after_step(engine, version, metrics)
+
+    script, seen = Scripted([groups_at(0)]), []
+    trainer = make_trainer(engine, script, 1, on_step=lambda version, metrics: seen.append(metrics))
+    trainer.exchange, trainer.auxiliary = Recorded(), Remembering(trainer.objective)
+    trainer.run()
+    assert script.calls[-4:] == [("exchange", 1), ("remember", 1), ("publish", 1), ("commit", 1)]
+    assert seen[0]["outer/round"] == 1.0
 
 
 def test_a_run_leaves_the_trajectories_of_every_step_and_a_checkpoint_finds_those_before_it(
