@@ -339,11 +339,11 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
         ("replay_groups", recipe.train.replay_groups, "0"),
         ("complete_groups", recipe.train.complete_groups, "false"),
     ):
-        if given and words & {"snapshots", "baselines"}:
+        if given and words & {"snapshots", "baselines", "role_baselines"}:
             raise ConfigError(
-                f"train.{key}: must be {off} for an objective that tracks each prompt's rewards, or that reads the "
-                "log-probabilities of the version that sampled each token: they go back buffer.max_staleness versions; "
-                f"got {given}"
+                f"train.{key}: must be {off} for an objective that tracks the rewards of prompts or roles, or that "
+                "reads the log-probabilities of the version that sampled each token: they go back "
+                f"buffer.max_staleness versions; got {given}"
             )
     _check_schedule(recipe, settings)
     _check_branches_and_hints(recipe, words, settings["advantage"]["name"])

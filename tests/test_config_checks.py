@@ -30,7 +30,7 @@ def recipe(algo, **sections):
         (
             {"preset": "grpo", "advantage": {"name": "spo"}},
             {"train": {"complete_groups": True}, "curriculum": {"name": "vade"}},
-            "train.complete_groups: must be false for an objective that tracks each prompt's rewards",
+            "train.complete_groups: must be false for an objective that tracks the rewards of prompts or roles",
         ),
         (
             {"preset": "opd_full"},

@@ -78,6 +78,8 @@ class AdvantageBatch:
     """[B] reward of a greedy rollout of the same prompt (ReMax)."""
     baselines: Tensor | None = None
     """[B] per-prompt baseline from a tracker (SPO)."""
+    role_baselines: Tensor | None = None
+    """[B] running mean of the returns of the row's role in its environment (SPIRAL)."""
     score_norms: Tensor | None = None
     """[B] norm of the gradient of each trajectory's log-probability (VCPO)."""
     token_penalty: Tensor | None = None
@@ -92,6 +94,7 @@ class AdvantageBatch:
             "bootstrap_values",
             "greedy_rewards",
             "baselines",
+            "role_baselines",
             "score_norms",
         ):
             _check_rows(name, getattr(self, name), rows)

@@ -39,6 +39,7 @@ KNOWN = {
     "agents": "the agent that produced each sequence",
     "greedy": "a greedy rollout per prompt",
     "baselines": "a per-prompt baseline tracker",
+    "role_baselines": "a running mean of the returns of each role",
     "score_norms": "per-trajectory gradient norms",
     "sum_pi_squared": "the sum of squared probabilities of every token",
     "step_statistics": "statistics of the whole step before the first micro-batch",

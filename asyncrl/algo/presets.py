@@ -38,6 +38,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "reinforce_pp_baseline": _preset("reinforce_pp_baseline", "ppo_clip", "token_mean"),
     "remax": _preset("remax", "reinforce", "seq_mean_token_sum"),
     "spo": _preset("spo", "ppo_clip", "token_mean", normalize={"name": "sequences", "eps": 1e-8}),
+    "spiral": _preset("spiral", "ppo_clip", "token_mean"),
     "mssr": _preset("entropy_shaped", "ppo_clip", "token_mean"),
     # Credit for turns and agents.
     "mt_grpo": _preset("mt_grpo", "ppo_clip", "token_mean"),

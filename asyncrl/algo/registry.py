@@ -57,6 +57,7 @@ ADVANTAGES = {
     "reinforce_pp_baseline": _A + "reinforce_pp:reinforce_pp_baseline",
     "remax": _A + "remax:remax",
     "rloo": _A + "rloo:rloo",
+    "spiral": _A + "spiral:spiral",
     "spo": _A + "spo:spo",
     "tir_optimal_token_baseline": _A + "optimal_token_baseline:tir_optimal_token_baseline",
     "tree": _A + "tree:tree",

@@ -32,6 +32,7 @@ ENVS: dict[str, str] = {
     "textgame": "asyncrl.envs.textgame.env:TextGame",
     "visual_gridworld": "asyncrl.envs.visual_gridworld.env:VisualGridworld",
     "math_tool": "asyncrl.envs.math_tool.env:MathTool",
+    "nim": "asyncrl.envs.nim.env:Nim",
     "office": "asyncrl.envs.office.env:Office",
     "reasoning_gym": "asyncrl.env.adapters.reasoning_gym:ReasoningGym",
     "gymnasium": "asyncrl.env.adapters.gymnasium:Gymnasium",

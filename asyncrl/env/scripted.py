@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from asyncrl.env.host import EnvHost
-from asyncrl.env.protocol import Action, Env, Step, ToolCall, tool_call_id
+from asyncrl.env.protocol import MAIN_AGENT, Action, Env, Step, ToolCall, tool_call_id
 from asyncrl.errors import InputError
 from asyncrl.images import is_image, without_images
 from asyncrl.types import Message, Task
@@ -24,6 +24,7 @@ class Episode:
     """The record of one scripted episode."""
 
     reward: float = 0.0
+    """What the main agent has earned."""
     observations: list[str] = field(default_factory=list)
     """Everything the policy was shown before the last step, as JSON."""
     leaked: list[str] = field(default_factory=list)
@@ -50,13 +51,14 @@ async def play(task: Task, config: dict[str, Any], expert: bool, rng: random.Ran
     host = EnvHost()
     session = await host.open(task, config)
     env: Env = session.env
-    messages, episode = list(session.messages), Episode()
+    messages, episode, agent = list(session.messages), Episode(), MAIN_AGENT
     shown = [*messages, *env.tools]
     try:
         for turn in range(env.max_turns):
             message = env.oracle(messages) if expert else env.random_policy(messages, rng)
             step: Step = await host.step(session.id, turn, to_action(message), STEP_TIMEOUT_S)
-            episode.reward += step.reward
+            episode.reward += step.reward if agent == MAIN_AGENT else step.rewards.get(MAIN_AGENT, 0.0)
+            agent = agent if step.agent is None else step.agent
             episode.malformed += filter(None, map(what_is_malformed, step.messages))
             if step.done:
                 break

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asyncrl.algo.advantage.spiral import ema_baseline
 from asyncrl.algo.advantage.spo import beta_mean, forgetting, initial_beta, update_beta
 from asyncrl.algo.control.collapse_guard import GuardState, StepSignals, Verdict, judge, state_of
 from asyncrl.algo.control.entropy_coef import applied_entropy_coef, next_entropy_coef
@@ -133,6 +134,31 @@ class BaselineTracker:
         return prompt_key(trajectory) if self.numbered else trajectory.task_id
 
 
+@dataclass(slots=True)
+class RoleBaselines:
+    """A running mean of the returns of each role of each environment (SPIRAL)."""
+
+    means: dict[str, float] = field(default_factory=dict)
+    """By environment and agent."""
+
+    def baselines(self, batch: StepBatch) -> Tensor:
+        """Return [B] the mean that each return is compared with: of what came before it, in this batch too."""
+        return self._scored(batch)[0]
+
+    def update(self, batch: StepBatch) -> None:
+        """Take up the batch's returns."""
+        self.means = self._scored(batch)[1]
+
+    def _scored(self, batch: StepBatch) -> tuple[Tensor, dict[str, float]]:
+        means, found = dict(self.means), []
+        for row, trajectory in enumerate(batch.trajectories):
+            env = batch.groups[int(batch.group[row])].task.env
+            role = f"{env}/{trajectory.info.get('agent', '')}"
+            found.append(means.get(role, 0.0))
+            means[role] = ema_baseline(found[-1], trajectory.reward)[1]
+        return torch.tensor(found), means
+
+
 def prompt_key(trajectory: Trajectory) -> str:
     """Identify the problem across epochs: the task id without its eight-digit number in the plan."""
     found = PLAN_NUMBER.match(trajectory.task_id)
@@ -175,6 +201,7 @@ class Controls:
     entropy: EntropyController
     staleness: StalenessController | None = None
     baselines: BaselineTracker | None = None
+    roles: RoleBaselines | None = None
     guard: CollapseGuard | None = None
     lr_power: float = 0.0
     lr_base_ess: float = 1.0
@@ -201,6 +228,7 @@ class Controls:
             "entropy": self.entropy.entropy,
             "staleness": asdict(self.staleness.state) if self.staleness else None,
             "beliefs": json.dumps(self.baselines.beliefs) if self.baselines else None,
+            "roles": json.dumps(self.roles.means) if self.roles else None,
             "guard": json.dumps(asdict(self.guard.state)) if self.guard else None,
         }
 
@@ -211,6 +239,8 @@ class Controls:
             self.staleness.state = StalenessState(**state["staleness"])
         if self.baselines and state["beliefs"]:
             self.baselines.beliefs = {k: (a, b) for k, (a, b) in json.loads(state["beliefs"]).items()}
+        if self.roles and state.get("roles"):
+            self.roles.means = json.loads(state["roles"])
         if self.guard and state.get("guard"):  # checkpoints of before the guard have none
             self.guard.state = state_of(json.loads(state["guard"]))
 
@@ -237,6 +267,7 @@ def make_controls(config: Config, objective: Objective) -> Controls:
         baselines=BaselineTracker(numbered=not config.env.task_file)
         if "baselines" in objective.needs
         else None,
+        roles=RoleBaselines() if "role_baselines" in objective.needs else None,
         guard=CollapseGuard() if config.train.collapse_guard else None,
         lr_power=float(scaling["power"]),
         lr_base_ess=float(scaling["base_ess"]),

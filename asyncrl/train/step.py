@@ -118,6 +118,8 @@ def train_step(
     tensors = auxiliary.step_tensors(engine, batch, settings, settings.num_minibatches)
     if controls.baselines is not None and engine.rank == 0:
         tensors.rows["baselines"] = controls.baselines.baselines(batch)
+    if controls.roles is not None and engine.rank == 0:
+        tensors.rows["role_baselines"] = controls.roles.baselines(batch)
     decided = decide(
         engine, objective, auxiliary, batch, tensors, controls.kl.coef,
         lambda: _measure(objective, batch, tensors, controls, learning_rate),
@@ -150,6 +152,8 @@ def train_step(
         sampled = sampled_tokens(batch, everything)
         log_ratio = (tensors.policy_logp.padded(everything) - sampled.behavior_logp) * sampled.mask
         controls.baselines.update(batch, mean_drift(log_ratio, sampled.mask))
+    if controls.roles is not None and engine.rank == 0:
+        controls.roles.update(batch)
     metrics = objective.report(reduce_over_ranks(merge(parts), engine.sum_shares) | decided.metrics)
     metrics |= decided.measured
     metrics["grad_norm"] = max(norms)

@@ -6,17 +6,19 @@ import math
 import pytest
 import torch
 
+from asyncrl.algo.advantage.spiral import spiral
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import parse_config
 from asyncrl.train.controls import (
     BaselineTracker,
     KlController,
+    RoleBaselines,
     make_controls,
     mean_drift,
     prompt_key,
     successes,
 )
-from asyncrl.train.step_batch import build_step_batch, pad_rows
+from asyncrl.train.step_batch import build_step_batch, pad_rows, to_advantage_batch
 from tests.train.factories import batch_of_groups, group, trajectory
 from tests.train.one_step import Learner
 
@@ -152,6 +154,23 @@ def test_single_rollout_presets_learn_their_baselines_while_they_train(tiny_mode
     assert sum(a + b for a, b in beliefs.values()) > 3
 
 
+def test_each_role_has_a_running_mean_of_its_own_and_returns_are_scored_before_they_enter_it():
+    tracker = RoleBaselines()
+    episodes = [
+        dataclasses.replace(trajectory("t", i, reward=reward), info={"agent": agent} if agent else {})
+        for i, (agent, reward) in enumerate([("", 1.0), ("", 1.0), ("second", -1.0), ("second", 1.0)])
+    ]
+    batch = build_step_batch([dataclasses.replace(group("t", [0.0]), trajectories=tuple(episodes))], 0, 0)
+    # 0, then 0.05 of the 1 before; the second player's are its own.
+    assert tracker.baselines(batch).tolist() == pytest.approx([0.0, 0.05, 0.0, -0.05])
+    tracker.update(batch)
+    env = batch.groups[0].task.env
+    assert tracker.means == pytest.approx({f"{env}/": 0.0975, f"{env}/second": 0.0025})
+    seen = to_advantage_batch(batch, {"role_baselines": tracker.baselines(batch)})
+    advantages = spiral(seen)[:, 0].tolist()
+    assert advantages == pytest.approx([1 - 0.0975, 1 - 0.142625, -1.0025, 1.047625])
+
+
 def test_drift_is_the_mean_over_sampled_tokens_only():
     log_ratio = torch.tensor([[1.0, -3.0, 50.0], [0.5, 9.0, 9.0]])
     mask = torch.tensor([[True, True, False], [True, False, False]])
@@ -177,3 +196,7 @@ def test_all_controllers_resume_from_a_saved_state():
     assert after.kl.coef == before.kl.coef != 0.1
     assert after.staleness.update({"ess/token": 0.1}) == 3
     assert after.baselines.beliefs == before.baselines.beliefs
+    before, after = controls({"preset": "spiral"}), controls({"preset": "spiral"})
+    before.roles.update(batch)
+    after.load_state_dict(before.state_dict())
+    assert after.roles.means == before.roles.means != {}

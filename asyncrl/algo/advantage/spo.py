@@ -5,8 +5,7 @@
 
 D is the mean |log pi_then - log pi_now| on the prompt's previous response: a policy that moved forgets
 faster. Source: arXiv 2509.13232 (D_half 0.06, rho 0.875..0.96, prompts sampled in proportion to sqrt(v (1 -
-v)) + 0.05). Rewards must lie in [0, 1]. `ema_baseline` is the role-conditioned running mean of SPIRAL, for
-any rewards.
+v)) + 0.05). Rewards must lie in [0, 1].
 """
 
 from __future__ import annotations
@@ -56,11 +55,6 @@ def initial_worth(rho_min: float = 0.875) -> float:
 def sampling_weight(baseline: Tensor, explore: float = 0.05) -> Tensor:
     """[N] unnormalised probability of drawing a prompt: highest where success is uncertain."""
     return torch.sqrt(baseline * (1 - baseline)) + explore
-
-
-def ema_baseline(baseline: float, reward: float, decay: float = 0.95) -> tuple[float, float]:
-    """`(advantage, next baseline)` of a running mean per environment and role (SPIRAL)."""
-    return reward - baseline, decay * baseline + (1 - decay) * reward
 
 
 @needs("baselines")

@@ -62,6 +62,34 @@ def test_the_opponents_win_is_a_loss():
     assert (steps[-1].reward, steps[-1].success, steps[-1].done) == (-1.0, False, True)
 
 
+def test_the_policy_plays_both_seats_and_each_sees_the_others_moves_and_earns_its_own_reward():
+    env = make(opponent="policy")
+    assert "You are Player 0" in env.reset()[0]["content"]
+    steps = [env.step(Action(move)) for move in ("[4]", "[0]", "[3]", "[1]", "[5]")]
+    assert [s.agent for s in steps[:-1]] == ["second", "", "second", ""]
+    opening = steps[0].messages[0]["content"]
+    assert "You are Player 1" in opening and "Player 0: [4]" in opening
+    assert "Player 1: [0]" in steps[1].messages[0]["content"]
+    end = steps[-1]
+    assert (end.done, end.reward, end.rewards, end.success) == (True, 1.0, {"second": -1.0}, None)
+
+
+def test_the_second_seats_invalid_moves_are_told_to_it_and_lose_its_game():
+    env = make(opponent="policy")
+    env.reset()
+    opened, told, lost = (env.step(Action(move)) for move in ("[4]", "nowhere", "nowhere"))
+    assert (opened.agent, told.agent) == ("second", "second")
+    assert "attempted an invalid move" in told.messages[0]["content"]
+    assert (lost.reward, lost.rewards, lost.components) == (-1.0, {"": 1.0}, {"invalid": 1.0})
+
+
+def test_held_out_tasks_may_have_another_opponent():
+    config = {"opponent": "policy", "heldout_opponent": LOWEST}
+    env = TextArena(Task("t", "textarena", 1, "heldout"), player=0, **config)
+    env.reset()
+    assert (env.both, env.step(Action("[4]")).agent) == (False, None)
+
+
 def test_an_invalid_move_is_told_once_and_then_loses():
     env = make(player=0, opponent=LOWEST)
     env.reset()
@@ -142,6 +170,7 @@ def test_an_opponent_without_listed_moves_is_refused():
     [
         ({"id": "TicTacToe"}, ValueError, "id: unknown game 'TicTacToe'"),
         ({"player": 2}, ValueError, "player: must be from 0 to 1"),
+        ({"opponent": "policy", "players": 3}, ValueError, "players: must be 2 for opponent='policy'"),
         ({"opponent": "human"}, ConfigError, "opponent: must be an import path"),
     ],
 )

@@ -1,0 +1,1 @@
+"""A game for two players, who take from heaps."""
