@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import Field, ValidationError, model_validator
 
 from asyncrl import gpus
+from asyncrl.algo.curation.opponents import Population
 from asyncrl.config_changes import of_today, what_became_of, what_became_of_value
 from asyncrl.config_checks import policy_problems, section_problems
 from asyncrl.config_sections import (
@@ -32,6 +33,7 @@ from asyncrl.config_sections import (
     JudgeConfig,
     LoraConfig,
     ModelConfig,
+    OpponentsConfig,
     OuterConfig,
     PlacementConfig,
     PolicyConfig,
@@ -57,7 +59,7 @@ LOCAL_RECIPES = Path("recipes")
 MODEL_KEYS = {(section, "path") for section in ("model", "reference", "teacher")}
 """Keys that name a folder with a model, or one of a hub."""
 
-FIXED_SECTIONS = ("run", "model", "env", "curriculum", "algo", "lora", "policies")
+FIXED_SECTIONS = ("run", "model", "env", "curriculum", "opponents", "algo", "lora", "policies")
 """What makes a run the run it is; the rest may change when it is resumed."""
 
 
@@ -72,6 +74,7 @@ class Config(Section):
     rollout: RolloutConfig = RolloutConfig()
     buffer: BufferConfig = BufferConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
+    opponents: OpponentsConfig = OpponentsConfig()
     algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "decoupled_ppo"})
     """The objective; its keys are those of `asyncrl.algo.settings`, which checks them."""
     train: TrainConfig = TrainConfig()
@@ -140,6 +143,19 @@ class Config(Section):
     def co_served_policies(self) -> dict[str, LoraConfig]:
         """What the further policies train that the main policy's engines serve, too."""
         return {name: self.policy(name).lora for name in self.policies if self.shares_engines(name)}
+
+    @property
+    def population(self) -> Population | None:
+        """The past versions that groups are dealt as opponents; None where the policy plays all agents."""
+        o = self.opponents
+        if o.choose == "off":
+            return None
+        return Population(o.choose, o.every, o.size, o.self_play, o.power, self.run.seed)
+
+    @property
+    def most_members(self) -> int:
+        """Past versions that an engine holds at most."""
+        return self.population.most_served(self.buffer.max_staleness) if self.population else 0
 
     @property
     def outage_timeout_s(self) -> float:

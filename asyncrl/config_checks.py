@@ -24,6 +24,7 @@ from asyncrl.config_sections import (
     EvalConfig,
     JudgeConfig,
     LoraConfig,
+    OpponentsConfig,
     OuterConfig,
     PlacementConfig,
     PolicyConfig,
@@ -57,6 +58,8 @@ class Recipe(Protocol):
     def buffer(self) -> BufferConfig: ...
     @property
     def curriculum(self) -> CurriculumConfig: ...
+    @property
+    def opponents(self) -> OpponentsConfig: ...
     @property
     def algo(self) -> dict[str, Any]: ...
     @property
@@ -153,6 +156,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
     if recipe.outer.url and recipe.policies:
         yield f"outer.url must be left out where there are further policies, got {recipe.outer.url!r}"
     yield from _completion_problems(recipe)
+    yield from _opponent_problems(recipe)
     yield from _turn_slack_problems(recipe)
     yield from _seeding_problems(recipe)
     if recipe.eval.every and not recipe.eval.tasks:
@@ -201,6 +205,33 @@ def _completion_problems(recipe: Recipe) -> Iterator[str]:
     ):
         if wrong:
             yield f"train.complete_groups must be false with {why}"
+
+
+def _opponent_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps past versions from playing one side of the episodes."""
+    chosen = recipe.opponents.choose
+    if chosen == "off":
+        return
+    if not recipe.lora.rank:
+        yield (
+            f"lora.rank must be above 0 for opponents.choose={chosen!r}: engines hold past versions as adapters beside "
+            "the newest one; 'off' is self-play, which trains all weights, too"
+        )
+    for key, wrong, why in (
+        (
+            "engine.weight_transfer",
+            recipe.engine.weight_transfer != "shared_file",
+            "engines read past versions from the folder of weights",
+        ),
+        ("policies", bool(recipe.policies), "each of them would need a population of its own"),
+        ("env.name='agent'", recipe.env.name == "agent", "an agent behind the gateway plays alone"),
+        ("rollout.branches", recipe.rollout.branches > 0, "branches follow the main agent's conversation"),
+        ("rollout.hinted", recipe.rollout.hinted > 0, "hints are for the main agent"),
+        ("rollout.decide_after", recipe.rollout.decide_after > 0, "what decides is rewards of both sides"),
+        ("judge.url", bool(recipe.judge.url), "a judge gives all agents of an episode its score"),
+    ):
+        if wrong:
+            yield f"{key} must be left out with opponents.choose={chosen!r}: {why}"
 
 
 def _sleep_problems(recipe: Recipe) -> Iterator[str]:
@@ -327,6 +358,11 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
             )
     if is_url(recipe.reference.path) and recipe.reference.refresh_every:
         raise ConfigError("reference.refresh_every: a served reference cannot be refreshed; allowed: 0")
+    if "greedy" in words and recipe.opponents.choose != "off":
+        raise ConfigError(
+            "opponents.choose: must be 'off' for an objective with a greedy baseline, which would be the main agent's "
+            f"whoever plays it; got {recipe.opponents.choose!r}"
+        )
     if settings["staleness_control"]["enabled"]:
         _check_staleness_control(recipe, settings["staleness_control"])
     _check_drafter(recipe)

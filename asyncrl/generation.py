@@ -37,6 +37,8 @@ class GenerateRequest:
     """Report the experts of the tokens from here on, if the engine records them; None asks for none."""
     images: tuple[PlacedImage, ...] = ()
     """What some of the tokens stand for."""
+    version: int | None = None
+    """The version of the adapter that samples, which the engine must hold; None for the newest."""
 
 
 @dataclass(frozen=True, slots=True)

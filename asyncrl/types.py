@@ -34,6 +34,10 @@ SEEDED = "examples"
 """Key of `Trajectory.info`: how many solved tasks its prompt shows, where a curriculum seeds tasks that fail."""
 
 
+OPPONENT = "opponent"
+"""Key of `Trajectory.info`: the past version of the policy that played the other side, where one did."""
+
+
 class Status(StrEnum):
     """How an episode ended."""
 
@@ -199,6 +203,15 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Opponent:
+    """A past version of the policy that plays one side of a group's episodes. Its tokens are never trained."""
+
+    version: int
+    main: bool
+    """Whether it plays the main agent, or the further agents."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """The right to roll out one group until `expires_in_s` seconds from now, renewable."""
 
@@ -219,3 +232,5 @@ class Lease:
     """Turns of its episodes, where fewer than the run allows; 0 for as many as it allows."""
     examples: tuple[str, ...] = ()
     """Transcripts of solved tasks that its episodes are shown in their prompt."""
+    opponent: Opponent | None = None
+    """Who plays the other side; None where the policy plays all agents."""

@@ -169,6 +169,33 @@ def test_limits_and_examples_by_earlier_successes_are_refused_where_there_can_be
         recipe({"preset": "grpo"}, **sections)
 
 
+OPPONENTS = {"opponents": {"choose": "uniform"}, "lora": {"rank": 4}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"lora": {"rank": 0}}, "lora.rank must be above 0 for opponents.choose='uniform'"),
+        ({"engine": {"weight_transfer": "http"}}, "engine.weight_transfer must be left out"),
+        ({"policies": {"other": {"agents": ["second"]}}}, "policies must be left out"),
+        ({"env": {"name": "agent"}}, "env.name='agent' must be left out"),
+        ({"rollout": {"branches": 1}}, "rollout.branches must be left out"),
+        ({"rollout": {"hinted": 1}}, "rollout.hinted must be left out"),
+        ({"rollout": {"decide_after": 2}}, "rollout.decide_after must be left out"),
+        ({"judge": {"url": "http://j"}}, "judge.url must be left out with opponents.choose='uniform'"),
+    ],
+)
+def test_a_population_of_opponents_is_refused_where_it_cannot_be_played(sections, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        recipe({"preset": "spiral"}, **(OPPONENTS | sections))
+
+
+def test_a_population_of_opponents_excludes_a_greedy_baseline():
+    check_objective(recipe({"preset": "spiral"}, **OPPONENTS))
+    with pytest.raises(ConfigError, match=r"opponents\.choose: must be 'off' for an objective with a greedy"):
+        check_objective(recipe({"preset": "remax"}, **OPPONENTS))
+
+
 def test_the_check_loads_no_torch():
     code = "import sys, asyncrl.config_checks; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,6 +8,7 @@ from typing import Any
 from asyncrl.buffer.bodies import Bodies
 from asyncrl.buffer.counts import free_slots_of
 from asyncrl.buffer.ledger_settings import LedgerSettings
+from asyncrl.buffer.opponents import Opponents
 from asyncrl.buffer.proposals import Proposals
 from asyncrl.buffer.staleness import deadline
 from asyncrl.buffer.store import Store
@@ -35,10 +36,18 @@ class LeaseGoneError(ConflictError):
 class Leases:
     """Grants, keeps and ends leases. Every method runs inside a transaction of its caller."""
 
-    def __init__(self, store: Store, settings: LedgerSettings, proposals: Proposals, bodies: Bodies) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: LedgerSettings,
+        proposals: Proposals,
+        opponents: Opponents,
+        bodies: Bodies,
+    ) -> None:
         self.store = store
         self.settings = settings
         self.proposals = proposals
+        self.opponents = opponents
         self.bodies = bodies
 
     def grant(self, worker: str, request: str, now: float) -> Lease | None:
@@ -77,6 +86,7 @@ class Leases:
             order=order,
             max_turns=self.proposals.max_turns(seq),
             examples=self.proposals.examples(seq),
+            opponent=self.opponents.dealt(seq),
         )
 
     def _grant_next(self, worker: str, request: str, now: float) -> Lease | None:
@@ -93,6 +103,7 @@ class Leases:
         order, version = facts["leases"] + 1, facts["version"]
         lease, due = f"{seq}-{order}-{secrets.token_hex(4)}", deadline(version, facts["staleness_limit"])
         self.store.set_fact("leases", order)
+        self.opponents.deal(seq, version)
         self.store.execute(
             "UPDATE tasks SET state = 'leased', lease = ?, lease_order = ?, request = ?, worker = ?, "
             "version = ?, deadline = ?, expires = ?, step = NULL WHERE seq = ?",

@@ -22,6 +22,7 @@ from asyncrl.buffer.body_files import BodyFiles, FileBody
 from asyncrl.buffer.counts import count, held, in_state
 from asyncrl.buffer.leases import LeaseGoneError, Leases, UnknownLeaseError, seq_of
 from asyncrl.buffer.ledger_settings import LedgerSettings
+from asyncrl.buffer.opponents import Opponents
 from asyncrl.buffer.proposals import Proposals
 from asyncrl.buffer.put import PutResult, Puts, admit
 from asyncrl.buffer.replica import Place, Replica
@@ -68,9 +69,10 @@ class Ledger:
         files = None if str(path) == ":memory:" else BodyFiles(body_folder(path), replica)
         self._bodies = Bodies(self._store, files)
         self._proposals = Proposals(self._store, settings, curriculum)
-        self._leases = Leases(self._store, settings, self._proposals, self._bodies)
+        self._opponents = Opponents(self._store, settings.population)
+        self._leases = Leases(self._store, settings, self._proposals, self._opponents, self._bodies)
         self._puts = Puts(self._store, settings, self._leases)
-        self._steps = Steps(self._store, settings, self._proposals, self._bodies)
+        self._steps = Steps(self._store, settings, self._proposals, self._opponents, self._bodies)
         with self._store.transaction():
             self._leases.restart(_or_clock(now))
             self._adopt_limits()
@@ -347,7 +349,7 @@ class Ledger:
 
     def stats(self) -> dict[str, Any]:
         """Return the run's counts; see `counts.count`."""
-        return count(self._store, self.settings) | self._proposals.stats()
+        return count(self._store, self.settings) | self._proposals.stats() | self._opponents.stats()
 
     def _refuse_forged(self, step: int) -> None:
         """Before `step` is taken, quarantine workers whose groups claim tokens of versions after it."""

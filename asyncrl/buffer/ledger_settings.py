@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from asyncrl.algo.curation.opponents import Population
 from asyncrl.buffer.staleness import capacity
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
@@ -37,6 +38,8 @@ class LedgerSettings:
     """Sampled tokens with which a step is complete before it has `groups_per_step` groups; 0 for none."""
     vocab_size: int = 0
     """Token ids must lie below it; 0 where the model does not say."""
+    population: Population | None = None
+    """Past versions of the policy that groups are dealt as opponents; None where it plays all agents."""
 
     def __post_init__(self) -> None:
         least = {
@@ -74,6 +77,7 @@ class LedgerSettings:
             recycle=config.buffer.recycle,
             token_budget=config.buffer.token_budget,
             vocab_size=vocab_size,
+            population=config.population,
         )
 
     @property

@@ -121,6 +121,7 @@ class Puts:
             again = self.leases.lose(seq, attempts, admission.failure, admission.reason)
             return PutResult("retried" if again else "failed", admission.reason)
         self.leases.proposals.note(seq, group)
+        self.leases.opponents.note(seq, group)
         if admission.outcome == "ready":
             self.bodies.keep(seq, body or encode_group(group), staged)
         return PutResult(admission.outcome, admission.reason)

@@ -11,6 +11,7 @@ from asyncrl.buffer.body_files import FileBody
 from asyncrl.buffer.counts import by_deadline, in_state
 from asyncrl.buffer.leases import seq_of
 from asyncrl.buffer.ledger_settings import LedgerSettings
+from asyncrl.buffer.opponents import Opponents
 from asyncrl.buffer.proposals import Proposals
 from asyncrl.buffer.staleness import Admitted, Choice, can_choose, choose
 from asyncrl.buffer.store import Store
@@ -44,10 +45,18 @@ class Steps:
     k + S, and with the batch of step k still in its slots the steps from k + 1 to k + S can train all of it.
     """
 
-    def __init__(self, store: Store, settings: LedgerSettings, proposals: Proposals, bodies: Bodies) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: LedgerSettings,
+        proposals: Proposals,
+        opponents: Opponents,
+        bodies: Bodies,
+    ) -> None:
         self.store = store
         self.settings = settings
         self.proposals = proposals
+        self.opponents = opponents
         self.bodies = bodies
         self.automatic_admission = AutomaticAdmission(settings.max_over_provision, settings.groups_per_step)
 
@@ -211,6 +220,7 @@ class Steps:
         self.store.execute(f"UPDATE tasks SET state = 'trained' WHERE {trained}", (current,))
         self.store.set_fact("version", version)
         self.proposals.observe(current)
+        self.opponents.observe(current)
         if not self.settings.recycle:
             self._restart_leased()
         return True
@@ -234,6 +244,7 @@ class Steps:
         self.bodies.delete("seq NOT IN (SELECT seq FROM tasks WHERE state IN ('ready', 'taken'))")
         self.store.set_fact("version", version)
         self.proposals.roll_back(version)
+        self.opponents.roll_back(version)
         return again
 
     def replan(self) -> int:

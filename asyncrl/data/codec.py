@@ -9,6 +9,7 @@ control messages that travel as JSON.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from asyncrl.data.transcript import MAX_CHARACTERS
 from asyncrl.errors import InputError
 from asyncrl.http_checks import check_msgpack
 from asyncrl.images import MAX_IMAGES, decode_image, image_key, image_size
-from asyncrl.types import FailureClass, Group, Lease, PlacedImage, Status, Task, Trajectory, Turn
+from asyncrl.types import FailureClass, Group, Lease, Opponent, PlacedImage, Status, Task, Trajectory, Turn
 
 SCHEMA = 1
 """Version of the wire form; messages of another version are refused."""
@@ -123,6 +124,7 @@ def lease_to_map(lease: Lease) -> dict[str, Any]:
         "order": lease.order,
         "max_turns": lease.max_turns,
         "examples": list(lease.examples),
+        **({} if lease.opponent is None else {"opponent": asdict(lease.opponent)}),
     }
 
 
@@ -130,6 +132,13 @@ def _texts(raw: list[Any], where: str) -> tuple[str, ...]:
     if not all(isinstance(item, str) for item in raw):
         raise InputError(f"{where} must be a list of texts")
     return tuple(raw)
+
+
+def _opponent(raw: dict[str, Any], where: str) -> Opponent:
+    fields = Fields(raw, where)
+    opponent = Opponent(version=fields.integer("version", low=0), main=fields.take("main", bool))
+    fields.close()
+    return opponent
 
 
 def lease_from_map(raw: Any, where: str = "lease") -> Lease:
@@ -146,6 +155,9 @@ def lease_from_map(raw: Any, where: str = "lease") -> Lease:
         order=fields.integer("order", low=0),
         max_turns=fields.integer("max_turns", low=0),
         examples=_texts(fields.take("examples", list), f"{where}.examples"),
+        opponent=_opponent(fields.take("opponent", dict), f"{where}.opponent")
+        if fields.has("opponent")
+        else None,
     )
     fields.close()
     return lease

@@ -166,7 +166,7 @@ def part_of(group: Group, agents: frozenset[str], slot: Lease, worker: str) -> G
     episodes: list[list[Trajectory]] = []
     for index in range(slot.group_size):
         played = [t for t in group.trajectories if t.rollout == index]
-        episodes.append([t for t in played if t.info.get("agent") in agents] or [_silent(played[0])])
+        episodes.append([t for t in played if t.info.get("agent") in agents] or [silent(played[0])])
     trajectories = tuple(
         replace(t, task_id=slot.task.id, info={**t.info, SLOT_TASK: group.task.id})
         for t in number_branches(episodes)
@@ -183,7 +183,7 @@ def without(group: Group, agents: frozenset[str]) -> Group:
     return replace(group, trajectories=tuple(number_branches([left[index] for index in sorted(left)])))
 
 
-def _silent(first: Trajectory) -> Trajectory:
+def silent(first: Trajectory) -> Trajectory:
     """Return what an episode without a turn of a policy's agents gives it; `first` is its main agent's."""
     failed = first.status is Status.FAILED
     return replace(

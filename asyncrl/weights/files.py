@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -115,9 +115,11 @@ def read_weights(path: str | Path, device: str = "cpu") -> Iterator[tuple[str, t
             yield name, file.get_tensor(name)
 
 
-def remove_older(directory: str | Path, keep_version: int) -> None:
-    """Delete weight files and deltas of versions below `keep_version`, and partial files of writers that died."""
+def remove_older(directory: str | Path, keep_version: int, but: Collection[int] = ()) -> None:
+    """Delete weight files and deltas of versions below `keep_version` other than those in `but`, and partial files of
+    writers that died."""
     for path in Path(directory).glob("weights-*"):
         digits = path.stem.removeprefix("weights-").split(".")[0]
-        if path.suffix.startswith(".partial") or (digits.isdigit() and int(digits) < keep_version):
+        old = digits.isdigit() and int(digits) < keep_version and int(digits) not in but
+        if path.suffix.startswith(".partial") or old:
             path.unlink(missing_ok=True)

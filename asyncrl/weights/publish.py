@@ -21,6 +21,7 @@ from asyncrl.errors import AsyncRLError, InputError, UnavailableError
 from asyncrl.weights.carrier import Carrier, EngineControl
 from asyncrl.weights.delta import write_delta
 from asyncrl.weights.files import WeightFile, on_cpu, remove_older, verify_weights, write_weights
+from asyncrl.weights.members import Members
 from asyncrl.weights.position import read_committed, write_committed
 
 log = logging.getLogger("asyncrl.weights")
@@ -70,6 +71,7 @@ class FilePublisher:
         carrier: Carrier | None = None,
         deltas: bool = False,
         keep_kv: bool = False,
+        members: Members | None = None,
     ) -> None:
         self.directory = Path(directory)
         self.finish_requests = finish_requests
@@ -78,6 +80,8 @@ class FilePublisher:
         """Let running requests keep what the old weights computed."""
         self.engines = list(engines)
         self.carrier = carrier
+        self.members = members
+        """Past versions that engines keep beside the newest one; None where they keep none."""
         self.deltas = deltas
         """Also write what changed since the version before, for engines that have loaded that one."""
         self._loaded: WeightFile | None = None
@@ -98,11 +102,18 @@ class FilePublisher:
         self._tensors = on_cpu(tensors)
         self.make_room(version)
         file = write_weights(self.directory, version, self._tensors.items(), self.epoch)
-        return self._with_delta(file) if self.deltas else file
+        if self.deltas:
+            file = self._with_delta(file)
+        if self.members is not None:
+            self.members.note(file)
+        return file
 
     def make_room(self, version: int) -> None:
-        """Remove what no engine needs once `version` is to be written: all before the version before it."""
-        remove_older(self.directory, version - 1)
+        """Remove what no engine needs once `version` is to be written: all before the version before it but members."""
+        served = self.members.served if self.members is not None else None
+        # An engine that starts now still reads which members go with the version before.
+        kept = {*served(version - 1), *served(version)} if served is not None else set[int]()
+        remove_older(self.directory, version - 1, kept)
 
     def _with_delta(self, file: WeightFile) -> WeightFile:
         base = self._loaded

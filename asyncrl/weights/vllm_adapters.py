@@ -1,7 +1,8 @@
-"""A policy's adapters in an engine: the newest version's, and those of older versions that running requests still use.
+"""A policy's adapters in an engine: the newest version's, those of older versions that running requests still use, and
+those of a population of opponents.
 
 A request keeps the adapter it started with, so a commit interrupts nothing: vLLM decodes requests of several adapters
-in one batch. Each commit unloads the older adapters that no request uses anymore.
+in one batch. Each commit unloads the older adapters that are no members and that no request uses anymore.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ class _Held:
     version: int
     request: LoRARequest | None
     """None for the base model, which needs no adapter."""
+    checksum: str = ""
     users: int = 0
 
 
@@ -47,19 +49,44 @@ class Adapters:
         # What a killed engine leaves behind is removed with the run's folder of weights.
         self._folder = tempfile.TemporaryDirectory(prefix="adapters-", dir=folder)
         self._ids = ids
-        self.newest = _Held(base_version, None)
+        self.newest = self._base = _Held(base_version, None)
         self._held = [self.newest]
 
     @property
     def versions(self) -> list[int]:
         """Versions that can be served, oldest first."""
-        return [held.version for held in self._held]
+        return sorted(held.version for held in self._held)
 
-    async def load(self, engine: AsyncLLM, file: WeightFile) -> float:
-        """Make `file` the newest adapter; return the seconds the engine was busy with it.
+    async def load(
+        self, engine: AsyncLLM, file: WeightFile, members: Sequence[WeightFile] | None = None
+    ) -> float:
+        """Make `file` the newest adapter, with the members beside it; return the seconds the engine was busy.
 
-        Raises `InputError` if vLLM refuses it; the versions served before stay.
+        members: past versions to hold, with the base model; None for none. Raises `InputError` if vLLM refuses an
+        adapter; the versions served before stay.
         """
+        kept = {(member.version, member.checksum) for member in members or ()}
+        if members is not None:
+            kept.add((self._base.version, self._base.checksum))
+            if self._base not in self._held:
+                self._held.insert(0, self._base)
+        gone = [h for h in self._held if not (h.users or h is self.newest or (h.version, h.checksum) in kept)]
+        self._held = [held for held in self._held if held not in gone]
+        start = time.perf_counter()
+        try:
+            there = {(held.version, held.checksum) for held in self._held}
+            for member in members or ():
+                if (member.version, member.checksum) not in there:
+                    self._held.append(await self._add(engine, member))
+            self.newest = await self._add(engine, file)
+            self._held.append(self.newest)
+        finally:
+            # Only now, since vLLM may have scheduled one more step for a request that has been answered.
+            await self._unload(engine, gone)
+        return time.perf_counter() - start
+
+    async def _add(self, engine: AsyncLLM, file: WeightFile) -> _Held:
+        """Have vLLM load an adapter. Raises `InputError`."""
         from vllm.lora.request import LoRARequest
 
         number = next(self._ids)
@@ -72,21 +99,12 @@ class Adapters:
         write_adapter_config(place, self.lora, base_model="policy")
         # vLLM finds cached prefixes by the adapter's name, and a trainer may publish a version twice.
         request = LoRARequest(f"version-{file.version}-{number}", number, str(place))
-        gone = [held for held in self._held if not held.users and held is not self.newest]
-        self._held = [held for held in self._held if held not in gone]
-        start = time.perf_counter()
         try:
             await engine.add_lora(request)
         except Exception as error:
             shutil.rmtree(place, ignore_errors=True)
             raise InputError(f"adapter of version {file.version}: vLLM refuses it: {error}") from error
-        finally:
-            # Only now, since vLLM may have scheduled one more step for a request that has been answered.
-            await self._unload(engine, gone)
-        busy_s = time.perf_counter() - start
-        self.newest = _Held(file.version, request)
-        self._held.append(self.newest)
-        return busy_s
+        return _Held(file.version, request, file.checksum)
 
     @contextmanager
     def serve(self, version: int | None) -> Iterator[tuple[int, LoRARequest | None]]:

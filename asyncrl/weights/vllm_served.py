@@ -24,6 +24,7 @@ from asyncrl.weights.delta import apply_delta
 from asyncrl.weights.fetches import Fetches
 from asyncrl.weights.files import WeightFile, verify_weights
 from asyncrl.weights.folders import policy_weights
+from asyncrl.weights.members import read_members
 from asyncrl.weights.offered import Offered
 from asyncrl.weights.position import Position
 from asyncrl.weights.staging import Staging
@@ -196,7 +197,10 @@ class Served:
         self, engine: AsyncLLM, file: WeightFile, mode: PauseMode = "keep", keep_kv: bool = False
     ) -> dict[str, Any]:
         if self.adapters is not None:
-            busy_s = await self.adapters.load(engine, file)
+            members = None if not self.folder else read_members(self.folder)
+            for member in members or ():
+                await asyncio.to_thread(verify_weights, self.own_file(member))
+            busy_s = await self.adapters.load(engine, file, members)
             self.position.moved(file)
             return {"version": file.version, "pause_s": busy_s}
         if keep_kv and os.environ.get(VISION):

@@ -90,7 +90,9 @@ def train_alone(run: Path, model: str, engine_url: str, weights: Path) -> dict[s
     engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
     ends: list[tuple[float, int]] = []
     with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as name:
-        publisher = open_publisher(config, engine, [engine_url], weights / "alone", own_credentials())
+        publisher = open_publisher(
+            config, engine, [engine_url], weights / "alone", own_credentials(), Path(name)
+        )
         recorder = Recorder(Path(name), ["tensorboard"])
 
         def on_step(version: int, metrics: dict[str, Any]) -> None:

@@ -222,6 +222,8 @@ def _encode(request: GenerateRequest) -> dict[str, Any]:
     optional: dict[str, Any] = {}
     if request.decoding is not None:
         optional["decoding"] = asdict(request.decoding)
+    if request.version is not None:
+        optional["version"] = request.version
     if request.images:
         optional["images"] = [[image.start, image.end, image.key] for image in request.images]
     return {

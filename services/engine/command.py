@@ -43,6 +43,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         # Without a run that publishes adapters the model is served as it is, as for an evaluation.
         lora=config.lora if config.lora.rank and args.weights_dir else None,
         policies=config.co_served_policies if args.weights_dir else {},
+        members=config.most_members if args.weights_dir else 0,
         host=address.host,
         advertise=address.advertise,
     )

@@ -87,6 +87,8 @@ class EngineOptions:
     """If given, the published weights are adapters."""
     policies: Mapping[str, LoraConfig] = field(default_factory=dict)
     """Further policies whose adapters it serves, at `/policies/NAME`; only with `lora`."""
+    members: int = 0
+    """Most past versions of the policy that it serves beside the newest ones; only with `lora`."""
     host: str = LOOPBACK
     """Where it listens."""
     advertise: str = ""
@@ -123,7 +125,7 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
     if is_vision_model(options.model):
         command += image_arguments()
     if adapters := options.adapters:
-        slots = ADAPTER_VERSIONS * len(adapters)
+        slots = ADAPTER_VERSIONS * len(adapters) + options.members
         command += ["--enable-lora", "--max-lora-rank", str(max(buffer_rank(lora.rank) for lora in adapters))]
         command += ["--max-loras", str(slots)]
         # The newest version of each policy stays loaded with those in use, and briefly the one before it.

@@ -37,6 +37,7 @@ from asyncrl.rollout.given_prefix import HINT_TURNS, hint
 from asyncrl.rollout.group import EpisodeGroupRunner, GroupRunner
 from asyncrl.rollout.judge import Judging
 from asyncrl.rollout.multi_policy import FurtherPolicy, MultiPolicyGenerator, MultiPolicyRunner
+from asyncrl.rollout.opponents import OpponentRunner
 from asyncrl.rollout.player import EpisodePlayer
 from asyncrl.rollout.worker import RolloutLoop
 from asyncrl.services.buffer.client import Addresses, BufferClient
@@ -189,7 +190,8 @@ class RolloutService:
         return ChatPlayer(generator, self.envs, self.renderer, self.format.parse, settings, self.judging)
 
     def _training_runner(self, seed: int | None) -> GroupRunner:
-        """Return the runner of leased groups, with the recipe's branches, hints, greedy baseline and policies."""
+        """Return the runner of leased groups, with the recipe's branches, hints, greedy baseline, policies and
+        opponents."""
         rollout, agent = self.config.rollout, self.agents is not None
         needs = needed(resolve_settings(self.config.algo))
         greedy = "greedy" in needs
@@ -216,6 +218,8 @@ class RolloutService:
                 decide_after=rollout.decide_after,
             )
 
+        if self.config.population is not None:
+            return OpponentRunner(make_runner, self.engines)
         if not self.policies:
             return make_runner(self.engines)
         renew_every_s = rollout.lease_s / 3

@@ -16,6 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ from asyncrl.types import Group
 from asyncrl.weights.carrier import Carrier, CollectiveCarrier
 from asyncrl.weights.files import WeightFile, on_cpu
 from asyncrl.weights.http_carrier import HttpCarrier
+from asyncrl.weights.members import Members
 from asyncrl.weights.publish import FilePublisher, PublishReport
 
 BEAT_S = 1.0
@@ -86,6 +88,7 @@ class SyncFilePublisher:
         carrier: Carrier | None = None,
         deltas: bool = False,
         keep_kv: bool = False,
+        members: Members | None = None,
     ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="publisher", daemon=True)
@@ -96,8 +99,9 @@ class SyncFilePublisher:
         self.job = job
         """Returns the buffer's description of the job, with where its engines are; None without an answer."""
         self.publisher = FilePublisher(
-            directory, list(self._clients.values()), 60.0, wait_s, finish_requests, carrier, deltas, keep_kv
-        )
+            directory, list(self._clients.values()), 60.0, wait_s, finish_requests, carrier, deltas, keep_kv,
+            members,
+        )  # fmt: skip
         self.rank = rank
         self._closed = threading.Event()
         self._left: list[EngineClient] = []
@@ -192,6 +196,7 @@ def open_publisher(
     engines: Sequence[str],
     weights_dir: Path,
     credentials: Credentials,
+    folder: Path,
     source: BufferClientSync | None = None,
 ) -> SyncFilePublisher:
     """Return the run's publisher, with what `engine.weight_transfer` names to bring the files to the engines."""
@@ -199,8 +204,17 @@ def open_publisher(
         weights_dir, engines, credentials.bearer("engine"), engine.rank, config.outage_timeout_s,
         lambda: described_job(source), config.train.schedule == "asynchronous",
         open_carrier(config, engine, credentials) if engine.rank == 0 else None, config.engine.weight_delta,
-        config.engine.keep_kv,
+        config.engine.keep_kv, open_members(config, folder, weights_dir),
     )  # fmt: skip
+
+
+def open_members(config: Config, folder: Path, weights_dir: Path) -> Members | None:
+    """Return the run's past versions that engines keep as opponents; None where the policy plays all agents."""
+    population = config.population
+    if population is None:
+        return None
+    served = partial(population.served, max_staleness=config.buffer.max_staleness)
+    return Members(weights_dir, folder / "opponents", served)
 
 
 def open_carrier(config: Config, engine: TrainEngine, credentials: Credentials) -> Carrier | None:
@@ -384,7 +398,7 @@ def run_trainer(
     bearer = credentials.bearer("buffer")
     source = BufferClientSync(buffer, bearer, config.buffer_outage_s) if first else None
     urls = wait_for_addresses(engines, LIMIT_FACTOR * config.run.start_timeout_s) if first else []
-    publisher = open_publisher(config, engine, urls, weights_dir, credentials, source)
+    publisher = open_publisher(config, engine, urls, weights_dir, credentials, folder, source)
     checkpointer = make_checkpointer(folder, config, engine, auxiliary, model, recorder)
     turns: Turns = NoTurns()
     critic = auxiliary.critic.engine if auxiliary.critic is not None else None

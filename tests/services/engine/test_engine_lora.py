@@ -19,6 +19,7 @@ from asyncrl.train.lora import published
 from asyncrl.train.policy import load_policy
 from asyncrl.weights.files import write_weights
 from asyncrl.weights.folders import policy_weights
+from asyncrl.weights.members import Members
 from asyncrl.weights.position import write_committed
 from tests.credentials import PACKED
 from tests.engines import kill_and_see_all_end, serving
@@ -263,6 +264,40 @@ def test_an_adapter_that_does_not_fit_is_refused_and_the_one_before_is_served_on
     generated, state = with_client(url, scenario)
     check(policies, prompt, generated, 4)
     assert state["version"] == 4
+
+
+def test_members_of_a_population_are_served_until_they_leave_it_also_those_of_before_the_start(
+    engine, policies, publish
+):
+    """The engine has had no other adapter than that of version 4 for a while; members 1 and 2 are new to it."""
+    url, weights = engine
+    prompt = prompts(1, seed=5)[0]
+    served = {6: [1, 2], 7: [2], 8: []}
+    members = Members(weights, weights.parent / "opponents", lambda version: served[version])
+
+    async def scenario(client):
+        for version in (1, 2):
+            file = write_weights(members.store, version, published(policies[version].model))
+            assert file.version == version
+        found = {}
+        for version in (6, 7, 8):
+            file = write_weights(weights, version, published(policies[3].model), epoch=1)
+            members.note(file)
+            await publish(client, version, file)
+            for member in (0, 1, 2):
+                request = GenerateRequest(f"m{version}-{member}", prompt, 12, seed=0, version=member)
+                try:
+                    found[version, member] = await client.generate(request)
+                except InputError as error:
+                    found[version, member] = str(error)
+        return found
+
+    found = with_client(url, scenario)
+    for version, member in ((6, 0), (6, 1), (6, 2), (7, 0), (7, 2), (8, 0)):
+        check(policies, prompt, found[version, member], member)
+    # The newest one and the one before are held beside the members.
+    assert "this engine holds [0, 2, 6, 7], got 1" in found[7, 1]
+    assert "got 2" in found[8, 2]
 
 
 def test_an_engine_whose_server_is_killed_ends_with_all_its_processes(started):

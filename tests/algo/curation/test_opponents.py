@@ -1,0 +1,57 @@
+"""A population of opponents: its members, what engines hold of it, and who is dealt, on numbers worked out by hand."""
+
+from collections import Counter
+
+import pytest
+
+from asyncrl.algo.curation.opponents import Population, Record, score, weights_of
+
+POPULATION = Population("prioritised", every=2, size=3, self_play=0.5)
+
+
+@pytest.mark.parametrize(
+    ("version", "members"), [(0, []), (1, [0]), (2, [0]), (3, [0, 2]), (5, [0, 2, 4]), (7, [2, 4, 6])]
+)
+def test_members_are_the_newest_of_every_second_version_before_the_present_one(version, members):
+    assert POPULATION.members(version) == members
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1, 4])
+def test_engines_hold_what_any_group_that_is_not_overdue_was_dealt(max_staleness):
+    for served in range(1, 30):
+        held = POPULATION.served(served, max_staleness)
+        assert len(held) <= POPULATION.most_served(max_staleness)
+        # Engines are one version ahead of the ledger while it is published.
+        for admitted in range(max(0, served - 1 - max_staleness), served + 1):
+            assert set(POPULATION.members(admitted)) <= set(held)
+
+
+def test_a_member_is_weighted_by_how_seldom_it_is_beaten():
+    rates = {0: 1.0, 2: 0.75}
+    assert weights_of("prioritised", [0, 2, 4], rates, 2.0) == [0.0, 0.0625, 0.25]
+    assert weights_of("prioritised", [0, 2, 4], rates, 1.0) == [0.0, 0.25, 0.5]
+    assert weights_of("uniform", [0, 2, 4], rates, 2.0) == [1.0, 1.0, 1.0]
+    assert weights_of("prioritised", [0], rates, 2.0) == [1.0]
+
+
+def test_opponents_are_dealt_by_their_weights_and_sides_evenly():
+    rates = {0: 1.0, 2: 0.75}
+    dealt = [POPULATION.deal(seq, 5, rates) for seq in range(4000)]
+    members = Counter(None if one is None else one.version for one in dealt)
+    # Half of the groups are self-play, and the rest goes 0 : 1 : 4.
+    assert members[0] == 0
+    assert members[None] == pytest.approx(2000, abs=130)
+    assert members[2] == pytest.approx(400, abs=80)
+    assert members[4] == pytest.approx(1600, abs=130)
+    assert sum(one.main for one in dealt if one) == pytest.approx(1000, abs=100)
+    assert dealt == [POPULATION.deal(seq, 5, rates) for seq in range(4000)]
+    assert POPULATION.deal(0, 0, rates) is None
+
+
+def test_a_draw_counts_half_and_earlier_games_fade():
+    assert score([1.0, 0.5, 0.0, -1.0]) == 2.5
+    assert Record().win_rate == 0.5
+    after = Record().after(4.0, 4)
+    # 0.9 * 1 + 4 points of 0.9 * 2 + 4 games.
+    assert after.win_rate == pytest.approx(4.9 / 5.8)
+    assert after.after(0.0, 0) == after
