@@ -17,6 +17,8 @@ from asyncrl.monitor.timeline import idle_cause
 Kind = Literal["slow", "not learning", "failing"]
 WINDOW = 10
 """Steps that the rules look at."""
+ZERO_SUM = 0.1
+"""Mean rewards of steps with negative ones in them that stay closer to 0 are those of both sides of a game."""
 LEAST = 5
 """Steps from which on a trend is judged."""
 
@@ -134,6 +136,9 @@ def flat_reward(run: Observed) -> Finding | None:
     rewards, spread = run.values("reward/mean"), run.values("reward/std")
     if len(rewards) < 2 * WINDOW or _mean(rewards[-WINDOW:]) > 0.9:
         return None
+    if max(map(abs, rewards)) < ZERO_SUM and _mean(run.values("reward/min") or [0.0]) < -ZERO_SUM:
+        # Those of the two sides of a game cancel out, whatever is learned.
+        return None
     first, last = rewards[:WINDOW], rewards[-WINDOW:]
     counts = run.values("batch/sequences") or [1.0]
     error = _mean(spread or [0.0]) / math.sqrt(max(1.0, _mean(counts) * WINDOW)) * math.sqrt(2)
@@ -151,7 +156,8 @@ def flat_reward(run: Observed) -> Finding | None:
 def collapse(run: Observed) -> Finding | None:
     """The reward has fallen well below what it was."""
     rewards = run.values("reward/mean")
-    if len(rewards) < 2 * LEAST:
+    if len(rewards) < 2 * LEAST or run.values("buffer/opponents_members"):
+        # Against a population the reward falls as its members get stronger.
         return None
     means = [_mean(rewards[i : i + LEAST]) for i in range(len(rewards) - LEAST + 1)]
     best, last = max(means), means[-1]

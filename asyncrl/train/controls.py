@@ -268,7 +268,8 @@ def make_controls(config: Config, objective: Objective) -> Controls:
         if "baselines" in objective.needs
         else None,
         roles=RoleBaselines() if "role_baselines" in objective.needs else None,
-        guard=CollapseGuard() if config.train.collapse_guard else None,
+        # Against stronger opponents the reward falls without a collapse.
+        guard=CollapseGuard() if config.train.collapse_guard and config.population is None else None,
         lr_power=float(scaling["power"]),
         lr_base_ess=float(scaling["base_ess"]),
     )

@@ -83,6 +83,19 @@ CASES = {
 }  # fmt: skip
 
 
+def test_rewards_of_both_sides_of_a_game_cancel_out_and_say_nothing_of_learning():
+    rewards = {"reward__mean": lambda step: 0.02 * (step % 2)}
+    assert diagnose(Observed(steps(**rewards, reward__min=-1.0))) == []
+    assert [found.rule for found in diagnose(Observed(steps(**rewards, reward__min=0.0)))] == ["flat_reward"]
+
+
+def test_a_reward_that_falls_against_a_population_is_no_collapse():
+    falling = {"reward__mean": lambda step: 0.9 if step < 10 else 0.3}
+    assert "collapse" in [found.rule for found in diagnose(Observed(steps(**falling)))]
+    against = Observed(steps(**falling, buffer__opponents_members=4))
+    assert "collapse" not in [found.rule for found in diagnose(against)]
+
+
 def test_a_healthy_run_has_nothing_that_stands_out():
     assert diagnose(Observed(steps(), [sample()] * 60)) == []
 
