@@ -69,7 +69,7 @@ def make_heaps(level: int, rng: random.Random) -> Heaps:
     """Return heaps from which the first player wins with perfect play, as many heaps as the level."""
     while True:
         if level == 1:
-            heaps = Heaps((rng.randint(5, 22),), 3)
+            heaps = Heaps((rng.randint(5, 14),), 3)
         else:
             heaps = Heaps(tuple(rng.randint(1, 7) for _ in range(level)), 7)
         if heaps.won():
