@@ -93,6 +93,7 @@ def advantage_batch(seed: int, groups: int = 3, size: int = 4, width: int = 8, *
         "sum_pi_squared": logp.exp() ** 2,
         "greedy_rewards": torch.rand(rows, generator=g, dtype=torch.float64),
         "baselines": torch.rand(rows, generator=g, dtype=torch.float64),
+        "role_baselines": torch.rand(rows, generator=g, dtype=torch.float64),
         "score_norms": torch.rand(rows, generator=g, dtype=torch.float64) + 0.1,
     }
     return AdvantageBatch(**{**fields, **changes})
