@@ -224,6 +224,11 @@ def _opponent_problems(recipe: Recipe) -> Iterator[str]:
             "engines read past versions from the folder of weights",
         ),
         ("policies", bool(recipe.policies), "each of them would need a population of its own"),
+        (
+            "outer.url",
+            bool(recipe.outer.url),
+            "the runs would deal each other's policies different opponents",
+        ),
         ("env.name='agent'", recipe.env.name == "agent", "an agent behind the gateway plays alone"),
         ("rollout.branches", recipe.rollout.branches > 0, "branches follow the main agent's conversation"),
         ("rollout.hinted", recipe.rollout.hinted > 0, "hints are for the main agent"),

@@ -183,6 +183,7 @@ OPPONENTS = {"opponents": {"choose": "uniform"}, "lora": {"rank": 4}}
         ({"rollout": {"hinted": 1}}, "rollout.hinted must be left out"),
         ({"rollout": {"decide_after": 2}}, "rollout.decide_after must be left out"),
         ({"judge": {"url": "http://j"}}, "judge.url must be left out with opponents.choose='uniform'"),
+        ({"outer": {"url": "http://o"}}, "outer.url must be left out with opponents.choose='uniform'"),
     ],
 )
 def test_a_population_of_opponents_is_refused_where_it_cannot_be_played(sections, message):

@@ -42,7 +42,8 @@ def test_config_prints_every_setting_with_overrides_applied(capsys):
     assert resolved["train"]["num_steps"] == 7
     assert set(resolved) == {
         "run", "model", "env", "engine", "rollout", "buffer", "algo", "train", "judge", "lora",
-        "reference", "teacher", "eval", "sft", "policies", "placement", "curriculum", "outer",
+        "reference", "teacher", "eval", "sft", "policies", "placement", "curriculum", "opponents",
+        "outer",
     }  # fmt: skip
     assert resolved["algo"]["loss"]["name"] == "ppo_clip"
 

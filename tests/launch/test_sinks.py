@@ -4,6 +4,7 @@ import json
 import sqlite3
 import struct
 import subprocess
+import sys
 import venv
 from pathlib import Path
 
@@ -35,8 +36,16 @@ def other_python(sink):
     def make(shared: Path) -> None:
         if (folder / "complete").exists():
             return
-        venv.create(folder, with_pip=True, clear=True)
-        command = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", *OTHERS[sink]]
+        venv.create(folder, clear=True)
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "--python",
+            str(folder / "bin" / "python"),
+        ]
+        command = [*pip, "install", "-q", "--no-compile", *OTHERS[sink]]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
         except subprocess.TimeoutExpired:
