@@ -1,4 +1,5 @@
-"""Disks that cannot be written: full, read-only or over quota. Told apart because a restart does not help."""
+"""Disks that cannot be written: full, read-only or over quota. Told apart because a restart does not help. And what puts
+written files on them."""
 
 from __future__ import annotations
 
@@ -53,3 +54,12 @@ def _related(error: BaseException) -> Iterator[BaseException]:
         waiting += [one.__cause__, one.__context__]
         with contextlib.suppress(AttributeError):
             waiting += one.exceptions  # type: ignore[attr-defined]
+
+
+def sync(path: Path) -> None:
+    """Have the content of a file, or the names in a folder, on the disk. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

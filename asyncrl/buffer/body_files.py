@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from asyncrl.disk import disk_problem
+from asyncrl.disk import disk_problem, sync
 from asyncrl.errors import StorageError, UnavailableError
 
 LARGE_BYTES = 256 * 1024
@@ -135,13 +135,4 @@ def _write(path: Path, body: bytes) -> None:
     finally:
         os.close(descriptor)
     if new:
-        sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk. Raises `OSError`."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(path.parent)

@@ -24,8 +24,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
-from asyncrl.buffer.body_files import BodyFiles, FileBody, sync_folder
-from asyncrl.disk import disk_problem
+from asyncrl.buffer.body_files import BodyFiles, FileBody
+from asyncrl.disk import disk_problem, sync
 from asyncrl.errors import ConfigError, StorageError, UnavailableError
 
 LEDGER = "ledger.sqlite"
@@ -126,9 +126,9 @@ class FolderPlace:
         generation, partial = self.folder / f"generation-{number:06d}", self.folder / "partial"
         with open(partial / LEDGER, "rb+") as file:
             os.fsync(file.fileno())
-        sync_folder(partial)
+        sync(partial)
         partial.rename(generation)
-        sync_folder(self.folder)
+        sync(self.folder)
         for earlier in self.folder.glob("generation-*"):
             if earlier != generation:
                 shutil.rmtree(earlier)
@@ -166,7 +166,7 @@ class FolderPlace:
         self._close_log()
         generation = self.generation
         self._log = os.open(generation / f"{LEDGER}-wal", os.O_WRONLY | os.O_CREAT | truncated, 0o600)
-        sync_folder(generation)
+        sync(generation)
 
     def _close_log(self) -> None:
         if self._log >= 0:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import tempfile
 import threading
@@ -33,6 +32,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+from asyncrl.disk import sync
 from asyncrl.errors import AsyncRLError, InputError
 from asyncrl.run.checkpoints import (
     MARKER,
@@ -337,7 +337,7 @@ class Checkpointer:
         self.before_complete()
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
-        _sync(target.parent)
+        sync(target.parent)
         if target.name == START:
             return
         self._remove_old(version)
@@ -406,23 +406,15 @@ def _seal(folder: Path, listed: Mapping[str, list[Any]]) -> None:
     for file in sorted(p for p in folder.rglob("*") if p.is_file()):
         name = str(file.relative_to(folder))
         entries[name] = listed.get(name) or _entry(file)
-        _sync(file)
+        sync(file)
     for inner in sorted(p for p in folder.rglob("*") if p.is_dir()):
-        _sync(inner)
+        sync(inner)
     marker = folder / MARKER
     marker.write_text(json.dumps(entries, indent=1))
-    _sync(marker)
-    _sync(folder)
+    sync(marker)
+    sync(folder)
 
 
 def _entry(file: Path) -> list[Any]:
     """Return what the marker says of a file: size and checksum."""
     return [file.stat().st_size, file_checksum(file)]
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -32,6 +32,7 @@ import xxhash
 
 from asyncrl.algo.outer.mean_gradient import mean_gradient
 from asyncrl.algo.outer.nesterov import nesterov_step
+from asyncrl.disk import sync
 from asyncrl.errors import ConfigError, ConflictError, InputError
 from asyncrl.jsonfile import read_json
 from asyncrl.services.outer.messages import FromMember, Join, Look, Part, Put, Read, Terms
@@ -383,7 +384,7 @@ class Rounds:
         _write(partial / ROUND, json.dumps({"counted": counted, "contributors": contributors}).encode())
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
-        _sync(fragment.folder)
+        sync(fragment.folder)
         fragment.round, fragment.counted, fragment.contributors = number, counted, contributors
         for old in sorted(fragment.folder.glob("round-*"))[:-KEPT_ROUNDS]:
             shutil.rmtree(old, ignore_errors=True)
@@ -430,11 +431,3 @@ def _write(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
