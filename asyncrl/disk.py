@@ -1,5 +1,5 @@
-"""Disks that cannot be written: full, read-only or over quota. Told apart because a restart does not help. And what puts
-written files on them."""
+"""Disks that cannot be written: full, read-only or over quota. Told apart because a restart does not help. And
+what puts written files on them."""
 
 from __future__ import annotations
 

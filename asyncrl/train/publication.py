@@ -10,22 +10,21 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def at_once(work: Callable[[], T]) -> Future[T]:
-    """Do `work` here and now. Raises what it raises."""
-    done: Future[T] = Future()
-    done.set_result(work())
-    return done
-
-
-def in_thread(work: Callable[[], T], name: str) -> Future[T]:
-    """Begin `work` in a thread that a process which ends does not wait for; the result raises what `work` raised."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
+def at_once(work: Callable[[], T], future: Future[T]) -> Future[T]:
+    """Do `work` here and now, as what `future` stands for. Raises what it raises."""
+    _do(work, future)
+    future.result()
     return future
+
+
+def in_thread(work: Callable[[], T], future: Future[T], name: str) -> Future[T]:
+    """Begin `work` in a thread that a process which ends does not wait for; `future` raises what it raised."""
+    threading.Thread(target=_do, args=(work, future), name=name, daemon=True).start()
+    return future
+
+
+def _do(work: Callable[[], T], future: Future[T]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:
+        future.set_exception(error)

@@ -224,11 +224,13 @@ class Trainer:
             published = self._publish(version, batch, report, in_background)
             self._steer(report)
         step = StepRecord(batch, report, times)
+        metrics = self._metrics(step) if published is not None else {}
         if published is not None:
             self.totals.add(step)
-        report.metrics |= self._checkpoint(version, published)
+        recorded: Future[None] = Future()
+        metrics |= self._checkpoint(version, recorded)
         if published is not None:
-            self._record(version, step, published, in_background)
+            self._record(version, metrics, published, recorded, in_background)
 
     def _stream(self, version: int, times: StepTimes) -> tuple[StreamedStep | None, Mapping[bytes, Group]]:
         """Under the periodic schedule train on groups as they arrive; return the open step and those groups."""
@@ -404,9 +406,9 @@ class Trainer:
             return published
 
         if in_background:
-            published = self._published = in_thread(publish, "publishing")
+            published = self._published = in_thread(publish, Future(), "publishing")
         else:
-            published = at_once(publish)
+            published = at_once(publish, Future())
             self.totals.pauses_s += published.result().pause_s
         for pool in (self.replay, self.successes):
             if pool is not None and report.went_back_to is None:
@@ -414,17 +416,25 @@ class Trainer:
         return published
 
     def _record(
-        self, version: int, step: StepRecord, published: Future[PublishReport], in_background: bool
+        self,
+        version: int,
+        metrics: dict[str, Any],
+        published: Future[PublishReport],
+        recorded: Future[None],
+        in_background: bool,
     ) -> None:
         """Write the step down, on rank 0, when its version is committed."""
-        source, metrics = self.source, self._metrics(step)
+        source = self.source
         assert source is not None
 
         def record() -> None:
             found = publish_metrics(published.result())
             self.on_step(version, metrics | found | _buffer_metrics(source.stats()))
 
-        self._recorded = in_thread(record, "recording") if in_background else at_once(record)
+        if in_background:
+            self._recorded = in_thread(record, recorded, "recording")
+        else:
+            at_once(record, recorded)
 
     def _wait_for_publication(self) -> None:
         """Wait until a version that is on its way is committed and recorded. Raises what kept it from that."""
@@ -502,10 +512,11 @@ class Trainer:
         if self.config.train.on_poison == "stop":
             raise StopError(f"step {version}: {message}; train.on_poison is 'stop'")
 
-    def _checkpoint(self, version: int, published: Future[PublishReport] | None) -> dict[str, Any]:
+    def _checkpoint(self, version: int, recorded: Future[None]) -> dict[str, Any]:
         """Save when due; return how long training was blocked, and the error of the previous write if it failed.
 
-        The checkpoint is complete when the version is committed: none is ever beyond the ledger.
+        The checkpoint is complete when the version is committed and its step recorded: none is ever beyond the ledger,
+        and no run that goes on from it lacks a record.
         """
         saver = self.checkpointer
         if saver is None:
@@ -514,8 +525,7 @@ class Trainer:
         if not saver.due(version):
             return error
         self.turns.to_trainer()
-        after: Callable[[], object] = published.result if published is not None else lambda: None
-        stall_s = saver.save(version, self.state_dict(), after)
+        stall_s = saver.save(version, self.state_dict(), recorded.result)
         return error | {"time/checkpoint_s": stall_s, "time/checkpoint_write_s": saver.write_s}
 
     def _steer(self, report: StepReport) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asyncrl.errors import DeadlineError, StaleError, UnavailableError
-from asyncrl.run.checkpoints import complete_checkpoints
+from asyncrl.run.checkpoints import MARKER, complete_checkpoints
 from asyncrl.services.trainer.service import Recorder, make_checkpointer
 from asyncrl.train import step_batch
 from asyncrl.train.auxiliary_models import AuxiliaryModels
@@ -82,8 +82,10 @@ def test_a_steps_trajectories_are_handed_over_after_its_commit_and_before_its_ch
             return True
 
         def save(self, version, extra, after):
-            after()
-            script.calls.append(("save", version))
+            self.writer = threading.Thread(
+                target=lambda: (after(), script.calls.append(("save", version))), daemon=True
+            )
+            self.writer.start()
             return 0.0
 
         def save_start(self, extra):
@@ -99,6 +101,7 @@ def test_a_steps_trajectories_are_handed_over_after_its_commit_and_before_its_ch
     trainer.checkpointer = Saving()
     trainer.on_commit = lambda version, groups, values: script.calls.append(("rows", version, len(groups)))
     trainer.run()
+    trainer.checkpointer.writer.join(60)
     assert script.calls[-3:] == [("commit", 1), ("rows", 1, 2), ("save", 1)]
 
 
@@ -341,6 +344,28 @@ def test_a_checkpoint_is_complete_only_when_its_version_is_committed(engine, tin
     trainer.checkpointer.finish(version, trainer.state_dict())
     assert found == [[], ["step-000001"]]
     assert [version for version, _ in complete_checkpoints(tmp_path)] == [2, 1]
+
+
+@pytest.mark.parametrize("max_staleness", [1, 0], ids=["in the background", "at once"])
+def test_a_checkpoint_is_complete_only_when_its_step_is_recorded(engine, tiny_model, tmp_path, max_staleness):
+    """A run whose trainer dies in between would go on from it without that record."""
+    found = []
+
+    def record(version, metrics):
+        assert metrics["time/checkpoint_s"] > 0
+        wait_until(lambda: any(tmp_path.glob(f"*.partial/{MARKER}")))
+        found.append([path.name for path in tmp_path.glob("step-*") if path.suffix != ".partial"])
+
+    trainer = make_trainer(engine, Scripted([groups_at(0), []]), on_step=record)
+    buffer = trainer.config.buffer.model_copy(update={"max_staleness": max_staleness})
+    trainer.config = trainer.config.model_copy(update={"buffer": buffer})
+    trainer.controls.guard = None
+    trainer.checkpointer = Checkpointer(tmp_path, engine, tiny_model, every=1, keep=5)
+    assert trainer.config.publishes_in_background == bool(max_staleness)
+    version = trainer.run()
+    trainer.checkpointer.finish(version, trainer.state_dict())
+    assert found == [[]]
+    assert [version for version, _ in complete_checkpoints(tmp_path)] == [1]
 
 
 @pytest.mark.parametrize(("schedule", "staleness"), [("partial", 0), ("synchronous", 0), ("one_step_off", 1)])
