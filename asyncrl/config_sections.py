@@ -26,6 +26,13 @@ def is_url(path: str) -> bool:
     return path.startswith(("http://", "https://"))
 
 
+def empty_or_url(value: str) -> str:
+    """Check an address that may be left out. Raises `ValueError`."""
+    if value and not is_url(value):
+        raise ValueError("must begin with http:// or https://")
+    return value
+
+
 SELF_TEACHER = "self"
 """Stands for the trained policy where a teacher is named; `./self` is a folder of that name."""
 
@@ -437,12 +444,7 @@ class OuterConfig(Section):
     wait_timeout_s: Seldom[float] = Field(600.0, gt=0)
     """Seconds after which an exchange goes on without the runs that are missing, and a run without its exchange."""
 
-    @field_validator("url")
-    @classmethod
-    def _address(cls, value: str) -> str:
-        if value and not is_url(value):
-            raise ValueError("must begin with http:// or https://")
-        return value
+    _check_url = field_validator("url")(empty_or_url)
 
     @model_validator(mode="after")
     def _fits(self) -> OuterConfig:
@@ -498,12 +500,7 @@ class JudgeConfig(Section):
     weight: Seldom[float] = 1.0
     """Factor of the score."""
 
-    @field_validator("url")
-    @classmethod
-    def _address(cls, value: str) -> str:
-        if value and not is_url(value):
-            raise ValueError("must begin with http:// or https://")
-        return value
+    _check_url = field_validator("url")(empty_or_url)
 
 
 class ReferenceConfig(Section):
