@@ -35,6 +35,8 @@ DIFFERENT = 0.01
 
 
 SECTIONS = {
+    # Far fewer at once than a test asks for, so that some are under way however fast the machine is.
+    "engine": {"max_model_len": 256, "max_num_seqs": 8},
     "lora": {"rank": 4, "alpha": 8},
     "policies": {
         "helpers": {"agents": ["helper"], "lora": {"rank": 2, "target_modules": ["q_proj", "o_proj"]}}
@@ -48,7 +50,6 @@ def config(tiny_model):
         {
             "model": {"path": tiny_model},
             "env": {"name": "gridworld"},
-            "engine": {"max_model_len": 256, "max_num_seqs": 64},
             "run": {"threads": 1},
             **SECTIONS,
         }
@@ -163,7 +164,7 @@ def test_an_engine_that_starts_late_has_the_committed_adapter_before_its_first_a
 
 def test_requests_of_four_versions_in_flight_at_once_keep_their_own(engine, policies, publish):
     url, weights = engine
-    given = prompts(6, seed=1)
+    given = prompts(12, seed=1)
     # Written before, so that requests do not end meanwhile.
     files = {v: write_weights(weights, v, published(policies[v].model), epoch=1) for v in (2, 3)}
 
@@ -213,7 +214,7 @@ def test_a_further_policys_requests_are_served_by_its_own_adapters_at_its_own_ve
     engine, policies, helpers, publish
 ):
     url, weights = engine
-    given = prompts(4, seed=4)
+    given = prompts(12, seed=4)
     file = write_weights(of_helpers(weights), 2, published(helpers[2].model), epoch=1)
 
     async def scenario(client):
@@ -235,6 +236,8 @@ def test_a_further_policys_requests_are_served_by_its_own_adapters_at_its_own_ve
         requests = [GenerateRequest(f"r{i}", prompt, 200, seed=i) for i, prompt in enumerate(given)]
         return [asyncio.create_task(client.generate(request)) for request in requests]
 
+    # An engine has the committed adapter from its first answer on.
+    with_client(url, lambda client: client.generate(GenerateRequest("first of all", given[0], 1)))
     before = with_client(url, lambda client: client.state())["version"]
     overlapped, answers, version, version_of_helpers = with_client(url, scenario)
     assert overlapped > len(given)
