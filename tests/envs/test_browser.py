@@ -118,7 +118,7 @@ def test_a_machine_without_chromium_is_told_what_to_install(monkeypatch):
         chromium.find_chromium()
     monkeypatch.undo()
     with pytest.raises(
-        ConfigError, match=r"no Chromium found \(/no/such/browser\): install the package chromium"
+        ConfigError, match=r"no Chromium found \(/no/such/browser\): install the package chromium-headless-shell or chromium"
     ):
         chromium.find_chromium("/no/such/browser")
 
@@ -418,4 +418,4 @@ def test_it_passes_the_environment_check():
 
 def test_what_is_missing_is_said_where_there_is_no_browser(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert Browser.missing().startswith("a browser: no Chromium found (chromium, ")
+    assert Browser.missing().startswith("a browser: no Chromium found (chromium-headless-shell, ")
