@@ -49,7 +49,10 @@ Seldom = Annotated[T, SELDOM]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    """A table of settings. The text below a field describes it; `asyncrl.commands.config_page` reads it there, so that
+    processes that never show it need not."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class RunConfig(Section):

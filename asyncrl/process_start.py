@@ -40,7 +40,10 @@ IMPORTED_WITH = {
 """Variables that libraries read while they are imported, and their values in the server. A process with other values is
 not forked."""
 FORKED = (
+    ("asyncrl", "eval"),
+    ("asyncrl", "plan"),
     ("asyncrl", "sft"),
+    ("asyncrl", "train"),
     ("asyncrl", "serve", "buffer"),
     ("asyncrl", "serve", "engine"),
     ("asyncrl", "serve", "env"),
@@ -111,15 +114,20 @@ class ForkedProcess:
 
 
 def start_process(
-    command: Sequence[str], env: Mapping[str, str], output: int | None = None, nice: int = 0
+    command: Sequence[str],
+    env: Mapping[str, str],
+    output: int | None = None,
+    nice: int = 0,
+    errors: int | None = None,
 ) -> Process:
     """Start a process that dies with this thread.
 
     output: a file descriptor. With it the process gets a session of its own and no input; otherwise it shares input,
-    output and session with this process. nice: its niceness, added to that of this process.
+    output and session with this process. errors: another one for its errors, which else are part of the output. nice:
+    its niceness, added to that of this process.
     """
     if env.get(FORK_SERVER) and _may_be_forked(command, env):
-        return _ask_server(command, env, output, nice)
+        return _ask_server(command, env, output, nice, errors)
 
     def before() -> None:
         die_with_parent()
@@ -130,7 +138,7 @@ def start_process(
         command,
         stdin=None if output is None else subprocess.DEVNULL,
         stdout=output,
-        stderr=output,
+        stderr=output if errors is None else errors,
         env=dict(env),
         start_new_session=output is not None,
         preexec_fn=before,
@@ -158,7 +166,7 @@ def _imports_alike(env: Mapping[str, str]) -> bool:
 
 
 def _ask_server(
-    command: Sequence[str], env: Mapping[str, str], output: int | None, nice: int
+    command: Sequence[str], env: Mapping[str, str], output: int | None, nice: int, errors: int | None
 ) -> ForkedProcess:
     request = {
         "command": list(command),
@@ -174,7 +182,9 @@ def _ask_server(
     server.settimeout(ANSWER_S)
     server.connect(env[FORK_SERVER])
     with open(os.devnull, "rb") as nothing:
-        fds = [0, 1, 2] if output is None else [nothing.fileno(), output, output]
+        fds = (
+            [0, 1, 2] if output is None else [nothing.fileno(), output, output if errors is None else errors]
+        )
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
         server.sendmsg([json.dumps(request).encode()], [rights])
     answer = server.recv(MAX_MESSAGE)

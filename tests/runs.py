@@ -5,6 +5,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -85,10 +86,9 @@ def start(workplace, name, *more):
     ]  # fmt: skip
     # Not a pipe: one that nobody reads would stop the run when it is full.
     with open(workplace / f"{name}.err", "w") as errors:
-        process = subprocess.Popen(
-            command(workplace, str(workplace / "recipe.toml"), *settings),
-            env=environment(), stderr=errors,
-        )  # fmt: skip
+        process = start_process(
+            command(workplace, str(workplace / "recipe.toml"), *settings), environment(), errors.fileno()
+        )
     STARTED.append(process)
     return process
 
@@ -106,11 +106,21 @@ def kill_launcher(run, process):
 
 def resume(workplace, run, *changes):
     """Go on with a run until its end."""
-    done = subprocess.run(
-        command(workplace, "--resume", str(run), *changes),
-        env=environment(), capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
+    done = to_its_end(command(workplace, "--resume", str(run), *changes))
     assert done.returncode == 0, done.stderr
+
+
+def to_its_end(command, timeout_s=400):
+    """Run a command of a run, forked where there is a server; return its exit code, output and errors."""
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = start_process(command, environment(), output.fileno(), errors=errors.fileno())
+        try:
+            code = process.wait(timeout_s)
+        finally:
+            process.kill()
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(command, code, output.read(), errors.read())
 
 
 def check_trained_once(run, steps=STEPS):

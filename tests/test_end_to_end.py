@@ -11,7 +11,7 @@ import pytest
 
 from asyncrl.cli import main
 from asyncrl.run.metrics import read_metrics
-from tests.runs import RECIPE, environment, processes_of, wait_for_step, weight_folders
+from tests.runs import RECIPE, environment, processes_of, to_its_end, wait_for_step, weight_folders
 
 pytestmark = pytest.mark.slow
 SUMMARY_KEYS = {
@@ -35,14 +35,7 @@ def command(workplace, *overrides):
 
 
 def train(workplace, *overrides):
-    return subprocess.run(
-        command(workplace, *overrides),
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
+    return to_its_end(command(workplace, *overrides))
 
 
 @pytest.fixture(scope="module")

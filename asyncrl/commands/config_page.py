@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import re
 import types
 import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
@@ -144,11 +146,30 @@ def _section(name: str, section: type[Section], more: str = "") -> SectionText:
 
 def _rows(name: str, section: type[Section]) -> Iterator[Row]:
     """Yield a row for each key, those of tables inside the section included."""
+    texts = descriptions(section)
     for key, field in section.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             yield from _rows(f"{name}.{key}", field.annotation)
         else:
-            yield Row(_cells(f"{name}.{key}", field), SELDOM in field.metadata)
+            yield Row(_cells(f"{name}.{key}", field, texts.get(key, "")), SELDOM in field.metadata)
+
+
+def descriptions(section: type[Section]) -> dict[str, str]:
+    """Return the texts that stand below the fields of a section's class."""
+    found: dict[str, str] = {}
+    for above in reversed(section.__mro__):
+        if issubclass(above, Section):
+            (definition,) = ast.parse(inspect.getsource(above)).body
+            assert isinstance(definition, ast.ClassDef)
+            for field, text in pairwise(definition.body):
+                if (
+                    isinstance(field, ast.AnnAssign)
+                    and isinstance(field.target, ast.Name)
+                    and isinstance(text, ast.Expr)
+                    and isinstance(text.value, ast.Constant)
+                ):
+                    found[field.target.id] = str(text.value.value)
+    return found
 
 
 def _algo() -> SectionText:
@@ -196,9 +217,9 @@ def _choices(values: Iterable[Any]) -> str:
     return ", ".join(f"`{json.dumps(value)}`" for value in values)
 
 
-def _cells(dotted: str, field: FieldInfo) -> tuple[str, str, str, str]:
+def _cells(dotted: str, field: FieldInfo, text: str) -> tuple[str, str, str, str]:
     default = "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
-    return f"`{dotted}`", default, _allowed(field), _linked(field.description or "")
+    return f"`{dotted}`", default, _allowed(field), _linked(text)
 
 
 def _linked(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ import psutil
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 from asyncrl.plan.machine import gpu_memory
-from asyncrl.process_hooks import die_with_parent
+from asyncrl.process_start import start_process
 
 GIB = 2**30
 TIMEOUT_S = 300.0
@@ -46,22 +47,21 @@ def _check_gpus(config: Config, sizes: list[int]) -> None:
             sys.executable, "-m", "asyncrl", "plan", "memory", str(file), "--gpu", f"{min(sizes) // 2**20}MiB",
             "--gpus", str(len(sizes)),
         ]  # fmt: skip
+        said, errors = Path(folder) / "output", Path(folder) / "errors"
+        with open(said, "wb") as output, open(errors, "wb") as complaints:
+            planner = start_process(command, os.environ, output.fileno(), errors=complaints.fileno())
         try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-                preexec_fn=die_with_parent,
-            )
+            code = planner.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
+            planner.kill()
+            planner.wait()
             _unchecked(f"no prediction within {TIMEOUT_S:g} s")
             return
-    if done.returncode == DOES_NOT and "does not fit" in done.stdout:
-        raise ConfigError(f"this run does not fit the GPUs:\n{done.stdout.rstrip()}")
-    if done.returncode != FITS:
-        _unchecked(done.stderr.strip().rpartition("\n")[2])
+        prediction, complaint = said.read_text(), errors.read_text()
+    if code == DOES_NOT and "does not fit" in prediction:
+        raise ConfigError(f"this run does not fit the GPUs:\n{prediction.rstrip()}")
+    if code != FITS:
+        _unchecked(complaint.strip().rpartition("\n")[2])
 
 
 def _check_host(config: Config, total: int) -> None:

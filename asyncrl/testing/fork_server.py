@@ -39,11 +39,20 @@ LIBRARIES = (
     "vllm.v1.worker.cpu_worker",
     "vllm.model_executor.models.qwen3",
     "deepspeed",
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "deepspeed.sequence.layer",
     "peft",
     "httpx",
+    "matplotlib.figure",
+    "matplotlib.backends.backend_agg",
+    "pydantic.v1",
     "setproctitle",
     "torch.utils.tensorboard",
+    "transformers.conversion_mapping",
     "transformers.models.qwen3.modeling_qwen3",
+    "uvicorn.lifespan.on",
+    "uvicorn.protocols.http.httptools_impl",
 )
 """None of them starts a thread when it is imported. Nothing of asyncrl: a forked process imports its own."""
 BACKLOG = 64
@@ -169,7 +178,10 @@ def import_libraries(names: Sequence[str]) -> None:
     """Import what takes long. Afterwards there must be one thread only, since a fork has no other."""
     gc.disable()
     for name in names:
-        importlib.import_module(name)
+        module = importlib.import_module(name)
+        # It compiles half a second of patterns for the first model that is loaded.
+        if build := getattr(module, "get_checkpoint_conversion_mapping", None):
+            build("qwen3")
     # Memory that the collector does not look through stays shared.
     gc.freeze()
     gc.enable()

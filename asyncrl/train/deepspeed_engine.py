@@ -40,8 +40,9 @@ from asyncrl.train.vision import Placed
 
 logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 # DeepSpeed would compile its shared-memory all-reduce for CPUs behind a lock file, which a killed process leaves
-# behind: every trainer after it would wait forever. Gloo does the same work.
-deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+# behind: every trainer after it would wait forever. Gloo does the same work. Where the answer stands already, it does
+# not run compilers to find out what else it could compile.
+vars(deepspeed.ops)["__compatible_ops__"] = {"deepspeed_shm_comm": False}
 
 MAX_GRAD_NORM = 1.0
 """Gradients are scaled down to it, as the literature's objectives assume."""

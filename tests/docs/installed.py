@@ -14,13 +14,31 @@ from tests.docs.blocks import ROOT
 from tests.shared import made_once
 
 COMMAND_TIMEOUT_S = 900.0
+FORKING = """
+import os, signal, sys
+from asyncrl.process_start import FORK_SERVER, FORKED, start_process
+
+words = sys.argv[1:]
+own = os.path.join(os.path.dirname(sys.executable), "asyncrl")
+if FORK_SERVER not in os.environ or ("asyncrl", *words[:1]) not in FORKED:
+    os.execv(own, [own, *words])
+child = start_process([sys.executable, "-m", "asyncrl", *words], os.environ)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, _: child.send_signal(number))
+sys.exit(child.wait() % 256)
+"""
+"""The command of `Installed.forking`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """`bin` holds `python` and `asyncrl`."""
+    """`bin` holds `python` and `asyncrl`; in `forking` there is an `asyncrl` that forks what takes long to import."""
 
     bin: Path
+
+    @property
+    def forking(self) -> Path:
+        return self.bin.parent / "forking"
 
     def environment(self) -> dict[str, str]:
         """Return the variables of a reader's shell: nothing leads to the repository."""
@@ -28,7 +46,7 @@ class Installed:
             k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "ASYNCRL_CACHE", "ASYNCRL_TOKEN")
         }
         return kept | {
-            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "PATH": f"{self.forking}:{self.bin}:{os.environ['PATH']}",
             # The pages that call a service by hand say that the reader sets it.
             "ASYNCRL_TOKEN": "the-token-of-a-reader",
             "HF_HUB_OFFLINE": "1",
@@ -72,6 +90,10 @@ def _install(folder: Path) -> None:
     (built,) = folder.glob("*.whl")
     into = [*pip, "--python", str(home / "bin" / "python"), "install", "--no-deps", "--no-index", str(built)]
     subprocess.run(into, check=True, capture_output=True)
+    (home / "forking").mkdir()
+    command = home / "forking" / "asyncrl"
+    command.write_text(f"#!{home / 'bin' / 'python'}\n{FORKING}")
+    command.chmod(0o755)
 
 
 def _export(folder: Path) -> Path:

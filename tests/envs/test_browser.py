@@ -118,7 +118,8 @@ def test_a_machine_without_chromium_is_told_what_to_install(monkeypatch):
         chromium.find_chromium()
     monkeypatch.undo()
     with pytest.raises(
-        ConfigError, match=r"no Chromium found \(/no/such/browser\): install the package chromium-headless-shell or chromium"
+        ConfigError,
+        match=r"no Chromium found \(/no/such/browser\): install the package chromium-headless-shell or chromium",
     ):
         chromium.find_chromium("/no/such/browser")
 

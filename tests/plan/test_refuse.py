@@ -21,11 +21,13 @@ def gpus(monkeypatch):
     commands = []
 
     def of(*sizes):
-        run = refuse.subprocess.run
+        start = refuse.start_process
         monkeypatch.setattr(refuse, "TIMEOUT_S", START_S)
         monkeypatch.setattr(refuse, "gpu_memory", lambda: list(sizes))
         monkeypatch.setattr(
-            refuse.subprocess, "run", lambda words, **rest: commands.append(words) or run(words, **rest)
+            refuse,
+            "start_process",
+            lambda words, *rest, **more: commands.append(words) or start(words, *rest, **more),
         )
         return commands
 
