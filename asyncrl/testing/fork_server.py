@@ -47,6 +47,7 @@ LIBRARIES = (
     "matplotlib.figure",
     "matplotlib.backends.backend_agg",
     "pydantic.v1",
+    "ray.dag",
     "setproctitle",
     "torch.utils.tensorboard",
     "transformers.conversion_mapping",
