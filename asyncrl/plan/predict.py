@@ -267,15 +267,14 @@ def trainer_memory(config: Config, memory: StepMemory) -> dict[str, list[Item]]:
         [*gradients, *buckets, *_activations(memory.with_gradients)],
         key=_sum,
     )
-    passing = [Item(f"{name} model", size) for name, size in memory.offloaded.items()]
-    passing += [
-        Item(f"{name} model, gathered", gathered_weights(size, config.model.dtype))
-        for name, size in (memory.divided.items() if config.train.ranks > 1 else ())
-    ]
+    passing = {name: Item(f"{name} model", size) for name, size in memory.offloaded.items()}
+    for name, size in memory.divided.items() if config.train.ranks > 1 else ():
+        passing[name] = Item(f"{name} model, gathered", gathered_weights(size, config.model.dtype))
+    beside = [passing[name] for name in (memory.read_in_training,) if name in passing]
     return {
         "loading": [Item("weights while loading", sum(state.loading for state in states.values()))],
-        "passes without gradient": [*base, *passing, *_activations(memory.passes)],
-        "forward and backward": [*base, *training],
+        "passes without gradient": [*base, *passing.values(), *_activations(memory.passes)],
+        "forward and backward": [*base, *beside, *training],
         "optimizer step": [
             *base,
             Item("gradients", sum(state.step_gradients for state in states.values())),

@@ -73,6 +73,8 @@ class StepMemory:
     """Of those that are on the device only for their own pass."""
     divided: dict[str, int] = field(default_factory=dict)
     """Weights of auxiliary models that are spread over the ranks, by what they are."""
+    read_in_training: str = ""
+    """Which of those models computes beside the policy's own passes."""
     passes: Activations = Activations()
     """At the peak of the passes without gradient."""
     before_gradients: Activations = Activations()
@@ -120,8 +122,8 @@ class _Module:
         self.module = module
         self.device = torch.device("cpu")
 
-    def __call__(self, *args: Any) -> Any:
-        return self.module(*args)
+    def __call__(self, *args: Any, **more: Any) -> Any:
+        return self.module(*args, **more)
 
 
 def measure_step(config: Config, shapes: dict[str, dict[str, Any]]) -> StepMemory:
@@ -292,8 +294,16 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def _auxiliary_weights(auxiliary: AuxiliaryModels, found: StepMemory, optimizer: str) -> None:
-    if isinstance(auxiliary.reference, DividedPolicy):
-        found.divided["reference"] = sum(map(_bytes, auxiliary.reference.reading.module.parameters()))
+    for name, divided in (("reference", auxiliary.reference), ("teacher", auxiliary.teacher)):
+        if isinstance(divided, DividedPolicy):
+            found.divided[name] = sum(map(_bytes, divided.reading.module.parameters()))
+    if "teacher_logits" in auxiliary.objective.needs:
+        found.read_in_training = "teacher"
+        if isinstance(auxiliary.teacher, DividedPolicy):
+            lm_head = auxiliary.teacher.reading.module.model.lm_head
+            found.copies["whole vocabulary projection of the teacher"] = sum(
+                map(_bytes, lm_head.parameters())
+            )
     for name in ("reference", "teacher", "average", "snapshots"):
         model = getattr(getattr(auxiliary, name), "model", None)
         if model is None:

@@ -88,7 +88,7 @@ class AuxiliaryModels:
 
     objective: Objective
     reference: FrozenPolicy | DividedPolicy | BasePolicy | EngineScorer | None = None
-    teacher: FrozenPolicy | EngineScorer | SelfTeacher | None = None
+    teacher: FrozenPolicy | DividedPolicy | EngineScorer | SelfTeacher | None = None
     average: AveragedPolicy | None = None
     snapshots: Snapshots | OldPolicies | None = None
     critic: Critic | None = None

@@ -16,7 +16,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.lora import adapter_off, published
 from asyncrl.train.policy import PolicyModel
-from asyncrl.train.token_scores import TeacherStates
+from asyncrl.train.token_scores import Head, TeacherStates
 from asyncrl.train.vision import Placed
 
 
@@ -52,7 +52,7 @@ class FrozenPolicy:
     ) -> TeacherStates:
         """Return its part of the comparison of whole distributions that the trained model makes."""
         self.model.to(engine.device)
-        states = self.model.sampled_states(token_ids.to(engine.device), mask.to(engine.device), images)
+        states = self.outputs(engine, token_ids, mask, 1.0, ("states",), images)["states"]
         return TeacherStates(states, self.model.model.lm_head.forward.logits, direction)
 
     def release_device(self) -> None:
@@ -85,6 +85,9 @@ class DividedPolicy:
     def __init__(self, reading: Any) -> None:
         self.reading = reading
         """Its DeepSpeed engine (`asyncrl.train.deepspeed_engine.engine_for_reading`)."""
+        self.projection: Head | None = None
+        """A whole copy of its vocabulary projection, once whole distributions were asked for: the policy's passes use
+        it chunk by chunk, as often as each rank needs."""
 
     @torch.no_grad()
     def outputs(
@@ -99,6 +102,17 @@ class DividedPolicy:
         """Return what `PolicyModel.forward` does. A collective."""
         on_device = token_ids.to(engine.device), mask.to(engine.device)
         return self.reading(*on_device, temperature, want, images=images)
+
+    @torch.no_grad()
+    def states(
+        self, engine: TrainEngine, token_ids: Tensor, mask: Tensor, direction: str, images: Placed = ()
+    ) -> TeacherStates:
+        """Return what `FrozenPolicy.states` does. A collective."""
+        states = self.outputs(engine, token_ids, mask, 1.0, ("states",), images)["states"]
+        if self.projection is None:
+            lm_head = self.reading.module.model.lm_head
+            self.projection = lm_head(states[:0], lambda *_: lm_head.forward.copy())
+        return TeacherStates(states, self.projection.logits, direction)
 
     def release_device(self) -> None:
         """Do nothing: a rank has its share alone."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
 from asyncrl.config_sections import SELF_TEACHER, is_url
@@ -72,7 +74,9 @@ def _critic(objective: Objective) -> CriticSettings:
     return CriticSettings(value["trunk"], float(value["learning_rate"]), value["warmup_steps"])
 
 
-def _teacher(config: Config, engine: TrainEngine) -> FrozenPolicy | EngineScorer | SelfTeacher:
+def _teacher(
+    config: Config, engine: TrainEngine
+) -> FrozenPolicy | DividedPolicy | EngineScorer | SelfTeacher:
     teacher = config.teacher
     if teacher.path == SELF_TEACHER:
         shape = engine.engine.module.model.config.get_text_config()
@@ -80,7 +84,16 @@ def _teacher(config: Config, engine: TrainEngine) -> FrozenPolicy | EngineScorer
         return SelfTeacher(max(context or 0, config.max_tokens))
     if is_url(teacher.path):
         return EngineScorer(teacher.path)
-    return FrozenPolicy(load_frozen(teacher.path, config.model.dtype), _offload(config))
+    return _fixed(config, lambda: load_frozen(teacher.path, config.model.dtype))
+
+
+def _fixed(config: Config, load: Callable[[], PolicyModel]) -> FrozenPolicy | DividedPolicy:
+    """Return a policy whose weights stay as they are, spread over the ranks where the trained one's are."""
+    if config.train.zero_stage != 3:
+        return FrozenPolicy(load(), _offload(config))
+    with divided_loading(config.train, config.model.dtype):
+        read = load()
+    return DividedPolicy(engine_for_reading(read, config.train, config.model.dtype))
 
 
 def _offload(config: Config) -> bool:
@@ -112,9 +125,6 @@ def _reference(config: Config, model: str) -> FrozenPolicy | DividedPolicy | Bas
         return EngineScorer(reference.path)
     if config.lora.rank and not reference.path and not reference.refresh_every:
         return BasePolicy()
-    if config.train.zero_stage == 3 and not reference.refresh_every:
-        with divided_loading(config.train, config.model.dtype):
-            read = _read_only(config, model)
-        return DividedPolicy(engine_for_reading(read, config.train, config.model.dtype))
-    copy = _read_only(config, model)
-    return FrozenPolicy(copy, _offload(config), reference.refresh_every)
+    if not reference.refresh_every:
+        return _fixed(config, lambda: _read_only(config, model))
+    return FrozenPolicy(_read_only(config, model), _offload(config), reference.refresh_every)

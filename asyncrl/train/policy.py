@@ -90,9 +90,12 @@ class PolicyModel(nn.Module):
         attention mask is needed. `entropy` and `sum_pi_squared` [B,T] are of the full distribution, `teacher_kl`
         [B,T] its divergence from that of `teacher`. `values` gives `values` [B,T] and `end_values` [B] (see
         `read_values`); `detached_values` the same without gradient into the trunk. `images` are those of each row.
+        `("states",)` alone gives the hidden state `states` [M,H] before each sampled token, row by row, and no `logp`.
         """
         target = _after_first(mask)
         run = self._run(token_ids, mask, target, images)
+        if want == ("states",):
+            return {"states": run.of_all(run.states)}
         given = (
             None if teacher is None else teacher.states if run.first is None else teacher.states[run.first]
         )
@@ -106,11 +109,6 @@ class PolicyModel(nn.Module):
             hidden = run.hidden.detach() if "detached_values" in want else run.hidden
             found["values"], found["end_values"] = read_values(self.value_head, hidden, run.tree, target)
         return found
-
-    def sampled_states(self, token_ids: Tensor, mask: Tensor, images: Placed = ()) -> Tensor:
-        """Return the hidden state [M,H] before each sampled token, row by row."""
-        run = self._run(token_ids, mask, _after_first(mask), images)
-        return run.of_all(run.states)
 
     def _run(self, token_ids: Tensor, mask: Tensor, target: Tensor, images: Placed) -> _Run:
         """Run the trunk; with shared prefixes each distinct token is computed and scored once."""

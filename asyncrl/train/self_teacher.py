@@ -77,7 +77,8 @@ class SelfTeacher:
         padded = pad_rows(shown.batch, rows)
         # What was recorded is of the row alone: after a success its tokens may go to other experts.
         with replaying(None):
-            states = module.sampled_states(padded.token_ids.to(engine.device), padded.mask.to(engine.device))
+            on_device = padded.token_ids.to(engine.device), padded.mask.to(engine.device)
+            states = module(*on_device, 1.0, ("states",))["states"]
         return TeacherStates(states, module.model.lm_head.forward.logits, direction)
 
 

@@ -19,7 +19,7 @@ from asyncrl.algo.inputs import LossInputs, NonFiniteError, Totals, totals_of
 from asyncrl.algo.metrics import Metrics, from_plain, merge, reduce_over_ranks, to_plain
 from asyncrl.algo.objective import Objective
 from asyncrl.train.auxiliary_models import AuxiliaryModels, StepTensors, whole_batch
-from asyncrl.train.auxiliary_weights import FrozenPolicy
+from asyncrl.train.auxiliary_weights import DividedPolicy, FrozenPolicy
 from asyncrl.train.controls import Controls, EntropyController, KlController, mean_drift
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.estimates import estimate_advantages
@@ -140,6 +140,8 @@ def train_step(
         _minibatch(step, rows, parts, poisoned)
         for rows in split_minibatches(batch, kept, settings.num_minibatches)
     ]
+    if isinstance(auxiliary.teacher, FrozenPolicy):
+        auxiliary.teacher.release_device()
     if not parts:
         return StepReport(
             skipped="the loss or gradient was not finite",
@@ -441,7 +443,7 @@ def _teacher_states(step: Step, micro: Rows) -> TeacherStates | None:
     if isinstance(teacher, SelfTeacher):
         assert step.tensors.shown is not None
         return teacher.states(step.engine, step.tensors.shown, micro.indices, direction)
-    assert isinstance(teacher, FrozenPolicy)
+    assert isinstance(teacher, FrozenPolicy | DividedPolicy)
     return teacher.states(step.engine, micro.token_ids, micro.mask, direction, micro.images)
 
 

@@ -31,7 +31,7 @@ class TeacherStates:
     """What a teacher says of the sampled tokens, before its vocabulary projection."""
 
     states: Tensor
-    """[M,H] the teacher's hidden state before each sampled token, row by row (`PolicyModel.sampled_states`)."""
+    """[M,H] the teacher's hidden state before each sampled token, row by row."""
     head: Projection
     """Its vocabulary projection."""
     direction: str
@@ -54,6 +54,18 @@ class Head:
         if use is None:
             return self.project(states)
         return use(self.logits, [p for p in self.module.parameters() if p.requires_grad], states)
+
+    @torch.no_grad()
+    def copy(self) -> Head:
+        """Return one with weights of its own. Under ZeRO-3, call it where the module is whole: in a `use` of a call."""
+        module = self.module
+        assert isinstance(module, nn.Linear)
+        copy = nn.Linear(
+            module.in_features, module.out_features, module.bias is not None, module.weight.device, module.weight.dtype
+        )  # fmt: skip
+        for mine, theirs in zip(copy.parameters(), module.parameters(), strict=True):
+            mine.copy_(theirs).requires_grad_(False)
+        return Head(copy, self.config)
 
     def logits(self, states: Tensor) -> Tensor:
         """Return logits [N,V] with what some models do after the projection: Cohere, Granite, Gemma."""

@@ -68,3 +68,22 @@ def test_rows_take_less_of_a_device_on_several_ranks_or_with_activations_on_the_
     config = load_config("gridworld_grpo", OVERRIDES)
     tokens = config.train.micro_batch_tokens // config.max_tokens * config.max_tokens
     assert alone - activations("train.offload_activations=true") >= 6 * tokens * SHAPE["hidden_size"] * 4
+
+
+def test_a_teacher_is_counted_by_its_share_of_a_rank_and_gathered_while_it_computes():
+    words = ["train.zero_stage=3", "train.ranks=2", "algo.preset=opd_full", "teacher.path=teacher"]
+    config = load_config("gridworld_grpo", [*OVERRIDES, *words])
+    teacher = {**SHAPE, "hidden_size": 512, "tie_word_embeddings": False}
+    memory = measure_step(config, {"policy": SHAPE, "teacher": teacher})
+    predicted = trainer_memory(config, memory)
+    found = {item.name: item.bytes for item in predicted["forward and backward"]}
+    whole = memory.divided["teacher"]
+    assert found["teacher model"] == whole // 2 and found["teacher model, gathered"] == whole
+    assert found["whole vocabulary projection of the teacher model"] == 4096 * 512 * 4
+    assert "reference" not in memory.divided
+    with_reference = load_config("gridworld_grpo", [*OVERRIDES, *words[:2], "algo.kl={coef=0.1}"])
+    found = trainer_memory(with_reference, measure_step(with_reference, {"policy": SHAPE}))
+    names = {part: [item.name for item in items] for part, items in found.items()}
+    # A reference has computed before the policy's passes with gradients begin.
+    assert "reference model, gathered" in names["passes without gradient"]
+    assert "reference model, gathered" not in names["forward and backward"]

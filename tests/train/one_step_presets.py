@@ -23,9 +23,11 @@ CHANGES: dict[str, dict[str, Any]] = {
     "remax": {},
     "gspo": {},
     "sdpo": {},
+    # The entropy moves the policy away from its teacher, which starts as the same model.
+    "opd_full": {"entropy_coef": 0.05},
     "grpo": {"kl": {"coef": 0.1}},
 }
-DIVIDED = ("grpo",)
+DIVIDED = ("grpo", "opd_full")
 """Trained under ZeRO-3, from models that are divided as they are loaded."""
 COMPARED = (
     "reference_kl",

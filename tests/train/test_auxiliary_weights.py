@@ -1,5 +1,7 @@
 """Averages, snapshots and refreshed references follow the trained policy as their rules say."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -190,3 +192,31 @@ def test_a_fixed_reference_is_divided_as_the_policy_is_and_gives_the_same_number
         expected, found = whole.step().metrics, divided.step().metrics
         assert found["reference_kl"] == pytest.approx(expected["reference_kl"], rel=1e-3, abs=1e-7)
         assert found["loss/total"] == pytest.approx(expected["loss/total"], rel=1e-3, abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def teacher_model(tiny_model, tmp_path_factory):
+    """A model of the same shape with other weights."""
+    policy = load_frozen(tiny_model, "float32")
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.02 * torch.randn(parameter.shape, generator=generator))
+    folder = tmp_path_factory.mktemp("teacher")
+    shutil.copytree(tiny_model, folder, dirs_exist_ok=True)
+    policy.model.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("preset", ["opd", "opd_full"])
+def test_a_teacher_is_divided_as_the_policy_is_and_gives_the_same_numbers(tiny_model, teacher_model, preset):
+    algo, teacher = {"preset": preset}, {"path": teacher_model}
+    whole, divided = (Learner(tiny_model, algo, zero_stage, teacher=teacher) for zero_stage in (0, 3))
+    reading = divided.auxiliary.teacher.reading
+    assert all(hasattr(parameter, "ds_id") for parameter in reading.module.parameters())
+    for _ in range(2):
+        # Several micro-batches: the teacher computes between the policy's passes.
+        expected, found = (learner.step(micro_batch_tokens=60) for learner in (whole, divided))
+        assert expected.metrics["grad_norm"] > 0.01
+        for name in ("loss/total", "grad_norm"):
+            assert found.metrics[name] == pytest.approx(expected.metrics[name], rel=1e-3), name

@@ -165,7 +165,9 @@ def test_the_divergence_from_a_teacher_and_its_gradient_are_those_of_whole_logit
     vocab_size = policy.model.config.vocab_size
     monkeypatch.setattr(token_scores, "CHUNK_LOGITS", chunk_tokens * vocab_size)
     teacher = load_frozen(other_model, "float32")
-    states = TeacherStates(teacher.sampled_states(ids, mask), teacher.model.lm_head.forward.logits, direction)
+    states = TeacherStates(
+        teacher(ids, mask, 1.0, ("states",))["states"], teacher.model.lm_head.forward.logits, direction
+    )
     found = policy(ids, mask, 0.7, ("teacher_kl",), states)["teacher_kl"]
     logits = policy.model(ids).logits[:, :-1] / 0.7, teacher.model(ids).logits[:, :-1].detach() / 0.7
     expected = full_kl(*logits, direction) * mask[:, 1:]
