@@ -16,6 +16,7 @@ from asyncrl.import_path import source_file
 from asyncrl.process_start import start_process
 from asyncrl.run.folder import cache_folder
 
+STDERR = 2
 FORMAT = 3
 """Increased when the recipe for the base model changes, so that caches of older code are not used."""
 
@@ -69,7 +70,8 @@ def _train(config: Config, folder: Path) -> None:
         file.write(config.model_dump_json())
         file.flush()
         argv = [sys.executable, "-m", "asyncrl", "sft", file.name, "--out", str(folder)]
-        code = start_process(argv, os.environ).wait()
+        # In a session of its own: Ctrl-C is for this process, with which that one ends.
+        code = start_process(argv, os.environ, output=STDERR).wait()
     if code != 0:
         raise UnavailableError(
             f"the base model could not be trained (asyncrl sft ended with exit code {code})"

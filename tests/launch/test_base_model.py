@@ -1,5 +1,8 @@
 """A recipe's base model is trained once, also for runs that start together."""
 
+import os
+import signal
+import subprocess
 import sys
 import threading
 
@@ -9,6 +12,8 @@ from asyncrl.config import parse_config
 from asyncrl.errors import UnavailableError
 from asyncrl.launch import base_model
 from asyncrl.process_start import FORK_SERVER
+from tests.engines import END_S
+from tests.waiting import running, wait_until
 
 CONFIG = parse_config({"model": {"path": "sft"}, "env": {"name": "gridworld"}})
 
@@ -50,3 +55,17 @@ def test_a_training_that_fails_is_an_error_of_the_run_and_is_tried_again(monkeyp
         with pytest.raises(UnavailableError, match="asyncrl sft ended with exit code 1"):
             base_model.cached_base_model(CONFIG)
     assert not base_model.base_model_is_cached(CONFIG)
+
+
+def test_an_interrupted_training_is_told_once(tmp_path):
+    errors = tmp_path / "errors"
+    with errors.open("wb") as sink:
+        run = subprocess.Popen(
+            [sys.executable, "-m", "asyncrl", "train", "gridworld_grpo", f"run.folder={tmp_path / 'runs'}"],
+            stderr=sink, start_new_session=True,
+        )  # fmt: skip
+    wait_until(lambda: "sft: 4000 episodes" in errors.read_text(), running(run))
+    # As a terminal does: to every process of the group.
+    os.killpg(run.pid, signal.SIGINT)
+    assert run.wait(END_S) == 130
+    assert errors.read_text().count("asyncrl: interrupted") == 1
