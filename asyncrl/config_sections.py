@@ -364,6 +364,9 @@ class TrainConfig(Section):
     """Seconds that a rank may need for one micro-batch, or wait for another rank or for a checkpoint to be written,
     beyond the time that publishing may wait for an engine. A trainer that takes longer hangs: it is killed and started
     again."""
+    fused_logprobs: Seldom[bool] = False
+    """On GPUs compute log-probabilities by liger-kernel's fused kernel where nothing else of the distribution is read
+    (docs/engine-and-trainer.md)."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, about a third more time."""
     offload_activations: Seldom[bool] = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import importlib.util
 import os
 import re
 import shutil
@@ -16,7 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from asyncrl.errors import ConfigError
+
 VARIABLE = "CUDA_VISIBLE_DEVICES"
+INTERPRETER = "TRITON_INTERPRET"
+"""Environment variable: with "1" Triton runs kernels in Python, on any machine."""
 ENGINE_SHARE = 0.9
 """Of a GPU's memory, for engines that share it with nothing else."""
 LIST_TIMEOUT_S = 30.0
@@ -41,6 +46,16 @@ def on_cpu() -> bool:
     except importlib.metadata.PackageNotFoundError:
         return False
     return True
+
+
+def check_fused_kernel() -> None:
+    """Raise `ConfigError` where `train.fused_logprobs` cannot be had: Triton needs a GPU, or runs kernels in Python."""
+    if on_cpu() and os.environ.get(INTERPRETER) != "1":
+        raise ConfigError("train.fused_logprobs: the kernel needs a GPU, and there is none; set it to false")
+    if importlib.util.find_spec("liger_kernel") is None:
+        raise ConfigError(
+            "train.fused_logprobs: liger-kernel is missing: pip install 'asyncrl[fused]', or set it to false"
+        )
 
 
 @functools.cache

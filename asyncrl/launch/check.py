@@ -22,7 +22,7 @@ from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
 from asyncrl.env.tasks import read_task_file
 from asyncrl.errors import ConfigError
 from asyncrl.gateway.agents import load_agent
-from asyncrl.gpus import found_gpus
+from asyncrl.gpus import check_fused_kernel, found_gpus
 from asyncrl.launch.base_model import base_model_is_cached
 from asyncrl.launch.placement import plan
 from asyncrl.launch.sinks import check_sinks
@@ -82,6 +82,8 @@ def check_run(config: Config, alone: bool = True) -> None:
     check_turn_format(config)
     check_speculation(config.engine.speculative)
     check_numerics(config.engine)
+    if config.train.fused_logprobs and alone:
+        check_fused_kernel()
     check_sinks(config)
     for name in config.policies:
         policy = config.policy(name)

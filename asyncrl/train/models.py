@@ -7,6 +7,7 @@ from collections.abc import Callable
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
 from asyncrl.config_sections import SELF_TEACHER, is_url
+from asyncrl.gpus import check_fused_kernel
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.auxiliary_weights import (
     AveragedPolicy,
@@ -27,10 +28,11 @@ def load_trained(config: Config, objective: Objective, model: str) -> PolicyMode
     """Load the policy, with a value head when a critic shares its trunk."""
     shared = objective.needs_values and objective.settings["value"]["trunk"] == "shared"
     with divided_loading(config.train, config.model.dtype):
-        return load_policy(
+        policy = load_policy(
             model, config.model.dtype, config.train.gradient_checkpointing, shared, config.lora, config.run.seed,
             _matching(config), config.train.offload_activations,
         )  # fmt: skip
+    return _with_kernel(config, policy)
 
 
 def load_auxiliary_models(
@@ -84,7 +86,7 @@ def _teacher(
         return SelfTeacher(max(context or 0, config.max_tokens))
     if is_url(teacher.path):
         return EngineScorer(teacher.path)
-    return _fixed(config, lambda: load_frozen(teacher.path, config.model.dtype))
+    return _fixed(config, lambda: _with_kernel(config, load_frozen(teacher.path, config.model.dtype)))
 
 
 def _fixed(config: Config, load: Callable[[], PolicyModel]) -> FrozenPolicy | DividedPolicy:
@@ -96,6 +98,14 @@ def _fixed(config: Config, load: Callable[[], PolicyModel]) -> FrozenPolicy | Di
     return DividedPolicy(engine_for_reading(read, config.train, config.model.dtype))
 
 
+def _with_kernel(config: Config, policy: PolicyModel) -> PolicyModel:
+    """Have a policy compute log-probabilities as `train.fused_logprobs` says. Raises `ConfigError`."""
+    if config.train.fused_logprobs:
+        check_fused_kernel()
+        policy.fused = True
+    return policy
+
+
 def _offload(config: Config) -> bool:
     """True where whole copies are to leave the device between their passes: under ZeRO-3 the policy itself is spread
     over the ranks, since one of them has no room for it, and where engines use the memory in between."""
@@ -104,7 +114,8 @@ def _offload(config: Config) -> bool:
 
 def _copy(config: Config, model: str) -> PolicyModel:
     """Load a copy that can take over the policy's weights; it starts as the policy does."""
-    return load_frozen(model, config.model.dtype, config.lora, config.run.seed, _matching(config))
+    copy = load_frozen(model, config.model.dtype, config.lora, config.run.seed, _matching(config))
+    return _with_kernel(config, copy)
 
 
 def _matching(config: Config) -> Matching:
@@ -116,7 +127,7 @@ def _matching(config: Config) -> Matching:
 def _read_only(config: Config, model: str) -> PolicyModel:
     """Load the reference's weights: the policy's where the recipe names no others."""
     path = config.reference.path
-    return load_frozen(path, config.model.dtype) if path else _copy(config, model)
+    return _with_kernel(config, load_frozen(path, config.model.dtype)) if path else _copy(config, model)
 
 
 def _reference(config: Config, model: str) -> FrozenPolicy | DividedPolicy | BasePolicy | EngineScorer:

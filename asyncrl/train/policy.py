@@ -17,6 +17,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from asyncrl.config import LoraConfig
 from asyncrl.errors import ConfigError
 from asyncrl.image_processor import ImageProcessor, load_image_processor
+from asyncrl.train.fused_logprobs import can_fuse, fused_logp
 from asyncrl.train.lora import add_adapter
 from asyncrl.train.prefix_tree import (
     PrefixTree,
@@ -70,6 +71,8 @@ class PolicyModel(nn.Module):
         self.model = model
         self.image_processor = image_processor
         self.replay = RouterReplay(model) if router_replay else None
+        self.fused = False
+        """Whether log-probabilities come from a fused kernel where it can (`asyncrl.train.fused_logprobs`)."""
         config = model.config.get_text_config()
         self.model.lm_head.forward = Head(model.lm_head, config)
         self.value_head = _value_head(config.hidden_size, model.dtype) if value_head else None
@@ -101,6 +104,9 @@ class PolicyModel(nn.Module):
         )
         vocab_size = self.model.config.get_text_config().vocab_size
         score = partial(score_tokens, run.labels, vocab_size, temperature, want, teacher, given)
+        head: Head = self.model.lm_head.forward
+        if self.fused and can_fuse(head, temperature, want, len(run.labels)):
+            score = partial(fused_logp, head, run.labels)
         found = {
             name: _scatter(run.of_all(part), target)
             for name, part in self.model.lm_head(run.states, score).items()

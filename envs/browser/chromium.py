@@ -58,8 +58,8 @@ def find_chromium(path: str = "") -> str:
     found = next(filter(None, map(shutil.which, [path] if path else NAMES)), None)
     if found is None:
         raise ConfigError(
-            f"no Chromium found ({path or ', '.join(NAMES)}): install the package chromium-headless-shell or chromium, or name the executable "
-            "in env.config.chromium"
+            f"no Chromium found ({path or ', '.join(NAMES)}): install the package chromium-headless-shell or "
+            "chromium, or name the executable in env.config.chromium"
         )
     return found
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.metadata
+import os
 import re
 import time
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from bench.report import Figure
 
 from asyncrl.config import load_config
 from asyncrl.config_sections import WEIGHT_TRANSFERS
+from asyncrl.gpus import INTERPRETER
 
 PARTS: dict[str, Callable[[Context], list[Figure]]] = {}
 """By name, in the order in which they run: the cheapest first."""
@@ -48,6 +52,9 @@ MOST_LOGP_ERROR = {"float32": 2e-3, "bfloat16": 0.05}
 """Mean absolute difference in nats of engine and trainer."""
 MOST_PACKED_ERROR = 5e-3
 """In float32, of which a GPU's matrix products may keep ten bits."""
+MOST_FUSED_ERROR = 1e-5
+"""Of log-probabilities and gradients, relative, in float32: both ways use the same matrix products."""
+MOST_FUSED_ERROR_BFLOAT16 = 0.01
 
 
 def part(function: Callable[[Context], list[Figure]]) -> Callable[[Context], list[Figure]]:
@@ -144,6 +151,55 @@ def packed_rows(context: Context) -> list[Figure]:
     ]
     _check(figures[1].value <= MOST_PACKED_ERROR, "packed rows have other log-probabilities", figures)
     _check(figures[2].value <= MOST_PACKED_ERROR, "packed rows have another gradient", figures)
+    return figures
+
+
+@part
+def fused_logprobs(context: Context) -> list[Figure]:
+    """liger-kernel's fused log-probabilities and gradients are the plain ones; its time and memory beside theirs."""
+    if not context.gpus:
+        os.environ[INTERPRETER] = "1"
+    import torch
+
+    from asyncrl.train.fused_logprobs import fused_logp
+    from asyncrl.train.token_scores import Head, score_tokens
+
+    device, tokens = ("cuda", 8192) if context.gpus else ("cpu", 32)
+    hidden, vocabulary = context.shape["hidden_size"], context.shape["vocab_size"]
+    figures = []
+    for dtype, most in ((torch.float32, MOST_FUSED_ERROR), (torch.bfloat16, MOST_FUSED_ERROR_BFLOAT16)):
+        torch.manual_seed(0)
+        module = torch.nn.Linear(hidden, vocabulary, bias=False, device=device, dtype=dtype)
+        head, parameters = Head(module, SimpleNamespace()), list(module.parameters())
+        states = torch.randn(tokens, hidden, device=device, dtype=dtype)
+        labels = torch.randint(0, vocabulary, (tokens,), device=device)
+        above = torch.linspace(-1, 1, tokens, device=device)
+        ways = {
+            "plain": partial(score_tokens, labels, vocabulary, 1.0, (), None, None),
+            "fused": partial(fused_logp, head, labels),
+        }
+        found, seconds, peaks = {}, {}, {}
+        for name, way in ways.items():
+            # The first pass compiles.
+            for _ in range(2):
+                if context.gpus:
+                    torch.cuda.reset_peak_memory_stats()
+                own, begun = states.clone().requires_grad_(), time.perf_counter()
+                logp = way(head.logits, parameters, own)["logp"]
+                gradients = torch.autograd.grad((logp * above).sum(), [own, *parameters])
+                found[name] = [logp.detach().cpu(), *(g.float().cpu() for g in gradients)]
+                seconds[name] = time.perf_counter() - begun
+            peaks[name] = torch.cuda.max_memory_allocated() if context.gpus else 0
+        apart = [
+            float((one - other).norm() / one.norm())
+            for one, other in zip(found["plain"], found["fused"], strict=True)
+        ]
+        kind = str(dtype).removeprefix("torch.")
+        figures.append(Figure(f"{kind}: difference", max(apart), "relative"))
+        if context.gpus:
+            figures.append(Figure(f"{kind}: time", seconds["fused"] / seconds["plain"], "of the plain way's"))
+            figures.append(Figure(f"{kind}: memory", peaks["fused"] / peaks["plain"], "of the plain way's"))
+        _check(max(apart) <= most, f"the fused kernel computes something else in {kind}", figures)
     return figures
 
 
