@@ -12,8 +12,11 @@ Without a curriculum there are none of these tables, and tasks are those that we
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgpack
 
@@ -299,6 +302,20 @@ class Proposals:
         self.store.execute(
             "UPDATE curriculum SET version = ?, state = ?", (version, _pack(curriculum, calibration))
         )
+
+
+def predictions(ledger: Path) -> list[tuple[float, float]]:
+    """Return the predicted and the realised share of successes of each proposal with an outcome, in the order of
+    versions; none where the run had no curriculum. For a ledger that no buffer writes any more."""
+    with closing(sqlite3.connect(f"{ledger.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'proposals'").fetchone() is None:
+            return []
+        rows = database.execute(
+            "SELECT predicted, body FROM outcomes JOIN proposals USING (seq) WHERE predicted IS NOT NULL "
+            "ORDER BY version, seq"
+        ).fetchall()
+    verdicts = [(predicted, unpack(body)[1]) for predicted, body in rows]
+    return [(predicted, sum(found) / len(found)) for predicted, found in verdicts if found]
 
 
 def _pack(curriculum: Curriculum, calibration: Calibration) -> bytes:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from asyncrl.buffer.proposals import predictions
+from asyncrl.buffer.replica import LEDGER
 from asyncrl.launch.periodic_evaluation import read_evals
 from asyncrl.run.metrics import read_metrics
 from asyncrl.study.study_file import StudyRun
@@ -51,7 +53,8 @@ def measured(folder: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a record keeps of a finished run with held-out evaluations.
 
     `held_out` and `steps` are lists over time. Rollouts and tokens are all that had been sampled until then, those of
-    dropped groups included; seconds are of training, without the evaluations.
+    dropped groups included; seconds are of training, without the evaluations. `predictions` has a pair for each group
+    that a curriculum proposed: predicted and realised share of successes; without a curriculum there is no such key.
     """
     steps = []
     seconds = 0.0
@@ -73,12 +76,14 @@ def measured(folder: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
         *((found["version"], found) for found in read_evals(folder) if "error" not in found),
         (steps[-1]["version"] if steps else 0, summary["eval_after"]),
     ]
+    predicted = [[round(one, 4) for one in pair] for pair in predictions(folder / LEDGER)]
     return {
         "held_out": [places[version] | {"success": success_of(found)} for version, found in evals],
         "tasks": summary["eval_after"]["tasks"],
         "staleness_mean": round(summary["staleness"]["mean"], 3),
         "staleness_max": summary["staleness"]["max"],
         "steps": steps,
+        **({"predictions": predicted} if predicted else {}),
     }
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from asyncrl.evaluation.comparison import holm
+from asyncrl.study.calibration import Made, calibration_table, draw_calibration
 from asyncrl.study.paired import PairedDifference, mean_interval, paired_difference
 from asyncrl.study.records import StudyRecords, mean_over_steps, value_of
 from asyncrl.study.runner import compared_runs
-from asyncrl.study.study_file import Study, StudyRun
+from asyncrl.study.study_file import Study
 
 POINTS = 60
 """Of a mean curve."""
@@ -24,8 +25,6 @@ WORDS = {
     "tokens": "sampled tokens until held-out success reaches {target:g}",
     "seconds": "seconds of training until held-out success reaches {target:g}",
 }
-Made = list[tuple[StudyRun, dict[str, Any]]]
-"""Runs with their records."""
 
 
 def write_report(study: Study, records: StudyRecords, page: Path, figure: Path) -> str:
@@ -36,13 +35,15 @@ def write_report(study: Study, records: StudyRecords, page: Path, figure: Path) 
     ended = [(run, record) for run, record in made if "error" not in record]
     if ended:
         draw(study, ended, figure)
-    text = report(study, made, figure.name if ended else "")
+    predicted = figure.with_name(f"{figure.stem}-calibration.png")
+    drawn = draw_calibration(study, ended, predicted)
+    text = report(study, made, figure.name if ended else "", predicted.name if drawn else "")
     page.write_text(text, encoding="utf-8")
     return text
 
 
-def report(study: Study, made: Made, figure: str = "") -> str:
-    """Return the page as Markdown. figure: the path of the figure from the page."""
+def report(study: Study, made: Made, figure: str = "", calibration: str = "") -> str:
+    """Return the page as Markdown. figure, calibration: paths of the figures from the page, "" for none."""
     parts = [f"# {study.title}"]
     if study.claim:
         parts.append(f"**Claim.** {study.claim.strip()}")
@@ -54,6 +55,16 @@ def report(study: Study, made: Made, figure: str = "") -> str:
         parts.append(table(study, [one for one in made if one[0].condition == condition]))
     if figure:
         parts.append(f"![Held-out success over tokens and seconds]({figure})")
+    if calibration:
+        parts.append(
+            "How each curriculum predicted the success of the groups that it proposed, pooled over seeds. "
+            "`of a constant` is the squared error of who knows their mean success and nothing else; a Brier score "
+            "below it is worth something."
+        )
+        for condition in study.conditions:
+            if found := calibration_table(study, made, condition):
+                parts.append(f"{condition}:\n\n{found}" if condition else found)
+        parts.append(f"![Realised over predicted success]({calibration})")
     expected = len(study.methods) * len(study.conditions) * study.seeds
     ended = sum("error" not in record for _, record in made)
     if ended < expected:

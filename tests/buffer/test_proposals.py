@@ -13,6 +13,7 @@ import pytest
 from asyncrl.algo.curation.curricula import factory
 from asyncrl.algo.curation.curriculum import BeliefCurriculum, Proposal
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
+from asyncrl.buffer.proposals import predictions
 from asyncrl.data.codec import decode_group, pack, unpack
 from asyncrl.errors import ConflictError, InputError, UnavailableError
 from asyncrl.types import FailureClass, Task, Turn
@@ -290,8 +291,9 @@ def test_few_tasks_wait_and_a_counted_run_ends_after_its_last():
     assert book.closed
 
 
-def test_calibration_is_measured_on_what_was_predicted():
-    book = opened(name=alternating)
+def test_calibration_is_measured_on_what_was_predicted(tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    book = opened(path, name=alternating)
     for lease in leases(book, PER_STEP):
         book.put(group(lease, rewards=[1.0, 0.0] * (lease.group_size // 2)))
     book.take(0, 0.0)
@@ -300,6 +302,8 @@ def test_calibration_is_measured_on_what_was_predicted():
     # 0.25 was predicted, and half of the episodes succeeded.
     assert book.stats()["curriculum_brier"] == pytest.approx(0.0625)
     assert book.stats()["curriculum_calibration_error"] == pytest.approx(0.25)
+    book.close()
+    assert predictions(path) == [(0.25, 0.5)] * PER_STEP
 
 
 def test_a_pool_is_given_once_and_only_to_a_curriculum():
