@@ -437,6 +437,8 @@ def _check_branches_and_hints(recipe: Recipe, words: frozenset[str], advantage: 
             raise ConfigError(f"rollout.{name}: must be 0 with env.name='agent', which plays its own turns")
     if rollout.hint_length == "by_difficulty" and not rollout.hinted:
         raise ConfigError("rollout.hinted: must be above 0 for rollout.hint_length='by_difficulty', got 0")
+    if rollout.fork_at != "uncertain" and not rollout.branches:
+        raise ConfigError(f"rollout.branches: must be above 0 for rollout.fork_at={rollout.fork_at!r}, got 0")
     if "branches" in words and not rollout.branches:
         raise ConfigError(f"rollout.branches: must be above 0 for algo.advantage.name={advantage!r}, got 0")
 

@@ -246,7 +246,10 @@ class RolloutConfig(Section):
     """Seconds of silence after which a worker's groups go to others and its sessions are closed. Workers renew their
     leases every third of it."""
     branches: Seldom[int] = Field(0, ge=0)
-    """Episodes of a group that branch off a sibling before a turn about which the policy was uncertain."""
+    """Episodes of a group that branch off a sibling."""
+    fork_at: Seldom[Literal["uncertain", "confidence", "first_error"]] = "uncertain"
+    """Where they do: before the least certain turns, in widths by confidence and pruned where it falls, or before the
+    first wrong turn of failed episodes (docs/rollouts.md)."""
     hinted: Seldom[int] = Field(0, ge=0)
     """Episodes of a group that are given the first turn of `task.data["hint"]`."""
     hint_length: Seldom[Literal["first", "by_difficulty"]] = "first"

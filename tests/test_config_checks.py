@@ -24,6 +24,11 @@ def recipe(algo, **sections):
         ({"preset": "opd"}, {}, "teacher.path: this objective needs a teacher"),
         (
             {"preset": "grpo"},
+            {"rollout": {"fork_at": "confidence"}},
+            "rollout.branches: must be above 0 for rollout.fork_at='confidence', got 0",
+        ),
+        (
+            {"preset": "grpo"},
             {"rollout": {"hint_length": "by_difficulty"}},
             "rollout.hinted: must be above 0 for rollout.hint_length='by_difficulty', got 0",
         ),

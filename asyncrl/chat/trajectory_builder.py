@@ -105,6 +105,10 @@ class TrajectoryBuilder:
         turn = self._turns[-1]
         return self.token_ids()[turn.start : turn.end]
 
+    def last_confidence(self) -> float:
+        """Return the geometric mean probability of the tokens of the turn sampled last."""
+        return float(np.exp(self._logprobs[-1].mean()))
+
     def sampled_turns(self) -> list[np.ndarray]:
         """Return the ids of every sampled turn, in order. [N] int32 each."""
         ids = self.token_ids()

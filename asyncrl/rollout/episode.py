@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from asyncrl.algo.curation.branch_width import is_pruned
 from asyncrl.chat.conversation import Conversation, Conversations
 from asyncrl.chat.renderer import ChatRenderer, Limits, sampling_seed
 from asyncrl.chat.tool_calls import TurnParser
@@ -18,6 +19,7 @@ from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AgentError, DeadlineError, EpisodeError, InfrastructureError, InputError
 from asyncrl.generation import GenerateRequest, Generator
 from asyncrl.rollout.examples import with_examples
+from asyncrl.rollout.given_prefix import GivenPrefix
 from asyncrl.rollout.judge import Judging
 from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.tracing import span
@@ -133,8 +135,12 @@ class ChatPlayer:
         max_turns = min(limits.max_turns or most, request.max_turns or most, most)
         opening = with_examples(session.messages, request.examples)
         conversations = Conversations(Conversation(builder, self.renderer, opening, session.tools))
-        given = request.prefix.turns if request.prefix is not None else ()
+        prefix = request.prefix or GivenPrefix(())
+        given, confidences = prefix.turns, list(prefix.confidences)
         for turn in range(max_turns):
+            if prefix.floor and turn > len(given) and is_pruned(confidences, prefix.floor):
+                conversations.current.drop_observation()
+                return conversations.finish(Status.TRUNCATED, "pruned", check)
             room = limits.max_tokens - conversations.current.builder.num_tokens
             if room < 1:
                 conversations.current.drop_observation()
@@ -144,6 +150,8 @@ class ChatPlayer:
                 conversations.current.builder.add_given_turn(given[turn])
             elif await self._sample(conversations, request, turn, max_tokens):
                 return conversations.finish(Status.TRUNCATED, "max_tokens_per_turn", check)
+            else:
+                confidences.append(conversations.current.builder.last_confidence())
             step = await self._step(conversations, session, turn)
             if step.truncated and step.done:
                 return conversations.finish(Status.TRUNCATED, "environment", check)

@@ -6,14 +6,16 @@ trained. Each token of a tree of branches is therefore trained once, in the traj
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from asyncrl.algo.curation.branch_width import turn_confidences
+from asyncrl.algo.curation.forks import Fork
 from asyncrl.errors import ConfigError, EnvironmentFailure, InputError
-from asyncrl.types import Message, Status, Task, Trajectory
+from asyncrl.types import Message, Task, Trajectory
 
 HINT_TURNS = 1
 """Turns of its hint that a hinted episode is given in training."""
@@ -29,41 +31,21 @@ class GivenPrefix:
     """Goes into the trajectory's `info`."""
     session: str = ""
     """Session whose prefix the engine may still hold; "" for the episode's own."""
+    confidences: tuple[float, ...] = ()
+    """Confidence of each turn when it was sampled, where the episode may be pruned."""
+    floor: float = 0.0
+    """Confidence below which the episode is pruned (`asyncrl.algo.curation.branch_width`); 0 never."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fork:
-    """Where a branch leaves its parent: before the parent's turn `turn`."""
+def branch(parent: Trajectory, fork: Fork, session: str, floor: float = 0.0) -> GivenPrefix:
+    """Return the prefix of an episode that repeats `parent` up to the fork. `session` is the parent's.
 
-    parent: int
-    """Place of the parent among the episodes."""
-    turn: int
-
-
-def choose_forks(trajectories: Sequence[Trajectory], count: int) -> list[Fork]:
-    """Return up to `count` forks before the turns about which the policy was least certain, most uncertain first.
-
-    Uncertainty is a turn's mean negative log-probability, an unbiased estimate of the policy's entropy there. The
-    first turn is no fork: a branch from it would be an episode of its own. Failed episodes have no forks.
-    Source: branching where entropy is high, as in TreeRL (arXiv 2506.11902).
+    floor: confidence below which the episode is pruned; 0 never.
     """
-    candidates = []
-    for place, t in enumerate(trajectories):
-        if t.status is Status.FAILED or not t.usable:
-            continue
-        for number, turn in enumerate(t.turns[1:], 1):
-            mask = t.loss_mask[turn.start : turn.end]
-            if mask.any():
-                surprise = -float(t.behavior_logprobs[turn.start : turn.end][mask].mean())
-                candidates.append((-surprise, place, number))
-    return [Fork(place, number) for _, place, number in sorted(candidates)[:count]]
-
-
-def branch(parent: Trajectory, fork: Fork, session: str) -> GivenPrefix:
-    """Return the prefix of an episode that repeats `parent` up to the fork. `session` is the parent's."""
     turns = tuple(parent.token_ids[turn.start : turn.end] for turn in parent.turns[: fork.turn])
     info = {"branch_of": parent.episode_index, "branch_turn": fork.turn}
-    return GivenPrefix(turns, info, session)
+    confidences = tuple(turn_confidences(parent, fork.turn)) if floor else ()
+    return GivenPrefix(turns, info, session, confidences, floor)
 
 
 def shortened(prefix: GivenPrefix, turns: int) -> GivenPrefix | None:

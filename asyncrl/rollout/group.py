@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from asyncrl.algo.curation.branch_width import by_confidence, confidence_floor
 from asyncrl.algo.curation.early_end import ends_early
+from asyncrl.algo.curation.first_error import before_first_error
+from asyncrl.algo.curation.forks import Fork, least_certain
 from asyncrl.algo.curation.hint_length import hint_turns
 from asyncrl.errors import EpisodeError
 from asyncrl.rollout.answers import with_answer
-from asyncrl.rollout.given_prefix import GivenPrefix, branch, choose_forks, shortened
+from asyncrl.rollout.given_prefix import GivenPrefix, branch, shortened
 from asyncrl.rollout.player import (
     EpisodePlayer,
     EpisodeRequest,
@@ -20,6 +23,13 @@ from asyncrl.rollout.player import (
     play_with_retries,
 )
 from asyncrl.types import GREEDY_REWARD, Group, Lease, Status, Task, Trajectory
+
+FORKS: dict[str, Callable[[Sequence[Trajectory], int], list[Fork]]] = {
+    "uncertain": least_certain,
+    "confidence": by_confidence,
+    "first_error": before_first_error,
+}
+"""Where branches leave, by `rollout.fork_at`."""
 
 
 class GroupRunner(Protocol):
@@ -38,7 +48,8 @@ def no_hint(task: Task) -> GivenPrefix | None:
 class EpisodeGroupRunner:
     """A `GroupRunner` that plays the episodes of a group with one player.
 
-    branches: episodes of a group that branch off a sibling where the policy was least certain.
+    branches: episodes of a group that branch off a sibling.
+    fork_at: where they do, a name of `FORKS`; with "confidence" a branch that becomes unlikely is pruned.
     hinted: episodes of a group that start with the prefix that `hint` returns for the task.
     hints_by_difficulty: play the hinted episodes after the others, with as much of the prefix as the failures of these
         ask for (`asyncrl.algo.curation.hint_length`).
@@ -58,6 +69,7 @@ class EpisodeGroupRunner:
         answer: Callable[[Task], list[int]] | None = None,
         decide_after: int = 0,
         hints_by_difficulty: bool = False,
+        fork_at: str = "uncertain",
     ) -> None:
         self.player = player
         self.branches = branches
@@ -67,6 +79,7 @@ class EpisodeGroupRunner:
         self.answer = answer
         self.decide_after = decide_after
         self.hints_by_difficulty = hints_by_difficulty
+        self.fork_at = fork_at
 
     async def run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
         """See `GroupRunner` and, for attempts at an episode, `play_with_retries`."""
@@ -106,7 +119,7 @@ class EpisodeGroupRunner:
             asked = shortened(hint, hint_turns([episode[0] for episode in played], len(hint.turns)))
             played += await _play_all([(self.player, request(i, asked)) for i in later])
         if branches:
-            prefixes = _branch_prefixes(played, lease, worker, branches)
+            prefixes = self._branch_prefixes(played, lease, worker, branches)
             requests = [request(i, prefix) for i, prefix in enumerate(prefixes, len(whole))]
             played += await _play_all([(self.player, one) for one in requests])
         trajectories = _numbered(played)
@@ -125,6 +138,20 @@ class EpisodeGroupRunner:
             return range(0), range(max(1, count - self.hinted), count)
         return range(self.hinted), range(0)
 
+    def _branch_prefixes(
+        self, played: Sequence[Sequence[Trajectory]], lease: Lease, worker: str, count: int
+    ) -> list[GivenPrefix | None]:
+        """Return the prefix of each branch of the episodes played; None, a whole episode, where forks are too few."""
+        parents = [episode[0] for episode in played if len(episode) == 1]
+        floor = confidence_floor(parents) if self.fork_at == "confidence" else 0.0
+        prefixes: list[GivenPrefix | None] = []
+        for fork in FORKS[self.fork_at](parents, count):
+            parent = parents[fork.parent]
+            attempts = parent.info.get("attempts", 1)
+            session = attempt_id(_episode_id(worker, lease, parent.episode_index), attempts)
+            prefixes.append(branch(parent, fork, session, floor))
+        return prefixes + [None] * (count - len(prefixes))
+
 
 async def _play_all(
     episodes: Sequence[tuple[EpisodePlayer, EpisodeRequest]],
@@ -132,20 +159,6 @@ async def _play_all(
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(play_with_retries(player, request)) for player, request in episodes]
     return [task.result() for task in tasks]
-
-
-def _branch_prefixes(
-    played: Sequence[Sequence[Trajectory]], lease: Lease, worker: str, count: int
-) -> list[GivenPrefix | None]:
-    """Return the prefix of each branch of the episodes played; None, a whole episode, where forks are too few."""
-    parents = [episode[0] for episode in played if len(episode) == 1]
-    prefixes: list[GivenPrefix | None] = []
-    for fork in choose_forks(parents, count):
-        parent = parents[fork.parent]
-        attempts = parent.info.get("attempts", 1)
-        session = attempt_id(_episode_id(worker, lease, parent.episode_index), attempts)
-        prefixes.append(branch(parent, fork, session))
-    return prefixes + [None] * (count - len(prefixes))
 
 
 def _episode_id(worker: str, lease: Lease, index: int) -> str:

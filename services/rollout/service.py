@@ -208,6 +208,7 @@ class RolloutService:
             return EpisodeGroupRunner(
                 self._player(generator, rollout.temperature, seed),
                 branches=0 if agent else rollout.branches,
+                fork_at=rollout.fork_at,
                 hinted=0 if agent else rollout.hinted,
                 hint=partial(
                     hint, most=None if by_difficulty else HINT_TURNS, encode=self.renderer.assistant

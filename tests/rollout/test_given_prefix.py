@@ -8,12 +8,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from asyncrl.algo.curation.forks import Fork, least_certain
 from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.env.protocol import Env, Step
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
-from asyncrl.rollout.given_prefix import Fork, branch, choose_forks, hint
+from asyncrl.rollout.given_prefix import branch, hint
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import Lease, Status, Task
@@ -55,11 +56,16 @@ class Walker:
         return Generated(ids, np.full(len(ids), logp, np.float32), np.full(len(ids), 3, np.int32), "stop")
 
 
-def run(renderer, walker, group_size, task=None, branches=0, hinted=0, hint_turns=1, by_difficulty=False):
+def run(
+    renderer, walker, group_size, task=None, branches=0, hinted=0, hint_turns=1, by_difficulty=False,
+    fork_at="uncertain",
+):  # fmt: skip
     settings = EpisodeSettings(Limits(0, 16, 400), check_history=True)
     player = ChatPlayer(walker, LocalEnvs(), renderer, parse_hermes, settings)
     give_hint = partial(hint, most=hint_turns, encode=renderer.assistant)
-    runner = EpisodeGroupRunner(player, branches, hinted, give_hint, hints_by_difficulty=by_difficulty)
+    runner = EpisodeGroupRunner(
+        player, branches, hinted, give_hint, hints_by_difficulty=by_difficulty, fork_at=fork_at
+    )
     lease = Lease("l", task or Task("t", ENV, 0), 3, 3, group_size, 1, 60.0)
     return asyncio.run(runner.run_group(lease, "w", 20.0)).trajectories
 
@@ -104,10 +110,70 @@ def test_a_group_keeps_its_size_where_there_are_too_few_forks(renderer):
 def test_forks_are_taken_most_uncertain_first_and_never_of_failed_or_first_turns(renderer):
     trunk, _ = run(renderer, Walker(renderer, unsure=0), 2, branches=1)
     failed = replace(trunk, status=Status.FAILED)
-    assert choose_forks([failed, trunk], 9) == [Fork(1, 3), Fork(1, 2), Fork(1, 1)]
+    assert least_certain([failed, trunk], 9) == [Fork(1, 3), Fork(1, 2), Fork(1, 1)]
     prefix = branch(trunk, Fork(0, 1), "s")
     assert (len(prefix.turns), prefix.session) == (1, "s")
     assert prefix.turns[0].tolist() == trunk.token_ids[trunk.turns[0].start : trunk.turns[0].end].tolist()
+
+
+class Doubtful(Walker):
+    """Says its words with these probabilities, one for each call."""
+
+    def __init__(self, renderer, *probabilities):
+        super().__init__(renderer)
+        self.probabilities = probabilities
+
+    async def generate(self, request):
+        generated = await super().generate(request)
+        logp = np.log(self.probabilities[len(self.requests) - 1])
+        return replace(generated, logprobs=np.full_like(generated.logprobs, logp))
+
+
+class LongTrail(Trail):
+    """A trail of six turns."""
+
+    max_turns = 6
+
+    def step(self, action):
+        return replace(super().step(action), done=len(self.said) == 6)
+
+
+def test_a_branch_whose_confidence_keeps_falling_ends_there_with_what_it_has_earned(renderer):
+    # The mean confidence of the trunk is 0.82, and its turn 1 the least certain: a branch leaves before it. With the
+    # trunk's first turn its own have C of 0.85, 0.77 and 0.65.
+    walker = Doubtful(renderer, 0.9, 0.75, 0.8, 0.8, 0.8, 0.8, 0.8, 0.6, 0.3)
+    task = Task("t", f"{__name__}:LongTrail", 0)
+    trunk, leaf = run(renderer, walker, 2, task, branches=1, fork_at="confidence")
+    assert leaf.info["branch_turn"] == 1
+    assert (leaf.status, leaf.error, leaf.reward, len(leaf.turns)) == (Status.TRUNCATED, "pruned", 4.0, 4)
+    assert leaf.num_tokens == leaf.turns[-1].end, "what no turn answered is not kept"
+    assert (trunk.status, trunk.reward) == (Status.FINISHED, 6.0)
+
+
+class Guided(Trail):
+    """A trail on which every turn but "south" is right, and which succeeds without one."""
+
+    def step(self, action):
+        step = super().step(action)
+        return replace(step, matches=action.content != "south", success="south" not in self.said)
+
+
+def test_a_failed_episode_is_tried_again_from_before_its_first_wrong_turn(renderer):
+    task = Task("t", f"{__name__}:Guided", 0)
+    # The trunk says north, south, east, west; so what is recycled is its first turn.
+    trunk, leaf = run(renderer, Walker(renderer), 2, task, branches=1, fork_at="first_error")
+    assert (trunk.success, leaf.info["branch_of"], leaf.info["branch_turn"]) == (False, 0, 1)
+    assert [bool(leaf.loss_mask[turn.start : turn.end].all()) for turn in leaf.turns] == [
+        False,
+        True,
+        True,
+        True,
+    ]
+
+
+def test_without_a_failure_to_recycle_whole_episodes_are_played(renderer):
+    found = run(renderer, Walker(renderer), 2, branches=1, fork_at="first_error")
+    assert [t.info.get("branch_turn") for t in found] == [None, None]
 
 
 def test_hinted_episodes_begin_with_the_experts_turns_and_train_only_their_own(renderer):
