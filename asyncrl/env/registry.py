@@ -22,6 +22,7 @@ ENVS: dict[str, str] = {
     "countdown": "asyncrl.envs.countdown.env:Countdown",
     "gridworld": "asyncrl.envs.gridworld.env:Gridworld",
     "mix": "asyncrl.envs.mix.env:Mix",
+    "recorded": "asyncrl.envs.recorded.env:Recorded",
     "repair": "asyncrl.envs.repair.env:Repair",
     "search": "asyncrl.envs.search.env:Search",
     "simulated": "asyncrl.envs.simulated.env:Simulated",

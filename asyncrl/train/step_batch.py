@@ -321,10 +321,18 @@ def to_advantage_batch(
 
 
 def _matches(trajectories: Sequence[Trajectory]) -> list[list[bool]] | None:
-    """Return each turn's agreement with the expert, None when the environment does not say."""
-    if any(turn.matches is None for t in trajectories for turn in t.turns):
+    """Return each turn's agreement with the expert, None when the environment does not say.
+
+    A last turn that a limit cut off, so that the environment never saw it, agrees with none.
+    """
+    seen = [turn for t in trajectories for turn in (t.turns[:-1] if _cut_off(t) else t.turns)]
+    if any(turn.matches is None for turn in seen):
         return None
     return [[bool(turn.matches) for turn in t.turns] for t in trajectories]
+
+
+def _cut_off(t: Trajectory) -> bool:
+    return t.status is Status.TRUNCATED and bool(t.turns) and t.turns[-1].matches is None
 
 
 def _rollouts(trajectories: Sequence[Trajectory]) -> list[str] | None:

@@ -100,6 +100,19 @@ def test_estimators_see_turns_components_and_truncation():
     assert ((seen.turn_ids >= 0) == seen.mask).all()
 
 
+def test_a_turn_that_was_cut_off_agrees_with_no_expert_and_one_without_a_verdict_leaves_none():
+    def matches(*last, status):
+        whole = trajectory("t", 0)
+        turns = (*whole.turns[:-1], dataclasses.replace(whole.turns[-1], matches=last[0]))
+        cut = dataclasses.replace(whole, turns=turns, status=status)
+        batch = build_step_batch([dataclasses.replace(group("t", [0.0]), trajectories=(cut,))], 0, 0)
+        return to_advantage_batch(batch).turn_matches
+
+    assert matches(None, status=Status.TRUNCATED) == [[True, False]]
+    assert matches(None, status=Status.FINISHED) is None
+    assert matches(False, status=Status.FINISHED) == [[True, False]]
+
+
 def test_minibatches_keep_groups_whole_and_lose_no_row():
     batch = build_step_batch(batch_of_groups(), 0, 0)
     parts = split_minibatches(batch, range(12), 2)
