@@ -524,6 +524,7 @@ def _check_schedule(recipe: Recipe, settings: dict[str, Any]) -> None:
         f"algo.loss.name={settings['loss']['name']!r}": _measures_batch("loss", settings["loss"]),
         "algo.denominator='kept'": settings["denominator"] == "kept",
         "algo.lr_scaling": bool(settings["lr_scaling"]["power"]),
+        "algo.sequential_agents": settings["sequential_agents"],
         "algo.kl.where='reward'": settings["kl"]["where"] == "reward",
         "a critic": "values" in needed(settings),
         **{

@@ -60,6 +60,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "gae", "ppo_clip", "token_mean", normalize={"name": "tokens"}, filters=[{"name": "pf_ppo"}]
     ),
     "ppo_turn": _preset("gae_turn", "ppo_clip", "token_mean", normalize={"name": "tokens"}),
+    "marft": _preset(
+        "gae_turn", "ppo_clip", "token_mean", normalize={"name": "tokens"}, sequential_agents=True
+    ),
     "vapo": _preset(
         "gae",
         "vapo",

@@ -10,6 +10,7 @@
     entropy_coef: 0.0
     entropy_control: {target: 0.2}
     success_nll_coef: 0.0
+    sequential_agents: false
     lr_scaling: {power: 0.5, base_ess: 1.0}
     value: {coef: 0.5, trunk: shared}
     staleness_control: {enabled: true, low_ess: 0.3}
@@ -46,6 +47,7 @@ DEFAULTS: dict[str, Any] = {
     "entropy_coef": 0.0,
     "entropy_control": {"target": None, "step": 0.005},
     "success_nll_coef": 0.0,
+    "sequential_agents": False,
     "lr_scaling": {"power": 0.0, "base_ess": 1.0},
     "value": {
         "coef": 0.5, "clip": 0.2, "huber_delta": None, "trunk": "own", "learning_rate": 1e-5, "warmup_steps": 0,
@@ -69,8 +71,8 @@ LISTED = {"corrections": "correction", "shaping": "shaping", "filters": "filter"
 MEASURED = ("loss", "correction")
 """Kinds of functions that read `LossInputs.statistics`."""
 CHOICES = {"denominator": ("original", "kept")}
-NUMBERS = ("entropy_coef", "success_nll_coef")
-"""Keys that are one number."""
+VALUES = {"entropy_coef": "float", "success_nll_coef": "float", "sequential_agents": "bool"}
+"""Keys that are one value, with its type."""
 TABLES = {
     "kl": {
         "coef": "float", "where": "Literal['loss', 'reward']", "unbiased": "bool", "target": "float | None",
@@ -136,6 +138,8 @@ def needed(settings: Mapping[str, Any]) -> frozenset[str]:
         words.add("scores")
     if settings["lr_scaling"]["power"]:
         words |= {"behavior", "proximal"}
+    if settings["sequential_agents"]:
+        words.add("agents")
     if "proximal" in words:
         words |= part_needs("proximal", settings["proximal"])
     return frozenset(words)
@@ -199,8 +203,8 @@ def _check(settings: Mapping[str, Any]) -> None:
                 raise ConfigError(
                     f"algo.{table}.{name}: must be at least {least:g}, got {settings[table][name]!r}"
                 )
-    for key in NUMBERS:
-        _check_value(f"algo.{key}", _parse("float"), settings[key])
+    for key, annotation in VALUES.items():
+        _check_value(f"algo.{key}", _parse(annotation), settings[key])
     if settings["success_nll_coef"] < 0:
         raise ConfigError(
             f"algo.success_nll_coef: must be at least 0, got {settings['success_nll_coef']!r}: below it successes "

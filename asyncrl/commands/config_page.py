@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 from pydantic.fields import FieldInfo
 
-from asyncrl.algo.settings import CHOICES, DEFAULTS, LEAST, NUMBERS, TABLES
+from asyncrl.algo.settings import CHOICES, DEFAULTS, LEAST, TABLES, VALUES
 from asyncrl.config import Config
 from asyncrl.config_sections import SELDOM, PolicyConfig, Section
 
@@ -62,6 +62,8 @@ ALGO = {
     "entropy_control.step": "What the weight of the entropy changes by in a step.",
     "success_nll_coef": "Weight of the negative log-likelihood of episodes with a reward above 0 "
     "([losses](algorithms/losses.md)).",
+    "sequential_agents": "Update the agents of a rollout one after the other, each with what the earlier ones have "
+    "changed ([agents](algorithms/advantages.md#agents-and-single-rollouts)).",
     "lr_scaling.power": "Power of the effective sample size that scales the learning rate; 0 for none.",
     "lr_scaling.base_ess": "Effective sample size from which on the rate is not scaled.",
     "value.coef": "Weight of the critic's loss.",
@@ -208,8 +210,8 @@ def _allowed_in_algo(dotted: str) -> str:
         return ALGO_TYPES[annotation.removesuffix(" | None")] + (
             "" if least is None else f", at least {least:g}"
         )
-    if table in NUMBERS:
-        return "number"
+    if table in VALUES:
+        return ALGO_TYPES[VALUES[table]]
     return "name" if table == "kl" else "list" if DEFAULTS[table] == [] else "name or table"
 
 

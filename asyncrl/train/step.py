@@ -18,6 +18,7 @@ from torch import Tensor
 from asyncrl.algo.inputs import LossInputs, NonFiniteError, Totals, totals_of
 from asyncrl.algo.metrics import Metrics, from_plain, merge, reduce_over_ranks, to_plain
 from asyncrl.algo.objective import Objective
+from asyncrl.train.agent_updates import update_by_agent
 from asyncrl.train.auxiliary_models import AuxiliaryModels, StepTensors, whole_batch
 from asyncrl.train.auxiliary_weights import DividedPolicy, FrozenPolicy
 from asyncrl.train.controls import Controls, EntropyController, KlController, mean_drift
@@ -115,7 +116,10 @@ def train_step(
     controls = controls or Controls(
         KlController(objective.kl_coef), EntropyController(objective.entropy_coef)
     )
-    tensors = auxiliary.step_tensors(engine, batch, settings, settings.num_minibatches)
+    # Agent by agent there are several optimizer steps, too.
+    by_agent = objective.settings["sequential_agents"]
+    steps = settings.num_minibatches + 1 if by_agent else settings.num_minibatches
+    tensors = auxiliary.step_tensors(engine, batch, settings, steps)
     if controls.baselines is not None and engine.rank == 0:
         tensors.rows["baselines"] = controls.baselines.baselines(batch)
     if controls.roles is not None and engine.rank == 0:
@@ -136,10 +140,16 @@ def train_step(
     )  # fmt: skip
     parts: list[Metrics] = []
     poisoned: dict[int, str] = {}
-    norms = [
-        _minibatch(step, rows, parts, poisoned)
-        for rows in split_minibatches(batch, kept, settings.num_minibatches)
-    ]
+    norms: list[float] = []
+
+    def update(rows: list[int]) -> None:
+        for part in split_minibatches(batch, rows, settings.num_minibatches):
+            norms.append(_minibatch(step, part, parts, poisoned))
+
+    if by_agent:
+        update_by_agent(step, kept, update, poisoned)
+    else:
+        update(kept)
     if isinstance(auxiliary.teacher, FrozenPolicy):
         auxiliary.teacher.release_device()
     if not parts:
