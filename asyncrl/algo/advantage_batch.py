@@ -19,6 +19,7 @@ from asyncrl.errors import ConfigError
 
 TOKEN_FIELDS = (
     "values",
+    "twin_values",
     "old_logp",
     "behavior_logp",
     "reference_logp",
@@ -66,6 +67,9 @@ class AdvantageBatch:
     """[B,T] critic at the state before each token."""
     bootstrap_values: Tensor | None = None
     """[B] critic after the last token, used where `truncated`."""
+    twin_values: Tensor | None = None
+    """[B,T] a second head's values (ArCHer)."""
+    twin_bootstrap_values: Tensor | None = None
     old_logp: Tensor | None = None
     """[B,T] proximal policy."""
     behavior_logp: Tensor | None = None
@@ -92,6 +96,7 @@ class AdvantageBatch:
             "group",
             "truncated",
             "bootstrap_values",
+            "twin_bootstrap_values",
             "greedy_rewards",
             "baselines",
             "role_baselines",
@@ -173,6 +178,8 @@ class AdvantageOutputs:
     """[B,T], zero where `mask` is False."""
     returns: Tensor | None = None
     """[B,T] critic targets."""
+    twin_returns: Tensor | None = None
+    """[B,T] targets of the second head, where there is one."""
     keep: Tensor | None = None
     """[B] bool, False for rows that must leave the batch (MC-GRPO's pivot)."""
     clip_scale: Tensor | None = None

@@ -28,6 +28,9 @@ TOKEN_FIELDS = (
     "values",
     "old_values",
     "returns",
+    "twin_values",
+    "twin_old_values",
+    "twin_returns",
     "clip_scale",
 )
 
@@ -61,6 +64,10 @@ class LossInputs:
     """[B,T] critic, carries the gradient."""
     old_values: Tensor | None = None
     returns: Tensor | None = None
+    twin_values: Tensor | None = None
+    """[B,T] the critic's second head, carries the gradient; None without one."""
+    twin_old_values: Tensor | None = None
+    twin_returns: Tensor | None = None
     versions: Tensor | None = None
     """[B,T] integer version that sampled the token, -1 elsewhere."""
     current_version: int = 0

@@ -158,7 +158,7 @@ class Objective:
         advantages = self.normalize_fn(outputs.advantages * kept_tokens, kept_tokens)
         advantages = advantages * row_weight.unsqueeze(-1)
         metrics = outputs.metrics | advantage_metrics(batch, advantages, keep)
-        return AdvantageOutputs(advantages, outputs.returns, keep, outputs.clip_scale, metrics)
+        return dataclasses.replace(outputs, advantages=advantages, keep=keep, metrics=metrics)
 
     def _with_kl_in_reward(self, batch: AdvantageBatch, coef: float) -> AdvantageBatch:
         if self.settings["kl"]["where"] != "reward" or not coef:
@@ -277,6 +277,16 @@ class Objective:
             part["clip"],
             part["huber_delta"],
         )
+        if inputs.twin_values is not None:
+            twin, _ = value_loss(
+                inputs.twin_values,
+                inputs.need("twin_old_values"),
+                inputs.need("twin_returns"),
+                inputs.mask,
+                part["clip"],
+                part["huber_delta"],
+            )
+            loss = loss + twin
         value = aggregate(token_mean, loss, inputs.mask, totals)
         return part["coef"] * value, {
             "loss/value": sum_of(value),

@@ -45,11 +45,12 @@ FOR_ADVANTAGES = {
     "entropy": "entropy",
     "sum_pi_squared": "sum_pi_squared",
     "old_values": "values",
+    "twin_old_values": "twin_values",
 }
 """What `AdvantageBatch` calls the tensors that losses also know."""
 FOR_LOSS = (
-    "proximal_logp", "reference_logp", "teacher_logp", "snapshot_logp", "old_values", "returns", "advantages",
-    "clip_scale",
+    "proximal_logp", "reference_logp", "teacher_logp", "snapshot_logp", "old_values", "returns", "twin_old_values",
+    "twin_returns", "advantages", "clip_scale",
 )  # fmt: skip
 
 
@@ -119,15 +120,9 @@ class AuxiliaryModels:
             critic = self.critic
 
             def values(rows: Rows) -> dict[str, Tensor]:
-                return dict(
-                    zip(
-                        ("values", "end_values"),
-                        critic.outputs(engine, rows.token_ids, rows.mask, rows.images),
-                        strict=True,
-                    )
-                )
+                return critic.outputs(engine, rows.token_ids, rows.mask, rows.images)
 
-            self._keep_values(found, whole_batch(engine, batch, settings, values, ("values", "end_values")))
+            self._keep_values(found, whole_batch(engine, batch, settings, values, critic.names))
         if isinstance(self.teacher, SelfTeacher):
             found.shown = self.teacher.show(engine, batch)
         for name, model in (("reference", self.reference), ("teacher", self.teacher)):
@@ -155,7 +150,7 @@ class AuxiliaryModels:
         names = (
             "logp",
             *passes.extras,
-            *(("values", "end_values") if passes.shared_values(self.critic) else ()),
+            *(self.critic.names if self.critic is not None and passes.shared_values(self.critic) else ()),
         )
         computed = whole_batch(
             engine, batch, settings,
@@ -172,8 +167,10 @@ class AuxiliaryModels:
             self._keep_values(found, computed)
 
     def _keep_values(self, found: StepTensors, computed: dict[str, Ragged]) -> None:
-        found.tensors["old_values"] = computed["values"]
-        found.rows["bootstrap_values"] = computed["end_values"].values
+        for head in ("", "twin_"):
+            if f"{head}values" in computed:
+                found.tensors[f"{head}old_values"] = computed[f"{head}values"]
+                found.rows[f"{head}bootstrap_values"] = computed[f"{head}end_values"].values
 
     def _proximal(
         self, engine: TrainEngine, batch: StepBatch, settings: StepSettings, found: StepTensors
@@ -324,7 +321,7 @@ def whole_batch(
 ) -> dict[str, Ragged]:
     """Return on the first rank `forward`'s outputs for the sampled tokens of all rows, or of those given; 0 for others.
 
-    Each rank computes its share. `end_values` is one number a row.
+    Each rank computes its share. `end_values` and `twin_end_values` are one number a row.
     """
     plan = plan_rows(engine, batch, settings.micro_batch_tokens, rows)
     serve_rows(engine, batch, plan)
@@ -337,10 +334,10 @@ def whole_batch(
         for name in names if part else ():
             value = outputs[name].float()
             computed[name].append(value if value.ndim == 1 else value[padded.mask.to(value.device)])
-    tokens = {name: parts for name, parts in computed.items() if name != "end_values"}
+    ends = {name: parts for name, parts in computed.items() if name.endswith("end_values")}
+    tokens = {name: parts for name, parts in computed.items() if name not in ends}
     found = gather_values(engine, batch.counts, plan, tokens)
-    if "end_values" in names:
-        ends = {"end_values": computed["end_values"]}
+    if ends:
         found |= gather_values(engine, np.ones_like(batch.counts), plan, ends)
     return found
 

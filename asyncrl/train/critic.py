@@ -17,6 +17,9 @@ from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading
 from asyncrl.train.policy import load_critic
 from asyncrl.train.vision import Placed
 
+VALUES = ("values", "end_values", "twin_values", "twin_end_values")
+"""What two heads give, in the order of `CriticModel`."""
+
 
 @dataclass(frozen=True, slots=True)
 class CriticSettings:
@@ -27,6 +30,8 @@ class CriticSettings:
     """Of an own trunk; a shared one learns at the policy's rate."""
     warmup_steps: int
     """First steps in which only the critic learns."""
+    twin: bool = False
+    """Whether there is a second head."""
 
 
 class Critic:
@@ -35,6 +40,16 @@ class Critic:
     def __init__(self, config: CriticSettings, engine: TrainEngine | None) -> None:
         self.config = config
         self.engine = engine
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What `outputs` gives: of each head its values [B,T] and those [B] of the ends."""
+        return VALUES if self.config.twin else VALUES[:2]
+
+    @property
+    def token_names(self) -> tuple[str, ...]:
+        """Those of `names` that are of tokens."""
+        return self.names[::2]
 
     @property
     def shared(self) -> bool:
@@ -46,13 +61,14 @@ class Critic:
 
     def outputs(
         self, policy: TrainEngine, token_ids: Tensor, mask: Tensor, images: Placed = ()
-    ) -> tuple[Tensor, Tensor]:
-        """Return `(values [B,T], end_values [B])` with gradient. A collective under ZeRO-3."""
+    ) -> dict[str, Tensor]:
+        """Return what `names` names, with gradient. A collective under ZeRO-3."""
         if self.engine is not None:
             device = self.engine.device
-            return self.engine.engine(token_ids.to(device), mask.to(device), images)
+            found = self.engine.engine(token_ids.to(device), mask.to(device), images)
+            return dict(zip(self.names, found, strict=True))
         found = policy.outputs(token_ids, mask, 1.0, ("values",), images=images)
-        return found["values"], found["end_values"]
+        return {name: found[name] for name in self.names}
 
 
 def make_critic(config: CriticSettings, train: TrainConfig, model: str, dtype: str) -> Critic:
@@ -60,5 +76,7 @@ def make_critic(config: CriticSettings, train: TrainConfig, model: str, dtype: s
     if config.trunk == "shared":
         return Critic(config, None)
     with divided_loading(train, dtype):
-        module = load_critic(model, dtype, train.gradient_checkpointing, train.offload_activations)
+        module = load_critic(
+            model, dtype, train.gradient_checkpointing, train.offload_activations, config.twin
+        )
     return Critic(config, TrainEngine(module, train, dtype))

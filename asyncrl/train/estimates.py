@@ -33,6 +33,7 @@ class Estimate:
     """[B]"""
     metrics: Metrics
     returns: Ragged | None = None
+    twin_returns: Ragged | None = None
     clip_scale: Ragged | None = None
 
 
@@ -62,7 +63,12 @@ def estimate_advantages(
     assert advantages is not None
     keep = [kept for rows, one in zip(shards, found, strict=True) for kept in _keep(one, len(rows))]
     return Estimate(
-        advantages, keep, merge(one.metrics for one in found), join("returns"), join("clip_scale")
+        advantages,
+        keep,
+        merge(one.metrics for one in found),
+        returns=join("returns"),
+        twin_returns=join("twin_returns"),
+        clip_scale=join("clip_scale"),
     )
 
 

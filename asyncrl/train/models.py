@@ -30,7 +30,7 @@ def load_trained(config: Config, objective: Objective, model: str) -> PolicyMode
     with divided_loading(config.train, config.model.dtype):
         policy = load_policy(
             model, config.model.dtype, config.train.gradient_checkpointing, shared, config.lora, config.run.seed,
-            _matching(config), config.train.offload_activations,
+            _matching(config), config.train.offload_activations, shared and "twin_values" in objective.needs,
         )  # fmt: skip
     return _with_kernel(config, policy)
 
@@ -73,7 +73,8 @@ def load_auxiliary_models(
 
 def _critic(objective: Objective) -> CriticSettings:
     value = objective.settings["value"]
-    return CriticSettings(value["trunk"], float(value["learning_rate"]), value["warmup_steps"])
+    twin = "twin_values" in objective.needs
+    return CriticSettings(value["trunk"], float(value["learning_rate"]), value["warmup_steps"], twin)
 
 
 def _teacher(

@@ -34,6 +34,8 @@ from asyncrl.train.vision import Placed, row_images, run_vision_trunk
 
 FULL = LoraConfig()
 """No adapter: all weights are trained."""
+TWIN_STD = 0.01
+"""Of the weights with which a second value head starts."""
 MAX_LOGITS_ERROR = 0.01
 """Relative difference allowed between a model's own logits and those computed here: rounding alone."""
 PROBE = "_probe_once_divided"
@@ -66,6 +68,7 @@ class PolicyModel(nn.Module):
         value_head: bool = False,
         router_replay: bool = False,
         image_processor: ImageProcessor | None = None,
+        twin: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
@@ -76,6 +79,7 @@ class PolicyModel(nn.Module):
         config = model.config.get_text_config()
         self.model.lm_head.forward = Head(model.lm_head, config)
         self.value_head = _value_head(config.hidden_size, model.dtype) if value_head else None
+        self.twin_value_head = _twin_value_head(config.hidden_size, model.dtype) if twin else None
 
     def forward(
         self,
@@ -114,6 +118,10 @@ class PolicyModel(nn.Module):
         if self.value_head is not None and {"values", "detached_values"} & set(want):
             hidden = run.hidden.detach() if "detached_values" in want else run.hidden
             found["values"], found["end_values"] = read_values(self.value_head, hidden, run.tree, target)
+            if self.twin_value_head is not None:
+                found["twin_values"], found["twin_end_values"] = read_values(
+                    self.twin_value_head, hidden, run.tree, target
+                )
         return found
 
     def _run(self, token_ids: Tensor, mask: Tensor, target: Tensor, images: Placed) -> _Run:
@@ -168,22 +176,28 @@ class _Run:
 
 
 class CriticModel(nn.Module):
-    """A transformer with a value head, initialised from the policy's trunk; starts at value 0."""
+    """A transformer with a value head, initialised from the policy's trunk; starts at value 0.
 
-    def __init__(self, model: Any, image_processor: ImageProcessor | None = None) -> None:
+    twin: it has a second head, which starts near 0.
+    """
+
+    def __init__(self, model: Any, image_processor: ImageProcessor | None = None, twin: bool = False) -> None:
         super().__init__()
         self.model = model.base_model
         self.image_processor = image_processor
-        self.value_head = _value_head(model.config.get_text_config().hidden_size, model.dtype)
+        size = model.config.get_text_config().hidden_size
+        self.value_head = _value_head(size, model.dtype)
+        self.twin_value_head = _twin_value_head(size, model.dtype) if twin else None
 
-    def forward(self, token_ids: Tensor, mask: Tensor, images: Placed = ()) -> tuple[Tensor, Tensor]:
-        """Return `(values [B,T], end_values [B])`; see `read_values`."""
+    def forward(self, token_ids: Tensor, mask: Tensor, images: Placed = ()) -> tuple[Tensor, ...]:
+        """Return `(values [B,T], end_values [B])` of each head; see `read_values`."""
         tree = tree_of(token_ids, mask) if uses_prefix_trees(self.model) else None
         if tree is not None:
             hidden = run_trunk(self.model, tree)
         else:
             hidden = trunk_states(self.model, self.image_processor, token_ids, images)
-        return read_values(self.value_head, hidden, tree, _after_first(mask))
+        heads = [head for head in (self.value_head, self.twin_value_head) if head is not None]
+        return tuple(one for head in heads for one in read_values(head, hidden, tree, _after_first(mask)))
 
 
 def trunk_states(
@@ -237,6 +251,13 @@ def _value_head(size: int, dtype: torch.dtype) -> nn.Linear:
     return head
 
 
+def _twin_value_head(size: int, dtype: torch.dtype) -> nn.Linear:
+    """Return a second head. It must not start as the first one does, or both would always be equal."""
+    head = _value_head(size, dtype)
+    nn.init.normal_(head.weight, std=TWIN_STD, generator=torch.Generator().manual_seed(0))
+    return head
+
+
 def _scatter(values: Tensor, mask: Tensor) -> Tensor:
     """Place [N,...] values at the True positions of [B,T] `mask`, zeros elsewhere; keeps the gradient."""
     shape = (*mask.shape, *values.shape[1:])
@@ -253,8 +274,12 @@ def load_policy(
     seed: int = 0,
     matching: Matching = Matching(),
     offload_activations: bool = False,
+    twin: bool = False,
 ) -> PolicyModel:
-    """Load a causal LM from a folder or hub name, to be trained; with a rank in `lora` only an adapter of it is."""
+    """Load a causal LM from a folder or hub name, to be trained; with a rank in `lora` only an adapter of it is.
+
+    twin: beside the value head there is a second one.
+    """
     model, image_processor = _load(path, dtype, gradient_checkpointing, offload_activations)
     if lora.rank:
         if image_processor is not None:
@@ -266,7 +291,7 @@ def load_policy(
         if image_processor is not None:
             raise ConfigError(f"engine.quantization: must be off for {path}, a vision model")
         quantize_forward(model, matching.quantization)
-    policy = PolicyModel(model, value_head, matching.router_replay, image_processor)
+    policy = PolicyModel(model, value_head, matching.router_replay, image_processor, twin)
 
     def probes() -> None:
         enable_prefix_trees(model)
@@ -303,11 +328,15 @@ def check_logits(policy: PolicyModel, path: str) -> None:
 
 
 def load_critic(
-    path: str, dtype: str, gradient_checkpointing: bool = False, offload_activations: bool = False
+    path: str,
+    dtype: str,
+    gradient_checkpointing: bool = False,
+    offload_activations: bool = False,
+    twin: bool = False,
 ) -> CriticModel:
     """Load a critic that starts from a causal LM's trunk, to be trained."""
     model, image_processor = _load(path, dtype, gradient_checkpointing, offload_activations)
-    critic = CriticModel(model, image_processor)
+    critic = CriticModel(model, image_processor, twin)
     _when_it_computes(critic, model, lambda: enable_prefix_trees(model))
     return critic.train()
 

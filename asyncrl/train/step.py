@@ -201,7 +201,8 @@ def decide(
     def on_first_rank() -> dict[str, Any]:
         estimate = estimate_advantages(objective, batch, tensors, kl_coef)
         tensors.tensors["advantages"] = estimate.advantages
-        for name, values in (("returns", estimate.returns), ("clip_scale", estimate.clip_scale)):
+        for name in ("returns", "twin_returns", "clip_scale"):
+            values: Ragged | None = getattr(estimate, name)
             if values is not None:
                 tensors.tensors[name] = values
         statistics: dict[str, Tensor] = {}
@@ -383,15 +384,16 @@ def micro_batch(
     inputs = dataclasses.replace(inputs, statistics=inputs.statistics | statistics)
     values = None
     if critic is not None:
-        values = (
-            outputs["values"]
-            if critic.shared
-            else critic.outputs(engine, micro.token_ids, micro.mask, micro.images)[0]
+        found = (
+            outputs if critic.shared else critic.outputs(engine, micro.token_ids, micro.mask, micro.images)
         )
+        values = {name: found[name] for name in critic.token_names}
     try:
         policy, value, metrics = _losses(step, inputs, values, totals)
     except NonFiniteError as error:
-        policy, value = 0 * outputs["logp"].sum(), None if values is None else 0 * values.sum()
+        policy, value = 0 * outputs["logp"].sum(), None
+        if values is not None:
+            value = 0 * torch.stack([one.sum() for one in values.values()]).sum()
         _backward(step, policy, value, last)
         return {}, _of_trajectory(step.batch, rows, error)
     _backward(step, policy, value, last)
@@ -408,14 +410,14 @@ def _of_trajectory(batch: StepBatch, rows: Sequence[int], error: NonFiniteError)
 
 
 def _losses(
-    step: Step, inputs: LossInputs, values: Tensor | None, totals: Totals
+    step: Step, inputs: LossInputs, values: dict[str, Any] | None, totals: Totals
 ) -> tuple[Tensor, Tensor | None, Metrics]:
     """Return this micro-batch's policy loss, value loss and metrics. Raises `NonFiniteError`."""
     objective = step.objective
     value: Tensor | None = None
     metrics: Metrics = {}
     if values is not None:
-        value, metrics = objective.value_term(dataclasses.replace(inputs, values=values), totals)
+        value, metrics = objective.value_term(dataclasses.replace(inputs, **values), totals)
     if step.critic_only:
         return torch.zeros((), device=step.engine.device), value, metrics
     policy, found = objective.loss(inputs, totals, step.kl_coef, step.entropy_coef)

@@ -46,12 +46,17 @@ GROUP_CENTRED: dict[str, list[dict[str, Any]]] = {
 }
 
 
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {"archer, twin": ("archer", {"twin": True})}
+"""Estimators with parameters by which they read something else."""
+
+
 def estimate(name: str, batch, **params) -> torch.Tensor:
-    found = resolve("advantage", name)(batch, **{**REQUIRED.get(name, {}), **params})
+    name, chosen = VARIANTS.get(name, (name, REQUIRED.get(name, {})))
+    found = resolve("advantage", name)(batch, **{**chosen, **params})
     return found.advantages if isinstance(found, AdvantageOutputs) else found
 
 
-@pytest.mark.parametrize("name", ADVANTAGES)
+@pytest.mark.parametrize("name", [*ADVANTAGES, *VARIANTS])
 class TestEveryEstimator:
     @few
     @given(seed=seeds)

@@ -23,7 +23,7 @@ def certain_batch():
 def values(found, batch):
     rows = pad_rows(batch, range(len(batch.trajectories)))
     with torch.no_grad():
-        return found.auxiliary.critic.outputs(found.engine, rows.token_ids, rows.mask)[0][rows.mask]
+        return found.auxiliary.critic.outputs(found.engine, rows.token_ids, rows.mask)["values"][rows.mask]
 
 
 @pytest.mark.parametrize("trunk", TRUNKS)
@@ -87,3 +87,29 @@ def test_turn_level_gae_reads_values_where_turns_begin(tiny_model):
     report = Learner(tiny_model, {"preset": "ppo_turn", "value": {"learning_rate": 1e-2}}).step()
     assert report.metrics["value/error"] > 0
     assert report.metrics["grad_norm"] > 0
+
+
+def twin_values(found, batch):
+    rows = pad_rows(batch, range(len(batch.trajectories)))
+    with torch.no_grad():
+        heads = found.auxiliary.critic.outputs(found.engine, rows.token_ids, rows.mask)
+    return heads["values"][rows.mask], heads["twin_values"][rows.mask]
+
+
+@pytest.mark.parametrize("trunk", TRUNKS)
+def test_two_heads_start_apart_and_both_approach_what_their_own_target_says(tiny_model, trunk):
+    value = {"trunk": trunk, "learning_rate": 1e-2, "warmup_steps": 3}
+    found = Learner(
+        tiny_model, {"preset": "archer", "advantage": {"name": "archer", "twin": True}, "value": value}
+    )
+    batch = certain_batch()
+    first, second = twin_values(found, batch)
+    assert torch.equal(first, torch.zeros(24))
+    assert second.abs().min() > 0
+    for _ in range(3):
+        found.step(batch)
+    for before, after in zip((first, second), twin_values(found, batch), strict=True):
+        assert (1 - after).abs().mean() < (1 - before).abs().mean()
+    # The smaller of both targets over the smaller of both values is the policy's advantage.
+    report = found.step(batch)
+    assert report.token_values["advantages"].values.isfinite().all()

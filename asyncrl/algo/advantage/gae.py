@@ -64,9 +64,14 @@ def length_adaptive_lambda(lengths: Tensor, alpha: float) -> Tensor:
 
 def end_values(batch: AdvantageBatch) -> Tensor | None:
     """[B] value after the last token: the given bootstrap where truncated, 0 where the episode ended."""
-    if batch.truncated is None or batch.bootstrap_values is None:
+    return ends_where_cut(batch, batch.bootstrap_values)
+
+
+def ends_where_cut(batch: AdvantageBatch, bootstrap: Tensor | None) -> Tensor | None:
+    """[B] `bootstrap` where a limit cut the episode off, 0 where it ended; None where nothing is known."""
+    if batch.truncated is None or bootstrap is None:
         return None
-    return torch.where(batch.truncated.bool(), batch.bootstrap_values, 0.0)
+    return torch.where(batch.truncated.bool(), bootstrap, 0.0)
 
 
 @needs("values")
