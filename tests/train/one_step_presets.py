@@ -13,6 +13,11 @@ from tests.train.one_step import Learner
 CHANGES: dict[str, dict[str, Any]] = {
     "ppo": {"value": {"trunk": "own", "learning_rate": 1e-3, "warmup_steps": 1}},
     "ppo_turn": {"value": {"trunk": "shared"}},
+    "archer": {
+        "advantage": {"name": "archer", "twin": True},
+        "value": {"trunk": "own", "learning_rate": 1e-3},
+    },
+    "dr_mas": {"sequential_agents": True},
     "online_dpo": {},
     "ppo_ewma": {},
     "vcpo": {},
