@@ -35,8 +35,9 @@ def max_variance(batch: AdvantageBatch, *, keep: float = 0.5, eps: float = 1e-6)
     """[B] the share `keep` of the batch's rows, rounded up, whose group-relative advantages vary the most.
 
     The samples of D3S (arXiv 2509.22115), for its advantage `(R - mean) / (std + eps)` (ddof 0) whatever the estimator
-    is; its choice of tokens and its schedule are not part of this. Rows of the lowest and of the highest advantages are
-    kept, so groups without signal leave first. Raises `ValueError` for a share outside (0, 1].
+    is; its choice of tokens is the correction `top_entropy_advantage`, its schedule is not part of this. Rows of the
+    lowest and of the highest advantages are kept, so groups without signal leave first. Raises `ValueError` for a share
+    outside (0, 1].
     """
     if not 0 < keep <= 1:
         raise ValueError(f"keep: must be above 0 and at most 1, got {keep}")

@@ -146,6 +146,13 @@ PRESETS: dict[str, dict[str, Any]] = {
         corrections=[{"name": "top_entropy"}, *_TIS],
         filters=[{"name": "dynamic_sampling"}],
     ),
+    "d3s": _preset(
+        "grpo",
+        "ppo_clip",
+        "token_mean",
+        corrections=[{"name": "top_entropy_advantage"}, *_TIS],
+        filters=[{"name": "max_variance"}],
+    ),
     "opsm": _preset("grpo", "ppo_clip", "token_mean", corrections=[{"name": "opsm", "delta": 0.1}, *_TIS]),
     "optimal_token_baseline": _preset("tir_optimal_token_baseline", "ppo_clip", "token_mean"),
     # Without rewards, or with pairs of them.

@@ -127,6 +127,7 @@ CORRECTIONS = {
     "token_band": _C + "masked:token_band",
     "token_tis": _C + "truncated:token_tis",
     "top_entropy": _C + "top_entropy:top_entropy",
+    "top_entropy_advantage": _C + "top_entropy_advantage:top_entropy_advantage",
     "top_entropy_turns": _C + "top_entropy_turns:top_entropy_turns",
     "tv_mask": _C + "tv_mask:tv_mask",
 }

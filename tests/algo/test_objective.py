@@ -251,6 +251,20 @@ def test_top_entropy_keeps_the_share_of_the_step_that_is_least_certain():
     assert alone.tolist() == [[0, 1, 0, 0]]
 
 
+def test_top_entropy_advantage_keeps_the_tokens_that_matter_most_and_are_least_certain():
+    entropy = torch.tensor([[0.1, 0.9, 0.5, 9.0], [0.3, 0.8, 0.2, 9.0]], dtype=torch.float64)
+    advantages = torch.tensor([[1.0, 0.0, -1.0, 9.0], [-2.0, 0.5, 0.5, 9.0]], dtype=torch.float64)
+    mask = torch.tensor([[True, True, True, False]] * 2)
+    inputs = loss_inputs(1, rows=2, width=4, entropy=entropy, advantages=advantages, mask=mask)
+    objective = build(corrections=[{"name": "top_entropy_advantage", "share": 0.4}])
+    assert "entropy" in objective.measured_needs
+    # Of 0.1, 0, 0.5, 0.6, 0.4 and 0.1 the 0.6 quantile is 0.4.
+    statistics = objective.step_statistics(inputs)
+    assert statistics["top_entropy_advantage_least"].item() == pytest.approx(0.4)
+    weight, _ = objective.correction_weight(dataclasses.replace(inputs, statistics=statistics))
+    assert weight.tolist() == [[0, 0, 1, 0], [1, 1, 0, 0]]
+
+
 def test_top_entropy_turns_keeps_the_turns_of_the_step_that_are_least_certain():
     entropy = torch.tensor([[0.1, 0.3, 0.9, 0.7], [0.6, 9.0, 0.1, 0.0]], dtype=torch.float64)
     mask = torch.tensor([[True, True, True, True], [True, False, True, True]])

@@ -49,6 +49,8 @@ CUT_MATTERS = [
     {"preset": "vapo"},
     {"preset": "top_entropy"},
     {"preset": "top_entropy", "corrections": ["top_entropy_turns"]},
+    {"preset": "d3s"},
+    {"preset": "marft"},
     {"preset": "atpo"},
     {"preset": "clip_cov", "loss": {"share": 0.1, "cov_low": 0.0, "cov_high": 50.0}},
     {"preset": "kl_cov", "loss": {"share": 0.1}},
