@@ -26,12 +26,19 @@ class Bodies:
             named = store.rows("SELECT file, size, checksum FROM bodies WHERE file IS NOT NULL")
             files.sweep([FileBody(*row) for row in named])
 
-    def stage(self, body: bytes) -> FileBody | None:
+    def stage(self, body: bytes, claimed: int | None = None) -> FileBody | None:
         """Write a large body to its file, ahead of `keep`; None for a small one. For any thread.
 
         The file is `keep`'s to free once it has been called; before, it is the caller's, by `discard`.
+        claimed: the file that holds it already, see `claim`.
         """
-        return self.files.write(body) if self.files is not None and len(body) >= LARGE_BYTES else None
+        if self.files is None or (len(body) < LARGE_BYTES and claimed is None):
+            return None
+        return self.files.write(body, claimed)
+
+    def claim(self, holder: str, file: int, size: int) -> bytes | None:
+        """See `BodyFiles.claim`; None without files. For any thread."""
+        return None if self.files is None else self.files.claim(holder, file, size)
 
     def discard(self, staged: FileBody) -> None:
         """Free the file of a body that was never kept."""
@@ -71,6 +78,12 @@ class Bodies:
             return stored
         assert self.files is not None
         return self.files.read(stored)
+
+    def shared(self) -> tuple[str, str]:
+        """Return the folder of the files and its proof (`BodyFiles.prove`), "" without files."""
+        if self.files is None:
+            return "", ""
+        return str(self.files.folder.absolute()), self.files.prove()
 
     def close(self) -> None:
         if self.files is not None:

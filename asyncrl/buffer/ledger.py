@@ -205,6 +205,8 @@ class Ledger:
 
     def expire(self, now: float | None = None) -> int:
         """Return the tasks of leases that ran out, or set aside those lost too often. Return how many."""
+        if self._bodies.files is not None:
+            self._bodies.files.expire_reserved()
         with self._store.transaction():
             return self._leases.expire(_or_clock(now))
 
@@ -240,14 +242,35 @@ class Ledger:
                 self._leases.quarantine(worker, reason)
             return workers
 
-    def stage(self, group: Group, body: bytes) -> FileBody | None:
+    def reserve(self, worker: str, count: int) -> list[int]:
+        """Return files that a worker on this machine may write large bodies to, at most `count`, perhaps none."""
+        return [] if self._bodies.files is None else self._bodies.files.reserve(worker, count)
+
+    def claim(self, worker: str, file: int, size: int) -> bytes | None:
+        """Return the body that a worker has written to a file that it had reserved; None when there is none.
+
+        The file is for `stage`, or to be freed by `free`. For any thread.
+        """
+        return self._bodies.claim(worker, file, size)
+
+    def free(self, file: int) -> None:
+        """Free a file that was claimed and not staged."""
+        if self._bodies.files is not None:
+            self._bodies.files.free([file])
+
+    def stage(self, group: Group, body: bytes, claimed: int | None = None) -> FileBody | None:
         """Write a large body to its file ahead of `put`, if `put` may accept it. For any thread.
 
-        Until `put` has taken it, it is the caller's to `discard`. Raises `StorageError`, `UnavailableError`.
+        Until `put` has taken it, it is the caller's to `discard`. claimed: the file that holds it already; it is freed
+        if `put` will not accept the group. Raises `StorageError`, `UnavailableError`.
         """
         s, size = self.settings, len({t.rollout for t in group.trajectories})
         accepted = admit(group, size, s.drop_no_signal, s.max_tokens, s.complete_age > 0).outcome == "ready"
-        return self._bodies.stage(body) if accepted else None
+        if accepted:
+            return self._bodies.stage(body, claimed)
+        if claimed is not None:
+            self.free(claimed)
+        return None
 
     def discard(self, staged: FileBody) -> None:
         """Free the file of a body that `put` has not taken, because it refused the group or knew it already."""
@@ -292,6 +315,11 @@ class Ledger:
     def read(self, groups: Sequence[Stored]) -> list[bytes | None]:
         """Return the bytes of groups; None for one whose file has lost them. For any thread."""
         return [self._bodies.read(one) for one in groups]
+
+    def shared(self) -> tuple[str, str]:
+        """Where a process on this machine finds large bodies, and what proves that it is the same folder there; ""
+        without files."""
+        return self._bodies.shared()
 
     def lose(self, groups: Sequence[Stored], found: Sequence[bytes | None]) -> int:
         """Plan the tasks again of groups that `read` did not find; the rest of their batch is ready again."""

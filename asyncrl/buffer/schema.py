@@ -58,7 +58,7 @@ CREATE TABLE IF NOT EXISTS bodies (
     body     BLOB NOT NULL,
     file     INTEGER,
     size     INTEGER,
-    checksum INTEGER                        -- CRC-32 of the file's first `size` bytes
+    checksum INTEGER                        -- of the file's first `size` bytes
 );
 CREATE TABLE IF NOT EXISTS quarantine (worker TEXT PRIMARY KEY, reason TEXT NOT NULL);
 -- Episodes that failed by no fault of the policy, over all attempts, with the error of the first and

@@ -7,13 +7,15 @@ import secrets
 import threading
 from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
+from asyncrl.buffer.body_files import LARGE_BYTES, FileBody, read_body, same_folder, write_reserved
 from asyncrl.config import RESTART_S
 from asyncrl.credentials import bearer
 from asyncrl.data.codec import encode_group, lease_from_map, pack, pack_list, task_to_map
 from asyncrl.errors import AsyncRLError
-from asyncrl.services.http.client import HttpClient, error_named
+from asyncrl.services.http.client import HttpClient, Pieces, error_named
 from asyncrl.types import FailureClass, Group, Lease, Task
 
 T = TypeVar("T")
@@ -23,6 +25,8 @@ PUT_S = 120.0
 """Time limit of a put. Thousands may wait for their turn."""
 PIECE_S = 60.0
 """Longest single wait of the synchronous client."""
+READERS = 2
+"""Threads that read files. Their checksums take longer than the reading, and are computed at once."""
 MARGIN_S = 30.0
 """Added to a wait on the server while the client waits for the answer."""
 
@@ -47,6 +51,8 @@ class BufferClient:
         self._http = HttpClient(url, bearer(token, "buffer"), retry_s)
         self.awaited: tuple[str, ...] = ()
         """Unfinished groups that the latest `take` waited for."""
+        self._folder: str | None = None
+        """Of large groups, see `_shared_folder`; None before it was looked for."""
 
     async def close(self) -> None:
         await self._http.close()
@@ -92,23 +98,85 @@ class BufferClient:
 
         Raises `ConflictError` (lease gone), `StaleError` (a token older than the admission), `InputError`.
         """
-        return PutOutcome(**await self._http.post("/v1/put", encode_group(group), PUT_S))
+        body = encode_group(group)
+        (written,) = await self._put_files([body])
+        if isinstance(written, AsyncRLError):
+            raise written
+        return written or PutOutcome(**await self._http.post("/v1/put", body, PUT_S))
 
     async def put_many(self, groups: Sequence[Group]) -> list[PutOutcome | AsyncRLError]:
         """Hand in several groups in one call; each is answered for itself, with the error `put` would raise."""
-        head = b"\x81" + pack("groups")
-        body = b"".join([head, *pack_list([encode_group(group) for group in groups])])
-        answer = await self._http.post("/v1/put_many", body, PUT_S)
-        return [_outcome(result) for result in answer["results"]]
+        bodies = [encode_group(group) for group in groups]
+        found = await self._put_files(bodies)
+        rest = [body for body, answer in zip(bodies, found, strict=True) if answer is None]
+        if not rest:
+            return [answer for answer in found if answer is not None]
+        pieces = [b"\x81" + pack("groups"), *pack_list(rest)]
+        answer = await self._http.post("/v1/put_many", Pieces(pieces), PUT_S)
+        sent = map(_outcome, answer["results"])
+        return [next(sent) if answer is None else answer for answer in found]
+
+    async def _put_files(self, bodies: Sequence[bytes]) -> list[PutOutcome | AsyncRLError | None]:
+        """Hand in the large ones of some encoded groups through files, where the buffer's folder is on this machine:
+        less work for both than a connection. None for those that are to be sent."""
+        found: list[PutOutcome | AsyncRLError | None] = [None] * len(bodies)
+        large = [place for place, body in enumerate(bodies) if len(body) >= LARGE_BYTES]
+        if not large or not (folder := await self._shared_folder()):
+            return found
+        numbers = (await self._http.post("/v1/reserve", {"count": len(large)}))["files"]
+        written = [(number, bodies[place]) for place, number in zip(large, numbers, strict=False)]
+        try:
+            await asyncio.to_thread(_write, Path(folder), written)
+        except OSError:
+            # The buffer says what is wrong with its disk.
+            return found
+        if written:
+            files = [{"file": number, "size": len(body)} for number, body in written]
+            answer = await self._http.post("/v1/put_files", {"files": files}, PUT_S)
+            for place, result in zip(large, answer["results"], strict=False):
+                found[place] = None if result is None else _outcome(result)
+        return found
 
     async def take(self, step: int, wait_s: float) -> list[bytes] | None:
         """Return the step's groups as they were put, [] when the plan is exhausted, None when not ready in `wait_s`.
 
-        `data.codec.decode_group` decodes one.
+        `data.codec.decode_group` decodes one. Large ones are read from the buffer's files where it is on this machine.
         """
-        answer = await self._http.post("/v1/take", {"step": step, "wait_s": wait_s}, wait_s + MARGIN_S)
+        call = {"step": step, "wait_s": wait_s, "files": bool(await self._shared_folder())}
+        answer = await self._http.post("/v1/take", call, wait_s + MARGIN_S)
         self.awaited = tuple(answer["awaited"])
-        return answer["groups"]
+        if answer["groups"] is None or all(isinstance(group, bytes) for group in answer["groups"]):
+            return answer["groups"]
+        groups = await self._read(answer["groups"])
+        if all(groups):
+            return groups
+        # The buffer has moved, or has lost files: it knows better, and plans again what is lost.
+        self._folder = ""
+        return await self.take(step, wait_s)
+
+    async def _shared_folder(self) -> str:
+        """Return the folder with the buffer's large groups, "" where it is not on this machine."""
+        if self._folder is None:
+            shared = await self._http.get("/v1/bodies")
+            folder, proof = shared["folder"], shared["proof"]
+            here = bool(folder) and await asyncio.to_thread(same_folder, Path(folder), proof)
+            self._folder = folder if here else ""
+        return self._folder
+
+    async def _read(self, groups: Sequence[bytes | list[int]]) -> list[bytes]:
+        """Return the bytes of groups that are named by file, size and checksum; b"" where they are not found."""
+        folder = Path(self._folder or "")
+
+        def read(part: Sequence[bytes | list[int]]) -> list[bytes]:
+            return [
+                g if isinstance(g, bytes) else read_body(folder, FileBody(g[0], g[1], g[2])) or b""
+                for g in part
+            ]
+
+        parts = await asyncio.gather(
+            *(asyncio.to_thread(read, groups[thread::READERS]) for thread in range(READERS))
+        )
+        return [parts[place % READERS][place // READERS] for place in range(len(groups))]
 
     async def peek(self, step: int, seen: Sequence[str], wait_s: float) -> tuple[list[bytes], bool]:
         """Return groups of the step's batch that are ready and not in `seen`, and whether the batch is complete.
@@ -198,6 +266,11 @@ def members_of(job: dict[str, Any] | None, role: str, known: Collection[str]) ->
         return set(known)
     found = set(job["joined"][role])
     return found if job["settled"] else found | (set(known) - set(job["left"]))
+
+
+def _write(folder: Path, bodies: Sequence[tuple[int, bytes]]) -> None:
+    for number, body in bodies:
+        write_reserved(folder, number, body)
 
 
 class Addresses:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgpack
@@ -13,12 +13,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from asyncrl.data.codec import pack_list, unpack
+from asyncrl.buffer.bodies import Stored
+from asyncrl.buffer.body_files import FileBody
+from asyncrl.data.codec import pack_bytes, unpack
 from asyncrl.errors import InputError
 from asyncrl.http_checks import wrong_fields
 
 MAX_WAIT_S = 300.0
 MAX_TASKS = 100_000
+MAX_BODY_BYTES = 256 * 2**20
+MAX_GROUPS_PER_PUT = 1024
 MSGPACK = "application/msgpack"
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -86,9 +90,27 @@ class Fail(Call):
     error: Text
 
 
+class Reserve(Call):
+    count: int = Field(ge=1, le=MAX_GROUPS_PER_PUT)
+
+
+class Written(Call):
+    file: Annotated[int, Field(ge=0, lt=2**63)]
+    size: Annotated[int, Field(ge=1, le=MAX_BODY_BYTES)]
+
+
+class PutFiles(Call):
+    """Groups that the caller has written to files which it had reserved."""
+
+    files: list[Written] = Field(min_length=1, max_length=MAX_GROUPS_PER_PUT)
+
+
 class Take(Call):
+    """With `files` the caller reads large groups itself, in the folder that `GET /v1/bodies` names."""
+
     step: Whole
     wait_s: WaitS
+    files: bool = False
 
 
 class Peek(Call):
@@ -113,17 +135,75 @@ class Version(Call):
     version: Whole
 
 
-class PutMany:
-    """`{"groups": [encoded group, ...]}`, msgpack only."""
+async def group_bodies(chunks: AsyncIterator[bytes], most: int = MAX_GROUPS_PER_PUT) -> AsyncIterator[bytes]:
+    """Yield the encoded groups of `{"groups": [encoded group, ...]}` in msgpack, each as soon as it has arrived.
 
-    @staticmethod
-    def check(body: Any, most: int) -> list[bytes]:
-        if not isinstance(body, dict) or set(body) != {"groups"} or not isinstance(body["groups"], list):
+    Raises `InputError` for another form or more than `most` groups, once the rest of the body has been read; what was
+    yielded before does not count then.
+    """
+    body = _Arriving(chunks)
+    try:
+        if await body.exactly(len(_GROUPS)) != _GROUPS:
             raise InputError("body: must be a map with the one field groups, a list")
-        groups = body["groups"]
-        if len(groups) > most or not all(isinstance(group, bytes) for group in groups):
-            raise InputError(f"groups: must hold at most {most} encoded groups, each as bytes")
-        return groups
+        refusal = InputError(f"groups: must hold at most {most} encoded groups, each as bytes")
+        count = await body.size(_LISTS)
+        if count is None or count > most:
+            raise refusal
+        for _ in range(count):
+            size = await body.size(_BYTES)
+            if size is None:
+                raise refusal
+            yield await body.exactly(size)
+        if not await body.ended():
+            raise InputError("body: goes on after its groups")
+    except InputError:
+        # The connection carries other requests, and the client sends all before it reads an answer.
+        async for _ in chunks:
+            pass
+        raise
+
+
+_GROUPS = b"\x81\xa6groups"
+_LISTS = {0xDC: 2, 0xDD: 4} | {0x90 + count: 0 for count in range(16)}
+_BYTES = {0xC4: 1, 0xC5: 2, 0xC6: 4}
+"""By first byte of the msgpack of a list or bytes: width of the length behind it, 0 where it is in that byte."""
+
+
+class _Arriving:
+    """A body that is read while it arrives."""
+
+    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
+        self._chunks = chunks
+        self._left = memoryview(b"")
+        """Of the chunk that was read last."""
+
+    async def exactly(self, size: int) -> bytes:
+        """Return the next `size` bytes. Raises `InputError` when the body ends before."""
+        parts, missing = [], size
+        while True:
+            part, self._left = self._left[:missing], self._left[missing:]
+            parts.append(part)
+            missing -= len(part)
+            if not missing:
+                return b"".join(parts)
+            if await self.ended():
+                raise InputError(f"body: ends {missing} bytes too early")
+
+    async def size(self, widths: Mapping[int, int]) -> int | None:
+        """Read the head of a list or of bytes; return how long it is, None where there is something else."""
+        first = (await self.exactly(1))[0]
+        if first not in widths:
+            return None
+        return int.from_bytes(await self.exactly(widths[first]), "big") if widths[first] else first & 0x0F
+
+    async def ended(self) -> bool:
+        """True when nothing is left; waits for it."""
+        while not self._left:
+            chunk = await anext(self._chunks, None)
+            if chunk is None:
+                return True
+            self._left = memoryview(chunk)
+        return False
 
 
 async def read(request: Request, kind: type[M]) -> M:
@@ -153,12 +233,20 @@ def error_to_map(response: JSONResponse) -> dict[str, Any]:
     return json.loads(bytes(response.body)) | {"status": response.status_code}
 
 
-def groups_response(groups: Sequence[bytes] | None, awaited: Sequence[str] = ()) -> Response:
-    """`{"awaited": [ids], "groups": [bytes] or nil}` in msgpack; the groups are sent without being copied."""
+def groups_response(groups: Sequence[Stored] | None, awaited: Sequence[str] = ()) -> Response:
+    """`{"awaited": [ids], "groups": [bytes] or nil}` in msgpack; the groups are sent without being copied.
+
+    In place of a group that the caller reads itself stands `[file, size, checksum]`.
+    """
     head = b"\x82" + msgpack.packb("awaited") + msgpack.packb(tuple(awaited)) + msgpack.packb("groups")
     if groups is None:
         return Response(head + b"\xc0", media_type=MSGPACK)
-    chunks = [head, *pack_list(groups)]
+    chunks = [head, msgpack.Packer().pack_array_header(len(groups))]
+    for group in groups:
+        if isinstance(group, FileBody):
+            chunks.append(msgpack.packb((group.file, group.size, group.checksum)))
+        else:
+            chunks += pack_bytes(group)
     if sum(map(len, chunks)) < 2**16:
         return Response(b"".join(chunks), media_type=MSGPACK)
     return _Chunks(chunks)

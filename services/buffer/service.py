@@ -38,7 +38,7 @@ from asyncrl.buffer.ledger import (
 from asyncrl.buffer.replica import FolderPlace
 from asyncrl.clock import now_s
 from asyncrl.credentials import Credentials, own_credentials
-from asyncrl.data.codec import check_images, decode_group, lease_to_map, pack, task_from_map, unpack
+from asyncrl.data.codec import check_images, decode_group, lease_to_map, pack, task_from_map
 from asyncrl.errors import AsyncRLError, ConfigError, ConflictError, InputError, UnavailableError
 from asyncrl.services.buffer import messages
 from asyncrl.services.buffer.members import add_member_routes
@@ -60,8 +60,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MAX_BODY_BYTES = 256 * 2**20
-MAX_GROUPS_PER_PUT = 1024
 FILE_THREADS = 4
 PUTS_AT_ONCE = 32
 READ_AT_ONCE_BYTES = 2 * 2**20
@@ -76,9 +74,10 @@ _TRAINER = (
     *("take", "peek", "drop", "reject", "commit", "rollback", "replan", "staleness_limit", "pause"),
     "quarantine",
 )
-_WORKER = ("lease", "renew", "release", "fail", "put", "put_many", "reclaim")
+_WORKER = ("lease", "renew", "release", "fail", "put", "put_many", "reserve", "put_files", "reclaim")
 ROLES = {
     **{f"/v1/{name}": {"trainer"} for name in _TRAINER},
+    "GET /v1/bodies": {"trainer", "worker"},
     "/v1/peek": {"trainer", "old_policy"},
     **{f"/v1/{name}": {"worker"} for name in _WORKER},
     **{f"/v1/{name}": {"engine", "env"} for name in ("join", "leave")},
@@ -135,6 +134,9 @@ class BufferService:
         else:
             # In one go: a thread that is woken up twice costs as much as the decoding.
             finished = await asyncio.get_running_loop().run_in_executor(self.threads, self._written, body)
+        return await self._checked(request, finished)
+
+    async def _checked(self, request: Request, finished: Finished) -> Finished:
         try:
             if any(t.images for t in finished.group.trajectories):
                 # The trainer decodes them, too, and has nobody left to refuse them to.
@@ -145,6 +147,25 @@ class BufferService:
             raise
         return finished
 
+    async def receive_file(self, request: Request, file: int, size: int) -> Finished | None:
+        """`receive` for a group that its sender has written to a file; None when there is no such file."""
+        holder = str(caller_of(request))
+        finished = await asyncio.get_running_loop().run_in_executor(
+            self.threads, self._claimed, holder, file, size
+        )
+        return None if finished is None else await self._checked(request, finished)
+
+    def _claimed(self, holder: str, file: int, size: int) -> Finished | None:
+        body = self.ledger.claim(holder, file, size)
+        if body is None:
+            return None
+        try:
+            group = decode_group(body)
+        except InputError:
+            self.ledger.free(file)
+            raise
+        return Finished(group, body, self.ledger.stage(group, body, file))
+
     def _written(self, body: bytes) -> Finished:
         group = decode_group(body)
         return Finished(group, body, self.ledger.stage(group, body))
@@ -153,17 +174,23 @@ class BufferService:
         if finished.staged is not None:
             self.ledger.discard(finished.staged)
 
-    async def unpacked(self, raw: bytes) -> Any:
-        """The plain data of a message."""
-        if len(raw) < LARGE_BYTES:
-            return unpack(raw)
-        return await asyncio.get_running_loop().run_in_executor(self.threads, unpack, raw)
+    async def discard(self, received: Sequence[Any]) -> None:
+        """Give up groups that `receive` returned or will return, in tasks, and that are not put."""
+        tasks = [one for one in received if isinstance(one, asyncio.Task)]
+        for one in [*received, *await asyncio.gather(*tasks, return_exceptions=True)]:
+            if isinstance(one, Finished):
+                self._discard(one)
 
     async def read(self, groups: Sequence[Stored]) -> list[bytes | None]:
         """See `Ledger.read`."""
         if sum(group.size for group in groups if isinstance(group, FileBody)) <= READ_AT_ONCE_BYTES:
             return self.ledger.read(groups)
-        return await asyncio.get_running_loop().run_in_executor(self.threads, self.ledger.read, groups)
+        loop = asyncio.get_running_loop()
+        parts = [groups[thread::FILE_THREADS] for thread in range(FILE_THREADS)]
+        found = await asyncio.gather(
+            *(loop.run_in_executor(self.threads, self.ledger.read, part) for part in parts)
+        )
+        return [found[place % FILE_THREADS][place // FILE_THREADS] for place in range(len(groups))]
 
     async def lease(self, worker: str, name: str, wait_s: float, request: Request) -> Lease | None:
         """Lease a group, in one transaction with all others that are asked for in this pass of the event loop; None
@@ -258,7 +285,9 @@ def create_buffer_app(ledger: Ledger, credentials: Credentials) -> FastAPI:
 
     background = {"lease reaper": service.reap}
     access = credentials.access("buffer")
-    app = create_app("asyncrl buffer", access, ROLES, MAX_BODY_BYTES, OWN_STATUSES, background, open_ledger)
+    app = create_app(
+        "asyncrl buffer", access, ROLES, messages.MAX_BODY_BYTES, OWN_STATUSES, background, open_ledger
+    )
     app.state.stopping = service.stopping
     _add_planning(app, service)
     _add_leases(app, service)
@@ -381,6 +410,8 @@ def _add_leases(app: FastAPI, service: BufferService) -> None:
 
 
 def _add_groups(app: FastAPI, service: BufferService) -> None:
+    ledger = service.ledger
+
     async def put(request: Request) -> Response:
         async with service.room:
             finished = await service.receive(request, await request.body())
@@ -389,15 +420,37 @@ def _add_groups(app: FastAPI, service: BufferService) -> None:
     async def put_many(request: Request) -> Response:
         """Each group is answered for itself: its result, or its error."""
         async with service.room:
-            raw = await request.body()
-            bodies = messages.PutMany.check(await service.unpacked(raw), MAX_GROUPS_PER_PUT)
-            if any(len(body) >= LARGE_BYTES for body in bodies):
-                received = await asyncio.gather(*(receive_one(request, body) for body in bodies))
-            else:
-                received = [await receive_one(request, body) for body in bodies]
-            answers = [service.put(one) if isinstance(one, Finished) else one for one in received]
-            await asyncio.wait([a for a in answers if isinstance(a, asyncio.Future)] or [_done()])
-            return JSONResponse({"results": [_answer_to_map(a) for a in answers]})
+            return await put_all(await received(request))
+
+    async def reserve(request: Request) -> Response:
+        """Files for large groups, which a worker on this machine writes itself instead of sending them."""
+        body = await read(request, messages.Reserve)
+        return JSONResponse({"files": ledger.reserve(str(caller_of(request)), body.count)})
+
+    async def put_files(request: Request) -> Response:
+        """As `put_many`, for groups in such files; those that are not found are to be sent."""
+        async with service.room:
+            body = await read(request, messages.PutFiles)
+            if sum(one.size for one in body.files) > messages.MAX_BODY_BYTES:
+                raise InputError(f"files: must have at most {messages.MAX_BODY_BYTES} bytes together")
+            return await put_all(await asyncio.gather(*(receive_file(request, one) for one in body.files)))
+
+    async def put_all(received: Sequence[Finished | AsyncRLError | None]) -> Response:
+        answers = [service.put(one) if isinstance(one, Finished) else one for one in received]
+        await asyncio.wait([a for a in answers if isinstance(a, asyncio.Future)] or [_done()])
+        return JSONResponse({"results": [_answer_to_map(a) for a in answers]})
+
+    async def received(request: Request) -> list[Finished | AsyncRLError]:
+        """Large groups are written while those behind them arrive."""
+        found: list[Finished | AsyncRLError | asyncio.Task[Finished | AsyncRLError]] = []
+        try:
+            async for body in messages.group_bodies(request.stream()):
+                one = receive_one(request, body)
+                found.append(asyncio.create_task(one) if len(body) >= LARGE_BYTES else await one)
+            return [await one if isinstance(one, asyncio.Task) else one for one in found]
+        except BaseException:
+            await service.discard(found)
+            raise
 
     async def receive_one(request: Request, body: bytes) -> Finished | AsyncRLError:
         try:
@@ -405,8 +458,16 @@ def _add_groups(app: FastAPI, service: BufferService) -> None:
         except (InputError, ConflictError, UnavailableError) as error:
             return error
 
+    async def receive_file(request: Request, one: messages.Written) -> Finished | AsyncRLError | None:
+        try:
+            return await service.receive_file(request, one.file, one.size)
+        except (InputError, ConflictError, UnavailableError) as error:
+            return error
+
     add_hot_route(app, "/v1/put", put)
     add_hot_route(app, "/v1/put_many", put_many)
+    add_hot_route(app, "/v1/reserve", reserve)
+    add_hot_route(app, "/v1/put_files", put_files)
 
 
 def _add_steps(app: FastAPI, service: BufferService) -> None:
@@ -425,8 +486,8 @@ def _add_steps(app: FastAPI, service: BufferService) -> None:
             if taken.groups is None:
                 left_s = max(0.0, end - now_s())
                 taken = await service.takes.get(attempt, left_s, request) or ledger.take_unread(body.step)
-            if taken.groups is None:
-                return groups_response(None, taken.awaited)
+            if taken.groups is None or body.files:
+                return groups_response(taken.groups, taken.awaited)
             found = await service.read(taken.groups)
             whole = [one for one in found if one is not None]
             if len(whole) == len(found):
@@ -438,6 +499,12 @@ def _add_steps(app: FastAPI, service: BufferService) -> None:
             service.changed()
 
     add_hot_route(app, "/v1/take", take)
+
+    @app.get("/v1/bodies")
+    async def bodies() -> dict[str, str]:
+        """Where large groups are, for processes that find the same folder on their machine."""
+        folder, proof = ledger.shared()
+        return {"folder": folder, "proof": proof}
 
     @app.post("/v1/peek", openapi_extra=documented(messages.Peek))
     async def peek(request: Request) -> Response:
@@ -535,7 +602,9 @@ def _result_to_map(result: PutResult) -> dict[str, Any]:
     return {"outcome": result.outcome, "reason": result.reason, "duplicate": result.duplicate}
 
 
-def _answer_to_map(answer: asyncio.Future[PutResult] | AsyncRLError) -> dict[str, Any]:
+def _answer_to_map(answer: asyncio.Future[PutResult] | AsyncRLError | None) -> dict[str, Any] | None:
+    if answer is None:
+        return None
     error = answer.exception() if isinstance(answer, asyncio.Future) else answer
     if error is None:
         assert isinstance(answer, asyncio.Future)

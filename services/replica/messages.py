@@ -13,7 +13,7 @@ PART_BYTES = 8 * 2**20
 """Of one piece of a file."""
 
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
-FileName = Annotated[str, Field(pattern=r"^(ledger\.sqlite(-wal)?|[0-9]{8,12}\.body)$")]
+FileName = Annotated[str, Field(pattern=r"^(ledger\.sqlite(-wal)?|[0-9]{8,19}\.body)$")]
 
 
 class Message(Call):

@@ -1,10 +1,12 @@
 """What the ledger does with tasks, leases and groups, one promise a test."""
 
 import sqlite3
+import zlib
 from dataclasses import replace
 
 import pytest
 
+from asyncrl.buffer import body_files
 from asyncrl.buffer.body_files import LARGE_BYTES
 from asyncrl.buffer.ledger import LeaseGoneError, Ledger, LedgerSettings, UnknownLeaseError
 from asyncrl.data.codec import decode_group, encode_group
@@ -650,6 +652,42 @@ def test_large_bodies_are_files_that_later_groups_use_again(tmp_path):
     book.commit(2)
     book.close()
     assert files(tmp_path) == []
+
+
+def test_a_file_that_another_process_writes_is_its_own_until_it_is_claimed(tmp_path, monkeypatch):
+    book = ledger(tmp_path / "ledger.sqlite", drop_no_signal=True)
+    folder = tmp_path / "ledger.bodies"
+    one = group(lease(book), length=LARGE)
+    body = encode_group(one)
+    late, number = book.reserve("worker/w", 2)
+    body_files.write_reserved(folder, number, body)
+    assert book.claim("worker/other", number, len(body)) is None
+    assert book.claim("worker/w", number, len(body)) == body
+    assert book.claim("worker/w", number, len(body)) is None, "once"
+    assert book.put(one, body, book.stage(one, body, number)).outcome == "ready"
+    # A group that no step can train frees the file that it came in; what is shorter than was said, as well.
+    dull, unread = book.reserve("worker/w", 2)
+    same = group(lease(book), rewards=(0.0, 0.0), length=LARGE)
+    assert (book.stage(same, encode_group(same), dull), book.reserve("worker/w", 1)) == (None, [dull])
+    body_files.write_reserved(folder, unread, b"torn")
+    assert book.claim("worker/w", unread, 5) is None
+    assert book.reserve("worker/w", 1) == [unread]
+    # Who is late finds no file that is another group's by now.
+    monkeypatch.setattr(body_files, "RESERVED_S", -1.0)
+    book.expire(0.0)
+    assert book.claim("worker/w", late, 1) is None
+    book._store.close()
+    again = Ledger(tmp_path / "ledger.sqlite", book.settings)
+    assert not {late, number, dull, unread} & set(again.reserve("worker/w", 20))
+    assert again._bodies.read(again._bodies.find(1)) == body
+
+
+def test_the_checksums_of_earlier_versions_are_read(tmp_path):
+    files = body_files.BodyFiles(tmp_path)
+    stored = files.write(b"group" * 9)
+    assert stored.checksum >= 2**62
+    assert files.read(replace(stored, checksum=zlib.crc32(b"group" * 9))) == b"group" * 9
+    assert files.read(replace(stored, checksum=zlib.crc32(b"grouq" * 9))) is None
 
 
 def test_a_put_that_is_undone_gives_its_file_back(tmp_path):

@@ -5,19 +5,25 @@ import contextlib
 import dataclasses
 import socket
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from asyncrl.algo.curation.curricula import factory
 from asyncrl.buffer.body_files import LARGE_BYTES
-from asyncrl.data.codec import decode_group
+from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.errors import ConfigError, ConflictError, InputError, StaleError, StorageError, UnavailableError
+from asyncrl.services.buffer import client as client_module
 from asyncrl.services.buffer.client import BufferClient, BufferClientSync
+from asyncrl.services.http.client import HttpClient
 from asyncrl.types import FailureClass
 from tests.buffer.factories import group, tasks
 from tests.buffer.serving import ProcessService, ThreadService
 from tests.credentials import RUN, TOKEN
+
+LARGE = LARGE_BYTES // 26 + 100
+"""Tokens of each of two trajectories that make a body large."""
 
 
 @pytest.fixture
@@ -156,6 +162,56 @@ def test_waiting_calls_are_answered_by_the_change_they_wait_for(service):
         for one in [await lease, await client.lease("w", 20.0)]:
             await client.put(group(one))
         assert len(await take) == 2
+
+    with_client(service, act)
+
+
+def test_large_groups_go_through_the_buffers_folder_where_it_is_here(service, monkeypatch):
+    sent = []
+    post = HttpClient.post
+
+    async def counted(self, path, body=None, *rest):
+        sent.append((path, len(body) if isinstance(body, bytes) else 0))
+        return await post(self, path, body, *rest)
+
+    monkeypatch.setattr(HttpClient, "post", counted)
+
+    async def act(client):
+        await client.add_tasks(tasks(4))
+        ones = [group(await client.lease("w", 0.0), length=length) for length in (LARGE, 5, LARGE + 9, LARGE)]
+        answers = await client.put_many(ones[:2])
+        assert [(a.outcome, a.duplicate) for a in answers] == [("ready", False)] * 2
+        assert [path for path, _ in sent[-3:]] == ["/v1/reserve", "/v1/put_files", "/v1/put_many"]
+        assert await client.take(0, 1.0) == [encode_group(one) for one in ones[:2]]
+        await client.commit(1)
+        # Once more, over a connection, as from another machine.
+        assert (await client.put(ones[2])).outcome == "ready"
+        client._folder = ""
+        assert (await client.put(ones[2])).duplicate
+        assert (await client.put(ones[3])).outcome == "ready"
+        assert await client.take(1, 1.0) == [encode_group(one) for one in ones[2:]]
+        assert sum(size > LARGE_BYTES for _, size in sent) == 2
+
+    with_client(service, act)
+
+
+def test_a_group_that_is_not_in_the_file_it_is_said_to_be_in_is_sent(service, monkeypatch):
+    async def act(client):
+        await client.add_tasks(tasks(2))
+        first, second = [group(await client.lease("w", 0.0), length=LARGE) for _ in range(2)]
+        with monkeypatch.context() as patch:
+            patch.setattr(client_module, "write_reserved", lambda folder, number, body: None)
+            assert (await client.put(first)).outcome == "ready"
+        # Nobody puts a file that it has not reserved, not even once more.
+        unreserved = {"files": [{"file": 2**60, "size": 9}, {"file": 0, "size": 9}]}
+        assert (await client._http.post("/v1/put_files", unreserved))["results"] == [None, None]
+        assert (await client.put(second)).outcome == "ready"
+        (path,) = [p for p in Path(client._folder).glob("*.body") if int(p.stem) >= 2**60]
+        path.write_bytes(bytes(10))
+        # The buffer finds that the group is lost and plans it again.
+        assert await client.take(0, 0.0) is None
+        status = await client.status()
+        assert (status["ready"], status["pending"]) == (1, 1)
 
     with_client(service, act)
 
@@ -386,6 +442,6 @@ def test_a_worker_speaks_for_itself_only_and_cannot_do_what_the_trainer_does(tmp
         large = group(held, length=LARGE_BYTES // 26 + 100)
         assert as_worker("a", lambda c: c.put(large)).outcome == "ready"
         # The file of the group that was refused has become this one's.
-        assert [path.name for path in (tmp_path / "ledger.bodies").iterdir()] == ["00000000.body"]
+        assert len(list((tmp_path / "ledger.bodies").glob("*.body"))) == 1
     finally:
         service.close()

@@ -31,6 +31,8 @@ CALLS = {
     "/v1/fail": {"lease": "1-1-ab", "failure": "environment", "error": ""},
     "/v1/put": {},
     "/v1/put_many": {"groups": [b""]},
+    "/v1/reserve": {"count": 1},
+    "/v1/put_files": {"files": [{"file": 0, "size": 1}]},
     "/v1/take": {"step": 0, "wait_s": 0},
     "/v1/peek": {"step": 0, "seen": [], "wait_s": 0},
     "/v1/drop": {"step": 0, "leases": [], "reason": "r"},
