@@ -279,7 +279,7 @@ class Ledger:
     def put(self, group: Group, body: bytes | None = None, staged: FileBody | None = None) -> PutResult:
         """Accept a finished group, or drop it and free its slot in the same transaction.
 
-        body: the group as it was encoded. staged: where `stage` has written it.
+        body: the group as it was encoded, of no use where it is staged. staged: where `stage` has written it.
 
         A repeated put of a lease changes nothing and tells what became of the first. Raises `LeaseGoneError`,
         `UnknownLeaseError`; `InputError` when the group is not what was leased; `StaleError` when a sampled

@@ -123,7 +123,7 @@ class Puts:
         self.leases.proposals.note(seq, group)
         self.leases.opponents.note(seq, group)
         if admission.outcome == "ready":
-            self.bodies.keep(seq, body or encode_group(group), staged)
+            self.bodies.keep(seq, encode_group(group) if body is None else body, staged)
         return PutResult(admission.outcome, admission.reason)
 
     def _check(self, group: Group, task: Task, version: int, size: int) -> tuple[int, int]:

@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FILE_THREADS = 4
-PUTS_AT_ONCE = 32
+PUTS_AT_ONCE = 16
 READ_AT_ONCE_BYTES = 2 * 2**20
 """As many bytes are read in less time than a thread takes to wake up."""
 ABANDONED_AT_ONCE = 1000
@@ -89,7 +89,7 @@ ROLES = {
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A group that was sent: decoded, and its body as bytes, or in a file already."""
+    """A group that was sent: decoded, and its body as bytes, or in a file already, and then b""."""
 
     group: Group
     body: bytes
@@ -164,11 +164,11 @@ class BufferService:
         except InputError:
             self.ledger.free(file)
             raise
-        return Finished(group, body, self.ledger.stage(group, body, file))
+        return _finished(group, body, self.ledger.stage(group, body, file))
 
     def _written(self, body: bytes) -> Finished:
         group = decode_group(body)
-        return Finished(group, body, self.ledger.stage(group, body))
+        return _finished(group, body, self.ledger.stage(group, body))
 
     def _discard(self, finished: Finished) -> None:
         if finished.staged is not None:
@@ -590,6 +590,10 @@ class _Metrics:
             for key, value in stats[name].items():
                 family.add_metric([key], value)
             yield family
+
+
+def _finished(group: Group, body: bytes, staged: FileBody | None) -> Finished:
+    return Finished(group, body if staged is None else b"", staged)
 
 
 def _check_name(request: Request, worker: str) -> None:
