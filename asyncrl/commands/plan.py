@@ -1,4 +1,4 @@
-"""`asyncrl plan memory RECIPE` and `asyncrl plan run RECIPE`."""
+"""`asyncrl plan memory RECIPE`, `asyncrl plan run RECIPE` and `asyncrl plan published`."""
 
 from __future__ import annotations
 
@@ -40,6 +40,14 @@ def add(subparsers: Subparsers) -> None:
     memory.add_argument("--json", type=Path, metavar="OUT", help="write the prediction there, too")
     memory.set_defaults(run=run_memory)
     _add_run(kinds)
+    published = kinds.add_parser(
+        "published",
+        help="published speed-ups of asynchronous training beside simulated ones",
+        description="Simulate the set-ups of published comparisons of asynchronous with synchronous training by the "
+        "cost models of `plan run`, and print both speed-ups with what is assumed. Takes half a minute.",
+    )
+    published.add_argument("--json", type=Path, metavar="OUT", help="write all figures there, too")
+    published.set_defaults(run=run_published)
 
 
 def _add_run(kinds: Any) -> None:
@@ -57,7 +65,7 @@ def _add_run(kinds: Any) -> None:
         "--device",
         default="h100",
         metavar="NAME",
-        help="a100-40, a100-80, l40s, h100 (default), h200 or b200",
+        help="a100-40, a100-80, l40s, h20, h100 (default), h200 or b200",
     )
     run.add_argument("--calibrate", type=Path, metavar="RUN", help="folder of a run of a minute or more")
     run.add_argument(
@@ -108,6 +116,19 @@ def run_plan(args: argparse.Namespace) -> int:
     if args.gpus < 1 or args.steps < 2:
         raise ConfigError(f"--gpus must be 1 or more and --steps 2 or more, got {args.gpus} and {args.steps}")
     return _plan_as_recorded(args) if args.calibrate else _plan_gpus(args)
+
+
+def run_published(args: argparse.Namespace) -> int:
+    from asyncrl.simulation.published import SETUPS, as_json, as_text, compare
+
+    found = []
+    for setup in SETUPS:
+        print(setup.name, file=sys.stderr)
+        found.append(compare(setup))
+    print(as_text(found))
+    if args.json:
+        write_json(args.json, {one.setup.name: as_json(one) for one in found}, indent=1)
+    return 0
 
 
 def _plan_gpus(args: argparse.Namespace) -> int:
