@@ -66,7 +66,7 @@ def calibrate(run: Path) -> Calibration:
     steps, activity = read_metrics(run), JsonLines(run / FILE).refresh()
     if len(steps) < 4:
         raise InputError(f"{run}: has {len(steps)} steps; a calibration needs at least 4")
-    trained, workload = recorded(run, steps)
+    trained, workload = recorded(run, config, steps)
     on_gpus = bool(config.placement.trainer or config.placement.engines)
     engine = _engine_costs(run, config, activity, on_gpus)
     shared = SharedCores() if on_gpus else _shared_cores(activity)
@@ -218,7 +218,9 @@ class _Group:
         self.episodes.append(_shape(row["turn_start"], row["turn_end"], row["env_s"] or 0.0))
 
 
-def recorded(run: Path, steps: Sequence[dict[str, Any]]) -> tuple[dict[int, int], RecordedWorkload]:
+def recorded(
+    run: Path, config: Config, steps: Sequence[dict[str, Any]]
+) -> tuple[dict[int, int], RecordedWorkload]:
     """Return the tokens that the trainer computed in each step, and the episodes in the order of their policies.
 
     A model whose trainer computes what rows share only once, such as the prompt of a group, is told from one that does
@@ -236,7 +238,8 @@ def recorded(run: Path, steps: Sequence[dict[str, Any]]) -> tuple[dict[int, int]
         else group.episodes
         for group in groups
     ]
-    progress = [group.version / steps[-1]["step"] for group in groups]
+    episodes_a_step = sum(step["batch/groups"] for step in steps) / len(steps) * config.rollout.group_size
+    progress = [group.version * episodes_a_step for group in groups]
     return new_tokens if shares else all_tokens, RecordedWorkload(episodes, progress, _no_signal(steps))
 
 

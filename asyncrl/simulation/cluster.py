@@ -135,7 +135,6 @@ class Cluster:
             EngineRouter(cast("list[EngineClient]", self.engines)) for _ in range(min(workers, MAX_ROUTERS))
         ]
         self._episodes = 0
-        self._num_steps = config.train.num_steps
         self.in_flight = config.rollout.groups_in_flight or max(1, config.slots // workers)
         self.workload = workload
         self.connections = [WorkerConnection(self.buffer) for _ in range(workers)]
@@ -146,7 +145,6 @@ class Cluster:
 
     async def run(self, steps: int, deaths: Sequence[Death], num_tasks: int) -> None:
         """Run to the end of the steps or of the plan."""
-        self._num_steps = steps
         for death in deaths:
             roles = {"worker": len(self.connections), "engine": len(self.engines), "trainer": 1}
             if not 0 <= death.index < roles.get(death.role, 0):
@@ -219,7 +217,8 @@ class Cluster:
         )
 
     def _progress(self) -> float:
-        return self.trainer.version / self._num_steps
+        """Return how many episodes the newest policy was trained on."""
+        return self.trainer.version * self.config.buffer.groups_per_step * self.config.rollout.group_size
 
     def _count_episodes(self, change: int) -> None:
         was_needed = self._episodes > 0

@@ -47,7 +47,7 @@ class Workload(Protocol):
     def group(self, task: Task, size: int, progress: float = 0.0) -> Sequence[EpisodeShape]:
         """Return the task's `size` episodes; the same ones whenever it is asked with the same progress.
 
-        progress: of the policy that plays them, from 0 for that before the first step to 1 for that after the last.
+        progress: of the policy that plays them, as the number of episodes that it was trained on.
         """
         ...
 
@@ -94,8 +94,8 @@ class DrawnWorkload:
 
 @dataclass(frozen=True, slots=True)
 class RecordedWorkload:
-    """Groups that a run played, drawn with replacement, so that lengths within a group stay alike. Those that the run
-    played at about the same point of its course are drawn: episodes change as the policy learns."""
+    """Groups that a run played, drawn with replacement, so that lengths within a group stay alike. Those are drawn that
+    the run played when its policy was trained on about as many episodes: episodes change as the policy learns."""
 
     groups: Sequence[Sequence[EpisodeShape]]
     progress: Sequence[float] = ()
@@ -114,7 +114,7 @@ class RecordedWorkload:
         ]
 
     def _near(self, progress: float) -> range:
-        """The groups that are nearest to a point of the run's course."""
+        """The groups that were played after about as many trained episodes."""
         if not self.progress:
             return range(len(self.groups))
         middle = (bisect_left(self.progress, progress) + bisect_right(self.progress, progress)) // 2

@@ -8,6 +8,7 @@ from asyncrl.config import parse_config
 from asyncrl.simulation.calibrate import block_tokens, recorded
 
 PROMPT = [1, 2, 3, 4]
+CONFIG = parse_config({"model": {"path": "sft"}, "env": {"name": "gridworld"}, "rollout": {"group_size": 2}})
 
 
 def row(step, group, sampled):
@@ -38,11 +39,14 @@ def run(tmp_path):
 
 
 def steps(*train_s):
-    return [{"step": number, "time/train_s": seconds} for number, seconds in enumerate(train_s, 1)]
+    return [
+        {"step": number, "time/train_s": seconds, "batch/groups": 1}
+        for number, seconds in enumerate(train_s, 1)
+    ]
 
 
 def test_a_trainer_that_computes_shared_prefixes_once_is_told_by_its_times(run):
-    tokens, workload = recorded(run, steps(9.0, 0.8, 0.6, 0.7))
+    tokens, workload = recorded(run, CONFIG, steps(9.0, 0.8, 0.6, 0.7))
     assert tokens == {1: 8, 2: 8, 3: 6, 4: 7}
     assert [[e.trained_tokens for e in group] for group in workload.groups] == [
         [7, 1],
@@ -53,10 +57,10 @@ def test_a_trainer_that_computes_shared_prefixes_once_is_told_by_its_times(run):
 
 
 def test_a_trainer_that_computes_every_row_is_told_by_its_times(run):
-    tokens, workload = recorded(run, steps(9.0, 1.2, 1.0, 1.4))
+    tokens, workload = recorded(run, CONFIG, steps(9.0, 1.2, 1.0, 1.4))
     assert tokens == {1: 14, 2: 12, 3: 10, 4: 14}
     assert {e.trained_tokens for group in workload.groups for e in group} == {None}
-    assert workload.progress == [0, 0.25, 0.5, 0.75]
+    assert workload.progress == [0, 2, 4, 6], "episodes that the policies were trained on"
     assert workload.groups[0][0].turns[0].tool_s == 0.5
 
 

@@ -8,7 +8,7 @@ from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, DeadlineError
 from asyncrl.simulation.cluster import Death, simulate
 from asyncrl.simulation.costs import Costs, EngineCosts, SharedCores, TrainerCosts
-from asyncrl.simulation.workload import DrawnWorkload
+from asyncrl.simulation.workload import DrawnWorkload, EpisodeShape, RecordedWorkload, TurnShape
 
 SCHEDULES = ("synchronous", "periodic", "one_step_off", "asynchronous", "partial")
 COSTS = Costs(
@@ -68,6 +68,20 @@ def test_no_schedule_exceeds_its_staleness_limit_and_each_group_is_trained_once(
 def test_generation_beside_training_is_faster_than_by_turns():
     rates = {name: simulate(recipe(name), COSTS, HEAVY, engines=1).groups_per_hour for name in SCHEDULES}
     assert rates["synchronous"] < rates["one_step_off"] < rates["partial"]
+
+
+def test_a_policy_that_trains_on_more_groups_a_step_plays_like_one_of_more_steps():
+    shapes = [[EpisodeShape((TurnShape(10, length, 0.0),), 0.0)] * 4 for length in [40] * 32 + [10] * 32]
+    # Episodes become short after 128 of them.
+    recorded = RecordedWorkload(shapes, [4 * number for number in range(64)])
+
+    def lengths(groups, steps):
+        config = recipe("synchronous", buffer={"groups_per_step": groups})
+        outcome = simulate(config, COSTS, recorded, engines=1, steps=steps)
+        return [step.sampled_tokens / step.groups / 4 for step in outcome.steps]
+
+    few, many = lengths(4, 11), lengths(8, 6)
+    assert [few[6], few[10]] == [many[3], many[5]] == [40, 10]
 
 
 def test_two_runs_are_the_same_to_the_last_digit():

@@ -48,11 +48,11 @@ def test_recorded_groups_stay_together():
 
 def test_groups_are_drawn_from_the_same_point_of_the_recorded_course():
     groups = [[EpisodeShape((TurnShape(1, length, 0.0),), 0.0)] * 2 for length in range(1, 41)]
-    recorded = RecordedWorkload(groups, [length / 40 for length in range(40)])
+    recorded = RecordedWorkload(groups, [16 * number for number in range(40)])
 
     def lengths(progress):
         return {recorded.group(task, 2, progress)[0].turns[0].sampled_tokens for task in TASKS}
 
-    assert lengths(0.0) == set(range(1, 17))
-    assert lengths(0.5) == set(range(13, 29))
-    assert lengths(1.0) == set(range(25, 41))
+    assert lengths(0) == set(range(1, 17))
+    assert lengths(320) == set(range(13, 29))
+    assert lengths(640) == lengths(9_999) == set(range(25, 41))
