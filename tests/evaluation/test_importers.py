@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from asyncrl.commands.config_page import descriptions
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError, InputError
@@ -258,7 +259,5 @@ def test_a_file_may_be_a_list_or_parquet_and_its_ids_are_different(tmp_path):
 
 
 def test_every_format_is_told_in_the_suites_documentation():
-    from asyncrl.evaluation.suite import SuitePart
-
-    told = SuitePart.model_fields["format"].description or ""
+    told = descriptions(SuitePart)["format"]
     assert all(name in told for name in FORMATS)
