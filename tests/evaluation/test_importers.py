@@ -259,5 +259,7 @@ def test_a_file_may_be_a_list_or_parquet_and_its_ids_are_different(tmp_path):
 
 
 def test_every_format_is_told_in_the_suites_documentation():
+    from asyncrl.evaluation.suite import SuitePart
+
     told = descriptions(SuitePart)["format"]
     assert all(name in told for name in FORMATS)
