@@ -57,6 +57,7 @@ def test_a_training_that_fails_is_an_error_of_the_run_and_is_tried_again(monkeyp
     assert not base_model.base_model_is_cached(CONFIG)
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_is_told_once(tmp_path):
     errors = tmp_path / "errors"
     with errors.open("wb") as sink:
