@@ -187,8 +187,10 @@ def fused_logprobs(context: Context) -> list[Figure]:
                 own, begun = states.clone().requires_grad_(), time.perf_counter()
                 logp = way(head.logits, parameters, own)["logp"]
                 gradients = torch.autograd.grad((logp * above).sum(), [own, *parameters])
-                found[name] = [logp.detach().cpu(), *(g.float().cpu() for g in gradients)]
+                if context.gpus:
+                    torch.cuda.synchronize()
                 seconds[name] = time.perf_counter() - begun
+            found[name] = [logp.detach().cpu(), *(g.float().cpu() for g in gradients)]
             peaks[name] = torch.cuda.max_memory_allocated() if context.gpus else 0
         apart = [
             float((one - other).norm() / one.norm())
