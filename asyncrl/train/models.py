@@ -87,7 +87,7 @@ def _teacher(
         return SelfTeacher(max(context or 0, config.max_tokens))
     if is_url(teacher.path):
         return EngineScorer(teacher.path)
-    return _fixed(config, lambda: _with_kernel(config, load_frozen(teacher.path, config.model.dtype)))
+    return _fixed(config, lambda: _frozen(config, teacher.path))
 
 
 def _fixed(config: Config, load: Callable[[], PolicyModel]) -> FrozenPolicy | DividedPolicy:
@@ -97,6 +97,11 @@ def _fixed(config: Config, load: Callable[[], PolicyModel]) -> FrozenPolicy | Di
     with divided_loading(config.train, config.model.dtype):
         read = load()
     return DividedPolicy(engine_for_reading(read, config.train, config.model.dtype))
+
+
+def _frozen(config: Config, path: str) -> PolicyModel:
+    """Load another model than the policy, to be read only."""
+    return _with_kernel(config, load_frozen(path, config.model.dtype))
 
 
 def _with_kernel(config: Config, policy: PolicyModel) -> PolicyModel:
@@ -128,7 +133,7 @@ def _matching(config: Config) -> Matching:
 def _read_only(config: Config, model: str) -> PolicyModel:
     """Load the reference's weights: the policy's where the recipe names no others."""
     path = config.reference.path
-    return _with_kernel(config, load_frozen(path, config.model.dtype)) if path else _copy(config, model)
+    return _frozen(config, path) if path else _copy(config, model)
 
 
 def _reference(config: Config, model: str) -> FrozenPolicy | DividedPolicy | BasePolicy | EngineScorer:
