@@ -15,7 +15,7 @@ from asyncrl.study.calibration import Made, calibration_table, draw_calibration
 from asyncrl.study.paired import PairedDifference, mean_interval, paired_difference
 from asyncrl.study.records import StudyRecords, mean_over_steps, value_of
 from asyncrl.study.runner import compared_runs
-from asyncrl.study.study_file import Study
+from asyncrl.study.study_file import Study, relative
 
 POINTS = 60
 """Of a mean curve."""
@@ -208,7 +208,7 @@ def _settings_lines(study: Study) -> list[str]:
         for name, settings in parts.items():
             if name and settings:
                 lines += _section_lines(f"  # {kind} {name}", settings)
-    return lines
+    return [relative(line, study.folder) for line in lines]
 
 
 def _section_lines(note: str, settings: Mapping[str, Any]) -> list[str]:

@@ -100,7 +100,8 @@ def _score(study: Study, record: Mapping[str, Any]) -> float:
 
 def _make_missing(runs: Iterable[StudyRun], records: StudyRecords, say: Say) -> None:
     missing = [(run, run.config()) for run in runs if not records.done(run)]
-    missing.sort(key=lambda one: _engine_settings(one[1]))
+    # Runs of one seed follow each other: what else the machine does is then shared by methods that are compared.
+    missing.sort(key=lambda one: (_engine_settings(one[1]), one[0].seed))
     made, start = 0, time.monotonic()
     for _, sharing in groupby(missing, key=lambda one: _engine_settings(one[1])):
         group = list(sharing)

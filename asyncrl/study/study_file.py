@@ -32,7 +32,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from asyncrl.config import Config, explain_problem, load_config, with_files_in
 from asyncrl.config_checks import check_objective
@@ -80,6 +80,7 @@ class Study(Section):
     methods: dict[str, Settings] = Field(min_length=1)
     """Settings of each method, by name."""
     tuning: Tuning = Tuning()
+    _folder: str = PrivateAttr("")
 
     @model_validator(mode="after")
     def _fits(self) -> Study:
@@ -90,6 +91,11 @@ class Study(Section):
         if self.measure != "success" and not self.target:
             raise ValueError(f"target: measure = {self.measure!r} needs the held-out success to be reached")
         return self
+
+    @property
+    def folder(self) -> str:
+        """The folder of the study's file; "" where it has none."""
+        return self._folder
 
     @property
     def compared_with(self) -> str:
@@ -117,11 +123,15 @@ class StudyRun:
     """Keys of the tuning with this run's values."""
     recipe: str
     overrides: tuple[str, ...]
+    folder: str = ""
+    """Of the study's file."""
 
     @property
     def key(self) -> dict[str, Any]:
-        """What tells the run from others of its study, with a digest of its settings."""
+        """What tells the run from others of its study, with a digest of its settings, in which files in the study's
+        folder are relative to it: records hold wherever the folder is."""
         text = json.dumps([self.recipe, *self.overrides])
+        text = relative(text, self.folder)
         return {
             "method": self.method,
             "condition": self.condition,
@@ -141,11 +151,19 @@ class StudyRun:
             raise ConfigError(f"{where}: {error}") from error
 
 
+def relative(text: str, folder: str) -> str:
+    """Return text with the paths in a study's folder relative to it."""
+    return text.replace(f"{folder}/", "") if folder else text
+
+
 def read_study(path: Path) -> Study:
     """Read a study's file; files that its settings name are relative to its folder. Raises `ConfigError`."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-        return Study.model_validate(_with_files_in(path.absolute().parent, data))
+        folder = path.absolute().parent
+        study = Study.model_validate(_with_files_in(folder, data))
+        study._folder = str(folder)
+        return study
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     except ValidationError as error:
@@ -174,7 +192,7 @@ def study_run(study: Study, method: str, condition: str, seed: int, tuned: Mappi
         *(f"{key}={json.dumps(value)}" for key, value in tuned.items()),
         f"run.seed={seed}",
     ]
-    return StudyRun(method, condition, seed, tuned, recipe, tuple(overrides))
+    return StudyRun(method, condition, seed, tuned, recipe, tuple(overrides), study.folder)
 
 
 def tuning_runs(study: Study) -> Iterator[StudyRun]:

@@ -73,6 +73,17 @@ def test_what_tells_runs_apart_changes_with_their_settings(read):
     assert first.key["settings"] != other.key["settings"]
 
 
+def test_records_of_a_study_with_files_of_its_own_hold_in_another_folder(read, tmp_path):
+    text = FILE.replace("[settings]", '[settings]\nenv.name = "own.py:Env"')
+    run = study_run(read(text), "grpo", "near", 0, {})
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    (moved / "study.toml").write_text(text)
+    there = study_run(read_study(moved / "study.toml"), "grpo", "near", 0, {})
+    assert f'env.name="{moved}/own.py:Env"' in there.overrides
+    assert run.key == there.key
+
+
 def test_files_that_settings_name_are_beside_the_study(read, tmp_path):
     study = read(FILE.replace("[conditions.near]", '[conditions.near]\nenv.task_file = "tasks.jsonl"'))
     assert study_run(study, "grpo", "near", 0, {}).config().env.task_file == str(tmp_path / "tasks.jsonl")
