@@ -439,6 +439,14 @@ def _check_branches_and_hints(recipe: Recipe, words: frozenset[str], advantage: 
         raise ConfigError("rollout.hinted: must be above 0 for rollout.hint_length='by_difficulty', got 0")
     if rollout.fork_at != "uncertain" and not rollout.branches:
         raise ConfigError(f"rollout.branches: must be above 0 for rollout.fork_at={rollout.fork_at!r}, got 0")
+    if rollout.fork_at == "look_ahead":
+        if rollout.temperature != 1:
+            raise ConfigError(
+                "rollout.temperature: must be 1 for rollout.fork_at='look_ahead', which takes tokens with the "
+                f"probability they have at that temperature, got {rollout.temperature:g}"
+            )
+        if recipe.train.router_replay:
+            raise ConfigError("train.router_replay: must be false for rollout.fork_at='look_ahead', got true")
     if "branches" in words and not rollout.branches:
         raise ConfigError(f"rollout.branches: must be above 0 for algo.advantage.name={advantage!r}, got 0")
 

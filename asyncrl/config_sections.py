@@ -247,9 +247,10 @@ class RolloutConfig(Section):
     leases every third of it."""
     branches: Seldom[int] = Field(0, ge=0)
     """Episodes of a group that branch off a sibling."""
-    fork_at: Seldom[Literal["uncertain", "confidence", "first_error"]] = "uncertain"
-    """Where they do: before the least certain turns, in widths by confidence and pruned where it falls, or before the
-    first wrong turn of failed episodes (docs/rollouts.md)."""
+    fork_at: Seldom[Literal["uncertain", "confidence", "first_error", "look_ahead"]] = "uncertain"
+    """Where they do: before the least certain turns, in widths by confidence and pruned where it falls, before the
+    first wrong turn of failed episodes, or inside turns, where two tokens were about equally likely and lead to
+    different ones (docs/rollouts.md)."""
     hinted: Seldom[int] = Field(0, ge=0)
     """Episodes of a group that are given the first turn of `task.data["hint"]`."""
     hint_length: Seldom[Literal["first", "by_difficulty"]] = "first"

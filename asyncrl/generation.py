@@ -64,6 +64,16 @@ class Generated:
     """[M,layers,K] uint8 or uint16, the experts of the tokens from `routed_from` to the last but one; None where the
     engine records none."""
 
+    def followed_by(self, rest: Generated) -> Generated:
+        """Return both as one turn, which ends as `rest` does; without what is reported of tokens on request."""
+        return Generated(
+            np.concatenate([self.token_ids, rest.token_ids]),
+            np.concatenate([self.logprobs, rest.logprobs]),
+            np.concatenate([self.versions, rest.versions]),
+            rest.finish_reason,
+            self.cached_tokens + rest.cached_tokens,
+        )
+
 
 class Generator(Protocol):
     """An engine, a router over engines, or a stand-in for tests."""

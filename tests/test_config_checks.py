@@ -29,6 +29,11 @@ def recipe(algo, **sections):
         ),
         (
             {"preset": "grpo"},
+            {"rollout": {"fork_at": "look_ahead", "branches": 4, "temperature": 0.8}},
+            "rollout.temperature: must be 1 for rollout.fork_at='look_ahead'",
+        ),
+        (
+            {"preset": "grpo"},
             {"rollout": {"hint_length": "by_difficulty"}},
             "rollout.hinted: must be above 0 for rollout.hint_length='by_difficulty', got 0",
         ),

@@ -25,6 +25,8 @@ from asyncrl.types import (
     Turn,
 )
 
+NO_TOKENS = np.empty(0, np.int32)
+
 
 class TrajectoryBuilder:
     """Append-only: context tokens, sampled turns, rewards. `finish` freezes them."""
@@ -60,7 +62,7 @@ class TrajectoryBuilder:
         """Return the context so far. [L] int32."""
         if len(self._ids) > 1:
             self._ids = [np.concatenate(self._ids)]
-        return self._ids[0] if self._ids else np.empty(0, np.int32)
+        return self._ids[0] if self._ids else NO_TOKENS
 
     def add_context(
         self, token_ids: np.ndarray, observation_id: str = "", images: Sequence[PlacedImage] = ()
@@ -75,13 +77,18 @@ class TrajectoryBuilder:
         )
         self._observation_id = observation_id
 
-    def add_turn(self, generated: Generated) -> None:
-        """Append a sampled turn, with the experts of the tokens from `num_routed` on where the engine reports them."""
-        start = self.num_tokens
+    def add_turn(self, generated: Generated, given: np.ndarray = NO_TOKENS) -> None:
+        """Append a sampled turn, with the experts of the tokens from `num_routed` on where the engine reports them.
+
+        given: tokens that the turn begins with and that were not sampled here. [M] int32
+        """
+        start, observation_id = self.num_tokens, self._observation_id
+        if len(given):
+            self.add_context(given, observation_id)
         self._append(generated.token_ids, generated.logprobs, generated.versions)
         if generated.routed_experts is not None:
             self._add_experts(generated.routed_experts)
-        self._turns.append(Turn(start, self.num_tokens, 0.0, self._observation_id))
+        self._turns.append(Turn(start, self.num_tokens, 0.0, observation_id))
         self.cached_tokens += generated.cached_tokens
 
     def add_given_turn(self, token_ids: np.ndarray) -> None:

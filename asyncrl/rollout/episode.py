@@ -9,17 +9,19 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from asyncrl.algo.curation.branch_width import is_pruned
 from asyncrl.chat.conversation import Conversation, Conversations
 from asyncrl.chat.renderer import ChatRenderer, Limits, sampling_seed
 from asyncrl.chat.tool_calls import TurnParser
-from asyncrl.chat.trajectory_builder import TrajectoryBuilder
+from asyncrl.chat.trajectory_builder import NO_TOKENS, TrajectoryBuilder
 from asyncrl.config import Config
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AgentError, DeadlineError, EpisodeError, InfrastructureError, InputError
 from asyncrl.generation import GenerateRequest, Generator
 from asyncrl.rollout.examples import with_examples
-from asyncrl.rollout.given_prefix import GivenPrefix
+from asyncrl.rollout.given_prefix import GivenPrefix, StartedTurn
 from asyncrl.rollout.judge import Judging
 from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.tracing import span
@@ -177,10 +179,14 @@ class ChatPlayer:
         """Sample one turn; True when it was cut by `max_tokens` before it ended."""
         builder, seed = conversations.current.builder, self.settings.seed
         start = time.monotonic()
+        started = _started(request, builder, turn)
+        begun = NO_TOKENS if started is None else started.token_ids
         asked = GenerateRequest(
             id=f"{request.id}-{turn}",
-            token_ids=builder.token_ids(),
-            max_tokens=max_tokens,
+            token_ids=builder.token_ids()
+            if started is None
+            else np.concatenate([builder.token_ids(), begun]),
+            max_tokens=max_tokens - len(begun),
             temperature=self.settings.temperature,
             seed=None if seed is None else sampling_seed(seed, builder.task.id, builder.episode_index, turn),
             stop_token_ids=self.renderer.stop_token_ids,
@@ -192,12 +198,17 @@ class ChatPlayer:
             images=builder.images,
         )
         with span("generate", turn=turn, tokens=len(asked.token_ids), agent=asked.agent):
-            generated = await self.generator.generate(asked)
+            if started is None:
+                builder.add_turn(generated := await self.generator.generate(asked))
+            else:
+                generated = started.sampled
+                if generated.finish_reason == "length" and asked.max_tokens > 0:
+                    generated = generated.followed_by(await self.generator.generate(asked))
+                builder.add_turn(generated, started.given)
         builder.engine_s += time.monotonic() - start
-        builder.add_turn(generated)
         if generated.finish_reason != "length":
             return False
-        builder.cut_text = self.renderer.text(generated.token_ids)
+        builder.cut_text = self.renderer.text(builder.last_turn())
         return True
 
     async def _step(self, conversations: Conversations, session: Session, turn: int) -> Step:
@@ -218,3 +229,12 @@ class ChatPlayer:
             await session.close()
         except (EpisodeError, InfrastructureError, DeadlineError):
             return
+
+
+def _started(request: EpisodeRequest, builder: TrajectoryBuilder, turn: int) -> StartedTurn | None:
+    """Return the beginning of a turn that a branch has sampled already; None where it was sampled after another
+    context, since the environment answered the given turns in another way."""
+    prefix = request.prefix
+    if prefix is None or prefix.started is None or turn != len(prefix.turns):
+        return None
+    return prefix.started if np.array_equal(builder.token_ids(), prefix.started.context) else None

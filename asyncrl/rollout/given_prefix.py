@@ -15,10 +15,28 @@ import numpy as np
 from asyncrl.algo.curation.branch_width import turn_confidences
 from asyncrl.algo.curation.forks import Fork
 from asyncrl.errors import ConfigError, EnvironmentFailure, InputError
+from asyncrl.generation import Generated
 from asyncrl.types import Message, Task, Trajectory
 
 HINT_TURNS = 1
 """Turns of its hint that a hinted episode is given in training."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartedTurn:
+    """The beginning of the turn that follows the given ones: what is given of it, and what the branch has sampled."""
+
+    context: np.ndarray
+    """[L] int32, all tokens before the turn, which the beginning was sampled after."""
+    given: np.ndarray
+    """[M] int32, tokens of the turn that a parent sampled."""
+    sampled: Generated
+    """What the branch has after these; "length" where the turn goes on."""
+
+    @property
+    def token_ids(self) -> np.ndarray:
+        """[N] int32, the beginning of the turn."""
+        return np.concatenate([self.given, self.sampled.token_ids])
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +53,8 @@ class GivenPrefix:
     """Confidence of each turn when it was sampled, where the episode may be pruned."""
     floor: float = 0.0
     """Confidence below which the episode is pruned (`asyncrl.algo.curation.branch_width`); 0 never."""
+    started: StartedTurn | None = None
+    """The beginning of the turn after these."""
 
 
 def branch(parent: Trajectory, fork: Fork, session: str, floor: float = 0.0) -> GivenPrefix:

@@ -22,6 +22,7 @@ from asyncrl.rollout.player import (
     failed_episode,
     play_with_retries,
 )
+from asyncrl.rollout.token_branches import TokenBranches
 from asyncrl.types import GREEDY_REWARD, Group, Lease, Status, Task, Trajectory
 
 FORKS: dict[str, Callable[[Sequence[Trajectory], int], list[Fork]]] = {
@@ -50,6 +51,7 @@ class EpisodeGroupRunner:
 
     branches: episodes of a group that branch off a sibling.
     fork_at: where they do, a name of `FORKS`; with "confidence" a branch that becomes unlikely is pruned.
+    inside_turns: where branches leave inside turns instead, what starts them.
     hinted: episodes of a group that start with the prefix that `hint` returns for the task.
     hints_by_difficulty: play the hinted episodes after the others, with as much of the prefix as the failures of these
         ask for (`asyncrl.algo.curation.hint_length`).
@@ -70,6 +72,7 @@ class EpisodeGroupRunner:
         decide_after: int = 0,
         hints_by_difficulty: bool = False,
         fork_at: str = "uncertain",
+        inside_turns: TokenBranches | None = None,
     ) -> None:
         self.player = player
         self.branches = branches
@@ -80,6 +83,7 @@ class EpisodeGroupRunner:
         self.decide_after = decide_after
         self.hints_by_difficulty = hints_by_difficulty
         self.fork_at = fork_at
+        self.inside_turns = inside_turns
 
     async def run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
         """See `GroupRunner` and, for attempts at an episode, `play_with_retries`."""
@@ -119,8 +123,11 @@ class EpisodeGroupRunner:
             asked = shortened(hint, hint_turns([episode[0] for episode in played], len(hint.turns)))
             played += await _play_all([(self.player, request(i, asked)) for i in later])
         if branches:
-            prefixes = self._branch_prefixes(played, lease, worker, branches)
-            requests = [request(i, prefix) for i, prefix in enumerate(prefixes, len(whole))]
+            prefixes = await self._branch_prefixes(played, lease, worker, branches)
+            missing = branches - len(prefixes)
+            requests = [
+                request(i, prefix) for i, prefix in enumerate([*prefixes, *[None] * missing], len(whole))
+            ]
             played += await _play_all([(self.player, one) for one in requests])
         trajectories = _numbered(played)
         if greedy is not None:
@@ -138,19 +145,20 @@ class EpisodeGroupRunner:
             return range(0), range(max(1, count - self.hinted), count)
         return range(self.hinted), range(0)
 
-    def _branch_prefixes(
+    async def _branch_prefixes(
         self, played: Sequence[Sequence[Trajectory]], lease: Lease, worker: str, count: int
-    ) -> list[GivenPrefix | None]:
-        """Return the prefix of each branch of the episodes played; None, a whole episode, where forks are too few."""
+    ) -> list[GivenPrefix]:
+        """Return the prefixes of branches of the episodes played, `count` unless forks are too few."""
         parents = [episode[0] for episode in played if len(episode) == 1]
+        sessions = [
+            attempt_id(_episode_id(worker, lease, parent.episode_index), parent.info.get("attempts", 1))
+            for parent in parents
+        ]
+        if self.inside_turns is not None:
+            return await self.inside_turns.prefixes(parents, sessions, count, lease)
         floor = confidence_floor(parents) if self.fork_at == "confidence" else 0.0
-        prefixes: list[GivenPrefix | None] = []
-        for fork in FORKS[self.fork_at](parents, count):
-            parent = parents[fork.parent]
-            attempts = parent.info.get("attempts", 1)
-            session = attempt_id(_episode_id(worker, lease, parent.episode_index), attempts)
-            prefixes.append(branch(parent, fork, session, floor))
-        return prefixes + [None] * (count - len(prefixes))
+        forks = FORKS[self.fork_at](parents, count)
+        return [branch(parents[fork.parent], fork, sessions[fork.parent], floor) for fork in forks]
 
 
 async def _play_all(

@@ -39,6 +39,7 @@ from asyncrl.rollout.judge import Judging
 from asyncrl.rollout.multi_policy import FurtherPolicy, MultiPolicyGenerator, MultiPolicyRunner
 from asyncrl.rollout.opponents import OpponentRunner
 from asyncrl.rollout.player import EpisodePlayer
+from asyncrl.rollout.token_branches import TokenBranches
 from asyncrl.rollout.worker import RolloutLoop
 from asyncrl.services.buffer.client import Addresses, BufferClient
 from asyncrl.services.engine.client import EngineClient
@@ -189,6 +190,13 @@ class RolloutService:
         settings = episode_settings(self.config, temperature, seed)
         return ChatPlayer(generator, self.envs, self.renderer, self.format.parse, settings, self.judging)
 
+    def _token_branches(self, generator: Generator, seed: int | None) -> TokenBranches | None:
+        """Return what starts branches inside turns, where the recipe has such."""
+        if self.config.rollout.fork_at != "look_ahead":
+            return None
+        limits = episode_settings(self.config, 1.0, seed).limits
+        return TokenBranches(generator, limits, self.renderer.stop_token_ids, seed)
+
     def _training_runner(self, seed: int | None) -> GroupRunner:
         """Return the runner of leased groups, with the recipe's branches, hints, greedy baseline, policies and
         opponents."""
@@ -217,6 +225,7 @@ class RolloutService:
                 baseline=self._player(generator, 0.0, None) if greedy else None,
                 answer=partial(answer_ids, encode=self.renderer.assistant) if "answers" in needs else None,
                 decide_after=rollout.decide_after,
+                inside_turns=self._token_branches(generator, seed),
             )
 
         if self.config.population is not None:

@@ -12,10 +12,12 @@ from asyncrl.algo.curation.forks import Fork, least_certain
 from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.env.protocol import Env, Step
+from asyncrl.errors import InfrastructureError
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.given_prefix import branch, hint
 from asyncrl.rollout.group import EpisodeGroupRunner
+from asyncrl.rollout.token_branches import TokenBranches
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import Lease, Status, Task
 
@@ -240,3 +242,123 @@ def test_a_task_without_a_hint_is_played_freely_where_hints_follow_the_difficult
     played = run(renderer, Walker(renderer), 4, hinted=2, hint_turns=None, by_difficulty=True)
     assert [t.info.get("hint_turns") for t in played] == [None] * 4
     assert [t.episode_index for t in played] == [0, 1, 2, 3]
+
+
+MILL = {"role": "assistant", "content": "west by the old mill"}
+
+
+class TwoMinded(Walker):
+    """Might have begun its third turn as it begins "west by the old mill", which its branch goes on to say: its first
+    `ahead` tokens when it looks ahead."""
+
+    def __init__(self, renderer, ahead):
+        super().__init__(renderer)
+        self.ahead, self.mill = ahead, renderer.assistant(MILL)
+        self.asked = {}
+
+    async def generate(self, request):
+        if request.decoding is not None:
+            self.asked["likeliest"] = request
+            east = self.renderer.assistant({"role": "assistant", "content": "east"})[0]
+            start = np.flatnonzero(request.token_ids == east)[0]
+            two = {int(request.token_ids[start]): np.log(0.45), int(self.mill[0]): np.log(0.40)}
+            likeliest = [two if i == start else {0: np.log(0.9), 1: np.log(0.1)} for i in range(start + 1)]
+            return replace(self.part(0, 1), prompt_logprobs=tuple(likeliest))
+        if "-ahead-" in request.id:
+            self.asked["ahead"] = request
+            return self.part(1, min(self.ahead, 1 + request.max_tokens, len(self.mill)))
+        if request.token_ids[-self.ahead :].tolist() == self.mill[: self.ahead].tolist():
+            self.asked["rest"] = request
+            return self.part(self.ahead, len(self.mill))
+        return await super().generate(request)
+
+    def part(self, start, end):
+        size = end - start
+        reason = "stop" if end == len(self.mill) else "length"
+        return Generated(
+            self.mill[start:end], np.full(size, -0.3, np.float32), np.full(size, 5, np.int32), reason
+        )
+
+
+def run_inside_turns(renderer, walker, env="Trail", max_tokens_per_turn=24):
+    settings = EpisodeSettings(Limits(0, max_tokens_per_turn, 400), check_history=True)
+    player = ChatPlayer(walker, LocalEnvs(), renderer, parse_hermes, settings)
+    inside = TokenBranches(walker, settings.limits, renderer.stop_token_ids, None)
+    runner = EpisodeGroupRunner(player, branches=1, fork_at="look_ahead", inside_turns=inside)
+    lease = Lease("l", Task("t", f"{__name__}:{env}", 0), 3, 3, 2, 1, 60.0)
+    return asyncio.run(runner.run_group(lease, "w", 20.0)).trajectories
+
+
+@pytest.mark.parametrize("ahead", [9, 20])
+def test_a_branch_inside_a_turn_begins_with_the_token_that_its_parent_might_have_taken(renderer, ahead):
+    walker = TwoMinded(renderer, ahead)
+    trunk, leaf = run_inside_turns(renderer, walker)
+    turn = leaf.turns[2]
+    assert leaf.info["branch_of"] == 0
+    assert (leaf.info["branch_turn"], leaf.info["branch_token"]) == (2, 0)
+    assert renderer.text(leaf.token_ids[turn.start : turn.end]) == "west by the old mill"
+    assert leaf.info["history_matches"] is True
+    # The first token is as likely as the engine said, the others as they were sampled; what is shared is not trained.
+    assert leaf.behavior_logprobs[turn.start : turn.end].tolist() == pytest.approx(
+        [np.log(0.4)] + [-0.3] * (len(walker.mill) - 1)
+    )
+    assert leaf.versions[turn.start : turn.end].tolist() == [5] * len(walker.mill)
+    assert leaf.loss_mask[turn.start : turn.end].all()
+    assert not leaf.loss_mask[: turn.start].any()
+    assert leaf.token_ids[: turn.start].tolist() == trunk.token_ids[: turn.start].tolist()
+    # What was looked at is kept, and only the rest is sampled.
+    asked = walker.asked
+    assert asked["ahead"].token_ids.tolist() == [*trunk.token_ids[: turn.start], walker.mill[0]]
+    assert (asked["ahead"].max_tokens, asked["ahead"].session) == (19, walker.requests[0].session)
+    assert ("rest" in asked) == (ahead == 9)
+    if ahead == 9:
+        assert asked["rest"].token_ids.tolist() == [*trunk.token_ids[: turn.start], *walker.mill[:9]]
+        assert asked["rest"].max_tokens == 24 - 9
+    assert len(walker.requests) == 4 + 1, "the last turn is its own, the first two are given"
+
+
+class Forgetful(Trail):
+    """A trail that says another thing in every session."""
+
+    sessions: ClassVar[list[int]] = []
+
+    def reset(self):
+        self.sessions.append(0)
+        return super().reset()
+
+    def step(self, action):
+        return replace(
+            super().step(action), messages=[{"role": "user", "content": WORDS[len(self.sessions) % 4]}]
+        )
+
+
+def test_what_was_sampled_after_another_context_is_sampled_again(renderer):
+    walker = TwoMinded(renderer, 9)
+    _, leaf = run_inside_turns(renderer, walker, "Forgetful")
+    assert "ahead" in walker.asked
+    assert "rest" not in walker.asked
+    assert len(walker.requests) == 4 + 2
+    assert leaf.behavior_logprobs[leaf.turns[2].start] != pytest.approx(np.log(0.4))
+
+
+class Silent(TwoMinded):
+    """Its engine does not say which tokens are likely."""
+
+    async def generate(self, request):
+        if request.decoding is not None:
+            raise InfrastructureError("no engine")
+        return await super().generate(request)
+
+
+def test_whole_episodes_are_played_where_no_engine_says_which_tokens_are_likely(renderer):
+    found = run_inside_turns(renderer, Silent(renderer, 9))
+    assert [t.info.get("branch_turn") for t in found] == [None, None]
+    assert [t.status for t in found] == [Status.FINISHED] * 2
+
+
+def test_a_branch_that_a_turns_limit_cuts_ends_there(renderer):
+    walker = TwoMinded(renderer, 9)
+    _, leaf = run_inside_turns(renderer, walker, max_tokens_per_turn=9)
+    assert (leaf.status, leaf.error) == (Status.TRUNCATED, "max_tokens_per_turn")
+    assert "rest" not in walker.asked
+    assert leaf.turns[2].end - leaf.turns[2].start == 9
