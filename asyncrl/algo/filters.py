@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.advantage_batch import AdvantageBatch
-from asyncrl.algo.curation.subset import max_variance_subset
+from asyncrl.algo.curation.subset import grown_share, max_variance_subset
 from asyncrl.algo.groups import group_mean, group_range, group_size, group_std
 from asyncrl.algo.needs import group_local
 
@@ -31,16 +31,15 @@ def dynamic_sampling(batch: AdvantageBatch, *, keep_singletons: bool = True) -> 
     return has_signal(batch.rewards, batch.group, keep_singletons)
 
 
-def max_variance(batch: AdvantageBatch, *, keep: float = 0.5, eps: float = 1e-6) -> Tensor:
+def max_variance(batch: AdvantageBatch, *, keep: float = 0.5, full_at: int = 0, eps: float = 1e-6) -> Tensor:
     """[B] the share `keep` of the batch's rows, rounded up, whose group-relative advantages vary the most.
 
     The samples of D3S (arXiv 2509.22115), for its advantage `(R - mean) / (std + eps)` (ddof 0) whatever the estimator
-    is; its choice of tokens is the correction `top_entropy_advantage`, its schedule is not part of this. Rows of the
-    lowest and of the highest advantages are kept, so groups without signal leave first. Raises `ValueError` for a share
-    outside (0, 1].
+    is; its choice of tokens is the correction `top_entropy_advantage`. Rows of the lowest and of the highest advantages
+    are kept, so groups without signal leave first. full_at: the version from which on all rows are kept, by its
+    schedule (`grown_share`); 0 for none. Raises `ValueError` for a share outside (0, 1].
     """
-    if not 0 < keep <= 1:
-        raise ValueError(f"keep: must be above 0 and at most 1, got {keep}")
+    keep = grown_share(keep, batch.version, full_at)
     spread = group_std(batch.rewards, batch.group, 0) + eps
     advantages = (batch.rewards - group_mean(batch.rewards, batch.group)) / spread
     # The subtraction keeps a share of whole rows from being rounded up by the error of the product.

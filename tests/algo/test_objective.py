@@ -343,8 +343,34 @@ def test_the_rows_whose_advantages_vary_the_most_are_kept_over_all_groups():
     assert max_variance(batch, keep=0.5).tolist() == [False, False, True, True, False, False, True, True]
     assert max_variance(batch, keep=0.3).sum() == 3
     assert max_variance(batch, keep=1.0).all()
-    with pytest.raises(ValueError, match="keep: must be above 0 and at most 1, got 0"):
+    with pytest.raises(ValueError, match="share: must be above 0 and at most 1, got 0"):
         max_variance(batch, keep=0.0)
+
+
+def test_the_share_of_rows_and_tokens_grows_over_versions():
+    """D3S's schedule from a quarter: 0.25 at version 0, 0.55 at 4 of 10, all from 10 on."""
+    batch = advantage_batch(2, groups=4, size=2)
+    kept = [
+        int(max_variance(dataclasses.replace(batch, version=version), keep=0.25, full_at=10).sum())
+        for version in (0, 4, 10, 30)
+    ]
+    assert kept == [2, 5, 8, 8]
+    entropy = torch.arange(1.0, 11.0, dtype=torch.float64).reshape(1, 10)
+    inputs = loss_inputs(
+        1,
+        rows=1,
+        width=10,
+        entropy=entropy,
+        advantages=torch.ones_like(entropy),
+        mask=torch.ones_like(entropy),
+    )
+    objective = build(corrections=[{"name": "top_entropy_advantage", "share": 0.25, "full_at": 10}])
+    least = [
+        objective.step_statistics(dataclasses.replace(inputs, current_version=version)).popitem()[1].item()
+        for version in (0, 4, 10, 30)
+    ]
+    # Scores are 1 to 10; the quantile q of them is 1 + 9 q.
+    assert least == pytest.approx([1 + 9 * 0.75, 1 + 9 * 0.45, 1, 1])
 
 
 def test_shaping_is_added_to_the_reward():

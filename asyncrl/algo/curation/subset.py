@@ -12,6 +12,17 @@ import math
 import numpy as np
 
 
+def grown_share(share: float, version: int, full_at: int) -> float:
+    """Return the share that is kept at a version: D3S's schedule grows it linearly from `share` at version 0 to all at
+    `full_at`; with `full_at` 0 it stays `share`. Raises `ValueError` for a share outside (0, 1] and `full_at` below 0.
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"share: must be above 0 and at most 1, got {share}")
+    if full_at < 0:
+        raise ValueError(f"full_at: must be at least 0, got {full_at}")
+    return share + (1 - share) * min(1.0, version / full_at) if full_at else share
+
+
 def max_variance_subset(advantages: np.ndarray, size: int) -> list[int]:
     """Sorted indices of the `size` >= 1 values with the largest variance; all when there are no more than that.
 
