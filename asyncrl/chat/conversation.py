@@ -130,9 +130,12 @@ class Conversations:
     def credit(self, step: Step) -> None:
         """Credit the turn just taken, and the last turns of other agents that the step names.
 
-        Raises `EnvironmentFailure` when it names one that has taken none.
+        A verdict is the episode's, whoever took its last turn. Raises `EnvironmentFailure` when the step names an agent
+        that has taken no turn.
         """
         self.current.builder.add_step(step)
+        if step.success is not None:
+            self._by_agent[MAIN_AGENT].builder.success = step.success
         for agent, reward in step.rewards.items():
             found = self._by_agent.get(agent)
             if found is None or not found.builder.sampled_turns():

@@ -59,7 +59,7 @@ class Judged(Env):
         self.turns += 1
         if self.turns == 1:
             return Step([user("say 7")], agent="helper", matches=True, reward=0.5)
-        return Step(done=True, matches=False, rewards={MAIN_AGENT: 2.0})
+        return Step(done=True, matches=False, success=True, rewards={MAIN_AGENT: 2.0})
 
 
 class Generous(Env):
@@ -182,6 +182,7 @@ def test_a_reward_that_is_no_sensible_number_is_the_environments_failure(rendere
 
 def test_a_reward_for_another_agent_leaves_what_is_known_of_its_turn(renderer):
     main, helper = play(make_player(renderer), "Judged")
+    assert (main.success, helper.success) == (True, True), "a verdict is the episode's, whoever spoke last"
     assert [(turn.reward, turn.matches) for turn in main.turns] == [(2.5, True)]
     assert [(turn.reward, turn.matches) for turn in helper.turns] == [(0.0, False)]
 
