@@ -390,6 +390,16 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
     _check_branches_and_hints(recipe, words, settings["advantage"]["name"])
     _check_early_end(recipe, words)
     _check_long_rows(recipe, words)
+    if "slow_values" in words and settings["value"]["trunk"] != "own":
+        raise ConfigError(
+            f"algo.value.trunk: must be 'own' for algo.advantage={settings['advantage']}, whose slow copy is of the "
+            f"whole critic, got {settings['value']['trunk']!r}"
+        )
+    if "slow_values" in words and recipe.train.zero_stage == 3:
+        raise ConfigError(
+            f"train.zero_stage: algo.advantage={settings['advantage']} keeps a whole copy of the critic, which needs "
+            "train.zero_stage below 3, got 3"
+        )
     if "score_norms" in words and recipe.train.zero_stage == 3:
         raise ConfigError(
             f"train.zero_stage: algo.advantage={settings['advantage']} reads the norm of each trajectory's gradient, "

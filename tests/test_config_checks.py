@@ -23,6 +23,16 @@ def recipe(algo, **sections):
     [
         ({"preset": "opd"}, {}, "teacher.path: this objective needs a teacher"),
         (
+            {"advantage": {"name": "archer", "slow": True}, "value": {"trunk": "shared"}},
+            {},
+            "algo.value.trunk: must be 'own' for algo.advantage=",
+        ),
+        (
+            {"advantage": {"name": "archer", "slow": True}},
+            {"train": {"zero_stage": 3}},
+            "train.zero_stage: algo.advantage=",
+        ),
+        (
             {"preset": "grpo"},
             {"rollout": {"fork_at": "confidence"}},
             "rollout.branches: must be above 0 for rollout.fork_at='confidence', got 0",

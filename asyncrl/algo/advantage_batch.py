@@ -20,6 +20,8 @@ from asyncrl.errors import ConfigError
 TOKEN_FIELDS = (
     "values",
     "twin_values",
+    "slow_values",
+    "twin_slow_values",
     "old_logp",
     "behavior_logp",
     "reference_logp",
@@ -72,6 +74,11 @@ class AdvantageBatch:
     twin_values: Tensor | None = None
     """[B,T] a second head's values (ArCHer)."""
     twin_bootstrap_values: Tensor | None = None
+    slow_values: Tensor | None = None
+    """[B,T] `values` by a slowly moving copy of the critic (ArCHer); the three that follow likewise."""
+    slow_bootstrap_values: Tensor | None = None
+    twin_slow_values: Tensor | None = None
+    twin_slow_bootstrap_values: Tensor | None = None
     old_logp: Tensor | None = None
     """[B,T] proximal policy."""
     behavior_logp: Tensor | None = None
@@ -99,6 +106,8 @@ class AdvantageBatch:
             "truncated",
             "bootstrap_values",
             "twin_bootstrap_values",
+            "slow_bootstrap_values",
+            "twin_slow_bootstrap_values",
             "greedy_rewards",
             "baselines",
             "role_baselines",

@@ -307,7 +307,7 @@ def _auxiliary_weights(auxiliary: AuxiliaryModels, found: StepMemory, optimizer:
             found.copies["whole vocabulary projection of the teacher"] = sum(
                 map(_bytes, lm_head.parameters())
             )
-    for name in ("reference", "teacher", "average", "snapshots"):
+    for name in ("reference", "teacher", "average", "snapshots", "slow_critic"):
         model = getattr(getattr(auxiliary, name), "model", None)
         if model is None:
             continue

@@ -26,7 +26,7 @@ from asyncrl.train.auxiliary_weights import (
     Snapshots,
 )
 from asyncrl.train.batch_passes import BatchPasses
-from asyncrl.train.critic import Critic
+from asyncrl.train.critic import Critic, SlowCritic
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.old_policy import OldPolicies
 from asyncrl.train.policy import PolicyModel
@@ -46,6 +46,8 @@ FOR_ADVANTAGES = {
     "sum_pi_squared": "sum_pi_squared",
     "old_values": "values",
     "twin_old_values": "twin_values",
+    "slow_values": "slow_values",
+    "twin_slow_values": "twin_slow_values",
 }
 """What `AdvantageBatch` calls the tensors that losses also know."""
 FOR_LOSS = (
@@ -93,6 +95,7 @@ class AuxiliaryModels:
     average: AveragedPolicy | None = None
     snapshots: Snapshots | OldPolicies | None = None
     critic: Critic | None = None
+    slow_critic: SlowCritic | None = None
 
     def __post_init__(self) -> None:
         present = {
@@ -101,6 +104,7 @@ class AuxiliaryModels:
             "average": self.average,
             "snapshots": self.snapshots,
             "values": self.critic,
+            "slow_values": self.slow_critic,
         }
         wanted = self.objective.needs | ({"teacher"} if self.objective.needs_teacher else set())
         for name, model in present.items():
@@ -123,6 +127,16 @@ class AuxiliaryModels:
                 return critic.outputs(engine, rows.token_ids, rows.mask, rows.images)
 
             self._keep_values(found, whole_batch(engine, batch, settings, values, critic.names))
+        if self.slow_critic is not None:
+            slow, names = self.slow_critic, self.slow_critic.critic.names
+
+            def slow_values(rows: Rows) -> dict[str, Tensor]:
+                return slow.outputs(engine, rows.token_ids, rows.mask, rows.images)
+
+            computed = whole_batch(engine, batch, settings, slow_values, names)
+            for head in ("", "twin_") if slow.critic.config.twin else ("",):
+                found.tensors[f"{head}slow_values"] = computed[f"{head}values"]
+                found.rows[f"{head}slow_bootstrap_values"] = computed[f"{head}end_values"].values
         if isinstance(self.teacher, SelfTeacher):
             found.shown = self.teacher.show(engine, batch)
         for name, model in (("reference", self.reference), ("teacher", self.teacher)):
@@ -285,15 +299,22 @@ class AuxiliaryModels:
             self.snapshots.remember(engine, version)
         if isinstance(self.reference, FrozenPolicy):
             self.reference.after_step(engine, version)
+        if self.slow_critic is not None:
+            self.slow_critic.after_step()
         return found
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain values that a checkpoint keeps and `load_state_dict` takes back."""
-        kept = {"reference": self.reference, "average": self.average, "snapshots": self.snapshots}
+        kept = {
+            "reference": self.reference,
+            "average": self.average,
+            "snapshots": self.snapshots,
+            "slow_critic": self.slow_critic,
+        }
         return {
             name: model.state_dict()
             for name, model in kept.items()
-            if isinstance(model, FrozenPolicy | AveragedPolicy | Snapshots | OldPolicies)
+            if isinstance(model, FrozenPolicy | AveragedPolicy | Snapshots | OldPolicies | SlowCritic)
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -9,16 +9,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from asyncrl.config import TrainConfig
 from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading
-from asyncrl.train.policy import load_critic
+from asyncrl.train.policy import CriticModel, load_critic
 from asyncrl.train.vision import Placed
 
 VALUES = ("values", "end_values", "twin_values", "twin_end_values")
 """What two heads give, in the order of `CriticModel`."""
+SLOW_RATE = 0.1
+"""Of the way to the critic that its slow copy moves after each step, as in ArCHer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,41 @@ class Critic:
             return dict(zip(self.names, found, strict=True))
         found = policy.outputs(token_ids, mask, 1.0, ("values",), images=images)
         return {name: found[name] for name in self.names}
+
+
+class SlowCritic:
+    """A copy of the critic in float32 that follows it slowly: what a next state is worth comes from it (ArCHer)."""
+
+    def __init__(self, critic: Critic, model: CriticModel) -> None:
+        self.critic = critic
+        self.model = model.eval().requires_grad_(False)
+
+    @torch.no_grad()
+    def outputs(
+        self, engine: TrainEngine, token_ids: Tensor, mask: Tensor, images: Placed = ()
+    ) -> dict[str, Tensor]:
+        """Return what the critic's `outputs` does."""
+        found = self.model(token_ids.to(engine.device), mask.to(engine.device), images)
+        return dict(zip(self.critic.names, found, strict=True))
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Move towards the critic."""
+        assert self.critic.engine is not None
+        trained = self.critic.engine.engine.module.parameters()
+        for mine, other in zip(self.model.parameters(), trained, strict=True):
+            mine.lerp_(other.to(mine), SLOW_RATE)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weights": {name: tensor.cpu() for name, tensor in self.model.state_dict().items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["weights"])
+
+
+def make_slow_critic(critic: Critic, engine: TrainEngine, model: str) -> SlowCritic:
+    """Return a copy of a critic with a trunk of its own, before it has been trained."""
+    return SlowCritic(critic, load_critic(model, "float32", twin=critic.config.twin).to(engine.device))
 
 
 def make_critic(config: CriticSettings, train: TrainConfig, model: str, dtype: str) -> Critic:

@@ -16,7 +16,7 @@ from asyncrl.train.auxiliary_weights import (
     FrozenPolicy,
     Snapshots,
 )
-from asyncrl.train.critic import CriticSettings, make_critic
+from asyncrl.train.critic import CriticSettings, make_critic, make_slow_critic
 from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading, engine_for_reading
 from asyncrl.train.old_policy import OldPolicies
 from asyncrl.train.policy import Matching, PolicyModel, load_frozen, load_policy
@@ -59,14 +59,16 @@ def load_auxiliary_models(
         snapshots = old_policies or Snapshots(
             _copy(config, model).to(engine.device), config.buffer.max_staleness
         )
+    critic = make_critic(_critic(objective), config.train, model, dtype) if objective.needs_values else None
     return AuxiliaryModels(
         objective,
         reference=_reference(config, model) if objective.needs_reference else None,
         teacher=_teacher(config, engine) if objective.needs_teacher else None,
         average=average,
         snapshots=snapshots,
-        critic=make_critic(_critic(objective), config.train, model, dtype)
-        if objective.needs_values
+        critic=critic,
+        slow_critic=make_slow_critic(critic, engine, model)
+        if critic is not None and "slow_values" in objective.needs
         else None,
     )
 

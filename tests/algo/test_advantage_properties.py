@@ -46,7 +46,10 @@ GROUP_CENTRED: dict[str, list[dict[str, Any]]] = {
 }
 
 
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {"archer, twin": ("archer", {"twin": True})}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "archer, twin": ("archer", {"twin": True}),
+    "archer, slow": ("archer", {"twin": True, "slow": True}),
+}
 """Estimators with parameters by which they read something else."""
 
 

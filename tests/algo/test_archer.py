@@ -45,3 +45,24 @@ def test_two_equal_heads_are_as_one():
 def test_nothing_follows_the_end_of_an_episode():
     found = archer(batch(truncated=torch.tensor([False])), gamma=0.5, twin=True)
     assert found.returns[0, 3] == found.twin_returns[0, 3] == 1.0
+
+
+def test_what_follows_is_worth_what_the_slow_copy_says():
+    slow = {
+        "slow_values": torch.tensor([[8.0, 9.0, 9.0, 0.75]], dtype=torch.float64),
+        "slow_bootstrap_values": torch.tensor([0.25], dtype=torch.float64),
+    }
+    # gamma 0.5. Targets 0.5 + 0.375 = 0.875 and 1 + 0.125 = 1.125, over the critic's own 0.25 and 0.5.
+    found = archer(batch(**slow), gamma=0.5, slow=True)
+    assert found.returns.tolist() == [[0.875, 0.875, 0.0, 1.125]]
+    assert found.advantages.tolist() == [[0.625, 0.625, 0.0, 0.625]]
+    assert found.twin_returns is None
+    # The slow second head: targets 0.5 + 0.5 = 1 and 1. The smaller values are 0.25 and 0.25.
+    slow |= {
+        "twin_slow_values": torch.tensor([[8.0, 9.0, 9.0, 1.0]], dtype=torch.float64),
+        "twin_slow_bootstrap_values": torch.tensor([0.0], dtype=torch.float64),
+    }
+    both = archer(batch(**slow), gamma=0.5, twin=True, slow=True)
+    assert both.returns.tolist() == [[0.875, 0.875, 0.0, 1.125]]
+    assert both.twin_returns.tolist() == [[1.0, 1.0, 0.0, 1.0]]
+    assert both.advantages.tolist() == [[0.625, 0.625, 0.0, 0.75]]

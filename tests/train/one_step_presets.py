@@ -14,7 +14,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ppo": {"value": {"trunk": "own", "learning_rate": 1e-3, "warmup_steps": 1}},
     "ppo_turn": {"value": {"trunk": "shared"}},
     "archer": {
-        "advantage": {"name": "archer", "twin": True},
+        "advantage": {"name": "archer", "twin": True, "slow": True},
         "value": {"trunk": "own", "learning_rate": 1e-3},
     },
     "dr_mas": {"sequential_agents": True},

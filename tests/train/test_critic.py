@@ -113,3 +113,25 @@ def test_two_heads_start_apart_and_both_approach_what_their_own_target_says(tiny
     # The smaller of both targets over the smaller of both values is the policy's advantage.
     report = found.step(batch)
     assert report.token_values["advantages"].values.isfinite().all()
+
+
+def test_the_slow_copy_follows_the_critic_a_tenth_of_the_way_after_each_step(tiny_model):
+    advantage = {"name": "archer", "twin": True, "slow": True}
+    value = {"trunk": "own", "learning_rate": 1e-2, "warmup_steps": 9}
+    found = Learner(tiny_model, {"preset": "archer", "advantage": advantage, "value": value})
+    critic, slow = found.auxiliary.critic, found.auxiliary.slow_critic
+    biases = [
+        (critic.engine.engine.module.value_head.bias, slow.model.value_head.bias),
+        (critic.engine.engine.module.twin_value_head.bias, slow.model.twin_value_head.bias),
+    ]
+    expected = [0.0, 0.0]
+    for _ in range(2):
+        found.step(certain_batch())
+        expected = [0.9 * old + 0.1 * head.item() for old, (head, _) in zip(expected, biases, strict=True)]
+        assert [copy.item() for _, copy in biases] == pytest.approx(expected)
+    assert min(abs(bias) for bias in expected) > 0
+    # A checkpoint has it.
+    state = found.auxiliary.state_dict()
+    again = Learner(tiny_model, {"preset": "archer", "advantage": advantage, "value": value})
+    again.auxiliary.load_state_dict(state)
+    assert again.auxiliary.slow_critic.model.value_head.bias.item() == pytest.approx(expected[0])
