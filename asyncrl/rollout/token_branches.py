@@ -43,9 +43,11 @@ class TokenBranches:
     ) -> list[GivenPrefix]:
         """Return the beginnings of up to `count` branches of `parents`, whose sessions are `sessions`.
 
-        None where no engine answers: the episodes that are then played whole say why.
+        None of failed episodes, and none where no engine answers: the episodes that are then played whole say why.
         """
         try:
+            usable = [place for place, parent in enumerate(parents) if parent.usable]
+            parents, sessions = [parents[i] for i in usable], [sessions[i] for i in usable]
             asked = zip(parents, sessions, strict=True)
             likeliest = await together(self._likeliest(parent, session, lease) for parent, session in asked)
             versions = [version for _, version in likeliest]

@@ -350,6 +350,25 @@ class Silent(TwoMinded):
         return await super().generate(request)
 
 
+class Sulking(Trail):
+    """A trail whose first session fails."""
+
+    sessions: ClassVar[list[int]] = []
+
+    def reset(self):
+        self.sessions.append(0)
+        if len(self.sessions) <= 2:
+            raise RuntimeError("not now")
+        return super().reset()
+
+
+def test_failed_episodes_are_not_looked_into(renderer):
+    walker = TwoMinded(renderer, 9)
+    failed, whole = run_inside_turns(renderer, walker, "Sulking")
+    assert (failed.status, whole.status) == (Status.FAILED, Status.FINISHED)
+    assert walker.asked == {}
+
+
 def test_whole_episodes_are_played_where_no_engine_says_which_tokens_are_likely(renderer):
     found = run_inside_turns(renderer, Silent(renderer, 9))
     assert [t.info.get("branch_turn") for t in found] == [None, None]
