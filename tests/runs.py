@@ -41,7 +41,7 @@ tasks = 20
 hidden_size = 64
 num_layers = 2
 episodes = 300
-steps = 40
+steps = 120
 """
 STEPS = 8
 UNHURRIED = "rollout.batch_delay_s=0.2"

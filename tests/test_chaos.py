@@ -20,6 +20,8 @@ def test_ten_kills_at_random_lose_nothing(workplace):
         [
             *(sys.executable, str(SCRIPTS / "chaos.py"), "--kills", "10", "--seed", "0", "--json", str(report)),
             *("--no-baseline", "--recipe", str(workplace / "recipe.toml"), "eval.tasks=50", "env.processes=2"),
+            # The base model of the undisturbed run below.
+            "sft.steps=40",
         ],
         env=environment(), capture_output=True, text=True, timeout=1700, check=False,
     )  # fmt: skip

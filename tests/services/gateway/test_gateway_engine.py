@@ -5,6 +5,7 @@ tool returned.
 """
 
 import asyncio
+import contextlib
 import json
 import time
 import urllib.request
@@ -304,7 +305,22 @@ def test_an_episode_repeats_by_its_seed_and_varies_with_its_index(gateway):
     assert first != tokens(seed=4, episode_index=1)
 
 
-def test_finishing_ends_what_is_still_running(gateway):
+@contextlib.contextmanager
+def paused(engine_url):
+    """The engine takes requests and answers none."""
+
+    def ask(path):
+        request = urllib.request.Request(f"{engine_url}/{path}", method="POST", headers=AUTHORIZED)
+        urllib.request.urlopen(request, timeout=10).close()
+
+    ask("pause?mode=keep")
+    try:
+        yield
+    finally:
+        ask("resume")
+
+
+def test_finishing_ends_what_is_still_running(gateway, engine_url):
     async def scenario():
         client = GatewayClient(gateway.url)
         episode = await client.open(EpisodeSpec(task_id="t"))
@@ -319,7 +335,8 @@ def test_finishing_ends_what_is_still_running(gateway):
         await client.close()
         return trajectories, summary, outcome
 
-    trajectories, summary, outcome = asyncio.run(scenario())
+    with paused(engine_url):
+        trajectories, summary, outcome = asyncio.run(scenario())
     assert isinstance(outcome, openai.PermissionDeniedError)
     assert (summary["calls"], trajectories[0].num_tokens) == (0, 0)
 
