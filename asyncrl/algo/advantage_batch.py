@@ -45,7 +45,7 @@ class AdvantageBatch:
     """[B] integer index of the prompt."""
     mask: Tensor
     """[B,T] bool, True on sampled tokens."""
-    version: int = 0
+    current_version: int = 0
     """Of the policy that is trained, for schedules."""
     turn_ids: Tensor | None = None
     """[B,T] index of the sampled turn a token belongs to, -1 elsewhere."""

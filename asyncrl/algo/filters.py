@@ -39,7 +39,7 @@ def max_variance(batch: AdvantageBatch, *, keep: float = 0.5, full_at: int = 0, 
     are kept, so groups without signal leave first. full_at: the version from which on all rows are kept, by its
     schedule (`grown_share`); 0 for none. Raises `ValueError` for a share outside (0, 1].
     """
-    keep = grown_share(keep, batch.version, full_at)
+    keep = grown_share(keep, batch.current_version, full_at)
     spread = group_std(batch.rewards, batch.group, 0) + eps
     advantages = (batch.rewards - group_mean(batch.rewards, batch.group)) / spread
     # The subtraction keeps a share of whole rows from being rounded up by the error of the product.

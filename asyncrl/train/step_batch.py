@@ -302,7 +302,7 @@ def to_advantage_batch(
         rewards=batch.rewards[chosen],
         group=torch.unique(batch.group[chosen], return_inverse=True)[1],
         mask=sampled.mask,
-        version=batch.step,
+        current_version=batch.step,
         turn_ids=sampled.turn_ids.long(),
         turn_rewards=[[turn.reward for turn in t.turns] for t in trajectories],
         observation_ids=[[turn.observation_id for turn in t.turns] for t in trajectories],

@@ -6,7 +6,7 @@ import asyncio
 import math
 import random
 
-from asyncrl.env.protocol import Action, Step
+from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.envs.calculator.env import Calculator
 from asyncrl.envs.countdown.env import Countdown
 from asyncrl.envs.gridworld.env import Gridworld
@@ -16,32 +16,22 @@ SIGMA = 1.0
 """Of the logarithm of the latencies, which are log-normal."""
 
 
-async def _wait() -> None:
-    await asyncio.sleep(random.lognormvariate(math.log(MEDIAN_S), SIGMA))
+class Slow(Env):
+    """A mixin for environments whose steps are not coroutines: each waits first."""
+
+    async def step(self, action: Action) -> Step:
+        """See `Env.step`."""
+        await asyncio.sleep(random.lognormvariate(math.log(MEDIAN_S), SIGMA))
+        return super().step(action)  # type: ignore[return-value]
 
 
-class SlowGridworld(Gridworld):
+class SlowGridworld(Slow, Gridworld):
     """See `Gridworld`."""
 
-    async def step(self, action: Action) -> Step:  # type: ignore[override]
-        """See `Gridworld.step`."""
-        await _wait()
-        return super().step(action)
 
-
-class SlowCalculator(Calculator):
+class SlowCalculator(Slow, Calculator):
     """See `Calculator`."""
 
-    async def step(self, action: Action) -> Step:  # type: ignore[override]
-        """See `Calculator.step`."""
-        await _wait()
-        return super().step(action)
 
-
-class SlowCountdown(Countdown):
+class SlowCountdown(Slow, Countdown):
     """See `Countdown`."""
-
-    async def step(self, action: Action) -> Step:  # type: ignore[override]
-        """See `Countdown.step`."""
-        await _wait()
-        return super().step(action)

@@ -351,7 +351,7 @@ def test_the_share_of_rows_and_tokens_grows_over_versions():
     """D3S's schedule from a quarter: 0.25 at version 0, 0.55 at 4 of 10, all from 10 on."""
     batch = advantage_batch(2, groups=4, size=2)
     kept = [
-        int(max_variance(dataclasses.replace(batch, version=version), keep=0.25, full_at=10).sum())
+        int(max_variance(dataclasses.replace(batch, current_version=version), keep=0.25, full_at=10).sum())
         for version in (0, 4, 10, 30)
     ]
     assert kept == [2, 5, 8, 8]

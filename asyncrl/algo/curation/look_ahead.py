@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from asyncrl.types import Status, Trajectory
+from asyncrl.types import Trajectory
 
 TAU_ABS = 0.25
 TAU_REL = 0.15
@@ -54,7 +54,7 @@ def token_forks(
     """
     found = []
     for parent, (t, places) in enumerate(zip(trajectories, likeliest, strict=True)):
-        if t.status is Status.FAILED or not t.usable:
+        if not t.usable:
             continue
         for number, turn in enumerate(t.turns):
             for place in range(turn.start, min(turn.end, len(places))):
