@@ -32,13 +32,14 @@ from asyncrl.process_hooks import die_with_parent, lower_priority
 FORK_SERVER = "ASYNCRL_FORK_SERVER"
 """Environment variable that names the server's socket; unset, as outside of tests, every process is started anew."""
 IMPORTED_WITH = {
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
     "TORCHDYNAMO_DISABLE": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
 }
 """Variables that libraries read while they are imported, and their values in the server. A process with other values is
-not forked."""
+not forked. Arrow's memory pool starts a thread else."""
 FORKED = (
     ("asyncrl", "eval"),
     ("asyncrl", "plan"),
@@ -220,8 +221,12 @@ def _fork_here(command: Sequence[str], env: Mapping[str, str]) -> ForkedProcess:
     run_forked(command, env)
 
 
-def run_forked(command: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Be `python -m MODULE ARGUMENT...` from here on, in a process that has just been forked; never returns."""
+def run_forked(command: Sequence[str], env: Mapping[str, str], *, keep_asyncrl: bool = False) -> NoReturn:
+    """Be `python -m MODULE ARGUMENT...` from here on, in a process that has just been forked; never returns.
+
+    keep_asyncrl: use asyncrl's modules as they were imported before the fork. Else they are imported anew, since those
+    of a process that has worked hold what it did.
+    """
     code = 1
     try:
         _forget_parent()
@@ -232,8 +237,8 @@ def run_forked(command: Sequence[str], env: Mapping[str, str]) -> NoReturn:
         tempfile.tempdir = None
         _, _, module, *arguments = command
         sys.argv = ["-m", *arguments]
-        for name in [name for name in sys.modules if name.partition(".")[0] == "asyncrl"]:
-            del sys.modules[name]
+        if not keep_asyncrl:
+            forget_asyncrl()
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as end:
@@ -244,6 +249,12 @@ def run_forked(command: Sequence[str], env: Mapping[str, str]) -> NoReturn:
         traceback.print_exc()
     finally:
         _end(code)
+
+
+def forget_asyncrl() -> None:
+    """Have the next import of a module of asyncrl load it anew."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "asyncrl"]:
+        del sys.modules[name]
 
 
 def _forget_parent() -> None:

@@ -7,6 +7,7 @@ ever. So what counts is the time since the process last made progress.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +21,10 @@ PROGRESS_CPU_S = 1.0
 PROGRESS_BYTES = 2**20
 """What they have read or written, beside their log, that does: a model that is downloaded or loaded."""
 CHECK_EVERY_S = 1.0
+CHECKS = 60
+"""How often within its timeout a start is looked at, if that is less often: it takes a look at every process."""
+SAME_S = 0.1
+"""For so long the processes that were found are those that there are."""
 LIMIT_FACTOR = 5
 """A process that is busy without moving data has failed after so many times its timeout."""
 
@@ -41,6 +46,8 @@ class ProcessMeter:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self._found: list[psutil.Process] = []
+        self._found_at = -math.inf
 
     def cpu_s(self) -> float:
         total = 0.0
@@ -60,10 +67,13 @@ class ProcessMeter:
         return total
 
     def _processes(self) -> list[psutil.Process]:
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(self.pid)
-            return [process, *process.children(recursive=True)]
-        return []
+        if time.monotonic() - self._found_at > SAME_S:
+            self._found = []
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(self.pid)
+                self._found = [process, *process.children(recursive=True)]
+            self._found_at = time.monotonic()
+        return self._found
 
 
 class StartDeadline:
@@ -89,7 +99,7 @@ class StartDeadline:
     def missed(self) -> str:
         """Return how the start failed, "" while it may still succeed. To be called again and again."""
         now = time.monotonic()
-        if now - self._checked >= CHECK_EVERY_S:
+        if now - self._checked >= max(CHECK_EVERY_S, self.timeout_s / CHECKS):
             self._checked = now
             if self._progressed():
                 self._progress = now

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -52,7 +53,7 @@ def server(tmp_path_factory):
         patch.setattr(process_start, "FORKED", ((),))
         patch.setenv(FORK_SERVER, "")
         folder = tmp_path_factory.mktemp("server")
-        process = start_fork_server(folder, ["numpy", "setproctitle"])
+        process = start_fork_server(folder, ["numpy", "setproctitle"], [])
         wait_until((folder / "fork-server").exists)
         yield process
         process.kill()
@@ -170,6 +171,35 @@ def test_it_is_in_the_namespaces_of_the_process_that_asked_for_it(program, serve
     starter.kill()
     starter.wait()
     starter.stdout.close()
+
+
+def test_each_installation_of_asyncrl_is_imported_once_and_used_by_its_own_processes(
+    program, tmp_path, monkeypatch
+):
+    command = program("import os; from asyncrl import place; print(place.NAME, place.PID != os.getpid())")
+    monkeypatch.setattr(process_start, "FORKED", ((),))
+    monkeypatch.setenv(FORK_SERVER, "")
+    server = start_fork_server(tmp_path, ["setproctitle"], ["asyncrl.place"])
+    wait_until((tmp_path / "fork-server").exists)
+    said = []
+    try:
+        for name in ("one", "two", "one"):
+            package = tmp_path / name / "asyncrl"
+            package.mkdir(parents=True, exist_ok=True)
+            (package / "__init__.py").touch()
+            (package / "place.py").write_text(
+                f"import os; NAME, PID = '{name}', os.getpid(); print('imported')"
+            )
+            shutil.copy(tmp_path / "program.py", tmp_path / name)
+            monkeypatch.chdir(tmp_path / name)
+            with open(tmp_path / "output", "wb") as sink:
+                assert start_process(command, os.environ, sink.fileno()).wait(60) == 0
+            said.append((tmp_path / "output").read_text())
+    finally:
+        server.kill()
+        server.wait()
+    assert said == ["one True\n", "two True\n", "one True\n"]
+    assert (tmp_path / "fork-server.log").read_text() == "imported\n" * 2
 
 
 def test_a_nonsensical_request_ends_neither_the_server_nor_others(run, server):

@@ -1,6 +1,6 @@
 """A server that has imported the large libraries and forks the processes of runs; see `asyncrl.process_start`.
 
-    python -m asyncrl.testing.fork_server SOCKET LIBRARY...
+    python -m asyncrl.testing.fork_server SOCKET LIBRARY... - MODULE...
 
 A request is one message: the process as JSON, with the three files that become its input, output and errors. The answer
 is its pid, and later, on the same connection, its exit code. A connection that is closed before ends its process. The
@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import importlib.machinery
 import json
 import multiprocessing
 import os
@@ -27,13 +28,27 @@ import threading
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 from asyncrl.process_hooks import die_with_parent, lower_priority
-from asyncrl.process_start import FORK_SERVER, IMPORTED_WITH, MAX_MESSAGE, run_forked
+from asyncrl.process_start import FORK_SERVER, IMPORTED_WITH, MAX_MESSAGE, forget_asyncrl, run_forked
 
 LIBRARIES = (
     "vllm.entrypoints.launchers.api_server.entry",
+    "vllm.entrypoints.generate.api_router",
+    "vllm.entrypoints.openai.chat_completion.api_router",
+    "vllm.entrypoints.openai.completion.api_router",
+    "vllm.entrypoints.openai.models.api_router",
+    "vllm.entrypoints.openai.responses.api_router",
+    "vllm.entrypoints.rl.online.api_router",
+    "vllm.entrypoints.scale_out.render.api_router",
+    "vllm.entrypoints.scale_out.token_in_token_out.api_router",
+    "vllm.entrypoints.serve.dev.server_info.api_router",
+    "vllm.entrypoints.serve.dev.sleep.api_router",
+    "vllm.entrypoints.serve.instrumentator.metrics",
+    "vllm.entrypoints.serve.tokenize.api_router",
+    "vllm.renderers.hf",
     "vllm.v1.engine.async_llm",
     "vllm.v1.engine.core",
     "vllm.v1.worker.cpu_worker",
@@ -46,43 +61,121 @@ LIBRARIES = (
     "httpx",
     "matplotlib.figure",
     "matplotlib.backends.backend_agg",
+    "pandas",
+    "prometheus_client.core",
+    "pyarrow.parquet",
     "pydantic.v1",
     "ray.dag",
+    "safetensors.numpy",
     "setproctitle",
     "torch.utils.tensorboard",
     "transformers.conversion_mapping",
     "transformers.models.qwen3.modeling_qwen3",
     "uvicorn.lifespan.on",
-    "uvicorn.protocols.http.httptools_impl",
+    "uvicorn.loops.auto",
+    "uvicorn.protocols.http.auto",
 )
-"""None of them starts a thread when it is imported. Nothing of asyncrl: a forked process imports its own."""
+"""None of them starts a thread when it is imported."""
+MODULES = (
+    "asyncrl.commands.eval",
+    "asyncrl.commands.plan",
+    "asyncrl.commands.serve",
+    "asyncrl.commands.sft",
+    "asyncrl.commands.train",
+    "asyncrl.envs.gridworld.env",
+    "asyncrl.launch.evaluate",
+    "asyncrl.launch.train",
+    "asyncrl.services.buffer.service",
+    "asyncrl.services.engine.policy",
+    "asyncrl.services.engine.service",
+    "asyncrl.services.env.service",
+    "asyncrl.services.rollout.service",
+    "asyncrl.services.trainer.service",
+)
+"""What the roles import of asyncrl, with all that these import."""
 BACKLOG = 64
 REQUEST_S = 30.0
 NAMESPACES = ("net", "uts", "mnt")
 
 
 class ForkServer:
-    """Serves at `socket_path` until it is killed."""
+    """Serves at `socket_path` until it is killed: hands each request to the process that forks for its installation.
 
-    def __init__(self, socket_path: str, libraries: Sequence[str]) -> None:
+    An installation of asyncrl, such as the repository and a wheel in a virtual environment, has a process of its own
+    that has imported it, since some modules cannot be imported twice.
+    """
+
+    def __init__(self, socket_path: str, libraries: Sequence[str], modules: Sequence[str]) -> None:
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind(socket_path)
         self.listener.listen(BACKLOG)
+        self.libraries, self.modules = libraries, modules
+        self.imported = False
+        self.forkers: dict[str, socket.socket] = {}
+        """The connection to each forking process, by the file of the package asyncrl that it has imported."""
+        # Nobody waits for a forking process: without it the tests fail.
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+    def run(self) -> NoReturn:
+        while True:
+            connection, _ = self.listener.accept()
+            try:
+                connection.settimeout(REQUEST_S)
+                # The forking process takes the request and the files that come with it.
+                request = json.loads(connection.recv(MAX_MESSAGE, socket.MSG_PEEK))
+                forker = self._forker([str(entry) for entry in request["path"]], connection)
+                socket.send_fds(forker, [b"one"], [connection.fileno()])
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                # The asking process has ended, or is not one of ours.
+                print(f"fork server: a request failed: {error!r}", file=sys.stderr, flush=True)
+            finally:
+                connection.close()
+
+    def _forker(self, path: list[str], connection: socket.socket) -> socket.socket:
+        """Return the connection to the process that forks for the installation that is found first in `path`."""
+        sys.path_importer_cache.clear()
+        found = importlib.machinery.PathFinder.find_spec("asyncrl", path)
+        installation = (found and found.origin) or ""
+        if installation not in self.forkers:
+            if not self.imported:
+                import_libraries(self.libraries)
+                self.imported = True
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            if not os.fork():
+                try:
+                    die_with_parent()
+                    for sock in (self.listener, connection, ours, *self.forkers.values()):
+                        sock.close()
+                    Forker(theirs, self.modules if installation else (), path).run()
+                finally:
+                    traceback.print_exc()
+                    os._exit(1)
+            theirs.close()
+            self.forkers[installation] = ours
+        return self.forkers[installation]
+
+
+class Forker:
+    """Forks what is asked for on the connections that come by `source`, having imported `modules` from `path`."""
+
+    def __init__(self, source: socket.socket, modules: Sequence[str], path: list[str]) -> None:
+        self.source = source
         self.owners: dict[int, socket.socket | None] = {}
         """Running processes by pid, each with the connection that asked for it; None when that was closed."""
-        self.libraries = libraries
-        self.imported = False
         self.ended, noticed = socket.socketpair()
         """Becomes readable when a process has ended."""
         noticed.setblocking(False)
         self.noticed = noticed
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(noticed.fileno(), warn_on_full_buffer=False)
+        forget_asyncrl()
+        sys.path[:] = path
+        import_once(modules)
 
     def run(self) -> NoReturn:
         while True:
             owners = [connection for connection in self.owners.values() if connection is not None]
-            ready, _, _ = select.select([self.listener, self.ended, *owners], [], [])
+            ready, _, _ = select.select([self.source, self.ended, *owners], [], [])
             if self.ended in ready:
                 self.ended.recv(MAX_MESSAGE)
                 self._tell_ends()
@@ -92,8 +185,12 @@ class ForkServer:
                     os.kill(pid, signal.SIGKILL)
                     connection.close()
                     self.owners[pid] = None
-            if self.listener in ready:
-                self._take(self.listener.accept()[0])
+            if self.source in ready:
+                _, fds, _, _ = socket.recv_fds(self.source, MAX_MESSAGE, 1)
+                if not fds:
+                    # The server has ended.
+                    os._exit(0)
+                self._take(socket.socket(fileno=fds[0]))
 
     def _tell_ends(self) -> None:
         while self.owners:
@@ -111,9 +208,6 @@ class ForkServer:
             connection.settimeout(REQUEST_S)
             message, fds, _, _ = socket.recv_fds(connection, MAX_MESSAGE, 3)
             request = json.loads(message)
-            if not self.imported:
-                import_libraries(self.libraries)
-                self.imported = True
             if not (pid := os.fork()):
                 try:
                     self._be(request, fds, connection)
@@ -134,7 +228,7 @@ class ForkServer:
         """Be the process that was asked for."""
         signal.set_wakeup_fd(-1)
         enter_namespaces(_peer(connection))
-        for sock in (self.listener, self.ended, self.noticed, connection, *self.owners.values()):
+        for sock in (self.source, self.ended, self.noticed, connection, *self.owners.values()):
             if sock is not None:
                 sock.close()
         if request["own_session"]:
@@ -152,7 +246,7 @@ class ForkServer:
         sys.prefix, sys.exec_prefix = request["prefixes"]
         sys.path[:] = request["path"]
         sys.path_importer_cache.clear()
-        run_forked(request["command"], request["env"])
+        run_forked(request["command"], request["env"], keep_asyncrl=True)
 
 
 def enter_namespaces(pid: int) -> None:
@@ -176,27 +270,42 @@ def _peer(connection: socket.socket) -> int:
 
 
 def import_libraries(names: Sequence[str]) -> None:
-    """Import what takes long. Afterwards there must be one thread only, since a fork has no other."""
-    gc.disable()
-    for name in names:
-        module = importlib.import_module(name)
+    """Import what takes long; see `import_once`."""
+    for module in import_once(names):
         # It compiles half a second of patterns for the first model that is loaded.
         if build := getattr(module, "get_checkpoint_conversion_mapping", None):
             build("qwen3")
+
+
+def import_once(names: Sequence[str]) -> list[ModuleType]:
+    """Import for all processes that are forked. Afterwards there must be one thread only: a fork has no other."""
+    gc.disable()
+    modules = [importlib.import_module(name) for name in names]
     # Memory that the collector does not look through stays shared.
     gc.freeze()
     gc.enable()
     if threading.active_count() != 1 or len(os.listdir("/proc/self/task")) != 1:
-        raise RuntimeError("a library has started a thread, which forked processes would lack")
+        raise RuntimeError("an import has started a thread, which forked processes would lack")
+    return modules
 
 
-def start_fork_server(folder: Path, libraries: Sequence[str] = LIBRARIES) -> subprocess.Popen[bytes]:
+def start_fork_server(
+    folder: Path, libraries: Sequence[str] = LIBRARIES, modules: Sequence[str] = MODULES
+) -> subprocess.Popen[bytes]:
     """Start a server whose socket and log are in `folder`, which must be this user's alone, and have all processes that
     this one starts know of it. It ends with this process."""
     os.environ[FORK_SERVER] = str(folder / "fork-server")
     with open(folder / "fork-server.log", "wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "asyncrl.testing.fork_server", os.environ[FORK_SERVER], *libraries],
+            [
+                sys.executable,
+                "-m",
+                "asyncrl.testing.fork_server",
+                os.environ[FORK_SERVER],
+                *libraries,
+                "-",
+                *modules,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -207,4 +316,6 @@ def start_fork_server(folder: Path, libraries: Sequence[str] = LIBRARIES) -> sub
 
 
 if __name__ == "__main__":
-    ForkServer(sys.argv[1], sys.argv[2:]).run()
+    place, *imported = sys.argv[1:]
+    between = imported.index("-")
+    ForkServer(place, imported[:between], imported[between + 1 :]).run()
