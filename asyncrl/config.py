@@ -40,6 +40,7 @@ from asyncrl.config_sections import (
     ReferenceConfig,
     RolloutConfig,
     RunConfig,
+    ScaleConfig,
     Section,
     SftConfig,
     TeacherConfig,
@@ -73,6 +74,7 @@ class Config(Section):
     placement: PlacementConfig = PlacementConfig()
     rollout: RolloutConfig = RolloutConfig()
     buffer: BufferConfig = BufferConfig()
+    scale: ScaleConfig = ScaleConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
     opponents: OpponentsConfig = OpponentsConfig()
     algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "decoupled_ppo"})
@@ -202,7 +204,15 @@ class Config(Section):
     @property
     def groups_in_flight(self) -> int:
         """Groups one worker runs at once."""
-        return self.rollout.groups_in_flight or max(1, self.slots // self.rollout.workers)
+        if self.rollout.groups_in_flight or "rollout" not in self.scale.limits:
+            return self.rollout.groups_in_flight or max(1, self.slots // self.rollout.workers)
+        # Rounded up: all workers that there may be can play all groups that are admitted.
+        return -(-self.slots // self.most("rollout"))
+
+    def most(self, role: str) -> int:
+        """Return how many processes of "rollout", "env" or "engine" the run may have."""
+        start = {"rollout": self.rollout.workers, "env": self.env.services, "engine": self.engine.count}
+        return self.scale.limits.get(role, (0, start[role]))[1]
 
     @property
     def deterministic(self) -> bool:

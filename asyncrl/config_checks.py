@@ -31,6 +31,7 @@ from asyncrl.config_sections import (
     ReferenceConfig,
     RolloutConfig,
     RunConfig,
+    ScaleConfig,
     TeacherConfig,
     TrainConfig,
     is_url,
@@ -56,6 +57,8 @@ class Recipe(Protocol):
     def rollout(self) -> RolloutConfig: ...
     @property
     def buffer(self) -> BufferConfig: ...
+    @property
+    def scale(self) -> ScaleConfig: ...
     @property
     def curriculum(self) -> CurriculumConfig: ...
     @property
@@ -155,6 +158,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         )
     if recipe.outer.url and recipe.policies:
         yield f"outer.url must be left out where there are further policies, got {recipe.outer.url!r}"
+    yield from _scale_problems(recipe)
     yield from _completion_problems(recipe)
     yield from _opponent_problems(recipe)
     yield from _turn_slack_problems(recipe)
@@ -165,6 +169,27 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         yield (
             f"env.num_tasks must be 0 or at least buffer.groups_per_step={recipe.buffer.groups_per_step}, "
             f"got {recipe.env.num_tasks}"
+        )
+
+
+def _scale_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps processes from being added and retired."""
+    start = {
+        "rollout": ("rollout.workers", recipe.rollout.workers),
+        "env": ("env.services", recipe.env.services),
+        "engine": ("engine.count", recipe.engine.count),
+    }
+    for role, (least, most) in recipe.scale.limits.items():
+        key, count = start[role]
+        if not least <= count <= most:
+            yield f"{key} must be within scale.{role}=[{least}, {most}], got {count}"
+    if recipe.scale.limits and recipe.policies:
+        role = next(iter(recipe.scale.limits))
+        yield f"scale.{role} must be left out where there are further policies, got {list(recipe.scale.limits[role])}"
+    if "engine" in recipe.scale.limits and recipe.placement.sleep is True:
+        yield (
+            "scale.engine must be left out for placement.sleep=true, where engines and trainer use the memory by "
+            f"turns, got {list(recipe.scale.limits['engine'])}"
         )
 
 

@@ -67,7 +67,8 @@ def fetch_job(buffer: str, token: str, role: str, name: str) -> tuple[Job, Crede
 
     found, credentials = asyncio.run(ask())
     config = parse_config(found.pop("config"), f"the job at {buffer}", strict=False)
-    del found["joined"], found["settled"], found["left"], found["moved"]
+    for name in ("joined", "settled", "left", "moved", "added", "retired"):
+        del found[name]
     return Job(config, **found), read_credentials(credentials, f"the job at {buffer}")
 
 

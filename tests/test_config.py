@@ -173,6 +173,49 @@ def test_groups_beyond_a_step_are_a_number_or_auto(value):
         parse_config(data)
 
 
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            {"scale": {"rollout": [2, 4]}},
+            r"rollout.workers must be within scale.rollout=\[2, 4\], got 1",
+        ),
+        (
+            {"scale": {"env": [1, 2]}, "env": {"name": "e", "services": 3}},
+            r"env.services must be within scale.env=\[1, 2\], got 3",
+        ),
+        ({"scale": {"engine": [3, 1]}}, r"scale.engine: must be \[least, most\] with 1 <= least <= most"),
+        ({"scale": {"engine": [2]}}, r"scale.engine: must be \[least, most\]"),
+        (
+            {
+                "scale": {"engine": [1, 2]},
+                "placement": {"sleep": True},
+                "train": {"schedule": "synchronous"},
+            },
+            "scale.engine must be left out for placement.sleep=true",
+        ),
+        (
+            {"scale": {"rollout": [1, 2]}, "policies": {"other": {"agents": ["b"]}}},
+            r"scale.rollout must be left out where there are further policies, got \[1, 2\]",
+        ),
+    ],
+)
+def test_limits_of_processes_that_cannot_be_kept_are_refused(sections, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_config({"model": {"path": "m"}, "env": {"name": "e"}} | sections)
+
+
+def test_a_worker_plays_its_share_by_the_most_workers_there_may_be():
+    data = {
+        "model": {"path": "m"},
+        "env": {"name": "e"},
+        "buffer": {"groups_per_step": 5, "max_staleness": 1},
+    }
+    config = parse_config(data | {"scale": {"rollout": [1, 3]}})
+    assert (config.slots, config.groups_in_flight) == (10, 4)
+    assert (config.most("rollout"), config.most("env")) == (3, 1)
+
+
 def test_over_provisioning_limits_what_is_in_flight():
     data = {"model": {"path": "m"}, "env": {"name": "e"}, "rollout": {"workers": 2}}
     buffer = {"groups_per_step": 8, "max_staleness": 2}

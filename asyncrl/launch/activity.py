@@ -5,7 +5,8 @@ KV cache in use, whether it is paused, and since its start its iterations and th
 computed), `environments` (by name of a service: its sessions, those in a step, and since its start its
 steps), `buffer` (groups by state), by name of a process that lives its `pids`, and with all it started its
 `processes` (processor time, in cores) and `memory_bytes` (resident; pages that processes share count in each), and of
-the machine its `cores`, and how much of `cpu` and `memory` is in use, as shares.
+the machine its `cores`, and how much of `cpu` and `memory` is in use, as shares. `counts` are the workers, environment
+services and engines that there are.
 """
 
 from __future__ import annotations
@@ -53,25 +54,38 @@ class ActivityLog:
         self._file = folder / FILE
         self._processes, self._engines, self._environments = processes, engines, environments
         self._credentials = credentials
+        self._counts: dict[str, int] = {}
         self._last_s = float("-inf")
         self._used_s: dict[int, float] = {}
         self._used_at = time.monotonic()
         self._ended = False
         psutil.cpu_percent()
 
+    def follow(
+        self,
+        processes: Sequence[ManagedProcess],
+        engines: Sequence[ManagedProcess],
+        environments: Sequence[ManagedProcess],
+        workers: Sequence[ManagedProcess],
+    ) -> None:
+        """Record these from now on: processes come and go."""
+        self._processes, self._engines, self._environments = processes, engines, environments
+        self._counts = {"rollout": len(workers), "env": len(environments), "engine": len(engines)}
+
     async def record(self, stats: Mapping[str, Any]) -> None:
         """Append a line when one is due. stats: the buffer's latest counts."""
         if self._ended or time.monotonic() - self._last_s < EVERY_S:
             return
         self._last_s = time.monotonic()
-        engines = await self._states("engine", self._engines, "/asyncrl/v1/state", _ENGINE)
-        environments = await self._states("env", self._environments, "/v1/status", _ENVIRONMENT)
+        engines = _chosen(await states("engine", self._engines, self._credentials), _ENGINE)
+        environments = _chosen(await states("env", self._environments, self._credentials), _ENVIRONMENT)
         cores, memory_bytes = self._used()
         line = {
             "time": round(time.time(), 3),
             "engines": engines,
             "environments": environments,
             "buffer": {name: stats[name] for name in _BUFFER},
+            "counts": self._counts,
             "pids": {process.name: process.popen.pid for process in self._processes if process.alive()},
             "processes": cores,
             "memory_bytes": memory_bytes,
@@ -85,21 +99,6 @@ class ActivityLog:
         except OSError as error:
             self._ended = True
             log.warning("%s: %s; the run's activity is no longer recorded", self._file, error.strerror)
-
-    async def _states(
-        self, kind: str, processes: Sequence[ManagedProcess], route: str, names: Sequence[str]
-    ) -> dict[str, dict[str, Any]]:
-        """Return what services of a kind say of themselves, by name; those that do not answer are left out."""
-        timeout = aiohttp.ClientTimeout(total=ANSWER_S)
-        connector = aiohttp.TCPConnector(ssl=client_context() or True)
-        headers = authorization(self._credentials.bearer(kind))
-        async with aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector) as http:
-            states = await asyncio.gather(*(_state(http, process.url + route) for process in processes))
-        return {
-            process.name: {name: state[name] for name in names if name in state}
-            for process, state in zip(processes, states, strict=True)
-            if state is not None
-        }
 
     def _used(self) -> tuple[dict[str, float], dict[str, int]]:
         """Return by process, with its descendants, the cores used since the last call and the resident bytes."""
@@ -122,6 +121,25 @@ class ActivityLog:
         }
         self._used_s, self._used_at = used_s, now
         return cores, {names[pid]: size for pid, size in resident.items() if size}
+
+
+async def states(
+    role: str, processes: Sequence[ManagedProcess], credentials: Credentials
+) -> dict[str, dict[str, Any]]:
+    """Return what services of a role say of themselves, by name; those that do not answer are left out."""
+    timeout = aiohttp.ClientTimeout(total=ANSWER_S)
+    connector = aiohttp.TCPConnector(ssl=client_context() or True)
+    headers = authorization(credentials.bearer(role))
+    route = "/asyncrl/v1/state" if role == "engine" else "/v1/status"
+    async with aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector) as http:
+        found = await asyncio.gather(*(_state(http, process.url + route) for process in processes))
+    return {process.name: state for process, state in zip(processes, found, strict=True) if state is not None}
+
+
+def _chosen(found: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    return {
+        process: {name: state[name] for name in names if name in state} for process, state in found.items()
+    }
 
 
 async def _state(http: aiohttp.ClientSession, url: str) -> dict[str, Any] | None:

@@ -27,10 +27,13 @@ from asyncrl.launch.spread import (
     TRAINER,
     ClusterOptions,
     Machine,
+    Place,
     Spread,
     SpreadPlacement,
     replaced,
     spread,
+    with_room,
+    without,
 )
 from asyncrl.launch.spread_host import SpreadHost
 from asyncrl.services.http.app import serve
@@ -174,7 +177,25 @@ class Cluster:
                 self._trainer.replace(part, self._hosts[place.machine], self.placement.env_of(place))
         if name == TRAINER:
             return self._trainer, {}
-        place = self._spread.processes[name]
+        return self._placed(self._spread.processes[name])
+
+    def room(self, name: str) -> Placed | None:
+        """Return where a process goes that is started while the run goes on, None where no machine has room. Nodes that
+        have joined since the start count, too."""
+        nodes = [_machine(node) for node in self.registry.nodes() if self._usable(node)]
+        with_gpus = any(machine.gpus for machine in (self._head, *nodes))
+        gpus = self.config.engine.tensor_parallel if with_gpus and name.startswith("engine") else 0
+        found = with_room(self._spread, name, gpus, self._head, nodes)
+        if found is None:
+            return None
+        self._spread = found
+        return self._placed(found.processes[name])
+
+    def leave(self, name: str) -> None:
+        """Free the place of a process that has left the run."""
+        self._spread = without(self._spread, name)
+
+    def _placed(self, place: Place) -> Placed:
         host = self.local if place.machine == HEAD else self._hosts[place.machine]
         return host, self.placement.env_of(place)
 

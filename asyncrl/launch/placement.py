@@ -130,10 +130,10 @@ class Placement:
         return f"{_of(len(self.gpus))}: {', '.join(parts)}{shared}"
 
 
-def env_names(config: Config) -> list[str]:
-    """Return the names of the environment services."""
-    count = config.env.services
-    return ["env"] if count == 1 else [f"env-{index}" for index in range(count)]
+def env_names(config: Config, count: int = 0) -> list[str]:
+    """Return the names of the environment services: of those at the start, or of the first `count`."""
+    first = "env" if config.env.services == 1 else "env-0"
+    return [first, *(f"env-{index}" for index in range(1, count or config.env.services))]
 
 
 def plan(config: Config, gpus: Sequence[str]) -> Placement:
@@ -156,6 +156,11 @@ def plan(config: Config, gpus: Sequence[str]) -> Placement:
         gpus, trainers, engines, evaluation, tuple(section.servers), tuple(section.old_policy),
         _by_turns(config, bool(shared)),
     )  # fmt: skip
+    if "engine" in config.scale.limits and (shared or placement.engines_in_turn or placement.sleep):
+        raise ConfigError(
+            f"scale.engine = {config.scale.engine}: an engine that starts while others use its GPU finds no memory; "
+            f"have a GPU for each that there may be ({_there_are(len(gpus))}), or leave it out"
+        )
     if placement.sleep and set(evaluation) & set(chain.from_iterable(trainers.values())):
         raise ConfigError(
             f"eval.every={config.eval.every}: an evaluation would need memory of a GPU that engine and trainer use by "
@@ -224,10 +229,12 @@ def _engines(
     config: Config, policies: Mapping[str, Config], free: _Free, trainers: Mapping[str, Numbers]
 ) -> dict[str, Sequence[Numbers]]:
     serving = {name: p for name, p in policies.items() if not name or not config.shares_engines(name)}
-    sizes = {name: [policy.engine.tensor_parallel] * policy.engine.count for name, policy in serving.items()}
+    sizes = {
+        name: [policy.engine.tensor_parallel] * policy.most("engine") for name, policy in serving.items()
+    }
     needed = sum(map(sum, sizes.values()))
     said = " + ".join(
-        f"{_key(name, 'engine.count')} = {p.engine.count} x {_key(name, 'engine.tensor_parallel')} = "
+        f"{_engine_key(name, p)} = {p.most('engine')} x {_key(name, 'engine.tensor_parallel')} = "
         f"{p.engine.tensor_parallel}"
         for name, p in serving.items()
     )
@@ -301,6 +308,11 @@ def _flat(engines: Mapping[str, Sequence[Numbers]]) -> list[int]:
 
 def _key(policy: str, key: str) -> str:
     return f"policies.{policy}.{key}" if policy else key
+
+
+def _engine_key(policy: str, config: Config) -> str:
+    """Return the key that says for how many engines GPUs are set aside."""
+    return "scale.engine[1]" if "engine" in config.scale.limits else _key(policy, "engine.count")
 
 
 def _prefixed(policy: str, name: str) -> str:

@@ -112,12 +112,17 @@ class ProcessGroup:
         host: Host | None = None,
         hosts: Mapping[str, Host] | None = None,
         elsewhere: Callable[[str], Placed | None] = lambda name: None,
+        room: Callable[[str], Placed | None] | None = None,
+        leave: Callable[[str], None] = lambda name: None,
     ) -> None:
         """host: where processes run, but for those that `hosts` names; this machine by default. elsewhere: returns
-        where a process can go whose host was lost, None where nowhere has room."""
+        where a process can go whose host was lost, None where nowhere has room. room: the same for one that is started
+        while the run goes on; without it that is `host`. leave: told the name of one that has left the run for good."""
         self.host = host or LocalHost()
         self.hosts = hosts or {}
         self.elsewhere = elsewhere
+        self.room = room
+        self.leave = leave
         self.logs = folder / "logs"
         self.ready = folder / "endpoints"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -134,12 +139,13 @@ class ProcessGroup:
         env: dict[str, str] | None = None,
         ready: bool = True,
         nice: int = 0,
+        host: Host | None = None,
     ) -> ManagedProcess:
         """Start `python -m asyncrl ARGV`; with `ready` it is told where to announce its address.
 
-        nice: its niceness, added to that of this process.
+        nice: its niceness, added to that of this process. host: where, if not on that of this name.
         """
-        host = self.hosts.get(name, self.host)
+        host = host or self.hosts.get(name, self.host)
         command = [sys.executable, "-m", "asyncrl", *argv]
         ready_file = self.ready / f"{name}.json" if ready else None
         if ready_file is not None:
@@ -180,6 +186,12 @@ class ProcessGroup:
     def kill(self, process: ManagedProcess) -> None:
         """Kill a process and everything it started."""
         process.host.kill(process.popen, KILL_WAIT_S)
+
+    def forget(self, process: ManagedProcess) -> None:
+        """Let go of a process that has left the run, and end what is left of it."""
+        self.kill(process)
+        self.processes = [one for one in self.processes if one is not process]
+        self.leave(process.name)
 
     def wait_ready(self, process: ManagedProcess, timeout_s: float) -> str:
         """Return the process's address once it serves.

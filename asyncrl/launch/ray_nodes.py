@@ -52,17 +52,18 @@ class Bundle:
 
 
 def bundles(config: Config, gpus: bool) -> list[Bundle]:
-    """Return what a run asks for beside the head. gpus: whether the cluster has any. Pure."""
+    """Return what a run asks for beside the head, room for what may be added among it. gpus: whether the cluster has
+    any. Pure."""
     ranks = config.train.ranks // config.train.nodes
     further = {str(role): resources for role, resources in config.placement.ray.items()}
     wanted = [
         *((f"trainer-{part}", "trainer", ranks, ranks) for part in range(1, config.train.nodes)),
         *(
             (f"engine-{index}", "engine", 1, config.engine.tensor_parallel)
-            for index in range(config.engine.count)
+            for index in range(config.most("engine"))
         ),
-        *((name, "env", 1, 0) for name in env_names(config)),
-        *((f"rollout-{index}", "rollout", 1, 0) for index in range(config.rollout.workers)),
+        *((name, "env", 1, 0) for name in env_names(config, config.most("env"))),
+        *((f"rollout-{index}", "rollout", 1, 0) for index in range(config.most("rollout"))),
     ]
     return [
         Bundle(

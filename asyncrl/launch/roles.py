@@ -12,7 +12,7 @@ from asyncrl.endpoint import stop_file, write_addresses
 from asyncrl.gpus import found_gpus
 from asyncrl.launch.health_probes import HeartbeatProbe, HttpProbe
 from asyncrl.launch.placement import Placement, env_names, plan
-from asyncrl.launch.process_group import ManagedProcess, ProcessGroup, generation_nice
+from asyncrl.launch.process_group import ManagedProcess, Placed, ProcessGroup, generation_nice
 from asyncrl.launch.supervise import Supervisor
 from asyncrl.run.metrics import read_metrics
 from asyncrl.run.model_folder import check_model, remember_model
@@ -21,6 +21,9 @@ from asyncrl.services.engine.client import policy_url
 from asyncrl.weights.folders import policy_weights
 
 log = logging.getLogger("asyncrl.launch")
+
+MAX_RETIRED = 1024
+"""Addresses of retired processes that others are told."""
 
 
 class PolicyRoles:
@@ -281,6 +284,10 @@ class Roles(PolicyRoles):
         """Further policies by name."""
         self.workers: list[ManagedProcess] = []
         self.envs: list[ManagedProcess] = []
+        self.added: list[ManagedProcess] = []
+        """Those of the engines and environments that were started while the run went on."""
+        self.retired: list[str] = []
+        """Addresses at which engines and environments take nothing new, latest last."""
 
     def add_policy(self, name: str, config: Config, folder: Path, model: str) -> None:
         """Add the processes of a further policy. Call before `start`."""
@@ -319,7 +326,7 @@ class Roles(PolicyRoles):
         for process in self.workers:
             process_group.wait_ready(process, start_s)
         for process in (*self.envs, *self.workers):
-            self.supervisor.watch(process, HttpProbe(process, "/healthz"), start_s)
+            self._supervise(process)
         for policy in policies:
             policy.watch(self.supervisor)
 
@@ -328,7 +335,70 @@ class Roles(PolicyRoles):
             "envs": [process.url for process in self.envs],
             "policies": self._policy_addresses(),
             "moved": self._moved([*self.engines, *self.envs]),
+            "added": {
+                role: [one.url for one in self.of_role(role) if one in self.added]
+                for role in ("engine", "env")
+            },
+            "retired": self.retired[-MAX_RETIRED:],
         }
+
+    def of_role(self, role: str) -> list[ManagedProcess]:
+        """Return the processes of "rollout", "env" or "engine" that take part in the run."""
+        return {"rollout": self.workers, "env": self.envs, "engine": self.engines}[role]
+
+    def start_one(self, role: str) -> ManagedProcess | None:
+        """Start one more process of a role, which takes part once it was `admit`ted; None where no machine has room.
+
+        Call from the main thread. Raises `AsyncRLError` where it cannot be started.
+        """
+        known = {process.name for process in self.process_group.processes}
+        index = 0
+        while (name := self._name(role, index)) in known:
+            index += 1
+        group = self.process_group
+        if group.room is None:
+            found: Placed | None = (
+                group.host,
+                self.placement.engine_env(index) if role == "engine" else {},
+            )
+        else:
+            found = group.room(name)
+        if found is None:
+            return None
+        host, env = found
+        if role == "rollout":
+            env = {**env, **self.placement.service_env()}
+        return group.start(name, self._argv(role, name), dict(env), nice=self.nice, host=host)
+
+    def admit(self, role: str, process: ManagedProcess) -> None:
+        """Have a process take part that `start_one` has started and that serves."""
+        self.of_role(role).append(process)
+        if role != "rollout":
+            self.added.append(process)
+        # Another process may have had the address before.
+        self.retired = [url for url in self.retired if url != process.url]
+        self._supervise(process, "/asyncrl/v1/state" if role == "engine" else "/healthz")
+
+    def retire(self, role: str) -> ManagedProcess:
+        """Have the newest process of a role take no further part; it runs on until it is ended. Return it."""
+        process = self.of_role(role).pop()
+        self.supervisor.retire(process)
+        if role != "rollout":
+            self.added = [one for one in self.added if one is not process]
+            self.retired += [*process.earlier_urls, process.url]
+        return process
+
+    def _argv(self, role: str, name: str) -> list[str]:
+        if role == "rollout":
+            return self._worker_argv(name)
+        return ["serve", role, *(self._engine_argv() if role == "engine" else self._folder())]
+
+    def _name(self, role: str, index: int) -> str:
+        return env_names(self.config, index + 1)[index] if role == "env" else f"{role}-{index}"
+
+    def _supervise(self, process: ManagedProcess, path: str = "/healthz") -> None:
+        token = self.credentials.bearer("engine") if path != "/healthz" else ""
+        self.supervisor.watch(process, HttpProbe(process, path, token), self.config.run.start_timeout_s)
 
     @property
     def every_engine(self) -> list[ManagedProcess]:

@@ -175,6 +175,20 @@ def replaced(
     return None
 
 
+def with_room(found: Spread, name: str, gpus: int, head: Machine, nodes: Sequence[Machine]) -> Spread | None:
+    """Return `found` with one more process, which needs so many GPUs; None if no machine has room.
+
+    nodes: those that can be used.
+    """
+    further = replace(found, processes={**found.processes, name: Place("", tuple(range(gpus)))})
+    return replaced(further, name, head, nodes)
+
+
+def without(found: Spread, name: str) -> Spread:
+    """Return `found` without a process."""
+    return replace(found, processes={one: place for one, place in found.processes.items() if one != name})
+
+
 def check_machines(config: Config) -> None:
     """Raise `ConfigError` for settings that need all processes on one machine."""
     section = config.placement

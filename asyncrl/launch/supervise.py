@@ -99,6 +99,8 @@ class Supervisor:
         self.record = record
         self.silence_s = silence_s
         self.supervised: list[SupervisedProcess] = []
+        self._retired: dict[str, int] = {}
+        """Restarts of processes that are no longer supervised."""
         self._highest_progress = -1
         self._deaths_without_progress = 0
 
@@ -119,13 +121,29 @@ class Supervisor:
             one.start_deadline = process.start_deadline(start_timeout_s)
         self.supervised.append(one)
 
+    def retire(self, process: ManagedProcess) -> None:
+        """Leave a process to itself: it is neither probed nor started again, and its end is no death."""
+        for one in [one for one in self.supervised if one.process is process]:
+            if one.probing is not None:
+                one.probing.cancel()
+            self.supervised = [other for other in self.supervised if other is not one]
+            self._retired[process.name] = self._retired.get(process.name, 0) + one.restarts
+
+    def serves(self, process: ManagedProcess) -> bool:
+        """True while a process serves, False while it is down or starts."""
+        return any(one.process is process and one.state == "serving" for one in self.supervised)
+
     def done(self, process: ManagedProcess) -> bool:
         """True when a process whose work ends has ended it."""
         return any(one.process is process and one.state == "done" for one in self.supervised)
 
     def restarts(self) -> dict[str, int]:
         """Return how often each process was restarted."""
-        return {one.process.name: one.restarts for one in self.supervised if one.restarts}
+        found = {name: restarts for name, restarts in self._retired.items() if restarts}
+        for one in self.supervised:
+            if one.restarts:
+                found[one.process.name] = found.get(one.process.name, 0) + one.restarts
+        return found
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` while supervising. Raises what it raises, or `UnavailableError` when a process is given up."""

@@ -35,6 +35,7 @@ from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_fol
 from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.launch.quarantine import QuarantineReport
 from asyncrl.launch.roles import PolicyRoles, Roles
+from asyncrl.launch.scaling import Scaler
 from asyncrl.launch.sinks import SinkProcesses
 from asyncrl.launch.spread import ClusterOptions
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
@@ -215,8 +216,9 @@ class TrainRun:
         process_group = None
         if self.cluster is not None:
             process_group = ProcessGroup(
-                self.folder.path, self.cluster.local, self.cluster.hosts(), self.cluster.elsewhere
-            )
+                self.folder.path, self.cluster.local, self.cluster.hosts(), self.cluster.elsewhere,
+                self.cluster.room, self.cluster.leave,
+            )  # fmt: skip
         return Roles(self.config, self.folder.path, model, self.weights_dir, self.placement, process_group)
 
     def make_periodic_evaluation(self) -> PeriodicEvaluation:
@@ -304,16 +306,22 @@ class TrainRun:
         checkpoint_error = ""
         quarantines = QuarantineReport([worker.name for worker in self.roles.workers])
         activity = self._activity_log()
+        scaler = (
+            Scaler(self.roles, client, self.folder.path, print_status) if self.config.scale.limits else None
+        )
         while not done:
             done = self.roles.supervisor.done(self.roles.trainer)
             if done or time.monotonic() - checked > STATUS_EVERY_S:
                 stats = await client.status()
+                self._follow_roles(activity, quarantines)
                 await activity.record(stats)
                 self._report_failures(stats, failures)
                 if not done:
                     await self._report_quarantines(stats, quarantines)
                 checked = time.monotonic()
             if not done:
+                if scaler is not None and await scaler.tick(stats):
+                    described = float("-inf")
                 await tasks.feed(client)
                 for policy in self.policies.values():
                     await policy.tick()
@@ -343,6 +351,12 @@ class TrainRun:
         roles = self.roles
         processes = roles.process_group.processes
         return ActivityLog(self.folder.path, processes, roles.every_engine, roles.envs, roles.credentials)
+
+    def _follow_roles(self, activity: ActivityLog, quarantines: QuarantineReport) -> None:
+        """Tell what reports on processes which there are now."""
+        roles = self.roles
+        activity.follow(roles.process_group.processes, roles.every_engine, roles.envs, roles.workers)
+        quarantines.workers = {worker.name for worker in roles.workers}
 
     def _report_checkpoint_error(self, record: dict[str, Any], reported: str) -> str:
         """Report once that checkpoints cannot be written; return the error that was reported."""

@@ -42,6 +42,7 @@ class _Runs:
         yield from _buffers(samples)
         yield from _engines(samples)
         yield from _processes(samples)
+        yield from _counts(samples)
 
     def _steps(self, live: Iterable[tuple[str, Path]]) -> Metric:
         family = GaugeMetricFamily(
@@ -98,3 +99,11 @@ def _processes(samples: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
             for name, value in sample.get(key, {}).items():
                 family.add_metric([run, name], value)
     yield from (cores, memory)
+
+
+def _counts(samples: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
+    family = GaugeMetricFamily("asyncrl_run_processes", "Processes of a role.", labels=["run", "role"])
+    for run, sample in samples.items():
+        for role, count in sample.get("counts", {}).items():
+            family.add_metric([run, role], count)
+    yield family

@@ -118,6 +118,11 @@ class RolloutLoop:
         """Why a buffer refuses this worker further leases; it then idles until it is drained."""
         self._draining = asyncio.Event()
 
+    @property
+    def draining(self) -> bool:
+        """True when no further leases are taken."""
+        return self._draining.is_set()
+
     def drain(self) -> None:
         """Take no further leases; `run` returns when the running groups are put."""
         self._draining.set()
@@ -160,7 +165,10 @@ class RolloutLoop:
         except ConflictError as error:
             self._stop_leasing(error)
             return True
-        if lease is not None:
+        if lease is not None and self._draining.is_set():
+            # Granted to a call that waited.
+            await self._give_back(lease)
+        elif lease is not None:
             with group_span(lease.id, asked_s, task=lease.task.id, version=lease.version, worker=self.name):
                 await self._work(lease)
         return True

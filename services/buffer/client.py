@@ -274,13 +274,15 @@ def _write(folder: Path, bodies: Sequence[tuple[int, bytes]]) -> None:
 
 
 class Addresses:
-    """Where a process finds one role, "engine" or "env": at the addresses it was given, or where those have moved, and
-    at those of members that joined the job."""
+    """Where a process finds one role, "engine" or "env": at the addresses it was given, or where those have moved, at
+    those that were added, and at those of members that joined the job; no longer at those that were retired."""
 
     def __init__(self, role: str, given: Collection[str]) -> None:
         self.role = role
         self._given = frozenset(given)
         self._moved: dict[str, str] = {}
+        self._added: set[str] = set()
+        self._retired: set[str] = set()
         self._joined: set[str] = set()
         self.urls = set(given)
 
@@ -289,7 +291,10 @@ class Addresses:
         self._joined = members_of(job, self.role, self._joined)
         if job is not None:
             self._moved = job["moved"]
-        before, self.urls = self.urls, {self._moved.get(url, url) for url in self._given} | self._joined
+            self._added = set(job.get("added", {}).get(self.role, ()))
+            self._retired = set(job.get("retired", ()))
+        before, given = self.urls, {self._moved.get(url, url) for url in self._given}
+        self.urls = (given | self._added | self._joined) - self._retired
         return self.urls - before, before - self.urls
 
 

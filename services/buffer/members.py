@@ -38,6 +38,10 @@ class Describe(Call):
     """Further policies, as `asyncrl serve rollout --policy` takes them."""
     moved: dict[Url, Url] = Field(default_factory=dict, max_length=MAX_MEMBERS)
     """Where engines and environments are now that were at another address before."""
+    added: dict[Literal["engine", "env"], list[Url]] = Field(default_factory=dict)
+    """Those that were started since, by role."""
+    retired: list[Url] = Field(default_factory=list, max_length=MAX_MEMBERS)
+    """Those that take nothing new."""
 
     @field_validator("config")
     @classmethod

@@ -115,6 +115,14 @@ class BufferService:
         self.room = asyncio.Semaphore(PUTS_AT_ONCE)
         """Of the puts whose bodies are in memory. Others wait in their connections."""
 
+    def counts(self) -> dict[str, Any]:
+        """Return the ledger's counts, and how many calls wait for a lease, for a batch and for groups of one."""
+        return self.ledger.stats() | {
+            "waiting_for_lease": len(self.leases),
+            "waiting_for_batch": len(self.takes),
+            "waiting_for_groups": len(self.peeks),
+        }
+
     def check_holder(self, request: Request, lease: str) -> None:
         """Raise `ConflictError` when the caller is a worker and the lease another's."""
         caller = caller_of(request)
@@ -566,7 +574,7 @@ def _add_status(app: FastAPI, service: BufferService) -> None:
     @app.get("/v1/status")
     async def status() -> dict[str, Any]:
         """The ledger's counts."""
-        return service.ledger.stats() | {"waiting_for_lease": len(service.leases)}
+        return service.counts()
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -581,7 +589,7 @@ class _Metrics:
         self.service = service
 
     def collect(self) -> Iterator[Metric]:
-        stats = self.service.ledger.stats() | {"waiting_for_lease": len(self.service.leases)}
+        stats = self.service.counts()
         for name, value in stats.items():
             if isinstance(value, int | float):
                 yield GaugeMetricFamily(f"asyncrl_buffer_{name}", f"{name} in the ledger", value=float(value))

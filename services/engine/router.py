@@ -64,6 +64,10 @@ class EngineRouter:
         if not engines:
             raise InputError("a router needs at least one engine")
         self._engines: dict[str, _Engine] = {}
+        self._retiring: list[EngineClient] = []
+        """Of engines that get no new requests, and may still have running ones."""
+        self._gone_busy_s = 0.0
+        """Of engines that are no longer here."""
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._prober: asyncio.Task[None] | None = None
         self.newest = -1
@@ -92,7 +96,21 @@ class EngineRouter:
                 session.cached_tokens = 0
         engine = self._engines.pop(url, None)
         if engine is not None:
+            self._gone_busy_s += engine.client.busy_s
             await engine.client.close()
+
+    def retire(self, url: str) -> None:
+        """Send an engine no new requests; its running ones finish. Raises `InputError` for the last one."""
+        if set(self._engines) == {url}:
+            raise InputError(f"{url} is the last engine of this router")
+        engine = self._engines.pop(url, None)
+        if engine is not None:
+            self._retiring.append(engine.client)
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds for which engines had requests, summed over all that were ever here."""
+        return self._gone_busy_s + sum(client.busy_s for client in (*self.engines, *self._retiring))
 
     async def generate(self, request: GenerateRequest) -> Generated:
         """Sample one turn, on another engine when one fails. Raises what the last one raised."""
@@ -177,7 +195,7 @@ class EngineRouter:
         if self._prober is not None:
             self._prober.cancel()
             await asyncio.gather(self._prober, return_exceptions=True)
-        await asyncio.gather(*(engine.close() for engine in self.engines))
+        await asyncio.gather(*(client.close() for client in (*self.engines, *self._retiring)))
 
     async def probe(self) -> None:
         """Probe every engine once."""
@@ -200,12 +218,20 @@ class EngineRouter:
         finally:
             engine.prefill_tokens -= prefill
             settled.running -= 1
+            await self._close_retired()
         version = int(generated.versions[-1]) if len(generated.versions) else engine.health.version
         self._saw(engine, version)
         if session := self._sessions.get(request.session):
             session.cached_tokens = len(request.token_ids) + len(generated.token_ids)
             session.expires = max(session.expires, now_s() + DEFAULT_TTL_S)
         return generated
+
+    async def _close_retired(self) -> None:
+        """Close the clients of retired engines whose last request has ended."""
+        for client in [one for one in self._retiring if not one.in_flight]:
+            self._retiring.remove(client)
+            self._gone_busy_s += client.busy_s
+            await client.close()
 
     def _settle(self, request: GenerateRequest, url: str) -> _Session:
         """Remember the engine of a session; the context that it reserved is in use now."""

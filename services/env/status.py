@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
+import psutil
 from fastapi import FastAPI, Response
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -50,6 +53,9 @@ def summary(host: EnvHost) -> dict[str, Any]:
     found = {
         "sessions": len(host.sessions),
         "stepping": sum(session.lock.locked() for session in host.sessions.values()),
+        "places": host.places.most,
+        "queued": host.places.queued,
+        "cpu_s": _cpu_s(host),
         **_totals(host),
         "failures": failures,
         "held": dict(host.held),
@@ -61,6 +67,16 @@ def summary(host: EnvHost) -> dict[str, Any]:
         ]
         found["workers_replaced"] = dict(pool.replaced)
     return found
+
+
+def _cpu_s(host: EnvHost) -> float:
+    """Return the processor time of this process and of the worker processes that live."""
+    used_s = time.process_time()
+    for worker in host.runtime.ready() if isinstance(host.runtime, WorkerPool) else ():
+        with contextlib.suppress(psutil.Error):
+            times = psutil.Process(worker.pid).cpu_times()
+            used_s += times.user + times.system
+    return used_s
 
 
 class Metrics:

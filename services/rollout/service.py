@@ -12,6 +12,7 @@ import asyncio
 import dataclasses
 import os
 import socket
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -258,7 +259,10 @@ class RolloutService:
         for url in new:
             router.join(self._client(url))
         for url in gone:
-            await router.leave(url)
+            if job is not None and url in job.get("retired", ()):
+                router.retire(url)
+            else:
+                await router.leave(url)
         new, gone = envs.update(job)
         for url in new:
             self.envs.join(url)
@@ -302,23 +306,25 @@ class RolloutService:
             await self.buffer.close()
 
     async def run(self) -> None:
-        """Lease and play until drained."""
+        """Lease and play until drained; then wait to be ended."""
         assert self.loop is not None
         for policy in self.policies.values():
             if policy.buffer is not None:
                 await policy.buffer.reclaim(self.name)
         await self.loop.run()
+        await asyncio.Event().wait()
 
     def status(self) -> dict[str, Any]:
         """Return what `/v1/status` shows."""
-        engine_busy_s = sum(e.busy_s for e in self.router.engines)
+        engine_busy_s = self.router.busy_s
         if self.loop is None:
             return {"name": self.name, "mode": "on request", "engine_busy_s": engine_busy_s}
         counters = dataclasses.asdict(self.loop.counters)
         counters["episodes"] = {str(k): v for k, v in self.loop.counters.episodes.items()}
         return {
             "name": self.name,
-            "mode": "leasing",
+            "mode": "draining" if self.loop.draining else "leasing",
+            "cpu_s": time.process_time(),
             "refused": self.loop.refused,
             "running": [lease.task.id for lease in self.loop.running.values()],
             "groups_limit": self.loop.limit(),
@@ -379,6 +385,14 @@ def create_rollout_app(service: RolloutService, access: Access) -> FastAPI:
     @app.get("/metrics")
     async def metrics() -> Response:
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
+
+    @app.post("/v1/drain")
+    async def drain() -> dict[str, bool]:
+        """Take no further leases. What is being played is finished and put."""
+        if service.loop is None:
+            raise InputError("a worker without a buffer has nothing to drain")
+        service.loop.drain()
+        return {"draining": True}
 
     @app.post("/v1/rollouts")
     async def rollouts(request: Request) -> Response:

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from asyncrl.config import parse_config
+from asyncrl.config_sections import ScaleConfig
 from asyncrl.endpoint import advertised_host
 from asyncrl.errors import ConfigError
 from asyncrl.launch.ray_nodes import RayNodes, bundles
@@ -34,6 +35,11 @@ def test_each_process_of_a_node_has_a_bundle_with_what_its_role_needs():
         "env-1": ("env", {"CPU": 8}),
         "rollout-0": ("rollout", {"CPU": 1}),
     }
+    more = config.model_copy(update={"scale": ScaleConfig(rollout=[1, 3], env=[1, 3], engine=[1, 2])})
+    assert [one.name for one in bundles(more, gpus=False)] == [
+        *("trainer-1", "engine-0", "engine-1", "env-0", "env-1", "env-2"),
+        *("rollout-0", "rollout-1", "rollout-2"),
+    ]
     assert all("GPU" not in one.resources for one in bundles(config, gpus=False))
 
 

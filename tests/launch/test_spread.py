@@ -4,7 +4,7 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.spread import Machine, Place, SpreadPlacement, replaced, spread
+from asyncrl.launch.spread import Machine, Place, SpreadPlacement, replaced, spread, with_room, without
 from asyncrl.services.node.messages import NODE_ROLES
 
 ALL = frozenset(NODE_ROLES)
@@ -100,6 +100,20 @@ def test_what_ran_on_a_lost_machine_goes_where_room_is_and_to_the_head_last():
     # The trainer's second part never joins the first on the head.
     assert replaced(found, "trainer", head, [nodes[1]], part=1) is None
     assert replaced(found, "trainer", head, nodes[1:], part=1).trainer[1] == Place("n3", (1,))
+
+
+def test_a_process_that_is_added_goes_where_room_is_and_frees_it_when_it_leaves():
+    head, nodes = Machine("head", 1, ALL), machines(1, 1)
+    found = spread(config(), head, nodes)
+    assert placed(found) == {"engine-0": ("n1", (0,)), "env": ("n2", ()), "rollout-0": ("n1", ())}
+    found = with_room(found, "engine-1", 1, head, nodes)
+    assert placed(found)["engine-1"] == ("n2", (0,))
+    assert with_room(found, "engine-2", 1, head, nodes) is None
+    # A machine that has joined since has the fewest processes.
+    joined = [*nodes, Machine("n3", 0, ALL)]
+    assert placed(with_room(found, "rollout-1", 0, head, joined))["rollout-1"] == ("n3", None)
+    freed = without(found, "engine-1")
+    assert placed(with_room(freed, "engine-1", 1, head, nodes))["engine-1"] == ("n2", (0,))
 
 
 def test_nodes_take_only_the_roles_they_were_started_for():

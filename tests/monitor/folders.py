@@ -68,7 +68,8 @@ def add_activity(folder: Path, **more: Any) -> None:
         "environments": {"env": {"sessions": 4, "stepping": 1, "steps": 40}},
         "buffer": {"version": 3, "pending": 5, "in_flight": 1, "ready": 2, "taken": 1, "slots": 8},
         "pids": {"trainer": 41, "engine-0": 42}, "processes": {"trainer": 0.5, "engine-0": 1.25, "env": 0.0},
-        "memory_bytes": {"trainer": 2**30, "engine-0": 3 * 2**30}, "cores": 2, "cpu": 0.9, "memory": 0.5, **more,
+        "memory_bytes": {"trainer": 2**30, "engine-0": 3 * 2**30}, "cores": 2, "cpu": 0.9, "memory": 0.5,
+        "counts": {"rollout": 2, "env": 1, "engine": 1}, **more,
     }  # fmt: skip
     with open(folder / "activity.jsonl", "a") as file:
         file.write(json.dumps(line) + "\n")

@@ -27,6 +27,7 @@ def test_running_runs_have_their_newest_numbers_and_others_their_state(tmp_path)
     assert value("asyncrl_engine_kv_usage", run="one", engine="engine-0") == 0.25
     assert value("asyncrl_engine_requests", run="one", engine="engine-0", state="running") == 0
     assert value("asyncrl_process_memory_bytes", run="one", process="trainer") == 2**30
+    assert value("asyncrl_run_processes", run="one", role="rollout") == 2
     assert {s.name for s in samples if s.labels["run"] == "old"} == {
         "asyncrl_run_step",
         "asyncrl_run_running",

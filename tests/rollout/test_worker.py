@@ -212,6 +212,28 @@ def test_draining_puts_what_runs_and_leases_nothing_more(renderer):
     assert (stats["ready"], stats["in_flight"], stats["pending"]) == (2, 0, 6)
 
 
+def test_a_lease_that_is_granted_to_a_draining_worker_is_given_back(renderer):
+    async def scenario():
+        ledger, engine, _, loop = setup(renderer, tasks=4, slots=2)
+        granted, lease = asyncio.Event(), loop.buffer.lease
+
+        async def late(*call):
+            # The call was on its way when the worker was told.
+            await granted.wait()
+            return await lease(*call)
+
+        loop.buffer.lease = late
+        running = asyncio.ensure_future(loop.run())
+        await asyncio.sleep(0)
+        loop.drain()
+        granted.set()
+        await asyncio.wait_for(running, DEADLINE_S)
+        return ledger.stats(), engine.started
+
+    stats, started = asyncio.run(scenario())
+    assert (stats["pending"], stats["in_flight"], stats["ready"], started) == (4, 0, 0, 0)
+
+
 def test_a_cancelled_worker_gives_its_leases_back(renderer):
     async def scenario():
         ledger, engine, _, loop = setup(renderer, tasks=4, slots=3)

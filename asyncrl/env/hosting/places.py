@@ -60,6 +60,11 @@ class Places:
         self._asked: OrderedDict[str, tuple[int, float]] = OrderedDict()
         """Position and time of the last call of callers that may come back, by ticket; latest last."""
 
+    @property
+    def queued(self) -> int:
+        """Callers that wait for a place now."""
+        return len(self._waiting)
+
     async def take(self, names: Sequence[str], ticket: str = "", wait_s: float = 0.0) -> None:
         """Take a place for a session that counts under `names`; wait for it up to `wait_s`.
 

@@ -247,6 +247,30 @@ def test_an_engine_that_joins_again_holds_nothing_of_before():
     assert asyncio.run(scenario()) == 0.0
 
 
+def test_a_retiring_engine_finishes_what_it_runs_and_gets_nothing_new():
+    async def scenario():
+        async with cluster(2) as (router, engines, _):
+            for engine in engines.values():
+                engine.gate.clear()
+            call = asyncio.ensure_future(router.generate(request("a", session="s")))
+            while not (busy := [url for url, e in engines.items() if e.seen]):
+                await asyncio.sleep(0.005)
+            (other,) = set(engines) - set(busy)
+            engines[other].gate.set()
+            router.retire(busy[0])
+            await router.generate(request("b", session="s"))
+            running = call.done()
+            engines[busy[0]].gate.set()
+            await call
+            with pytest.raises(InputError, match="is the last engine"):
+                router.retire(other)
+            return running, engines[busy[0]].seen, engines[other].seen, router.busy_s
+
+    running, first, second, busy_s = asyncio.run(scenario())
+    assert (running, first, second) == (False, ["a"], ["b"])
+    assert busy_s > 0
+
+
 def test_what_a_leaving_engine_runs_goes_to_another():
     async def scenario():
         async with cluster(2) as (router, engines, _):

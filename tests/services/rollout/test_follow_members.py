@@ -90,6 +90,7 @@ def test_a_trainer_publishes_to_engines_where_they_are_until_they_are_known_to_h
     jobs = [known | {"joined": {"engine": [GUEST]}, "settled": True}, None]
     jobs += [known | {"joined": {"engine": []}, "settled": settled} for settled in (False, True)]
     jobs += [jobs[-1] | {"moved": {OWN: MOVED}}, None]
+    jobs += [jobs[3] | {"added": {"engine": [GUEST]}, "retired": [OWN]}, None]
     publisher = SyncFilePublisher(tmp_path, [OWN], "", 0, job=lambda: said[-1])
     seen, said = [], [None]
     try:
@@ -99,4 +100,4 @@ def test_a_trainer_publishes_to_engines_where_they_are_until_they_are_known_to_h
             seen.append([engine.url for engine in publisher.publisher.engines])
     finally:
         publisher.close()
-    assert seen == [[OWN, GUEST], [OWN, GUEST], [OWN, GUEST], [OWN], [MOVED], [MOVED]]
+    assert seen == [[OWN, GUEST], [OWN, GUEST], [OWN, GUEST], [OWN], [MOVED], [MOVED], [GUEST], [GUEST]]

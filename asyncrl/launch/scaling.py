@@ -1,0 +1,311 @@
+"""Applies what `autoscale` decides: starts further workers, environment services and engines, and retires others.
+
+    seen     grow     start -> it serves -> it takes part
+             retire   takes nothing new -> has nothing left, or the deadline -> SIGTERM -> it has left the run
+
+One change at a time. A process that leaves is first told, or those who use it are: a worker leases no further group and
+puts those that it plays, an engine or environment service gets no new requests or sessions. What it has not finished
+at the deadline is played again by others. Each change is a line for the user and one in `scaling.jsonl`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from asyncrl.credentials import authorization
+from asyncrl.errors import AsyncRLError
+from asyncrl.launch.activity import ANSWER_S, states
+from asyncrl.launch.autoscale import Change, Decision, Load, Observation, decide, trim
+from asyncrl.launch.process_group import STOP_GRACE_S, ManagedProcess
+from asyncrl.launch.roles import Roles
+from asyncrl.services.buffer.client import BufferClient
+from asyncrl.startup import StartDeadline
+from asyncrl.tls import client_context
+
+FILE = "scaling.jsonl"
+OBSERVE_EVERY_S = 2.0
+OBSERVED_PER_COOLDOWN = 4
+"""Observations at least, where a cool-down is short."""
+HEARD_S = 10.0
+"""Until then everybody has heard that an engine or an environment service takes nothing new."""
+
+
+@dataclass(slots=True)
+class _Growth:
+    """A process that has been started and does not serve yet."""
+
+    decision: Decision
+    process: ManagedProcess
+    deadline: StartDeadline
+
+
+@dataclass(slots=True)
+class _Retirement:
+    """A process that takes nothing new. Monotonic seconds."""
+
+    decision: Decision
+    process: ManagedProcess
+    since: float
+    told: bool = False
+    """Whether it knows itself; only workers are told."""
+    ending: float | None = None
+    """When it was asked to end."""
+    how: str = ""
+    """"drained", or why it ended before: "deadline", "died"."""
+    unfinished: int = 0
+    """What it still had then: groups of a worker, requests of an engine, sessions of an environment service."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Processor time of processes when they were last observed."""
+
+    time_s: float
+    cpu_s: dict[str, float] = field(default_factory=dict)
+
+
+class Scaler:
+    """Scales the roles of a run between their limits. Call `tick` again and again, from the main thread."""
+
+    def __init__(self, roles: Roles, buffer: BufferClient, folder: Path, say: Callable[[str], None]) -> None:
+        config = roles.config
+        self.roles, self.buffer, self.say = roles, buffer, say
+        self.limits = dict(config.scale.limits)
+        """They fall to what there is where a further process could not be started."""
+        self.cooldown_s = config.scale.cooldown_s
+        self.deadline_s = config.rollout.episode_timeout_s
+        """How long a process that leaves may finish what it has."""
+        self._file = folder / FILE
+        self._window: list[Observation] = []
+        self._changes: dict[str, Change] = {}
+        self._change: _Growth | _Retirement | None = None
+        self._looked = float("-inf")
+        self._seen = _Seen(0.0)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Processes by role that take part."""
+        return {role: len(self.roles.of_role(role)) for role in ("rollout", "env", "engine")}
+
+    async def tick(self, stats: Mapping[str, Any]) -> bool:
+        """Observe, and go on with a change or begin one. stats: the buffer's latest counts.
+
+        Return True when processes that others must know of have come or are leaving: then the job is to be described.
+        """
+        now = time.monotonic()
+        if now - self._looked < min(OBSERVE_EVERY_S, self.cooldown_s / OBSERVED_PER_COOLDOWN):
+            return False
+        self._looked = now
+        if isinstance(self._change, _Growth):
+            return self._grow(self._change)
+        if isinstance(self._change, _Retirement):
+            await self._retire(self._change)
+            return False
+        self._window = trim([*self._window, await self._observe(stats)], self.cooldown_s)
+        decision = decide(self.limits, self.counts, self._window, self._changes, self.cooldown_s)
+        if decision.step > 0:
+            self._start(decision)
+        elif decision.step < 0:
+            process = self.roles.retire(decision.role)
+            self._change = _Retirement(decision, process, now)
+            self._note(decision, f"{process.name} finishes what it has and leaves")
+            return True
+        return False
+
+    def _start(self, decision: Decision) -> None:
+        """Start one more process."""
+        try:
+            process = self.roles.start_one(decision.role)
+        except AsyncRLError as error:
+            self._give_up(decision, str(error))
+            return
+        if process is None:
+            self._give_up(decision, "no machine has room for another one")
+            return
+        deadline = process.start_deadline(self.roles.config.run.start_timeout_s)
+        self._change = _Growth(decision, process, deadline)
+
+    def _grow(self, growth: _Growth) -> bool:
+        """Have a process take part once it serves; True then."""
+        process = growth.process
+        if process.alive() and process.announced():
+            self.roles.admit(growth.decision.role, process)
+            self._note(growth.decision, f"{process.name} takes part")
+            self._done(growth.decision)
+            return True
+        missed = "" if process.alive() else process.ending()
+        if missed := missed or growth.deadline.missed():
+            reason = process.reason()
+            self.roles.process_group.forget(process)
+            self._give_up(growth.decision, f"{process.name} {missed}{f': {reason}' if reason else ''}")
+        return False
+
+    def _give_up(self, decision: Decision, why: str) -> None:
+        """Keep the number that there is: what cannot be started now is not tried again."""
+        role, count = decision.role, self.counts[decision.role]
+        self.limits[role] = (self.limits[role][0], count)
+        self.say(f"scale.{role}: stays at {count} from now on: {why}")
+        self._write(decision, count=count, failed=why)
+        self._done(decision)
+
+    async def _retire(self, one: _Retirement) -> None:
+        """Wait for what a process still has, end it, and note how it left."""
+        process, role = one.process, one.decision.role
+        now = time.monotonic()
+        if one.ending is None:
+            if not process.alive():
+                one.how, one.ending = "died", now
+            elif await self._has_nothing_left(one):
+                one.how, one.ending = "drained", now
+            elif now - one.since > self.deadline_s:
+                one.how, one.ending = "deadline", now
+            if one.ending is not None:
+                process.host.note_descendants(process.popen)
+                process.popen.terminate()
+        elif not process.alive() or now - one.ending > STOP_GRACE_S:
+            self.roles.process_group.forget(process)
+            # Of one that gave them back, or has none, nothing is left.
+            lost = await self.buffer.reclaim(process.name) if role == "rollout" else 0
+            self.say(f"scale.{role}: {process.name} has left: {_said(one)}")
+            left = {"left": one.how, "unfinished": one.unfinished, "leases_lost": lost}
+            self._write(one.decision, name=process.name, count=self.counts[role], **left)
+            self._done(one.decision)
+
+    async def _has_nothing_left(self, one: _Retirement) -> bool:
+        """True when a process has finished all it had, and nobody gives it more."""
+        role, process = one.decision.role, one.process
+        if role == "rollout" and not one.told:
+            one.told = await self._drain(process)
+        found = (await states(role, [process], self.roles.credentials)).get(process.name)
+        if found is None:
+            return False
+        one.unfinished = _work_of(role, found)
+        heard = one.told if role == "rollout" else time.monotonic() - one.since > HEARD_S
+        return heard and not one.unfinished
+
+    async def _drain(self, process: ManagedProcess) -> bool:
+        """Tell a worker to lease nothing more; False while it does not answer."""
+        connector = aiohttp.TCPConnector(ssl=client_context() or True)
+        headers = authorization(self.roles.credentials.bearer("rollout"))
+        timeout = aiohttp.ClientTimeout(total=ANSWER_S)
+        try:
+            async with (
+                aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector) as http,
+                http.post(f"{process.url}/v1/drain") as answer,
+            ):
+                return answer.status == 200
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return False
+
+    def _done(self, decision: Decision) -> None:
+        """Begin to observe anew."""
+        self._changes[decision.role] = Change(time.monotonic(), decision.step)
+        self._change, self._window = None, []
+
+    def _note(self, decision: Decision, what: str) -> None:
+        role, count = decision.role, self.counts[decision.role]
+        self.say(f"scale.{role}: {count - decision.step} -> {count}: {decision.reason}; {what}")
+        self._write(decision, count=count, what=what)
+
+    def _write(self, decision: Decision, **more: Any) -> None:
+        event = {"time": round(time.time(), 3), "role": decision.role, "step": decision.step}
+        with open(self._file, "a", encoding="utf-8") as file:
+            file.write(json.dumps(event | {"reason": decision.reason} | more) + "\n")
+
+    async def _observe(self, stats: Mapping[str, Any]) -> Observation:
+        config, roles = self.roles.config, self.roles
+        rollout, env, engine = await asyncio.gather(
+            *(states(role, roles.of_role(role), roles.credentials) for role in ("rollout", "env", "engine"))
+        )
+        now = time.monotonic()
+        before, self._seen = self._seen, _Seen(now)
+        cores = {
+            name: max(0.0, state["cpu_s"] - before.cpu_s[name]) / max(1e-3, now - before.time_s)
+            for name, state in {**rollout, **env}.items()
+            if name in before.cpu_s
+        }
+        self._seen.cpu_s = {name: state["cpu_s"] for name, state in {**rollout, **env}.items()}
+        waiting = "waiting_for_groups" if config.train.schedule == "periodic" else "waiting_for_batch"
+        found = {
+            "rollout": worker_load(rollout, cores),
+            "env": env_load(env, cores, config.env.processes),
+            "engine": engine_load(engine, rollout, config.groups_in_flight),
+        }
+        return Observation(
+            now,
+            stats["version"],
+            stats[waiting] > 0,
+            stats["ready"] / config.buffer.groups_per_step,
+            stats["free_slots"],
+            stats["pending"] > 0 and not stats["paused"],
+            {role: load for role, load in found.items() if load is not None},
+        )
+
+
+def worker_load(found: Mapping[str, Mapping[str, Any]], cores: Mapping[str, float]) -> Load | None:
+    """Return the load of workers by what they say of themselves; None when none has answered that gets leases.
+
+    cores: processor time of each, in cores. A worker's own code runs on one.
+    """
+    leasing = {name: state for name, state in found.items() if "running" in state and not state["refused"]}
+    if not leasing:
+        return None
+    most = sum(max(1, state["groups_limit"]) for state in leasing.values())
+    busy = sum(len(state["running"]) for state in leasing.values()) / most
+    return Load(min(1.0, busy), cpu=min(1.0, _mean_cores(leasing, cores)))
+
+
+def env_load(
+    found: Mapping[str, Mapping[str, Any]], cores: Mapping[str, float], processes: int
+) -> Load | None:
+    """Return the load of environment services, each with so many worker processes; 0 for none."""
+    if not found:
+        return None
+    places = sum(state["places"] for state in found.values())
+    sessions = sum(state["sessions"] for state in found.values())
+    queued = sum(state["queued"] for state in found.values())
+    cpu = _mean_cores(found, cores) / max(1, processes)
+    return Load(min(1.0, sessions / places), queued / max(1, sessions), min(1.0, cpu))
+
+
+def engine_load(
+    found: Mapping[str, Mapping[str, Any]], workers: Mapping[str, Mapping[str, Any]], groups_in_flight: int
+) -> Load | None:
+    """Return the load of engines. groups_in_flight: of a worker. Workers that play fewer since the caches of engines
+    are full keep requests from waiting there: the groups that they hold back count as waiting."""
+    if not found:
+        return None
+    running = sum(state["running"] for state in found.values())
+    waiting = sum(state["waiting"] for state in found.values()) / max(1, running)
+    limits = [state["groups_limit"] for state in workers.values() if "groups_limit" in state]
+    held_back = sum(max(0, groups_in_flight - limit) for limit in limits) / max(1, sum(limits))
+    busy = sum(state["running"] > 0 for state in found.values()) / len(found)
+    return Load(busy, max(waiting, held_back))
+
+
+def _mean_cores(found: Mapping[str, Any], cores: Mapping[str, float]) -> float:
+    return sum(cores.get(name, 0.0) for name in found) / len(found)
+
+
+def _work_of(role: str, state: Mapping[str, Any]) -> int:
+    """Return what a process still has to finish, by what it says of itself."""
+    if role == "rollout":
+        return len(state.get("running", ()))
+    return state["sessions"] if role == "env" else state["running"] + state["waiting"]
+
+
+def _said(one: _Retirement) -> str:
+    what = {"rollout": "groups", "env": "sessions", "engine": "requests"}[one.decision.role]
+    return {
+        "drained": "all it had is finished",
+        "deadline": f"{one.unfinished} {what} were not finished in time and are played again",
+        "died": f"it ended by itself, and {one.unfinished} {what} are played again",
+    }[one.how]
