@@ -149,6 +149,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "engine.quantization must be 'off' where lora.rank is above 0: adapters are trained on whole weights, got "
             f"{recipe.engine.quantization!r}"
         )
+    yield from _exploration_problems(recipe)
     if recipe.train.router_replay:
         yield from _replay_problems(recipe)
     if recipe.train.replay_groups and recipe.train.schedule == "periodic":
@@ -211,6 +212,48 @@ def _turn_slack_problems(recipe: Recipe) -> Iterator[str]:
         yield f"curriculum.turn_slack must be 0 with curriculum.name={FILE_ORDER!r}, which plays each task once"
     if recipe.env.name == "agent":
         yield "curriculum.turn_slack must be 0 with env.name='agent', which plays its own turns"
+
+
+def _exploration_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps candidates from being played in low precision and again by the other engines."""
+    count, engines, size = recipe.rollout.explore, recipe.engine, recipe.rollout.group_size
+    if not count:
+        if engines.explorers:
+            yield (
+                f"rollout.explore must be above rollout.group_size={size} where engine.explorers is above 0: these "
+                "engines play candidates alone, got 0"
+            )
+        return
+    if not 0 < engines.explorers < engines.count:
+        yield (
+            f"engine.explorers must be from 1 to below engine.count={engines.count} for rollout.explore={count}, which "
+            f"needs engines of both kinds, got {engines.explorers}"
+        )
+    if count <= size or size == 1:
+        yield (
+            f"rollout.explore must be above rollout.group_size={size}, which must be above 1: candidates are chosen for "
+            f"their contrast, got {count}"
+        )
+    for key, wrong, why in (
+        (
+            "engine.quantization",
+            engines.quantization != "off",
+            "the engines that play episodes again compute in whole precision",
+        ),
+        ("lora.rank", recipe.lora.rank > 0, "quantised engines serve no adapters"),
+        ("env.name='agent'", recipe.env.name == "agent", "an agent behind the gateway draws its own seeds"),
+        ("policies", bool(recipe.policies), "each of them would need explorers of its own"),
+        ("rollout.branches", recipe.rollout.branches > 0, "branches repeat a sibling and no candidate"),
+        ("rollout.hinted", recipe.rollout.hinted > 0, "candidates are given no hints"),
+        ("scale.engine", "engine" in recipe.scale.limits, "the last engines stay the explorers"),
+        (
+            "curriculum.name",
+            recipe.curriculum.name != FILE_ORDER,
+            "it would take the success rate of the chosen episodes for that of the task",
+        ),
+    ):
+        if wrong:
+            yield f"{key} must be left out with rollout.explore={count}: {why}"
 
 
 def _completion_problems(recipe: Recipe) -> Iterator[str]:

@@ -34,6 +34,10 @@ SEEDED = "examples"
 """Key of `Trajectory.info`: how many solved tasks its prompt shows, where a curriculum seeds tasks that fail."""
 
 
+EXPLORED = "explored"
+"""Key of `Trajectory.info`: what is known of the candidates of its group and of its own, see `rollout.exploring`."""
+
+
 OPPONENT = "opponent"
 """Key of `Trajectory.info`: the past version of the policy that played the other side, where one did."""
 

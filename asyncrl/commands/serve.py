@@ -86,6 +86,17 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "folder of the global weights and the outer optimizer, from which a service that ended goes on",
     },
     "--engines": {"nargs": "*", "default": [], "metavar": "URL", "help": "addresses of engines"},
+    "--explorers": {
+        "nargs": "*",
+        "default": [],
+        "metavar": "URL",
+        "help": "addresses of the engines that play candidates (rollout.explore)",
+    },
+    "--explorer": {
+        "action": "store_true",
+        "default": False,
+        "help": "compute as engine.explorers_quantization says: an engine that plays candidates",
+    },
     "--env": {"nargs": "*", "default": [], "metavar": "URL", "help": "addresses of environment services"},
     "--old-policy": {
         "default": "",
@@ -231,7 +242,7 @@ def _joined(args: argparse.Namespace, credentials: Credentials) -> int:
 
     job, credentials = fetch_job(args.join, credentials.bearer("buffer"), args.role, args.name)
     args.model, args.buffer = args.model or job.model, args.join
-    args.engines, args.env = job.engines, job.envs
+    args.engines, args.explorers, args.env = job.engines, job.explorers, job.envs
     args.policy = args.policy or job.policies
     args.weights_dir = args.weights_dir or Path(job.weights_dir)
     if args.role == "rollout":

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from asyncrl.config import Config
 from asyncrl.credentials import share_one_token
+from asyncrl.errors import ConfigError
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import EvalResult
 from asyncrl.launch.periodic_evaluation import PeriodicEvaluation, pin_policy
@@ -115,6 +116,11 @@ class AttachedRun(TrainRun):
     periodic_evaluation: DeferredEvaluation
 
     def __init__(self, config: Config, folder: RunFolder, shared: SharedEngine) -> None:
+        if config.engine.explorers:
+            raise ConfigError(
+                "engine.explorers: must be 0 where runs share one engine, which computes in one precision, got "
+                f"{config.engine.explorers}"
+            )
         super().__init__(config, folder)
         self.shared = shared
         self.weights_dir = shared.weights / folder.path.name

@@ -182,10 +182,19 @@ class PolicyRoles:
         return self.route(caller, found) if caller else found.url
 
     def engine_addresses(self, caller: str = "") -> list[str]:
-        """Return the addresses under which `caller` reaches the engines that serve this policy; "": their own."""
+        """Return the addresses under which `caller` reaches the engines that serve this policy; "": their own.
+
+        A rollout worker and a job's members are told of the explorers among them apart (`explorer_addresses`).
+        """
         if self.host is not None:
             return [policy_url(url, self.name) for url in self.host.engine_addresses(caller)]
-        return [self.route(caller, engine) if caller else engine.url for engine in self.engines]
+        told = self.engines if caller == "trainer" else self.engines[: len(self.engines) - self.config.engine.explorers]
+        return [self.route(caller, engine) if caller else engine.url for engine in told]
+
+    def explorer_addresses(self, caller: str = "") -> list[str]:
+        """Return the addresses under which `caller` reaches the engines that play candidates."""
+        told = self.engines[len(self.engines) - self.config.engine.explorers :]
+        return [self.route(caller, engine) if caller else engine.url for engine in told]
 
     def job(self) -> dict[str, Any]:
         """Return what a process must know to join the job."""
@@ -194,6 +203,7 @@ class PolicyRoles:
             "model": str(Path(self.model).resolve()) if Path(self.model).exists() else self.model,
             "weights_dir": str(self.weights_dir),
             "engines": self.engine_addresses(),
+            "explorers": self.explorer_addresses(),
             "envs": [],
             "policies": [],
             "moved": self._moved(self.engines),
@@ -212,7 +222,7 @@ class PolicyRoles:
         for index in range(self.config.engine.count):
             engine = self.process_group.start(
                 f"{self.prefix}engine-{index}",
-                ["serve", "engine", *self._engine_argv()],
+                ["serve", "engine", *self._engine_argv(), *self._explorer_argv(index)],
                 self.placement.engine_env(index, self.name),
                 nice=self.nice,
             )
@@ -242,6 +252,10 @@ class PolicyRoles:
 
     def _engine_argv(self) -> list[str]:
         return [*self._folder(), "--model", self.model, "--weights-dir", str(self.weights_dir)]
+
+    def _explorer_argv(self, index: int) -> list[str]:
+        engine = self.config.engine
+        return ["--explorer"] if index >= engine.count - engine.explorers else []
 
     def _trainer_argv(self) -> list[str]:
         return [
@@ -421,10 +435,12 @@ class Roles(PolicyRoles):
         ]
 
     def _worker_argv(self, name: str) -> list[str]:
+        explorers = self.explorer_addresses("rollout")
         policies = [word for where in self._policy_addresses() for word in ("--policy", where)]
         return [
             *("serve", "rollout", *self._folder(), "--model", self.model, "--name", name, *policies),
             *("--buffer", self.buffer_address("rollout")),
             *("--env", *(self.route("rollout", process) for process in self.envs)),
             *("--engines", *self.engine_addresses("rollout")),
+            *(("--explorers", *explorers) if explorers else ()),
         ]

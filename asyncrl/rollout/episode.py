@@ -177,7 +177,7 @@ class ChatPlayer:
         max_tokens: int,
     ) -> bool:
         """Sample one turn; True when it was cut by `max_tokens` before it ended."""
-        builder, seed = conversations.current.builder, self.settings.seed
+        builder = conversations.current.builder
         start = time.monotonic()
         started = _started(request, builder, turn)
         begun = NO_TOKENS if started is None else started.token_ids
@@ -188,7 +188,7 @@ class ChatPlayer:
             else np.concatenate([builder.token_ids(), begun]),
             max_tokens=max_tokens - len(begun),
             temperature=self.settings.temperature,
-            seed=None if seed is None else sampling_seed(seed, builder.task.id, builder.episode_index, turn),
+            seed=self._seed(request, builder, turn),
             stop_token_ids=self.renderer.stop_token_ids,
             session=(request.prefix.session if request.prefix is not None else "") or request.id,
             min_version=request.min_version,
@@ -210,6 +210,14 @@ class ChatPlayer:
             return False
         builder.cut_text = self.renderer.text(builder.last_turn())
         return True
+
+    def _seed(self, request: EpisodeRequest, builder: TrajectoryBuilder, turn: int) -> int | None:
+        """Return the seed of a turn; one of the episode's own does not depend on its place in the group."""
+        if request.seed is not None:
+            return sampling_seed(request.seed, builder.task.id, 0, turn)
+        if self.settings.seed is None:
+            return None
+        return sampling_seed(self.settings.seed, builder.task.id, builder.episode_index, turn)
 
     async def _step(self, conversations: Conversations, session: Session, turn: int) -> Step:
         builder = conversations.current.builder

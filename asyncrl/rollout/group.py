@@ -85,8 +85,13 @@ class EpisodeGroupRunner:
         self.fork_at = fork_at
         self.inside_turns = inside_turns
 
-    async def run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
-        """See `GroupRunner` and, for attempts at an episode, `play_with_retries`."""
+    async def run_group(
+        self, lease: Lease, worker: str, episode_timeout_s: float, seeds: Sequence[int] = ()
+    ) -> Group:
+        """See `GroupRunner` and, for attempts at an episode, `play_with_retries`.
+
+        seeds: of the episodes' sampling, in their order; those beyond them sample as the player does.
+        """
         size, branches = lease.group_size, min(self.branches, lease.group_size - 1)
         try:
             hint = self.hint(lease.task) if self.hinted else None
@@ -106,6 +111,7 @@ class EpisodeGroupRunner:
                 max_turns=lease.max_turns,
                 examples=lease.examples,
                 timeout_s=episode_timeout_s,
+                seed=seeds[index] if index < len(seeds) else None,
             )
 
         whole = range(size - branches)
@@ -115,20 +121,20 @@ class EpisodeGroupRunner:
         if self.baseline is not None:
             greedy_request = replace(request(size, None), id=f"{worker}-{lease.id}-greedy")
             episodes.append((self.baseline, greedy_request))
-        played = await _play_all(episodes[: self.decide_after or None])
+        played = await play_all(episodes[: self.decide_after or None])
         if len(played) < len(episodes) and not ends_early(_numbered(played), len(played)):
-            played += await _play_all(episodes[len(played) :])
+            played += await play_all(episodes[len(played) :])
         greedy = played.pop()[0] if self.baseline is not None else None
         if hint is not None and later:
             asked = shortened(hint, hint_turns([episode[0] for episode in played], len(hint.turns)))
-            played += await _play_all([(self.player, request(i, asked)) for i in later])
+            played += await play_all([(self.player, request(i, asked)) for i in later])
         if branches:
             prefixes = await self._branch_prefixes(played, lease, worker, branches)
             missing = branches - len(prefixes)
             requests = [
                 request(i, prefix) for i, prefix in enumerate([*prefixes, *[None] * missing], len(whole))
             ]
-            played += await _play_all([(self.player, one) for one in requests])
+            played += await play_all([(self.player, one) for one in requests])
         trajectories = _numbered(played)
         if greedy is not None:
             trajectories = _note_greedy(trajectories, greedy)
@@ -161,9 +167,10 @@ class EpisodeGroupRunner:
         return [branch(parents[fork.parent], fork, sessions[fork.parent], floor) for fork in forks]
 
 
-async def _play_all(
+async def play_all(
     episodes: Sequence[tuple[EpisodePlayer, EpisodeRequest]],
 ) -> list[tuple[Trajectory, ...]]:
+    """Play episodes at once, each with its attempts."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(play_with_retries(player, request)) for player, request in episodes]
     return [task.result() for task in tasks]

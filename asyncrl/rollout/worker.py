@@ -30,7 +30,7 @@ from asyncrl.errors import (
 )
 from asyncrl.rollout.group import GroupRunner
 from asyncrl.tracing import group_span, span
-from asyncrl.types import FailureClass, Group, Lease
+from asyncrl.types import EXPLORED, FailureClass, Group, Lease
 
 log = logging.getLogger("asyncrl.rollout")
 
@@ -69,10 +69,23 @@ class WorkerCounters:
     history_forks: int = 0
     """Turns before which the chat template would have rewritten what the policy had read or written."""
     leases_lost: int = 0
+    explored_groups: int = 0
+    """Groups whose candidates were played first."""
+    contrast_groups: int = 0
+    """Of these, those whose candidates differed in reward."""
+    candidates: int = 0
+    """Candidates that did not fail."""
+    candidate_tokens: int = 0
+    """Tokens sampled for candidates, failed ones included; they are not among `sampled_tokens`."""
     started: float = field(default_factory=time.time)
 
     def add(self, group: Group) -> None:
         self.groups += 1
+        if group.trajectories and (explored := group.trajectories[0].info.get(EXPLORED)):
+            self.explored_groups += 1
+            self.contrast_groups += explored["contrast"]
+            self.candidates += explored["candidates"]
+            self.candidate_tokens += explored["tokens"]
         for trajectory in group.trajectories:
             self.episodes[trajectory.failure or trajectory.status] += 1
             self.turns += len(trajectory.turns)

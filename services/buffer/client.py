@@ -257,14 +257,14 @@ class BufferClient:
 
 
 def members_of(job: dict[str, Any] | None, role: str, known: Collection[str]) -> set[str]:
-    """Return the addresses of a job's members in `role`, "engine" or "env".
+    """Return the addresses of a job's members in `role`, "engine" or "env"; in "" there are none.
 
     job: the buffer's answer, None when it gave none. `known` members stay members then. They also stay while a buffer
     that has just started may not have heard from every member yet; only those that are known to have left are removed.
     """
     if job is None:
         return set(known)
-    found = set(job["joined"][role])
+    found = set(job["joined"][role]) if role else set()
     return found if job["settled"] else found | (set(known) - set(job["left"]))
 
 
@@ -275,7 +275,8 @@ def _write(folder: Path, bodies: Sequence[tuple[int, bytes]]) -> None:
 
 class Addresses:
     """Where a process finds one role, "engine" or "env": at the addresses it was given, or where those have moved, at
-    those that were added, and at those of members that joined the job; no longer at those that were retired."""
+    those that were added, and at those of members that joined the job; no longer at those that were retired. Nobody
+    joins in the role ""."""
 
     def __init__(self, role: str, given: Collection[str]) -> None:
         self.role = role

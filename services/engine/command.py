@@ -9,7 +9,7 @@ from asyncrl.gpus import ENGINE_SHARE
 from asyncrl.services.command import CONFIGURED, Address, need
 
 HELP = "a vLLM server whose weights are updated while it decodes"
-OPTIONS = (*CONFIGURED, "--join", "--model", "--base-version", "--weights-dir")
+OPTIONS = (*CONFIGURED, "--join", "--model", "--base-version", "--weights-dir", "--explorer")
 
 
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
@@ -34,7 +34,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         base_version=args.base_version,
         seed=config.run.seed,
         start_timeout_s=config.run.start_timeout_s,
-        quantization=engine.quantization,
+        quantization=engine.explorers_quantization if args.explorer else engine.quantization,
         batch_invariant=engine.batch_invariant,
         record_experts=config.train.router_replay,
         speculative=engine.speculative,

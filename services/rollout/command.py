@@ -8,7 +8,9 @@ from asyncrl.config import Config
 from asyncrl.services.command import CONFIGURED, Address, need
 
 HELP = "a worker that plays groups of episodes; without --buffer it runs tasks on request"
-OPTIONS = (*CONFIGURED, "--join", "--model", "--engines", "--env", "--buffer", "--name", "--policy")
+OPTIONS = (
+    *CONFIGURED, "--join", "--model", "--engines", "--explorers", "--env", "--buffer", "--name", "--policy",
+)  # fmt: skip
 
 
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
@@ -34,6 +36,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         buffer=args.buffer,
         name=args.name,
         policies=policies,
+        explorers=args.explorers,
         **address._asdict(),
     )
     return 0

@@ -14,7 +14,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.generation import Generator
 from asyncrl.rollout.answers import answer_ids
 from asyncrl.rollout.episode import ChatPlayer, episode_settings
+from asyncrl.rollout.exploring import ExploringRunner
 from asyncrl.rollout.given_prefix import HINT_TURNS, hint
 from asyncrl.rollout.group import EpisodeGroupRunner, GroupRunner
 from asyncrl.rollout.judge import Judging
@@ -70,6 +71,10 @@ _COUNTERS = (
     "cached_tokens",
     "history_forks",
     "leases_lost",
+    "explored_groups",
+    "contrast_groups",
+    "candidates",
+    "candidate_tokens",
 )
 
 
@@ -100,6 +105,7 @@ class RolloutService:
         credentials: Credentials,
         name: str,
         policies: Mapping[str, PolicyAddresses] | None = None,
+        explorers: Sequence[str] = (),
     ) -> None:
         self.config = config
         # A worker's credentials are good for one name only.
@@ -109,6 +115,9 @@ class RolloutService:
         """Of the engines and environments that each policy's job names."""
         self.router = EngineRouter([self._client(url) for url in engines])
         self.engines = RetryingGenerator(self.router, config.outage_timeout_s)
+        self.explorers = EngineRouter([self._client(url) for url in explorers]) if explorers else None
+        """Engines that play candidates alone. No other engine plays these."""
+        self._explorer_addresses = Addresses("", explorers)
         # A session that holds a place ends within one of these times, so a place must be freed within their sum.
         place_timeout_s = config.rollout.episode_timeout_s + config.rollout.lease_s + OPEN_TIMEOUT_S
         self.envs = EnvClient(
@@ -141,7 +150,7 @@ class RolloutService:
                 groups_in_flight=config.groups_in_flight,
                 lease_s=config.rollout.lease_s,
                 episode_timeout_s=config.rollout.episode_timeout_s,
-                limit=Concurrency(self.router.loads, config.groups_in_flight).limit,
+                limit=self._groups_limit(),
                 renew_every_s=0.0
                 if config.buffer.recycle
                 else min(config.rollout.lease_s / 3, RESTART_LOOK_S),
@@ -156,6 +165,13 @@ class RolloutService:
             rollout.episode_timeout_s,
             batch_delay_s=rollout.batch_delay_s,
         )
+
+    def _groups_limit(self) -> Callable[[], int]:
+        """Return what says how many groups may run now: what the engines have room for and, where they play candidates,
+        the explorers."""
+        routers = [self.router, *([self.explorers] if self.explorers is not None else [])]
+        limits = [Concurrency(router.loads, self.config.groups_in_flight).limit for router in routers]
+        return lambda: min(limit() for limit in limits)
 
     def _policies(self, addresses: Mapping[str, PolicyAddresses]) -> dict[str, _PolicyClients]:
         """Return the further policies. Raises `ConfigError` unless the recipe's are all there."""
@@ -231,6 +247,14 @@ class RolloutService:
 
         if self.config.population is not None:
             return OpponentRunner(make_runner, self.engines)
+        if self.explorers is not None and rollout.explore:
+            candidates = RetryingGenerator(self.explorers, self.config.outage_timeout_s)
+            return ExploringRunner(
+                self._player(candidates, rollout.temperature, seed),
+                make_runner(self.engines),
+                rollout.explore,
+                self.config.run.seed,
+            )
         if not self.policies:
             return make_runner(self.engines)
         renew_every_s = rollout.lease_s / 3
@@ -255,7 +279,21 @@ class RolloutService:
             # The buffer is away, or its job has not been described (yet): nothing is known to have changed.
             job = None
         engines, envs = self._addresses[name]
-        new, gone = engines.update(job)
+        await self._move(router, engines.update(job), job)
+        if not name and self.explorers is not None:
+            await self._move(self.explorers, self._explorer_addresses.update(job), job)
+        new, gone = envs.update(job)
+        for url in new:
+            self.envs.join(url)
+        for url in gone:
+            self.envs.leave(url)
+
+    async def _move(
+        self, router: EngineRouter, changed: tuple[set[str], set[str]], job: dict[str, Any] | None
+    ) -> None:
+        """Have a router use new addresses and no longer use those that are gone, or only to their requests' ends where
+        the job has retired them."""
+        new, gone = changed
         for url in new:
             router.join(self._client(url))
         for url in gone:
@@ -263,11 +301,6 @@ class RolloutService:
                 router.retire(url)
             else:
                 await router.leave(url)
-        new, gone = envs.update(job)
-        for url in new:
-            self.envs.join(url)
-        for url in gone:
-            self.envs.leave(url)
 
     async def run_tasks(
         self, tasks: Sequence[Task], samples: int, temperature: float, seed: int | None
@@ -295,7 +328,8 @@ class RolloutService:
     async def close(self) -> None:
         if self.agents is not None:
             await self.agents.close()
-        await to_their_ends([self.router.close(), self.envs.close()])
+        routers = [self.router, *([self.explorers] if self.explorers is not None else [])]
+        await to_their_ends([*(router.close() for router in routers), self.envs.close()])
         for policy in self.policies.values():
             await policy.router.close()
             if policy.buffer is not None:
@@ -440,11 +474,12 @@ def serve_rollout(
     advertise: str = "",
     name: str = "",
     policies: Mapping[str, PolicyAddresses] | None = None,
+    explorers: Sequence[str] = (),
 ) -> None:
     """Run a rollout worker until it is told to stop."""
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     credentials = credentials or own_credentials()
-    service = RolloutService(config, model, engines, envs, buffer, credentials, name, policies)
+    service = RolloutService(config, model, engines, envs, buffer, credentials, name, policies, explorers)
     start_tracing("rollout")
     try:
         serve(
