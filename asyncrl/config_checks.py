@@ -231,8 +231,8 @@ def _exploration_problems(recipe: Recipe) -> Iterator[str]:
         )
     if count <= size or size == 1:
         yield (
-            f"rollout.explore must be above rollout.group_size={size}, which must be above 1: candidates are chosen for "
-            f"their contrast, got {count}"
+            f"rollout.explore must be above rollout.group_size={size}, which must be above 1: candidates are chosen "
+            f"for their contrast, got {count}"
         )
     for key, wrong, why in (
         (

@@ -186,8 +186,8 @@ class EngineConfig(Section):
     """Eight bits for the weights and activations of linear layers while sampling. The trainer keeps and publishes whole
     weights (docs/engine-and-trainer.md)."""
     explorers: Seldom[int] = Field(0, ge=0)
-    """Of `count` engines, the last ones: they compute in low precision and play the candidates of `rollout.explore`, and
-    nothing else."""
+    """So many of `count` engines, the last ones, compute in low precision and play the candidates of `rollout.explore`
+    alone."""
     explorers_quantization: Seldom[Literal["int8", "fp8"]] = "int8"
     """How these compute, as `quantization` has it. The trainer's forward passes do not follow them."""
     batch_invariant: Seldom[bool] = False
@@ -262,8 +262,9 @@ class RolloutConfig(Section):
     """Whether they are given its first turn, or as many turns as the failures of the group's other episodes, which are
     then played before them, ask for (docs/rollouts.md)."""
     explore: Seldom[int] = Field(0, ge=0)
-    """Candidates of a group that `engine.explorers` play first. The `group_size` whose rewards differ the most are played
-    again by the other engines, with the same seeds, and are the group (docs/engine-and-trainer.md). 0 plays none."""
+    """Candidates of a group, which `engine.explorers` play first. The `group_size` whose rewards vary the most are
+    played again by the other engines, with the same seeds, and are the group (docs/engine-and-trainer.md). 0 plays
+    none."""
     batch_delay_s: Seldom[float] = Field(0.0, ge=0, le=10)
     """Least seconds between two calls of a worker to an engine or environment service; what is due meanwhile is sent
     together. A few hundredths of a second save work on a busy CPU."""

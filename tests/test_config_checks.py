@@ -189,6 +189,42 @@ def test_limits_and_examples_by_earlier_successes_are_refused_where_there_can_be
         recipe({"preset": "grpo"}, **sections)
 
 
+def exploring(**sections):
+    """A recipe with eight episodes of sixteen candidates; each section replaces keys of it."""
+    given = {"engine": {"count": 3, "explorers": 1}, "rollout": {"explore": 16}}
+    return recipe(
+        {"preset": "grpo"},
+        **{name: given.get(name, {}) | sections.get(name, {}) for name in given | sections},
+    )
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"rollout": {"explore": 0}}, "rollout.explore must be above rollout.group_size=8"),
+        ({"rollout": {"explore": 8}}, "rollout.explore must be above rollout.group_size=8"),
+        ({"rollout": {"group_size": 1}}, "rollout.group_size=1, which must be above 1"),
+        ({"engine": {"explorers": 0}}, "engine.explorers must be from 1 to below engine.count=3"),
+        ({"engine": {"explorers": 3}}, "engine.explorers must be from 1 to below engine.count=3"),
+        ({"engine": {"quantization": "fp8"}}, "engine.quantization must be left out with rollout.explore=16"),
+        ({"lora": {"rank": 4}}, "lora.rank must be left out with rollout.explore=16"),
+        ({"env": {"name": "agent"}}, "env.name='agent' must be left out with rollout.explore=16"),
+        ({"policies": {"other": {"agents": ["b"]}}}, "policies must be left out with rollout.explore=16"),
+        ({"rollout": {"branches": 2}}, "rollout.branches must be left out with rollout.explore=16"),
+        ({"rollout": {"hinted": 2}}, "rollout.hinted must be left out with rollout.explore=16"),
+        ({"curriculum": {"name": "vade"}}, "curriculum.name must be left out with rollout.explore=16"),
+    ],
+)
+def test_candidates_are_refused_where_none_can_be_played_or_played_again(sections, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        exploring(**sections)
+
+
+def test_candidates_go_with_an_early_end_and_a_greedy_baseline():
+    check_objective(exploring(rollout={"decide_after": 2}))
+    assert exploring().engine.explorers_quantization == "int8"
+
+
 OPPONENTS = {"opponents": {"choose": "uniform"}, "lora": {"rank": 4}}
 
 

@@ -1,10 +1,10 @@
 """Groups that are explored on low-precision engines and regenerated on the others, after Sol-RL (arXiv 2604.06916).
 
-    candidates, on explorers --rewards--> the most contrastive --same seeds--> the group's episodes, on the other engines
+    candidates, on explorers --rewards--> the most contrastive --same seeds--> the group, on the other engines
 
 Engines draw a turn's tokens by its seed, so an episode that is played again follows its candidate for as long as both
-engines' distributions are alike enough for the same draws to mean the same tokens. Candidates are never part of a group:
-its tokens, log-probabilities, versions and rewards are those of the episodes played again.
+engines' distributions are alike enough for the same draws to mean the same tokens. Candidates are never part of a
+group: its tokens, log-probabilities, versions and rewards are those of the episodes played again.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Chosen:
 class ExploringRunner:
     """A `GroupRunner` that plays candidates first.
 
-    explorer: plays candidates. runner: plays groups, without branches and hints. count: candidates of a group; groups of
-    at least as many episodes are played as usual. seed: the run's.
+    explorer: plays candidates. runner: plays groups, without branches and hints. count: candidates of a group; groups
+    of at least as many episodes are played as usual. seed: the run's.
     """
 
     def __init__(self, explorer: EpisodePlayer, runner: EpisodeGroupRunner, count: int, seed: int) -> None:
@@ -78,8 +78,8 @@ def episode_seed(run_seed: int, lease: Lease, index: int) -> int:
 def choose(seeds: Sequence[int], candidates: Sequence[Episode], size: int) -> list[Chosen]:
     """Return what the `size` episodes of a group repeat, in their order.
 
-    Where fewer candidates are usable than the group has episodes, all of them are repeated, and the seeds of failed ones
-    make up the number.
+    Where fewer candidates are usable than the group has episodes, all of them are repeated, and the seeds of failed
+    ones make up the number.
     """
     usable = [index for index, episode in enumerate(candidates) if episode[0].usable]
     best = [usable[i] for i in most_contrastive([candidates[i][0].reward for i in usable], size)]

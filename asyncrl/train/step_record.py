@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
+from asyncrl.train.explored import explored_metrics
 from asyncrl.train.step import StepReport
 from asyncrl.train.step_batch import StepBatch
-from asyncrl.types import EXPLORED, Trajectory
 from asyncrl.weights.publish import PublishReport
 
 
@@ -75,7 +75,7 @@ class StepRecord:
             "tokens_per_s": report.num_tokens / wall_s,
             "batch/groups": len(batch.fresh),
             **self._replayed(),
-            **_explored(fresh),
+            **explored_metrics(fresh),
             "batch/sequences": report.num_sequences,
             "length/mean": float(np.mean([t.num_tokens for t in fresh])),
             "length/max": max(t.num_tokens for t in fresh),
@@ -102,29 +102,6 @@ class StepRecord:
             "replay/tokens": sum(t.num_sampled for t in rows),
             "replay/age_max": batch.step - min(t.min_version for t in rows),
         }
-
-
-def _explored(fresh: Sequence[Trajectory]) -> dict[str, float]:
-    """Return what is told of fresh trajectories whose groups were explored: how far their candidates foretold them.
-
-    Of episodes with a candidate, main agents' trajectories alone: a share of them had the same tokens, or the same
-    reward; the correlation of both rewards is left out where either is the same everywhere.
-    """
-    found = [(t, t.info[EXPLORED]) for t in fresh if EXPLORED in t.info and t.episode_index == t.rollout]
-    if not found:
-        return {}
-    told: dict[str, float] = {
-        "explore/candidates": float(np.mean([known["candidates"] for _, known in found]))
-    }
-    pairs = [(t.reward, known) for t, known in found if known["reward"] is not None]
-    if not pairs:
-        return told
-    rewards = np.array([(reward, known["reward"]) for reward, known in pairs])
-    told["explore/same_tokens"] = float(np.mean([known["same_tokens"] for _, known in pairs]))
-    told["explore/same_reward"] = float(np.mean(rewards[:, 0] == rewards[:, 1]))
-    if (rewards.std(0) > 0).all():
-        told["explore/reward_correlation"] = float(np.corrcoef(rewards.T)[0, 1])
-    return told
 
 
 def publish_metrics(published: PublishReport) -> dict[str, float]:

@@ -217,6 +217,7 @@ def test_a_format_that_the_models_tokenizer_cannot_write_is_refused_before_anyth
         "lora.rank=8",
         "engine.keep_kv=true",
         "engine.quantization=int8",
+        "engine.explorers=1 engine.count=2 rollout.explore=17",
         "train.offload_activations=true",
         "train.old_policy=process",
         "teacher.path=http://127.0.0.1:9",
@@ -228,7 +229,7 @@ def test_a_vision_model_is_refused_beside_what_does_not_take_images_along(tmp_pa
     (model / "config.json").write_text(json.dumps({"model_type": "qwen3_vl", "vision_config": {}}))
     (model / "model.safetensors").touch()
     check_model("model.path", str(model), load_config("gridworld_grpo"))
-    config = load_config("gridworld_grpo", [setting])
+    config = load_config("gridworld_grpo", setting.split())
     with pytest.raises(ConfigError, match=f"{setting.partition('=')[0]}: .*a vision model"):
         check_model("model.path", str(model), config)
     (model / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
