@@ -213,6 +213,7 @@ def exploring(**sections):
         ({"rollout": {"branches": 2}}, "rollout.branches must be left out with rollout.explore=16"),
         ({"rollout": {"hinted": 2}}, "rollout.hinted must be left out with rollout.explore=16"),
         ({"curriculum": {"name": "vade"}}, "curriculum.name must be left out with rollout.explore=16"),
+        ({"scale": {"engine": [1, 4]}}, "scale.engine must be left out with rollout.explore=16"),
     ],
 )
 def test_candidates_are_refused_where_none_can_be_played_or_played_again(sections, message):
