@@ -188,7 +188,8 @@ class PolicyRoles:
         """
         if self.host is not None:
             return [policy_url(url, self.name) for url in self.host.engine_addresses(caller)]
-        told = self.engines if caller == "trainer" else self.engines[: len(self.engines) - self.config.engine.explorers]
+        regular = len(self.engines) - self.config.engine.explorers
+        told = self.engines if caller == "trainer" else self.engines[:regular]
         return [self.route(caller, engine) if caller else engine.url for engine in told]
 
     def explorer_addresses(self, caller: str = "") -> list[str]:
