@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
 from asyncrl.errors import ConfigError
 from asyncrl.gpus import on_cpu
 from asyncrl.weights.vllm_plugin import QUANTIZATION
+
+EXACT_INT8 = frozenset({"amx_int8", "avx512_vnni", "avx_vnni"})
+"""Linux's names of x86 instructions that add eight-bit products in 32 bits. Others add two in 16 bits and saturate."""
 
 
 class Numerics(Protocol):
@@ -27,6 +32,25 @@ def check_numerics(chosen: Numerics) -> None:
             "engine.batch_invariant: vLLM's batch-invariant kernels need a GPU, and this is its build for CPUs; set it "
             "to false"
         )
+
+
+def int8_saturates(cpu: Path = Path("/proc/cpuinfo")) -> bool:
+    """Return whether this machine's engines compute sums of int8 products wrong where they are large, as oneDNN does on
+    a CPU of x86 without `EXACT_INT8`. False on GPUs."""
+    if not on_cpu() or platform.machine() != "x86_64" or not cpu.exists():
+        return False
+    return not EXACT_INT8 & set(cpu.read_text().split())
+
+
+def numerics_warning(quantizations: Mapping[str, str]) -> str:
+    """Return what is wrong with int8 on this machine, "" if nothing is. quantizations: the value of each key."""
+    keys = [key for key, value in quantizations.items() if value == "int8"]
+    if not keys or not int8_saturates():
+        return ""
+    return (
+        f"warning: {keys[0]}='int8': this CPU has no VNNI, so large sums of eight-bit products saturate in the "
+        "engine, and its log-probabilities are far from the trainer's; use 'fp8', or a CPU with VNNI"
+    )
 
 
 def numerics_arguments(chosen: Numerics) -> list[str]:
