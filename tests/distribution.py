@@ -14,6 +14,7 @@ from xdist.scheduler import LoadScopeScheduling
 TOGETHER = {
     "tests/services/engine/test_engine.py": "the session's engine",
     "tests/services/engine/test_engine_images.py": "the session's engine",
+    "tests/services/engine/test_engine_int8.py": "the session's engine",
     "tests/services/engine/test_sleep.py": "the session's engine",
     "tests/services/gateway/test_gateway_engine.py": "the session's engine",
     "tests/services/rollout/test_agent_worker.py": "the session's engine",
