@@ -39,7 +39,7 @@ IMPORTED_WITH = {
     "VLLM_LOGGING_LEVEL": "WARNING",
 }
 """Variables that libraries read while they are imported, and their values in the server. A process with other values is
-not forked. Arrow's memory pool starts a thread else."""
+not forked. Without the first, Arrow's memory pool starts a thread."""
 FORKED = (
     ("asyncrl", "eval"),
     ("asyncrl", "plan"),

@@ -69,8 +69,8 @@ def fetch_job(buffer: str, token: str, role: str, name: str) -> tuple[Job, Crede
 
     found, credentials = asyncio.run(ask())
     config = parse_config(found.pop("config"), f"the job at {buffer}", strict=False)
-    for name in ("joined", "settled", "left", "moved", "added", "retired"):
-        del found[name]
+    for changing in ("joined", "settled", "left", "moved", "added", "retired"):
+        del found[changing]
     return Job(config, **found), read_credentials(credentials, f"the job at {buffer}")
 
 

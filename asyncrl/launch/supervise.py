@@ -129,10 +129,6 @@ class Supervisor:
             self.supervised = [other for other in self.supervised if other is not one]
             self._retired[process.name] = self._retired.get(process.name, 0) + one.restarts
 
-    def serves(self, process: ManagedProcess) -> bool:
-        """True while a process serves, False while it is down or starts."""
-        return any(one.process is process and one.state == "serving" for one in self.supervised)
-
     def done(self, process: ManagedProcess) -> bool:
         """True when a process whose work ends has ended it."""
         return any(one.process is process and one.state == "done" for one in self.supervised)

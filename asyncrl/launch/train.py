@@ -146,10 +146,7 @@ class TrainRun:
                 private_folder(roles.weights_dir)
             if self.placement.gpus or self.placement.sleep:
                 print_status(f"placement: {self.placement}")
-            engine = self.config.engine
-            explorers = engine.explorers_quantization if engine.explorers else "off"
-            told = {"engine.quantization": engine.quantization, "engine.explorers_quantization": explorers}
-            if warning := numerics_warning(told):
+            if warning := numerics_warning(self.config.engine):
                 print_status(warning)
             print_status("starting buffer, environments and engine(s); the first answer takes about 20 s")
             self.roles.start()

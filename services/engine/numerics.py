@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from asyncrl.config_sections import EngineConfig
 from asyncrl.errors import ConfigError
 from asyncrl.gpus import on_cpu
 from asyncrl.weights.vllm_plugin import QUANTIZATION
@@ -42,13 +43,18 @@ def int8_saturates(cpu: Path = Path("/proc/cpuinfo")) -> bool:
     return not EXACT_INT8 & set(cpu.read_text().split())
 
 
-def numerics_warning(quantizations: Mapping[str, str]) -> str:
-    """Return what is wrong with int8 on this machine, "" if nothing is. quantizations: the value of each key."""
-    keys = [key for key, value in quantizations.items() if value == "int8"]
-    if not keys or not int8_saturates():
+def numerics_warning(engine: EngineConfig) -> str:
+    """Return what is wrong with the int8 of a run's engines on this machine, "" if nothing is."""
+    if engine.quantization == "int8":
+        key = "engine.quantization"
+    elif engine.explorers and engine.explorers_quantization == "int8":
+        key = "engine.explorers_quantization"
+    else:
+        return ""
+    if not int8_saturates():
         return ""
     return (
-        f"warning: {keys[0]}='int8': this CPU has no VNNI, so large sums of eight-bit products saturate in the "
+        f"warning: {key}='int8': this CPU has no VNNI, so large sums of eight-bit products saturate in the "
         "engine, and its log-probabilities are far from the trainer's; use 'fp8', or a CPU with VNNI"
     )
 

@@ -166,11 +166,15 @@ class RolloutService:
             batch_delay_s=rollout.batch_delay_s,
         )
 
+    @property
+    def routers(self) -> list[EngineRouter]:
+        """Those of the main policy's engines: the router of all that is trained on, and the explorers'."""
+        return [self.router, *([self.explorers] if self.explorers is not None else [])]
+
     def _groups_limit(self) -> Callable[[], int]:
         """Return what says how many groups may run now: what the engines have room for and, where they play candidates,
         the explorers."""
-        routers = [self.router, *([self.explorers] if self.explorers is not None else [])]
-        limits = [Concurrency(router.loads, self.config.groups_in_flight).limit for router in routers]
+        limits = [Concurrency(router.loads, self.config.groups_in_flight).limit for router in self.routers]
         return lambda: min(limit() for limit in limits)
 
     def _policies(self, addresses: Mapping[str, PolicyAddresses]) -> dict[str, _PolicyClients]:
@@ -328,8 +332,7 @@ class RolloutService:
     async def close(self) -> None:
         if self.agents is not None:
             await self.agents.close()
-        routers = [self.router, *([self.explorers] if self.explorers is not None else [])]
-        await to_their_ends([*(router.close() for router in routers), self.envs.close()])
+        await to_their_ends([*(router.close() for router in self.routers), self.envs.close()])
         for policy in self.policies.values():
             await policy.router.close()
             if policy.buffer is not None:

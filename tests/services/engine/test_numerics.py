@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from asyncrl.config import parse_config
+from asyncrl.config_sections import EngineConfig
 from asyncrl.errors import ConfigError
 from asyncrl.gpus import on_cpu
 from asyncrl.services.engine import numerics
@@ -61,9 +62,9 @@ def test_int8_saturates_on_a_cpu_without_vnni(tmp_path, monkeypatch, flags, satu
     (tmp_path / "cpuinfo").write_text(f"model name\t: one\nflags\t\t: fpu {flags} sse2\n")
     assert int8_saturates(tmp_path / "cpuinfo") is saturates
     monkeypatch.setattr(numerics, "int8_saturates", lambda: saturates)
-    said = numerics_warning({"engine.quantization": "off", "engine.explorers_quantization": "int8"})
+    said = numerics_warning(EngineConfig(count=2, explorers=1))
     assert said.startswith("warning: engine.explorers_quantization='int8'") is saturates
-    assert not numerics_warning({"engine.quantization": "fp8"})
+    assert not numerics_warning(EngineConfig(quantization="fp8"))
 
 
 @pytest.mark.skipif(not on_cpu(), reason="it is about oneDNN")

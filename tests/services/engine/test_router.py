@@ -247,24 +247,30 @@ def test_an_engine_that_joins_again_holds_nothing_of_before():
     assert asyncio.run(scenario()) == 0.0
 
 
+async def one_busy_of_two(router, engines):
+    """Return a call that an engine holds until its gate is opened, this engine's address and the other one's."""
+    for engine in engines.values():
+        engine.gate.clear()
+    call = asyncio.ensure_future(router.generate(request("a", session="s")))
+    while not (busy := [url for url, e in engines.items() if e.seen]):
+        await asyncio.sleep(0.005)
+    (other,) = set(engines) - set(busy)
+    engines[other].gate.set()
+    return call, busy[0], other
+
+
 def test_a_retiring_engine_finishes_what_it_runs_and_gets_nothing_new():
     async def scenario():
         async with cluster(2) as (router, engines, _):
-            for engine in engines.values():
-                engine.gate.clear()
-            call = asyncio.ensure_future(router.generate(request("a", session="s")))
-            while not (busy := [url for url, e in engines.items() if e.seen]):
-                await asyncio.sleep(0.005)
-            (other,) = set(engines) - set(busy)
-            engines[other].gate.set()
-            router.retire(busy[0])
+            call, busy, other = await one_busy_of_two(router, engines)
+            router.retire(busy)
             await router.generate(request("b", session="s"))
             running = call.done()
-            engines[busy[0]].gate.set()
+            engines[busy].gate.set()
             await call
             with pytest.raises(InputError, match="is the last engine"):
                 router.retire(other)
-            return running, engines[busy[0]].seen, engines[other].seen, router.busy_s
+            return running, engines[busy].seen, engines[other].seen, router.busy_s
 
     running, first, second, busy_s = asyncio.run(scenario())
     assert (running, first, second) == (False, ["a"], ["b"])
@@ -274,16 +280,10 @@ def test_a_retiring_engine_finishes_what_it_runs_and_gets_nothing_new():
 def test_what_a_leaving_engine_runs_goes_to_another():
     async def scenario():
         async with cluster(2) as (router, engines, _):
-            for engine in engines.values():
-                engine.gate.clear()
-            call = asyncio.ensure_future(router.generate(request("a", session="s")))
-            while not (busy := [url for url, e in engines.items() if e.seen]):
-                await asyncio.sleep(0.005)
-            (other,) = set(engines) - set(busy)
-            engines[other].gate.set()
-            await router.leave(busy[0])
+            call, busy, other = await one_busy_of_two(router, engines)
+            await router.leave(busy)
             answer = await call
-            engines[busy[0]].gate.set()
+            engines[busy].gate.set()
             return answer, engines[other].seen
 
     answer, seen = asyncio.run(scenario())
