@@ -48,7 +48,6 @@ from asyncrl.run.folder import RunFolder, private_folder
 from asyncrl.run.metrics import plot_rewards, read_metrics
 from asyncrl.run.totals import RunTotals, mark_unfinished
 from asyncrl.services.buffer.client import BufferClient
-from asyncrl.services.engine.numerics import numerics_warning
 from asyncrl.tls import client_context
 from asyncrl.weights.folders import SCRATCH, clear_shared_memory, weights_folder
 
@@ -146,8 +145,6 @@ class TrainRun:
                 private_folder(roles.weights_dir)
             if self.placement.gpus or self.placement.sleep:
                 print_status(f"placement: {self.placement}")
-            if warning := numerics_warning(self.config.engine):
-                print_status(warning)
             print_status("starting buffer, environments and engine(s); the first answer takes about 20 s")
             self.roles.start()
             stats = asyncio.run(self.roles.supervisor.run(self._phases(tasks)))

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from asyncrl.weights.vllm_int8 import mend_int8
+
 _EXPERTS = "vllm.model_executor.layers.fused_moe.experts.cpu_moe"
 
 _packed: dict[tuple[int, str], torch.Tensor] = {}
@@ -22,7 +24,7 @@ def keep_weights_live() -> None:
     from vllm import _custom_ops
 
     _custom_ops._supports_onednn = False
-    _keep_scales()
+    mend_int8()
     pack, compute = _custom_ops.cpu_prepack_moe_weight, _custom_ops.cpu_fused_moe
 
     def packed(weight: torch.Tensor, isa: str) -> torch.Tensor:
@@ -44,24 +46,6 @@ def keep_weights_live() -> None:
     for module in (_custom_ops, *filter(None, [sys.modules.get(_EXPERTS)])):
         for name, function in replaced.items():
             setattr(module, name, function)
-
-
-def _keep_scales() -> None:
-    """Keep the scales of int8 weights (W8A8) as long as the handle that multiplies by them.
-
-    The handle has their address only. At the start they are the layer's own; a reload copies new ones to where the
-    layer's lie and would free those that the new handle points to.
-    """
-    from vllm import _custom_ops
-
-    create = _custom_ops.create_onednn_scaled_mm
-
-    def create_with_scales(weight: torch.Tensor, scales: torch.Tensor, *rest: Any) -> Any:
-        handle: Any = create(weight, scales, *rest)
-        handle.scales = scales
-        return handle
-
-    setattr(_custom_ops, "create_onednn_scaled_mm", create_with_scales)  # noqa: B010 - mypy forbids to assign it
 
 
 def weights_changed() -> None:

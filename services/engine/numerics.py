@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Protocol
 
-from asyncrl.config_sections import EngineConfig
 from asyncrl.errors import ConfigError
 from asyncrl.gpus import on_cpu
 from asyncrl.weights.vllm_plugin import QUANTIZATION
-
-EXACT_INT8 = frozenset({"amx_int8", "avx512_vnni", "avx_vnni"})
-"""Linux's names of x86 instructions that add eight-bit products in 32 bits. Others add two in 16 bits and saturate."""
 
 
 class Numerics(Protocol):
@@ -33,30 +27,6 @@ def check_numerics(chosen: Numerics) -> None:
             "engine.batch_invariant: vLLM's batch-invariant kernels need a GPU, and this is its build for CPUs; set it "
             "to false"
         )
-
-
-def int8_saturates(cpu: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether this machine's engines compute sums of int8 products wrong where they are large, as oneDNN does on
-    a CPU of x86 without `EXACT_INT8`. False on GPUs."""
-    if not on_cpu() or platform.machine() != "x86_64" or not cpu.exists():
-        return False
-    return not EXACT_INT8 & set(cpu.read_text().split())
-
-
-def numerics_warning(engine: EngineConfig) -> str:
-    """Return what is wrong with the int8 of a run's engines on this machine, "" if nothing is."""
-    if engine.quantization == "int8":
-        key = "engine.quantization"
-    elif engine.explorers and engine.explorers_quantization == "int8":
-        key = "engine.explorers_quantization"
-    else:
-        return ""
-    if not int8_saturates():
-        return ""
-    return (
-        f"warning: {key}='int8': this CPU has no VNNI, so large sums of eight-bit products saturate in the "
-        "engine, and its log-probabilities are far from the trainer's; use 'fp8', or a CPU with VNNI"
-    )
 
 
 def numerics_arguments(chosen: Numerics) -> list[str]:

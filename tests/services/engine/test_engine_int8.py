@@ -17,7 +17,6 @@ from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.exploring import ExploringRunner
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.services.engine.numerics import int8_saturates
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.train.policy import Matching, load_policy
 from asyncrl.types import Lease, Task
@@ -68,7 +67,6 @@ def quantised(models, tiny_model, tmp_path_factory):
         yield engine.url, folder
 
 
-@pytest.mark.skipif(int8_saturates(), reason="this CPU has no VNNI: its eight-bit sums are wrong")
 def test_rounding_alike_removes_most_of_the_difference_before_and_after_an_update(models, quantised):
     prompts = contexts(8, 24, 200)
     url, weights = quantised
