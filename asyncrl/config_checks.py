@@ -137,6 +137,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "adapters from files, got 'collective'"
         )
     yield from _sleep_problems(recipe)
+    yield from _lending_problems(recipe)
     if recipe.engine.keep_kv and (recipe.lora.rank or recipe.train.schedule == "asynchronous"):
         yield (
             "engine.keep_kv must be false where lora.rank is above 0 or train.schedule is 'asynchronous': no request "
@@ -323,6 +324,43 @@ def _sleep_problems(recipe: Recipe) -> Iterator[str]:
         )
     if recipe.policies:
         yield "placement.sleep must be false or 'auto' where there are policies: their trainers work at any time"
+
+
+def _lending_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps the trainer from lending its GPUs to engines while it waits."""
+    lent, schedule = recipe.placement.lent, recipe.train.schedule
+    if not lent:
+        return
+    if lent >= recipe.engine.count:
+        yield (
+            f"placement.lent must be below engine.count={recipe.engine.count}: at least one engine samples while the "
+            f"trainer works, got {lent}"
+        )
+    if schedule == "synchronous":
+        yield (
+            "placement.lent must be 0 under train.schedule='synchronous', where no engine samples while the trainer "
+            f"works: placement.sleep lets all of them use its GPUs by turns, got {lent}"
+        )
+    elif schedule not in ("asynchronous", "partial"):
+        yield (
+            f"placement.lent must be 0 under train.schedule={schedule!r}, whose trainer waits for requests that a lent "
+            f"engine would hold; 'asynchronous' and 'partial' allow it, got {lent}"
+        )
+    if recipe.engine.weight_transfer != "shared_file":
+        yield (
+            "placement.lent: engine.weight_transfer must be 'shared_file', of which an engine reads when it wakes what "
+            f"it has slept through, got {recipe.engine.weight_transfer!r}"
+        )
+    if recipe.policies:
+        yield "placement.lent must be 0 where there are policies: their trainers do not wait at the same time"
+    if recipe.engine.explorers or "engine" in recipe.scale.limits:
+        other = "engine.explorers is above 0" if recipe.engine.explorers else "scale.engine is given"
+        yield f"placement.lent must be 0 where {other}: the last engines stay the lent ones, got {lent}"
+    if recipe.train.router_replay:
+        yield (
+            "placement.lent must be 0 with train.router_replay: a turn that moves to another engine has no record of "
+            f"its experts, got {lent}"
+        )
 
 
 def _speculation_problems(recipe: Recipe) -> Iterator[str]:

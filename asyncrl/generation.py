@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from asyncrl.types import Decoding, PlacedImage
+
+MOVED = "abort"
+"""Ends a turn whose engine went to sleep in the middle (vLLM's name); a router has another one sample the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,19 @@ class Generated:
             rest.finish_reason,
             self.cached_tokens + rest.cached_tokens,
         )
+
+
+def remainder(request: GenerateRequest, had: Generated) -> GenerateRequest:
+    """Return what is left to sample of a turn whose beginning is `had`."""
+    newest = int(had.versions.max(initial=0))
+    return replace(
+        request,
+        token_ids=np.concatenate([request.token_ids, had.token_ids]).astype(np.int32),
+        max_tokens=request.max_tokens - len(had.token_ids),
+        # The same seed would draw again what the beginning has drawn.
+        seed=None if request.seed is None else request.seed + len(had.token_ids),
+        min_version=max(request.min_version, newest) if request.version is None else request.min_version,
+    )
 
 
 class Generator(Protocol):

@@ -24,6 +24,9 @@ INTERPRETER = "TRITON_INTERPRET"
 """Environment variable: with "1" Triton runs kernels in Python, on any machine."""
 ENGINE_SHARE = 0.9
 """Of a GPU's memory, for engines that share it with nothing else."""
+BY_TURNS = 0.7
+"""For engines on a GPU of a trainer that has moved its states to the host while they work. What it keeps are its
+weights in ZeRO stage 3, activations that torch caches, and CUDA's own memory."""
 LIST_TIMEOUT_S = 30.0
 _GPU = re.compile(r"GPU (?P<index>\d+): (?P<model>.*) \(UUID: (?P<uuid>GPU-[^)]+)\)")
 _MIG = re.compile(r"\s+MIG (?P<profile>\S+)\s+Device\s+\d+: \(UUID: (?P<uuid>MIG-[^)]+)\)")

@@ -19,20 +19,30 @@ ENGINE = {"max_model_len": 256, "max_num_seqs": 64}
 
 @contextmanager
 def serving(
-    folder: Path, model: str, weights: Path | None = None, env: dict[str, str] | None = None, **sections: Any
+    folder: Path,
+    model: str,
+    weights: Path | None = None,
+    env: dict[str, str] | None = None,
+    lent: bool = False,
+    **sections: Any,
 ) -> Iterator[ManagedProcess]:
     """Serve `model` as the engine of a run in `folder`, which takes weights from the folder `weights`.
 
-    env: variables of its process. sections: of the run's recipe.
+    env: variables of its process. lent: as one on loan. sections: of the run's recipe.
     """
-    with starting(folder, model, weights, env, **sections) as (process_group, child):
+    with starting(folder, model, weights, env, lent, **sections) as (process_group, child):
         process_group.wait_ready(child, START_S)
         yield child
 
 
 @contextmanager
 def starting(
-    folder: Path, model: str, weights: Path | None = None, env: dict[str, str] | None = None, **sections: Any
+    folder: Path,
+    model: str,
+    weights: Path | None = None,
+    env: dict[str, str] | None = None,
+    lent: bool = False,
+    **sections: Any,
 ) -> Iterator[tuple[ProcessGroup, ManagedProcess]]:
     """As `serving`, without waiting for the engine: several start in the time of one."""
     recipe = {
@@ -48,7 +58,9 @@ def starting(
     argv = ["serve", "engine", "--folder", str(folder), "--model", model]
     try:
         child = process_group.start(
-            "engine", argv + (["--weights-dir", str(weights)] if weights else []), env
+            "engine",
+            [*argv, *(["--weights-dir", str(weights)] if weights else []), *(["--lent"] if lent else [])],
+            env,
         )
         yield process_group, child
     finally:

@@ -73,6 +73,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "policy version of the model the run starts from (0)",
     },
     "--weights-dir": {"type": Path, "help": "folder of the published weights"},
+    "--lent": {
+        "action": "store_true",
+        "help": "stand on the trainer's GPUs and sample only while it waits (placement.lent)",
+    },
     "--buffer": {"default": "", "metavar": "URL", "help": "address of the buffer"},
     "--replica": {
         "default": "",

@@ -223,7 +223,13 @@ class PolicyRoles:
         for index in range(self.config.engine.count):
             engine = self.process_group.start(
                 f"{self.prefix}engine-{index}",
-                ["serve", "engine", *self._engine_argv(), *self._explorer_argv(index)],
+                [
+                    "serve",
+                    "engine",
+                    *self._engine_argv(),
+                    *self._explorer_argv(index),
+                    *self._lent_argv(index),
+                ],
                 self.placement.engine_env(index, self.name),
                 nice=self.nice,
             )
@@ -231,6 +237,9 @@ class PolicyRoles:
                 self.process_group.wait_ready(engine, self.config.run.start_timeout_s)
             started.append(engine)
         return started
+
+    def _lent_argv(self, index: int) -> list[str]:
+        return ["--lent"] if index >= self.config.engine.count - self.config.placement.lent else []
 
     def _trainer_probe(self) -> HeartbeatProbe:
         endpoints = self.folder / "endpoints"

@@ -212,6 +212,10 @@ def check_machines(config: Config) -> None:
                     f"{key}: the groups of torch.distributed that this needs between machines are not encrypted, and "
                     f"{TLS} asks for that; set train.nodes=1 and engine.weight_transfer=http, or unset {TLS}"
                 )
+    if config.placement.lent:
+        raise ConfigError(
+            "placement.lent must be 0 where a run has several machines: its engines are on the others"
+        )
     if config.engine.weight_transfer == "shared_file":
         raise ConfigError(
             "engine.weight_transfer must not be 'shared_file' where a run has several machines: its engines do not see "

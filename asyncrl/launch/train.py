@@ -143,7 +143,7 @@ class TrainRun:
             check_room(self.config, self.roles.model, self.weights_dir)
             for roles in (self.roles, *self.roles.policies.values()):
                 private_folder(roles.weights_dir)
-            if self.placement.gpus or self.placement.sleep:
+            if self.placement.gpus or self.placement.sleep or self.placement.lent:
                 print_status(f"placement: {self.placement}")
             print_status("starting buffer, environments and engine(s); the first answer takes about 20 s")
             self.roles.start()

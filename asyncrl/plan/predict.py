@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from asyncrl.config import Config, apply_override, parse_config
 from asyncrl.config_sections import is_loaded
 from asyncrl.errors import ConfigError
+from asyncrl.gpus import BY_TURNS
 from asyncrl.launch.placement import Placement, placed, plan
 from asyncrl.plan.architectures import architecture
 from asyncrl.plan.engine_memory import GRAPHS, EngineMemory, engine_memory
@@ -121,6 +122,8 @@ class PolicyMemory:
     trainer: dict[str, list[Item]]
     """Of one rank, at each moment of a step."""
     engine: EngineMemory
+    lent: EngineMemory
+    """Of an engine on loan."""
     published: int
     """Bytes of one version."""
     offloaded: int
@@ -140,9 +143,9 @@ class PolicyMemory:
         found = [*items, Item("fragmentation", int(FRAGMENTATION * sum(item.bytes for item in items)))]
         return [*found, Item("NCCL buffers", COLLECTIVES)] if self.config.train.ranks > 1 else found
 
-    def one_engine(self, asleep: bool) -> list[Item]:
+    def one_engine(self, asleep: bool, lent: bool = False) -> list[Item]:
         """Return what an engine takes of each of its GPUs."""
-        engine, graphs = self.engine, [Item("engine: CUDA graphs", GRAPHS)]
+        engine, graphs = self.lent if lent else self.engine, [Item("engine: CUDA graphs", GRAPHS)]
         if asleep:
             return graphs
         return [
@@ -185,12 +188,15 @@ class Planner:
                 shapes[name] = architecture(config, f"{name}.path", path)
         rank = self._rank(config, shapes)
         element = 2 if config.model.dtype == "bfloat16" else 4
-        engine = engine_memory(
-            shapes["policy"], rank.parameters * element, self.gpu, share, config.engine.tensor_parallel,
-            config.engine.max_num_seqs, element,
+        engine, lent = (
+            engine_memory(
+                shapes["policy"], rank.parameters * element, self.gpu, most, config.engine.tensor_parallel,
+                config.engine.max_num_seqs, element,
+            )
+            for most in (share, min(share, BY_TURNS))
         )  # fmt: skip
         published = (rank.trained if config.lora.rank else rank.parameters) * element
-        return PolicyMemory(config, rank.moments, engine, published, rank.offloaded)
+        return PolicyMemory(config, rank.moments, engine, lent, published, rank.offloaded)
 
     def advise(self, prediction: Prediction) -> Prediction:
         """Find the first changes with which what does not fit would: one alone, or with those tried before it."""
@@ -357,29 +363,34 @@ def _devices(placement: Placement, policies: dict[str, PolicyMemory], gpus: int)
         device.gpus.append(number)
         if not device.items:
             _fill(
-                device, placement, [policies[name] for name in trainers], [policies[name] for name in engines]
-            )
+                device, placement, [policies[name] for name in trainers], [policies[name] for name in engines],
+                number in placement.lending,
+            )  # fmt: skip
     return list(found.values())
 
 
 def _fill(
-    device: Device, placement: Placement, trainers: list[PolicyMemory], engines: list[PolicyMemory]
+    device: Device,
+    placement: Placement,
+    trainers: list[PolicyMemory],
+    engines: list[PolicyMemory],
+    lent: bool,
 ) -> None:
     """Note what a GPU holds when it holds most."""
     contexts = Item("CUDA contexts", (len(trainers) + len(engines)) * CONTEXT)
-    turns = (False, True) if placement.sleep and trainers and engines else (None,)
+    turns = (False, True) if (placement.sleep or lent) and trainers and engines else (None,)
     states: list[tuple[str, list[Item]]] = []
     for turn in turns:
         ranks = [item for one in trainers for item in one.rank(turn is True)]
-        served = [item for one in engines for item in one.one_engine(asleep=turn is False)]
+        served = [item for one in engines for item in one.one_engine(asleep=turn is False, lent=lent)]
         when = trainers[0].moment if trainers and not turn else "the engines' turn" if trainers else ""
         states.append((when, _added([*ranks, *served, contexts])))
     device.moment, device.items = max(states, key=lambda state: sum(item.bytes for item in state[1]))
     for one in engines:
-        longest = one.config.engine.max_model_len
-        if not one.engine.holds(longest):
+        longest, engine = one.config.engine.max_model_len, one.lent if lent else one.engine
+        if not engine.holds(longest):
             device.problems.append(
-                f"the engine's KV cache holds {one.engine.kv_tokens:,} tokens, and a sequence may have "
+                f"the engine's KV cache holds {engine.kv_tokens:,} tokens, and a sequence may have "
                 f"engine.max_model_len = {longest:,}"
             )
 

@@ -57,6 +57,8 @@ class Position:
         self.directory = directory
         self.version = version
         self.file: WeightFile | None = None
+        self.noted: WeightFile | None = None
+        """Weights that were committed while the engine slept, and are loaded when it wakes."""
         self._caught_up = not directory
 
     def missed(self) -> WeightFile | None:
@@ -73,20 +75,31 @@ class Position:
         return found
 
     def repeats(self, file: WeightFile) -> bool:
-        """True if exactly these weights are loaded, from wherever.
+        """True if exactly these weights are loaded, from wherever, or noted.
 
         Raises `ConflictError` for a file that newer weights have replaced. A restarted trainer increases the epoch, so
         only its own weights may go back to an earlier version.
         """
-        if self.file is None:
+        newest = self.noted or self.file
+        if newest is None:
             return False
-        if file.epoch and (file.epoch, file.version) < (self.file.epoch, self.file.version):
+        if file.epoch and (file.epoch, file.version) < (newest.epoch, newest.version):
             raise ConflictError(
-                f"weights of version {file.version}, epoch {file.epoch}, come after version {self.file.version}, "
-                f"epoch {self.file.epoch}"
+                f"weights of version {file.version}, epoch {file.epoch}, come after version {newest.version}, "
+                f"epoch {newest.epoch}"
             )
-        return replace(file, path=self.file.path, delta=self.file.delta) == self.file
+        return replace(file, path=newest.path, delta=newest.delta) == newest
+
+    def to_load(self) -> WeightFile | None:
+        """Return what an engine that wakes must load, None if there is nothing. Raises `InputError`.
+
+        What was noted may have been removed since: an engine that could not be told of later versions finds the newest
+        one in the record.
+        """
+        if self.noted is None:
+            return self.missed()
+        return self.noted if Path(self.noted.path).is_file() else read_committed(Path(self.directory))
 
     def moved(self, file: WeightFile) -> None:
         """Record that a file has been loaded."""
-        self.file, self.version, self._caught_up = file, file.version, True
+        self.file, self.version, self._caught_up, self.noted = file, file.version, True, None

@@ -22,8 +22,10 @@ requests, bodies are msgpack with raw arrays, and each answer streams back as it
 `POST /asyncrl/v1/weights/commit`  a `WeightFile` -> pause, load, set the version, resume; with `finish_requests`
                                    running requests end under the old weights first, with `keep_kv` they keep
                                    their KV; an adapter is loaded beside those in use
+`POST /asyncrl/v1/lent`            {asleep} -> an engine on loan sleeps or is awake, see `vllm_lent`
 `GET  /asyncrl/v1/state`           {version, paused, running, waiting, kv_usage, iterations, computed_tokens, kv_tokens,
-                                   max_model_len}, and of an engine that speculates {proposed_tokens, accepted_tokens}
+                                   max_model_len}, of an engine on loan {lent, asleep}, and of one that speculates
+                                   {proposed_tokens, accepted_tokens}
 
 All of them exist again under `/policies/NAME` for every further policy whose adapters the engine serves.
 
@@ -56,6 +58,7 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from asyncrl.credentials import own_credentials
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
+from asyncrl.generation import MOVED
 from asyncrl.http_checks import BodyCheck, Hosts, Refusal, check_msgpack, refuse_headers
 from asyncrl.types import Decoding
 from asyncrl.weights.collective import GroupPlace
@@ -63,7 +66,7 @@ from asyncrl.weights.fetches import fetch_order_from_json
 from asyncrl.weights.offered import send_range
 from asyncrl.weights.position import weight_file_from_json
 from asyncrl.weights.vllm_images import check_files, image_prompt, read_placed
-from asyncrl.weights.vllm_served import Served, parse_version, served_from_environment
+from asyncrl.weights.vllm_served import ASLEEP, Served, parse_version, served_from_environment
 
 if TYPE_CHECKING:
     from vllm.logprobs import Logprob
@@ -149,6 +152,10 @@ class Routes:
             ids = (await _read_body(receive))["ids"]
             await engine.abort([policy.own(str(i)) for i in ids])
             await _reply(send, 200, {})
+        elif name == "lent":
+            asleep = bool((await _read_body(receive))["asleep"])
+            computed = int(_pressure(engine)["computed_tokens"])
+            await _reply(send, 200, await policy.loan.set(asleep, policy, engine, computed))
         elif name.startswith("weights/"):
             await _reply(send, 200, await _weights(name, policy, engine, await _read_body(receive)))
         else:
@@ -176,6 +183,8 @@ class Routes:
         version = await policy.newest(engine)
         length = engine.vllm_config.model_config.max_model_len
         state = {"version": version, "paused": await engine.is_paused(), "max_model_len": int(length)}
+        if policy.loan.lent:
+            state |= {"lent": True, "asleep": policy.loan.asleep}
         return state | _pressure(engine)
 
     async def _generate(
@@ -216,7 +225,8 @@ class Routes:
         except Exception as error:
             if not isinstance(error, UnavailableError):
                 log.exception("request %s", request_id)
-            return {"id": request_id, "refused": False, "error": f"{type(error).__name__}: {error}"}
+            said = f"{type(error).__name__}: {error}"
+            return {"id": request_id, "refused": False, "asleep": policy.loan.asleep, "error": said}
 
 
 async def _sample(
@@ -234,10 +244,18 @@ async def _sample(
     await policy.check_version(engine, parsed.min_version)
     own = policy.own(request_id)
     if policy.adapters is None:
-        return await _run(engine, own, parsed)
+        return _checked_move(await _run(engine, own, parsed), request)
     with policy.adapters.serve(request.get("version")) as (version, adapter):
-        answer = await _run(engine, own, parsed, adapter)
+        answer = _checked_move(await _run(engine, own, parsed, adapter), request)
     return answer | {"spans": [[version, 0, len(answer["token_ids"]) // TOKEN_BYTES]]}
+
+
+def _checked_move(answer: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer. Raises `UnavailableError` for one that was cut and must be sampled in one request: another
+    engine does that from its beginning."""
+    if answer["finish_reason"] == MOVED and "decoding" in request and Decoding(**request["decoding"]).whole:
+        raise UnavailableError(ASLEEP)
+    return answer
 
 
 async def _weights(name: str, policy: Served, engine: AsyncLLM, body: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from asyncrl.weights.position import Position
 from asyncrl.weights.staging import Staging
 from asyncrl.weights.vllm_adapters import Adapters
 from asyncrl.weights.vllm_images import VISION
+from asyncrl.weights.vllm_lent import Loan, loan_from_environment
 from asyncrl.weights.vllm_prefixes import FORGET
 from asyncrl.weights.vllm_transfers import Transfers
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 log = logging.getLogger("asyncrl.weights")
+
+ASLEEP = "the engine sleeps while the trainer works"
 
 
 def base_version() -> int:
@@ -53,12 +56,12 @@ def parse_version(label: str) -> int:
 def served_from_environment() -> dict[str, Served]:
     """Return what this server serves by policy, as `services.engine` has configured it; the run's own is ""."""
     folder, lora = os.environ.get("ASYNCRL_WEIGHTS_DIR", ""), os.environ.get("ASYNCRL_LORA", "")
-    committing, ids = asyncio.Lock(), itertools.count(1)
+    committing, ids, loan = asyncio.Lock(), itertools.count(1), loan_from_environment()
     own = LoraConfig.model_validate_json(lora) if lora else None
-    served = {"": Served("", folder, own, committing, ids)}
+    served = {"": Served("", folder, own, committing, ids, loan)}
     for name, settings in json.loads(os.environ.get("ASYNCRL_POLICIES") or "{}").items():
         adapters = LoraConfig.model_validate(settings)
-        served[name] = Served(name, policy_weights(folder, name), adapters, committing, ids)
+        served[name] = Served(name, policy_weights(folder, name), adapters, committing, ids, loan)
     return served
 
 
@@ -66,15 +69,23 @@ class Served:
     """One policy of an engine.
 
     folder: its folder of weights; empty for an engine of no run. lora: its adapter; None if all weights are trained.
-    committing: held while the engine loads anything. ids: numbers for adapters, unique in the engine.
+    committing: held while the engine loads anything. ids: numbers for adapters, unique in the engine. loan: whether
+    the engine sleeps.
     """
 
     def __init__(
-        self, name: str, folder: str, lora: LoraConfig | None, committing: asyncio.Lock, ids: Iterator[int]
+        self,
+        name: str,
+        folder: str,
+        lora: LoraConfig | None,
+        committing: asyncio.Lock,
+        ids: Iterator[int],
+        loan: Loan | None = None,
     ) -> None:
         self.name = name
         self.folder = folder
         self.committing = committing
+        self.loan = loan or Loan(False)
         self.position = Position(folder, base_version())
         self._attempt: asyncio.Future[None] | None = None
         """The newest attempt to catch up."""
@@ -143,7 +154,9 @@ class Served:
         return parse_version(await engine.get_weight_version())
 
     async def check_version(self, engine: AsyncLLM, least: int) -> None:
-        """Raise `UnavailableError` if a request needs an engine with newer weights."""
+        """Raise `UnavailableError` if a request needs an engine with newer weights, or one that is awake."""
+        if self.loan.asleep:
+            raise UnavailableError(ASLEEP)
         if least <= self.position.version:
             return
         version = await self.newest(engine)
@@ -159,14 +172,28 @@ class Served:
 
         Running requests freeze and continue with the new ones ("keep"), or finish first ("wait"); an adapter is
         loaded beside those in use. keep_kv: they keep what the old weights computed of their tokens, instead of having
-        it computed again. Raises `InputError`, `ConflictError`.
+        it computed again. An engine that sleeps notes the file and loads it when it wakes, before it takes a request.
+        Raises `InputError`, `ConflictError`.
         """
         async with self.committing:
             if self.position.repeats(file):
                 return {"version": file.version, "pause_s": 0.0}
+            if self.loan.asleep:
+                self.position.noted = self.staging.local(file) or self.own_file(file)
+                self.staging.keep_only(file)
+                return {"version": file.version, "pause_s": 0.0}
             report = await self._load(engine, self.staging.local(file) or self.own_file(file), mode, keep_kv)
             self.staging.keep_only(file)
             return report
+
+    async def load_noted(self, engine: AsyncLLM) -> None:
+        """Load what was committed while the engine slept. Call with `committing`. Raises `InputError`."""
+        file = self.position.to_load()
+        if file is None or file == self.position.file:
+            return
+        if file is not self.position.noted:
+            await asyncio.to_thread(verify_weights, file)
+        await self._load(engine, file)
 
     async def catch_up(self, engine: AsyncLLM) -> None:
         """Load the version that the run has committed, once after the start. Raises `UnavailableError`.
@@ -174,7 +201,7 @@ class Served:
         Concurrent callers share one attempt and its result; the next call after a failed attempt starts another.
         """
         try:
-            if self.position.missed() is None:
+            if self.loan.asleep or self.position.missed() is None:
                 return
             if self._attempt is None or self._attempt.done():
                 self._attempt = asyncio.ensure_future(self._catch_up(engine))

@@ -19,7 +19,7 @@ import msgpack
 import numpy as np
 
 from asyncrl.credentials import authorization, bearer
-from asyncrl.errors import InfrastructureError, InputError
+from asyncrl.errors import AsleepError, InfrastructureError, InputError
 from asyncrl.generation import Generated, GenerateRequest
 from asyncrl.services.http.batching import RequestBatcher
 from asyncrl.tls import client_context
@@ -243,8 +243,9 @@ def _encode(request: GenerateRequest) -> dict[str, Any]:
 def _deliver(left: dict[str, _Pending], message: dict[str, Any]) -> None:
     pending = left.pop(message["id"])
     if "error" in message:
-        # Other engines would refuse it, too.
-        _fail(pending, (InputError if message["refused"] else InfrastructureError)(message["error"]))
+        failed = AsleepError if message.get("asleep") else InfrastructureError
+        # What is refused, other engines would refuse, too.
+        _fail(pending, (InputError if message["refused"] else failed)(message["error"]))
     elif not pending.answer.done():
         pending.answer.set_result(decode_generated(message))
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 
 from asyncrl.config import Config
-from asyncrl.gpus import ENGINE_SHARE
+from asyncrl.gpus import BY_TURNS, ENGINE_SHARE
 from asyncrl.services.command import CONFIGURED, Address, need
 
 HELP = "a vLLM server whose weights are updated while it decodes"
-OPTIONS = (*CONFIGURED, "--join", "--model", "--base-version", "--weights-dir", "--explorer")
+OPTIONS = (*CONFIGURED, "--join", "--model", "--base-version", "--weights-dir", "--explorer", "--lent")
 
 
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
@@ -18,7 +18,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     from asyncrl.services.engine.service import EngineOptions, serve_engine
 
     engine, model = config.engine, need(args.model, "--model", "engine")
-    share = engine.gpu_memory_utilization
+    share = ENGINE_SHARE if engine.gpu_memory_utilization == "auto" else engine.gpu_memory_utilization
     configured = args.folder or args.recipe or args.join
     # The default is no one's choice: a model with a shorter context is served with its own.
     longest = engine.max_model_len if configured else context_length(model) or engine.max_model_len
@@ -27,8 +27,9 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         dtype=config.model.dtype,
         max_model_len=min(engine.max_model_len, longest),
         max_num_seqs=engine.max_num_seqs,
-        gpu_memory_utilization=ENGINE_SHARE if share == "auto" else share,
-        sleep=config.placement.sleep is True,
+        gpu_memory_utilization=min(share, BY_TURNS) if args.lent else share,
+        sleep=config.placement.sleep is True or args.lent,
+        lent=args.lent,
         tensor_parallel=engine.tensor_parallel,
         threads=config.run.threads,
         base_version=args.base_version,

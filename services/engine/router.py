@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from asyncrl.clock import now_s
-from asyncrl.errors import AsyncRLError, InfrastructureError, InputError
-from asyncrl.generation import Generated, GenerateRequest
+from asyncrl.errors import AsleepError, AsyncRLError, InfrastructureError, InputError
+from asyncrl.generation import MOVED, Generated, GenerateRequest, remainder
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.health import EngineHealth
 from asyncrl.services.engine.placement import EngineLoad, Health, place
@@ -43,6 +43,9 @@ class _Engine:
     others: int = 0
     """Requests that it had from other routers at the last probe."""
     held_tokens: int = 0
+    lent: bool = False
+    asleep: bool = False
+    """On loan and not needed now, as of its last answer."""
 
 
 @dataclass(slots=True)
@@ -113,22 +116,37 @@ class EngineRouter:
         return self._gone_busy_s + sum(client.busy_s for client in (*self.engines, *self._retiring))
 
     async def generate(self, request: GenerateRequest) -> Generated:
-        """Sample one turn, on another engine when one fails. Raises what the last one raised."""
+        """Sample one turn, on another engine when one fails, or the rest of it when one goes to sleep. Raises what the
+        last one raised."""
         self._start_probing()
+        had: Generated | None = None
+        while True:
+            part = await self._generate(request)
+            had = part if had is None else had.followed_by(part)
+            if part.finish_reason != MOVED:
+                return had
+            request = remainder(request, part)
+
+    async def _generate(self, request: GenerateRequest) -> Generated:
         session = self._sessions.get(request.session)
         remembered = session is not None and (session.running > 0 or session.expires > now_s())
         home = session.url if session is not None and remembered else ""
         failure: AsyncRLError | None = None
-        for url in place(_key(request), len(request.token_ids), self.loads(), home):
+        awake = [load for load in self.loads() if load.health is not Health.ASLEEP]
+        for url in place(_key(request), len(request.token_ids), awake, home) if awake else ():
             engine = self._engines.get(url)
             if engine is None:
                 continue
             try:
-                return await self._send(engine, request)
+                generated = await self._send(engine, request)
+                engine.asleep |= generated.finish_reason == MOVED
+                return generated
+            except AsleepError as error:
+                engine.asleep, failure = True, error
             except InfrastructureError as error:
                 engine.health.failed(refused=_refused(error))
                 failure = error
-        raise failure or InfrastructureError("every engine has left this router")
+        raise failure or InfrastructureError("every engine has left this router, or sleeps")
 
     async def context_limit(self) -> int:
         """Return the longest context with its answer that every engine accepts, in tokens; 0 while unknown."""
@@ -164,12 +182,15 @@ class EngineRouter:
         return [
             EngineLoad(
                 url,
-                engine.health.health(now, self.newest, self._newest_since),
+                Health.ASLEEP
+                if engine.asleep
+                else engine.health.health(now, self.newest, self._newest_since),
                 engine.client.in_flight + engine.others,
                 engine.waiting,
                 engine.prefill_tokens,
                 engine.kv_usage,
                 engine.held_tokens / engine.kv_tokens if engine.kv_tokens else 0.0,
+                engine.lent,
             )
             for url, engine in self._engines.items()
         ]
@@ -270,7 +291,10 @@ class EngineRouter:
             self._saw(engine, int(state["version"]))
         except (AsyncRLError, KeyError, TypeError, ValueError) as error:
             engine.health.failed(refused=_refused(error))
+            # Started again it says so itself, and until then it is no better than dead.
+            engine.asleep = False
             return
+        engine.lent, engine.asleep = bool(state.get("lent")), bool(state.get("asleep"))
         engine.waiting = int(state.get("waiting", 0))
         all_requests = int(state.get("running", 0)) + engine.waiting
         engine.others = max(0, all_requests - max(in_flight, engine.client.in_flight))

@@ -74,6 +74,8 @@ class EngineOptions:
     start_timeout_s: float = 300.0
     sleep: bool = False
     """Whether it can give up its GPU memory and take it back (vLLM's sleep mode)."""
+    lent: bool = False
+    """Whether it samples only from when the trainer wakes it until that needs the memory again."""
     quantization: str = "off"
     """How linear layers compute, see `asyncrl.weights.quantization`."""
     batch_invariant: bool = False
@@ -183,6 +185,7 @@ def build_env(
         ASYNCRL_WEIGHTS_DIR=options.weights_dir,
         **numerics_variables(options),
         ASYNCRL_LORA="" if options.lora is None else options.lora.model_dump_json(),
+        ASYNCRL_LENT="1" if options.lent else "",
         ASYNCRL_VISION="1" if is_vision_model(options.model) else "",
         ASYNCRL_POLICIES=json.dumps({name: lora.model_dump() for name, lora in options.policies.items()}),
     )

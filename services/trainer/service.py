@@ -33,7 +33,7 @@ from asyncrl.import_path import load_object
 from asyncrl.jsonfile import read_json, write_json
 from asyncrl.services.buffer.client import Addresses, BufferClientSync
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.services.engine.sleep import SleepSwitch
+from asyncrl.services.engine.sleep import LoanSwitch, SleepSwitch
 from asyncrl.services.old_policy.client import OldPolicyClient
 from asyncrl.services.outer.client import OuterClient
 from asyncrl.services.trainer.weight_source import HttpWeightSource
@@ -57,7 +57,7 @@ from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.progress import Progress
 from asyncrl.train.recover import recover
 from asyncrl.train.trainer import Trainer, set_threads
-from asyncrl.train.turns import MemoryTurns, NoTurns, Turns
+from asyncrl.train.turns import Lending, MemoryTurns, NoTurns, Turns
 from asyncrl.types import Group
 from asyncrl.weights.carrier import Carrier, CollectiveCarrier
 from asyncrl.weights.files import WeightFile, on_cpu
@@ -358,10 +358,21 @@ class Heartbeat:
         self._thread.join(5)
 
 
-def _engines_asleep(config: Config, engines: Sequence[str], credentials: Credentials) -> SleepSwitch:
-    """Put the engines to sleep before any rank loads a model, and return what wakes them."""
+def _engines_asleep(
+    config: Config, engines: Sequence[str], credentials: Credentials
+) -> SleepSwitch | LoanSwitch | None:
+    """Put engines that use the trainer's memory to sleep before any rank loads a model, and return what wakes them.
+
+    None where there are none.
+    """
+    lent = config.placement.lent
+    if config.placement.sleep is not True and not lent:
+        return None
     urls = wait_for_addresses(engines, LIMIT_FACTOR * config.run.start_timeout_s)
-    switch = SleepSwitch(urls, credentials.bearer("engine"), config.outage_timeout_s)
+    bearer, timeout_s = credentials.bearer("engine"), config.outage_timeout_s
+    switch: SleepSwitch | LoanSwitch = SleepSwitch(urls, bearer, timeout_s)
+    if lent:
+        switch = LoanSwitch(urls[len(urls) - lent :], bearer, timeout_s)
     if init_distributed(config.rank_timeout_s) == 0:
         switch(True)
     wait_for_all_ranks()
@@ -387,7 +398,7 @@ def run_trainer(
     set_threads(config.run.threads)
     objective = build_objective(config.algo)
     init_distributed(config.rank_timeout_s)
-    switch = _engines_asleep(config, engines, credentials) if config.placement.sleep is True else None
+    switch = _engines_asleep(config, engines, credentials)
     engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
     old_policies = open_old_policies(config, weights_dir, old_policy, credentials) if old_policy else None
     auxiliary = load_auxiliary_models(config, objective, engine, model, old_policies)
@@ -405,7 +416,9 @@ def run_trainer(
     trained = [engine, *([critic] if critic is not None else [])]
     for one in trained:
         one.progress = engine.progress
-    if switch is not None and isinstance(publisher, SyncFilePublisher):
+    if isinstance(switch, LoanSwitch):
+        turns = Lending(trained, switch)
+    elif switch is not None:
         turns = MemoryTurns(trained, switch)
         publisher.before_commit = turns.to_engines
     trainer = Trainer(

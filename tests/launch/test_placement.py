@@ -74,6 +74,22 @@ def policy(name, **sections):
             {"train": {"schedule": "synchronous"}},
             "1 GPU: trainer 0, engine-0 0 (shared, by turns, engines take 0.7)",
         ),
+        (
+            3,
+            trainer(2) | engines(2) | {"placement": {"lent": 1}},
+            "3 GPUs: trainer 0-1, engine-0 2, engine-1 0 (lent)",
+        ),
+        (
+            4,
+            trainer(2) | engines(2) | {"placement": {"lent": 1, "engines": [3, 1]}, "eval": {"every": 5}},
+            "4 GPUs: trainer 0-1, engine-0 3, engine-1 1 (lent), evaluation 2",
+        ),
+        (
+            3,
+            trainer(2) | engines(2) | {"placement": {"lent": 1}, "eval": {"every": 5}},
+            "3 GPUs: trainer 0-1, engine-0 2, engine-1 0 (lent), evaluation 2",
+        ),
+        (0, engines(3) | {"placement": {"lent": 2}}, "no GPU is used, 2 engines lent while the trainer waits"),
         (0, {"train": {"schedule": "synchronous"}, "placement": {"sleep": True}},
          "no GPU is used, engine and trainer work by turns"),
     ],
@@ -114,6 +130,22 @@ def test_gpus_are_given_out(gpus, sections, line):
             {"train": {"schedule": "synchronous"}, "eval": {"every": 2}, "placement": {"sleep": True}},
             "eval.every=2: an evaluation would need memory .* placement.sleep=false",
         ),
+        (1, engines(2) | {"placement": {"lent": 1}}, "placement.lent = 1: .* need a GPU of their own, there is 1"),
+        (
+            4,
+            engines(3) | {"placement": {"lent": 2}},
+            "placement.lent = 2 x engine.tensor_parallel = 1 needs 2 GPUs of the trainer's, train.ranks = 1",
+        ),
+        (
+            4,
+            engines(2) | {"placement": {"lent": 1, "engines": [1, 2]}},
+            r"last placement.lent = 1 engines need GPUs of the trainer .* got \[1, 2\]; the trainer has \[0\]",
+        ),
+        (
+            2,
+            engines(2) | {"placement": {"lent": 1, "evaluation": [0]}, "eval": {"every": 2}},
+            "an evaluation would need memory .* placement.lent=0",
+        ),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_with_keys_and_numbers(gpus, sections, message):
@@ -138,6 +170,40 @@ def test_what_does_not_fit_is_refused_with_keys_and_numbers(gpus, sections, mess
 def test_engines_sleep_only_where_nothing_samples_meanwhile(sections, message):
     with pytest.raises(ConfigError, match=message):
         config(placement={"sleep": True}, **sections)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (engines(1), "placement.lent must be below engine.count=1"),
+        (
+            engines(2) | trainer(schedule="synchronous"),
+            "placement.lent must be 0 .*: placement.sleep lets all",
+        ),
+        (
+            engines(2) | trainer(schedule="one_step_off"),
+            "placement.lent must be 0 .* 'asynchronous' and 'partial' allow",
+        ),
+        (engines(2, weight_transfer="http"), "placement.lent: engine.weight_transfer must be 'shared_file'"),
+        (engines(2) | policy("other"), "placement.lent must be 0 where there are policies"),
+        (
+            engines(2, explorers=1) | {"rollout": {"group_size": 4, "explore": 8}},
+            "placement.lent must be 0 where engine.explorers is above 0",
+        ),
+        (engines(2) | {"scale": {"engine": [2, 3]}}, "placement.lent must be 0 where scale.engine is given"),
+    ],
+)
+def test_gpus_are_lent_only_where_engines_can_come_and_go(sections, message):
+    with pytest.raises(ConfigError, match=message):
+        config(placement={"lent": 1}, **sections)
+
+
+def test_lent_engines_leave_the_memory_of_the_others_as_it_is():
+    recipe = config(placement={"lent": 1}, **engines(2))
+    found = plan(recipe, GPUS[:2])
+    assert found.engines_first
+    assert found.gpu_memory_utilization == 0.9
+    assert found.engine_env(1)["CUDA_VISIBLE_DEVICES"] == found.trainer_env()["CUDA_VISIBLE_DEVICES"] == "0"
 
 
 def test_each_process_sees_its_own_slice_by_the_names_that_the_launcher_was_given():
