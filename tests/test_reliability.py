@@ -64,7 +64,7 @@ def playing(run, role):
 
 def test_a_run_whose_launcher_was_killed_goes_on_where_its_checkpoint_is(workplace):
     run = workplace / "runs" / "resumed"
-    process = start(workplace, run.name)
+    process = start(workplace, run.name, "engine.count=2", "placement.lent=1")
     wait_for_step(run, 5, process)
     kill_launcher(run, process)
     resume(workplace, run, "train.zero_stage=2")
@@ -72,6 +72,9 @@ def test_a_run_whose_launcher_was_killed_goes_on_where_its_checkpoint_is(workpla
     assert json.loads((run / "config.json").read_text())["train"]["zero_stage"] == 2
     summary = json.loads((run / "summary.json").read_text())
     assert summary["lives"] == 2
+    assert sum(record["lent/awake_s"] > 0 for record in read_metrics(run)) >= 2, (
+        "the lent engine woke in both lives"
+    )
     assert 0 < summary["busy"]["trainer"] <= 1
     files = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     resume(workplace, run)
