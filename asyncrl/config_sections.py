@@ -148,12 +148,14 @@ class SpeculativeConfig(Section):
         return self
 
 
-WEIGHT_TRANSFERS = ("shared_file", "collective", "http")
+WEIGHT_TRANSFERS = ("shared_file", "collective", "http", "nixl")
 
 
 def _known_transfer(name: str) -> str:
     if name not in WEIGHT_TRANSFERS and ":" not in name:
-        raise ValueError(f"must be 'shared_file', 'collective' or 'http', or an import path such as {FORMS}")
+        raise ValueError(
+            f"must be 'shared_file', 'collective', 'http' or 'nixl', or an import path such as {FORMS}"
+        )
     return name
 
 
@@ -174,14 +176,15 @@ class EngineConfig(Section):
     weight_transfer: Annotated[str, AfterValidator(_known_transfer)] = "shared_file"
     """How new weights reach the engines: "shared_file", by a file that both sides see; "collective", over a
     torch.distributed group (NCCL where every rank has a GPU of its own, else gloo); "http", from the trainer and from
-    engine to engine, which asks for neither a common folder nor a fast network; or an import path such as
+    engine to engine, which asks for neither a common folder nor a fast network; "nixl", by each engine's reads of the
+    trainer's memory (NIXL over UCX, the extra `nixl`); or an import path such as
     `my_carrier.py:MyCarrier` (docs/engine-and-trainer.md)."""
     weight_delta: Seldom[bool] = False
     """Send only the elements that changed since the version before, where that saves half of the bytes or more. Costs
     processor time and saves network: for engines, or a folder of weights, on other machines."""
     weights_dir: Seldom[str] = ""
     """Folder in which runs publish their weights; empty for shared memory. It holds three copies of them, and two more
-    for each engine that keeps its own, as it does with `weight_delta`, "collective" and "http"."""
+    for each engine that keeps its own, as it does with `weight_delta`, "collective", "http" and "nixl"."""
     quantization: Seldom[Literal["off", "int8", "fp8"]] = "off"
     """Eight bits for the weights and activations of linear layers while sampling. The trainer keeps and publishes whole
     weights (docs/engine-and-trainer.md)."""

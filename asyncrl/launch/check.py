@@ -84,6 +84,8 @@ def check_run(config: Config, alone: bool = True) -> None:
     check_numerics(config.engine)
     if config.train.fused_logprobs and alone:
         check_fused_kernel()
+    if config.engine.weight_transfer == "nixl" and alone:
+        check_nixl()
     check_sinks(config)
     for name in config.policies:
         policy = config.policy(name)

@@ -204,12 +204,12 @@ def check_machines(config: Config) -> None:
         )
     if scheme() == "https":
         for key, unencrypted in (
-            ("train.nodes", config.train.nodes > 1),
-            ("engine.weight_transfer", config.engine.weight_transfer == "collective"),
+            ("train.nodes", GROUPS if config.train.nodes > 1 else ""),
+            ("engine.weight_transfer", UNENCRYPTED.get(config.engine.weight_transfer, "")),
         ):
             if unencrypted:
                 raise ConfigError(
-                    f"{key}: the groups of torch.distributed that this needs between machines are not encrypted, and "
+                    f"{key}: the {unencrypted} that this needs between machines are not encrypted, and "
                     f"{TLS} asks for that; set train.nodes=1 and engine.weight_transfer=http, or unset {TLS}"
                 )
     if config.placement.lent:
@@ -219,7 +219,7 @@ def check_machines(config: Config) -> None:
     if config.engine.weight_transfer == "shared_file":
         raise ConfigError(
             "engine.weight_transfer must not be 'shared_file' where a run has several machines: its engines do not see "
-            "the trainer's folder; set engine.weight_transfer=http, or collective on a fast network of their own"
+            "the trainer's folder; set engine.weight_transfer=http, or collective or nixl on a fast network of their own"
         )
 
 

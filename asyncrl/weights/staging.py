@@ -19,7 +19,7 @@ from asyncrl.weights.files import WeightFile, weights_path
 
 PREFIX = "staged-"
 INCOMPLETE = ".fetching"
-"""Follows the name of a file that is being fetched."""
+"""Follows the name of a file that is being fetched or read."""
 
 
 class Staging:
@@ -62,6 +62,11 @@ class Staging:
                     return path, True
         self._remove_orphans()
         return self._reserve(path, num_bytes), False
+
+    def new_room(self, file: WeightFile, kind: str, num_bytes: int) -> Path:
+        """Reserve memory for what is to come from the first byte on; return the path. Raises `InputError`."""
+        self._remove_orphans()
+        return self._reserve(self.incomplete_path(file, kind), num_bytes)
 
     def complete_path(self, file: WeightFile, kind: str) -> Path:
         """Return where a version's file, or its delta, belongs."""

@@ -17,6 +17,7 @@ requests, bodies are msgpack with raw arrays, and each answer streams back as it
 `POST /asyncrl/v1/weights/base`    a `WeightFile` -> the checksum of the weights that are loaded
 `POST /asyncrl/v1/weights/fetch`   a `WeightFile`, `order` (a `FetchOrder`) -> it is fetched over HTTP in the background
 `POST /asyncrl/v1/weights/fetched` a `WeightFile` -> how much of it has come, whether that has ended, and any error
+`POST /asyncrl/v1/weights/read`    a `WeightFile`, `order` (a `ReadOrder`) -> it is read by NIXL; the reason, if it was not
 `GET  /asyncrl/v1/weights/bytes/EPOCH/VERSION/KIND` one range of a weight file, for other engines
 `POST /asyncrl/v1/weights/prepare` a `WeightFile` -> verified, nothing changed yet
 `POST /asyncrl/v1/weights/commit`  a `WeightFile` -> pause, load, set the version, resume; with `finish_requests`
@@ -65,6 +66,7 @@ from asyncrl.weights.collective import GroupPlace
 from asyncrl.weights.fetches import fetch_order_from_json
 from asyncrl.weights.offered import send_range
 from asyncrl.weights.position import weight_file_from_json
+from asyncrl.weights.reads import read_order_from_json
 from asyncrl.weights.vllm_images import check_files, image_prompt, read_placed
 from asyncrl.weights.vllm_served import ASLEEP, Served, parse_version, served_from_environment
 
@@ -280,6 +282,8 @@ async def _weights(name: str, policy: Served, engine: AsyncLLM, body: dict[str, 
             return {}
         case "weights/fetched":
             return await policy.fetches.progress(file)
+        case "weights/read":
+            return await policy.reads.read(file, read_order_from_json(body["order"], file))
         case "weights/prepare":
             return {"verify_s": await policy.prepare(file)}
         case "weights/commit":

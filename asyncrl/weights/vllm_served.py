@@ -27,6 +27,7 @@ from asyncrl.weights.folders import policy_weights
 from asyncrl.weights.members import read_members
 from asyncrl.weights.offered import Offered
 from asyncrl.weights.position import Position
+from asyncrl.weights.reads import Reads
 from asyncrl.weights.staging import Staging
 from asyncrl.weights.vllm_adapters import Adapters
 from asyncrl.weights.vllm_images import VISION
@@ -92,6 +93,7 @@ class Served:
         self.staging = Staging(folder)
         self.transfers = Transfers(self.staging)
         self.fetches = Fetches(self.staging, authorization(bearer(None, "weights")))
+        self.reads = Reads(self.staging)
         self.adapters = None if lora is None else Adapters(lora, folder, base_version(), ids)
 
     def offered(self, epoch: int, version: int, kind: str) -> Offered | None:

@@ -227,6 +227,9 @@ def open_carrier(config: Config, engine: TrainEngine, credentials: Credentials) 
             return CollectiveCarrier(torch.device(engine.device))
         case "http":
             return HttpCarrier(HttpWeightSource(credentials))
+        case "nixl":
+            check_nixl()
+            return NixlCarrier()
         case "shared_file":
             return None
         case own:
