@@ -357,7 +357,7 @@ def test_a_base_that_is_not_there_lists_those_there_are(tmp_path, name):
             changed("engine", weight_transfer="nccl"),
             'got "nccl"; it is \'collective\' now, for any number of engines$',
         ),
-        (changed("engine", weight_transfer="ipc"), "'collective' or 'http', .*'shared_file' does the same"),
+        (changed("engine", weight_transfer="ipc"), "'collective', 'http' or 'nixl', .*'shared_file' does the same"),
         (changed("train", max_grad_norm=1.0), "train.max_grad_norm: unknown key; it is always 1$"),
     ],
 )  # fmt: skip

@@ -31,6 +31,8 @@ OTHER_VERSIONS = {"apache-tvm-ffi", "triton"}
 LEFT_OUT = {
     # Its server's dependencies, which the adapter does not use and which ask for an older mcp.
     "openenv": {"fastmcp", "gradio", "tomli", "tomli-w"},
+    # The same library for another CUDA than torch's.
+    "nixl": {"nixl-cu12"},
 }
 
 

@@ -31,6 +31,7 @@ from asyncrl.launch.tasks import pool_of
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.services.engine.speculation import check_speculation
+from asyncrl.weights.nixl_agent import check_nixl
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 HUB_TIMEOUT_S = 10.0

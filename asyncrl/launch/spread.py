@@ -23,6 +23,9 @@ from asyncrl.tls import scheme
 
 TRAINER = "trainer"
 PORT = 8700
+GROUPS = "groups of torch.distributed"
+UNENCRYPTED = {"collective": GROUPS, "nixl": "connections of UCX"}
+"""Transports of weights whose bytes others on the network could read, by what they go over."""
 """Where nodes register, unless another port is given."""
 
 
@@ -219,7 +222,8 @@ def check_machines(config: Config) -> None:
     if config.engine.weight_transfer == "shared_file":
         raise ConfigError(
             "engine.weight_transfer must not be 'shared_file' where a run has several machines: its engines do not see "
-            "the trainer's folder; set engine.weight_transfer=http, or collective or nixl on a fast network of their own"
+            "the trainer's folder; set engine.weight_transfer=http, or collective or nixl on a fast network of their "
+            "own"
         )
 
 

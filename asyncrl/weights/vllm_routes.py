@@ -17,7 +17,7 @@ requests, bodies are msgpack with raw arrays, and each answer streams back as it
 `POST /asyncrl/v1/weights/base`    a `WeightFile` -> the checksum of the weights that are loaded
 `POST /asyncrl/v1/weights/fetch`   a `WeightFile`, `order` (a `FetchOrder`) -> it is fetched over HTTP in the background
 `POST /asyncrl/v1/weights/fetched` a `WeightFile` -> how much of it has come, whether that has ended, and any error
-`POST /asyncrl/v1/weights/read`    a `WeightFile`, `order` (a `ReadOrder`) -> it is read by NIXL; the reason, if it was not
+`POST /asyncrl/v1/weights/read`    a `WeightFile`, `order` (a `ReadOrder`) -> it is read by NIXL, or why it was not
 `GET  /asyncrl/v1/weights/bytes/EPOCH/VERSION/KIND` one range of a weight file, for other engines
 `POST /asyncrl/v1/weights/prepare` a `WeightFile` -> verified, nothing changed yet
 `POST /asyncrl/v1/weights/commit`  a `WeightFile` -> pause, load, set the version, resume; with `finish_requests`

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import re
 import time
@@ -368,6 +369,8 @@ def transports(context: Context) -> list[Figure]:
     model = context.model(vocab_size=WORDS, **({} if context.gpus else WIDE))
     figures = []
     for kind in WEIGHT_TRANSFERS:
+        if kind == "nixl" and importlib.util.find_spec("nixl") is None:
+            continue
         run = context.train(
             f"transport-{kind}-{time.time_ns()}", *TINY, f"model.path={model}", f"engine.weight_transfer={kind}",
         )  # fmt: skip

@@ -63,6 +63,8 @@ from asyncrl.weights.carrier import Carrier, CollectiveCarrier
 from asyncrl.weights.files import WeightFile, on_cpu
 from asyncrl.weights.http_carrier import HttpCarrier
 from asyncrl.weights.members import Members
+from asyncrl.weights.nixl_agent import check_nixl
+from asyncrl.weights.nixl_carrier import NixlCarrier
 from asyncrl.weights.publish import FilePublisher, PublishReport
 
 BEAT_S = 1.0
