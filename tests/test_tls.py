@@ -90,8 +90,9 @@ def test_what_would_go_unencrypted_is_refused(encrypted, monkeypatch):
 
     base = {"model": {"path": "m"}, "env": {"name": "gridworld"}}
     check_machines(parse_config(base | {"engine": {"weight_transfer": "http"}}))
-    with pytest.raises(ConfigError, match=r"engine\.weight_transfer: .* are not encrypted"):
-        check_machines(parse_config(base | {"engine": {"weight_transfer": "collective"}}))
+    for transfer, over in (("collective", "groups of torch.distributed"), ("nixl", "connections of UCX")):
+        with pytest.raises(ConfigError, match=rf"engine\.weight_transfer: the {over} .* are not encrypted"):
+            check_machines(parse_config(base | {"engine": {"weight_transfer": transfer}}))
     with pytest.raises(ConfigError, match=r"train\.nodes: .* are not encrypted"):
         check_machines(
             parse_config(base | {"engine": {"weight_transfer": "http"}, "train": {"ranks": 2, "nodes": 2}})

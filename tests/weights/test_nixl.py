@@ -59,7 +59,9 @@ def numbers(version):
 def test_an_engine_reads_the_delta_if_it_has_what_that_builds_on_and_the_whole_file_otherwise():
     file = WeightFile(2, "/two", "b" * 32, 10)
     assert kind_for(file, "a" * 32) == WHOLE
-    changed = WeightFile(2, "/two", "b" * 32, 10, delta=Delta(path="/two.delta", base_checksum="a" * 32, num_bytes=4))
+    changed = WeightFile(
+        2, "/two", "b" * 32, 10, delta=Delta(path="/two.delta", base_checksum="a" * 32, num_bytes=4)
+    )
     assert [kind_for(changed, base) for base in ("a" * 32, "c" * 32, "")] == [DELTA, WHOLE, WHOLE]
 
 
