@@ -77,8 +77,9 @@ class Agent:
     def __init__(self, same_machine: bool) -> None:
         api, bindings = _library()
         self.same_machine = same_machine
-        self._errors = tuple(
-            one for one in vars(bindings).values() if isinstance(one, type) and issubclass(one, Exception)
+        self._errors: tuple[type[Exception], ...] = (
+            RuntimeError,
+            *(one for one in vars(bindings).values() if isinstance(one, type) and issubclass(one, Exception)),
         )
         self._regions: list[tuple[Any, np.ndarray]] = []
         """What is registered, and what keeps the mapping alive until the agent is gone."""
@@ -161,7 +162,7 @@ class Agent:
             yield
         except UnavailableError as error:
             raise UnavailableError(f"{what}: {error}") from error
-        except (*self._errors, RuntimeError) as error:
+        except self._errors as error:
             raise UnavailableError(f"{what}: {type(error).__name__}: {error}") from error
 
 
