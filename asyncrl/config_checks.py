@@ -143,6 +143,11 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "engine.keep_kv must be false where lora.rank is above 0 or train.schedule is 'asynchronous': no request "
             "goes on under other weights there, got true"
         )
+    if recipe.engine.keep_kv and recipe.engine.kv_offload_gib:
+        yield (
+            "engine.kv_offload_gib must be 0 where engine.keep_kv is true: what old weights computed would be found in "
+            f"host memory under new ones, got {recipe.engine.kv_offload_gib:g}"
+        )
     if recipe.engine.speculative.method != "off":
         yield from _speculation_problems(recipe)
     if recipe.engine.quantization != "off" and recipe.lora.rank:
@@ -383,6 +388,12 @@ def _replay_problems(recipe: Recipe) -> Iterator[str]:
             recipe.engine.keep_kv,
             "false",
             "kept blocks would be taken for those of new weights",
+        ),
+        (
+            "engine.kv_offload_gib",
+            recipe.engine.kv_offload_gib > 0,
+            "0",
+            "vLLM keeps the experts of a block by its place on the GPU",
         ),
         (
             "engine.speculative.method",

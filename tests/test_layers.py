@@ -59,7 +59,17 @@ KINDS = {
     "buffer": {"members": "service"},
     "engine": {
         **dict.fromkeys(
-            ("router", "placement", "health", "concurrency", "retrying", "sleep", "speculation", "numerics"),
+            (
+                "router",
+                "placement",
+                "health",
+                "concurrency",
+                "retrying",
+                "sleep",
+                "speculation",
+                "numerics",
+                "kv_offload",
+            ),
             "client",
         ),
         "policy": "service",

@@ -29,6 +29,7 @@ from asyncrl.launch.sinks import check_sinks
 from asyncrl.launch.spread import check_machines
 from asyncrl.launch.tasks import pool_of
 from asyncrl.run.checkpoints import complete_checkpoints
+from asyncrl.services.engine.kv_offload import check_kv_offload
 from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.services.engine.speculation import check_speculation
 from asyncrl.weights.nixl_agent import check_nixl
@@ -83,6 +84,7 @@ def check_run(config: Config, alone: bool = True) -> None:
     check_turn_format(config)
     check_speculation(config.engine.speculative)
     check_numerics(config.engine)
+    check_kv_offload(config.engine.kv_offload_gib)
     if config.train.fused_logprobs and alone:
         check_fused_kernel()
     if config.engine.weight_transfer == "nixl" and alone:
@@ -135,6 +137,7 @@ def check_evaluation(config: Config) -> None:
     check_turn_format(config)
     check_speculation(config.engine.speculative)
     check_numerics(config.engine)
+    check_kv_offload(config.engine.kv_offload_gib)
     if env.name in ELSEWHERE:
         check_agent(env.config)
     else:

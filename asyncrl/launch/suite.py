@@ -33,6 +33,7 @@ from asyncrl.launch.health_probes import HttpProbe
 from asyncrl.launch.process_group import ManagedProcess, ProcessGroup
 from asyncrl.launch.supervise import Supervisor
 from asyncrl.run.model_folder import context_length, fingerprint
+from asyncrl.services.engine.kv_offload import check_kv_offload
 from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.services.engine.speculation import check_speculation
 from asyncrl.tls import client_context
@@ -96,6 +97,7 @@ def check_suite(suite: Suite, tasks: Mapping[str, Sequence[Task]], configs: Mapp
         check_turn_format(config)
         check_speculation(config.engine.speculative)
         check_numerics(config.engine)
+        check_kv_offload(config.engine.kv_offload_gib)
 
 
 def _check_tasks(name: str, part: SuitePart, tasks: Sequence[Task]) -> None:

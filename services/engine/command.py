@@ -37,6 +37,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         start_timeout_s=config.run.start_timeout_s,
         quantization=engine.explorers_quantization if args.explorer else engine.quantization,
         batch_invariant=engine.batch_invariant,
+        kv_offload_gib=engine.kv_offload_gib,
         record_experts=config.train.router_replay,
         speculative=engine.speculative,
         extra_args=tuple(engine.extra_args),

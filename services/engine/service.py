@@ -33,6 +33,7 @@ from asyncrl.image_processor import is_vision_model
 from asyncrl.images import MAX_IMAGES
 from asyncrl.process_start import Process, start_child
 from asyncrl.run.checkpoints import loadable_policy
+from asyncrl.services.engine.kv_offload import kv_offload_arguments
 from asyncrl.services.engine.numerics import numerics_arguments, numerics_variables
 from asyncrl.services.engine.speculation import logprobs_mode, speculation_arguments
 from asyncrl.startup import StartDeadline
@@ -79,6 +80,8 @@ class EngineOptions:
     quantization: str = "off"
     """How linear layers compute, see `asyncrl.weights.quantization`."""
     batch_invariant: bool = False
+    kv_offload_gib: float = 0.0
+    """Host memory for KV blocks that leave the GPU."""
     record_experts: bool = False
     """Whether it reports the experts that each token was routed to (`train.router_replay`)."""
     speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
@@ -121,6 +124,7 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         *("--logprobs-mode", logprobs_mode(options.speculative), "--generation-config", "vllm"),
         *speculation_arguments(options.speculative),
         *numerics_arguments(options),
+        *kv_offload_arguments(options.kv_offload_gib),
         *("--scheduling-policy", "priority"),
         *("--enable-scale-out", "--no-enable-log-requests", "--disable-uvicorn-access-log"),
     ]

@@ -1,0 +1,69 @@
+"""A KV cache that reaches into host memory: what vLLM is told, where it is refused, and that new weights empty it."""
+
+from unittest.mock import Mock
+
+import pytest
+
+from asyncrl.config import parse_config
+from asyncrl.errors import ConfigError
+from asyncrl.gpus import on_cpu
+from asyncrl.services.engine import kv_offload
+from asyncrl.services.engine.kv_offload import check_kv_offload
+from asyncrl.services.engine.service import EngineOptions, build_command
+
+RECIPE = {"model": {"path": "m"}, "env": {"name": "gridworld"}}
+
+
+def test_an_engine_with_a_tier_is_told_its_size_and_another_one_nothing(monkeypatch):
+    monkeypatch.setattr(kv_offload, "on_cpu", lambda: False)
+    command = build_command(EngineOptions("m", kv_offload_gib=1.5), 1)
+    assert command[command.index("--kv-offloading-size") + 1] == "1.5"
+    assert "--kv-offloading-size" not in build_command(EngineOptions("m"), 1)
+
+
+@pytest.mark.skipif(not on_cpu(), reason="this vLLM can offload")
+def test_a_tier_is_refused_on_a_cpu_before_anything_starts():
+    config = parse_config(RECIPE | {"engine": {"kv_offload_gib": 4}})
+    for refuse in (
+        lambda: check_kv_offload(config.engine.kv_offload_gib),
+        lambda: build_command(EngineOptions("m", kv_offload_gib=4), 1),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"engine.kv_offload_gib: vLLM offloads the KV cache of GPUs alone"
+        ):
+            refuse()
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"engine": {"kv_offload_gib": 4, "keep_kv": True}}, r"must be 0 where engine.keep_kv is true"),
+        (
+            {"engine": {"kv_offload_gib": 4}, "train": {"router_replay": True}},
+            r"must be 0 for train.router_replay=true",
+        ),
+    ],
+)
+def test_a_tier_is_refused_beside_what_it_would_make_wrong(other, message):
+    with pytest.raises(ConfigError, match=rf"engine.kv_offload_gib {message}"):
+        parse_config(RECIPE | other)
+
+
+def test_the_pause_in_which_weights_are_swapped_empties_the_tier_of_vllm():
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.engine.core import EngineCore
+
+    connector = object.__new__(OffloadingConnector)
+    connector.connector_scheduler = Mock()
+    scheduler = object.__new__(Scheduler)
+    vars(scheduler).update(
+        running=[], prev_step_scheduled_req_ids=set(), kv_cache_manager=Mock(), connector=connector, log_stats=False,
+        aux_output_connector=None, has_unfinished_requests=lambda: False, reset_encoder_cache=Mock(),
+    )  # fmt: skip
+    core = object.__new__(EngineCore)
+    vars(core).update(scheduler=scheduler, mm_receiver_cache=None, model_executor=Mock())
+    core._finish_pause(clear_cache=False)
+    assert connector.connector_scheduler.reset_cache.call_count == 0
+    core._finish_pause(clear_cache=True)
+    assert connector.connector_scheduler.reset_cache.call_count == 1
