@@ -200,8 +200,8 @@ class EngineConfig(Section):
     """Let running requests keep their KV cache when new weights arrive. It saves computing their tokens again, and what
     they sample then depends on both versions (docs/schedules.md)."""
     kv_offload_gib: Seldom[float] = Field(0.0, ge=0)
-    """GiB of host memory in which an engine keeps blocks of its KV cache that no longer fit its GPU, emptied with each new
-    version; 0 keeps none. For GPUs alone (docs/engine-and-trainer.md)."""
+    """GiB of host memory in which an engine keeps blocks of its KV cache that no longer fit its GPU, emptied with each
+    new version; 0 keeps none. For GPUs alone (docs/engine-and-trainer.md)."""
     speculative: SpeculativeConfig = Field(default_factory=SpeculativeConfig)
     """Tokens proposed cheaply and verified together; off by default."""
     extra_args: list[str] = Field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A tier of the KV cache in host memory: vLLM stores blocks there and loads them back, instead of computing them anew."""
+"""A tier of the KV cache in host memory: vLLM loads blocks back from there, instead of computing them anew."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ def check_kv_offload(kv_offload_gib: float) -> None:
     """Raise `ConfigError` where this machine's vLLM has no such tier."""
     if kv_offload_gib and on_cpu():
         raise ConfigError(
-            "engine.kv_offload_gib: vLLM offloads the KV cache of GPUs alone, and this is its build for CPUs; set it to "
-            "0"
+            "engine.kv_offload_gib: vLLM offloads the KV cache of GPUs alone, and this is its build for CPUs; set it "
+            "to 0"
         )
 
 

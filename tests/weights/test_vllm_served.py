@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import threading
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -97,3 +98,23 @@ def test_a_client_that_leaves_does_not_end_what_others_wait_for(tmp_path, commit
         return policy.loaded
 
     assert asyncio.run(scenario()) == [5]
+
+
+def test_the_pause_in_which_weights_are_swapped_empties_the_tier_of_vllm():
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.engine.core import EngineCore
+
+    connector = object.__new__(OffloadingConnector)
+    connector.connector_scheduler = Mock()
+    scheduler = object.__new__(Scheduler)
+    vars(scheduler).update(
+        running=[], prev_step_scheduled_req_ids=set(), kv_cache_manager=Mock(), connector=connector, log_stats=False,
+        aux_output_connector=None, has_unfinished_requests=lambda: False, reset_encoder_cache=Mock(),
+    )  # fmt: skip
+    core = object.__new__(EngineCore)
+    vars(core).update(scheduler=scheduler, mm_receiver_cache=None, model_executor=Mock())
+    core._finish_pause(clear_cache=False)
+    assert connector.connector_scheduler.reset_cache.call_count == 0
+    core._finish_pause(clear_cache=True)
+    assert connector.connector_scheduler.reset_cache.call_count == 1
