@@ -133,7 +133,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         )
     if recipe.lora.rank and recipe.engine.weight_transfer == "collective":
         yield (
-            "engine.weight_transfer must be 'shared_file' or 'http' where lora.rank is above 0: vLLM reads "
+            "engine.weight_transfer must be 'shared_file', 'http' or 'nixl' where lora.rank is above 0: vLLM reads "
             "adapters from files, got 'collective'"
         )
     yield from _sleep_problems(recipe)

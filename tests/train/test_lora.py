@@ -162,7 +162,7 @@ def test_layers_that_the_model_does_not_have_are_refused_by_name(tiny_model):
         ),
         (
             {"lora": {"rank": 2}, "engine": {"weight_transfer": "collective"}},
-            "must be 'shared_file' or 'http' where lora.rank",
+            "must be 'shared_file', 'http' or 'nixl' where lora.rank",
         ),
         ({"lora": {"rank": 513}}, "lora.rank"),
     ],
