@@ -18,6 +18,7 @@ from asyncrl.weights.files import write_weights
 from tests.app_thread import free_port
 from tests.credentials import AUTHORIZED, RUN
 from tests.engines import serving
+from tests.services.engine.test_engine_int8 import publish
 from tests.train.one_step import make_engine
 from tests.train.scripted_run import Scripted, groups_at, make_trainer
 
@@ -155,10 +156,11 @@ def greedy(name, tokens, **more):
 
 
 def test_an_engine_on_loan_serves_only_while_it_is_awake_and_what_it_cuts_goes_on_elsewhere(
-    engine_url, lent_engine, tiny_model
+    engine_url, engine_weights, lent_engine, tiny_model
 ):
     url, weights = lent_engine
     switch = LoanSwitch([url], RUN.bearer("engine"), 30.0)
+    model = load_policy(tiny_model, "float32").model
 
     async def cut_turn(client, router):
         """Return a turn during which the engine on loan went to sleep, and where it was cut."""
@@ -174,12 +176,20 @@ def test_an_engine_on_loan_serves_only_while_it_is_awake_and_what_it_cuts_goes_o
             await router.probe()
         raise AssertionError("no turn was cut")
 
+    async def give(client, version):
+        file = write_weights(weights, version, model.named_parameters(), 1)
+        for path in ("weights/prepare", "weights/commit"):
+            await client.request(path, file.to_json())
+
     async def scenario():
-        client, other = EngineClient(url), EngineClient(engine_url)
+        # Other tests have given the shared engine other weights.
+        version, other = await publish(engine_url, engine_weights, model)
+        client = EngineClient(url)
         router = EngineRouter([Watched(url)])
         try:
             with pytest.raises(AsleepError):
                 await client.generate(greedy("early", 4))
+            await give(client, version)
             assert (await asyncio.to_thread(switch, False)).all_there
             await router.probe()
             # The first part goes to the engine on loan, which is the only one then.
@@ -187,25 +197,23 @@ def test_an_engine_on_loan_serves_only_while_it_is_awake_and_what_it_cuts_goes_o
             router.join(EngineClient(engine_url))
             moved = await cut_turn(client, router)
             whole = await other.generate(greedy("whole", 200))
-            file = write_weights(weights, 1, load_policy(tiny_model, "float32").model.named_parameters(), 1)
-            for path in ("weights/prepare", "weights/commit"):
-                await client.request(path, file.to_json())
+            await give(client, version + 1)
             slept_through = await client.state()
             assert (await asyncio.to_thread(switch, False)).all_there
             woken = await client.state()
-            newest = await client.generate(greedy("newest", 4, min_version=1))
-            return moved, whole, slept_through, woken, newest
+            newest = await client.generate(greedy("newest", 4, min_version=version + 1))
+            return version, moved, whole, slept_through, woken, newest
         finally:
             await router.close()
             await client.close()
             await other.close()
 
-    moved, whole, slept_through, woken, newest = asyncio.run(scenario())
+    version, moved, whole, slept_through, woken, newest = asyncio.run(scenario())
     assert moved.token_ids.tolist() == whole.token_ids.tolist()
     np.testing.assert_allclose(moved.logprobs, whole.logprobs, atol=1e-4)
-    assert (slept_through["asleep"], slept_through["version"]) == (True, 0)
-    assert (woken["asleep"], woken["version"]) == (False, 1)
-    assert newest.versions.tolist() == [1] * len(newest.token_ids)
+    assert (slept_through["asleep"], slept_through["version"]) == (True, version)
+    assert (woken["asleep"], woken["version"]) == (False, version + 1)
+    assert newest.versions.tolist() == [version + 1] * len(newest.token_ids)
 
 
 def test_an_engine_that_is_not_on_loan_does_not_go_to_sleep_for_the_trainer(engine_url):
