@@ -23,10 +23,10 @@ from asyncrl.tls import scheme
 
 TRAINER = "trainer"
 PORT = 8700
+"""Where nodes register, unless another port is given."""
 GROUPS = "groups of torch.distributed"
 UNENCRYPTED = {"collective": GROUPS, "nixl": "connections of UCX"}
 """Transports of weights whose bytes others on the network could read, by what they go over."""
-"""Where nodes register, unless another port is given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,11 @@ SLOWEST_BYTES_PER_S = 20e6
 """A transfer that is slower than this has stopped."""
 
 
+def carry_limit_s(file: WeightFile) -> float:
+    """Return how long a version may take to come to the engines."""
+    return ANSWER_S + file.num_bytes / SLOWEST_BYTES_PER_S
+
+
 class EngineControl(Protocol):
     """The part of an engine a publisher uses."""
 
@@ -91,14 +96,11 @@ class CollectiveCarrier:
         left, broken = list(engines), ""
         for _ in range(len(engines) + 1):
             left = [engine for engine in left if engine.url not in missed]
-            limit_s = ANSWER_S + file.num_bytes / SLOWEST_BYTES_PER_S
-            answers = await ask_each(left, "weights/expect", file.to_json(), limit_s, missed)
+            answers = await ask_each(left, "weights/expect", file.to_json(), carry_limit_s(file), missed)
             left = [engine for engine in left if engine.url in answers]
             if not left:
                 return missed
-            delta = file.delta is not None and all(
-                answers[engine.url]["base"] == file.delta.base_checksum for engine in left
-            )
+            delta = all(file.has_delta_from(answers[engine.url]["base"]) for engine in left)
             broken = await self._join(left, answers, missed) or await self._send(file, delta, left, missed)
             if not broken:
                 return missed

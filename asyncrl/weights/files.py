@@ -40,6 +40,10 @@ class WeightFile:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def has_delta_from(self, base: str) -> bool:
+        """Whether an engine that has loaded weights of the checksum `base` needs its delta alone."""
+        return self.delta is not None and self.delta.base_checksum == base
+
 
 def on_cpu(tensors: Iterable[tuple[str, torch.Tensor]], copy: bool = False) -> dict[str, torch.Tensor]:
     """Return the tensors in host memory by name; of tensors that share storage, only the first.

@@ -92,7 +92,7 @@ class HttpCarrier:
     ) -> dict[str, FetchOrder]:
         """Return what each engine that answers is to fetch, and from whom."""
         bases = await ask_each(engines, "weights/base", file.to_json(), ANSWER_S, missed)
-        fits = [url for url in bases if file.delta and bases[url]["base"] == file.delta.base_checksum]
+        fits = [url for url in bases if file.has_delta_from(bases[url]["base"])]
         orders: dict[str, FetchOrder] = {}
         for kind, urls in ((DELTA, fits), (WHOLE, [url for url in bases if url not in fits])):
             if not urls:

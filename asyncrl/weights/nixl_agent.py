@@ -36,7 +36,7 @@ MISSING = "engine.weight_transfer: nixl is missing: pip install 'asyncrl[nixl]',
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
+class LentMemory:
     """Where the bytes of a file can be read."""
 
     metadata: bytes
@@ -51,12 +51,12 @@ class Lent:
         return asdict(self)
 
 
-def lent_from_json(body: Mapping[str, Any]) -> Lent:
-    """Read a `Lent` back. Raises KeyError, TypeError, ValueError."""
+def lent_memory_from_json(body: Mapping[str, Any]) -> LentMemory:
+    """Read a `LentMemory` back. Raises KeyError, TypeError, ValueError."""
     metadata = body["metadata"]
     if not isinstance(metadata, bytes):
         raise TypeError("metadata: must be bytes")
-    lent = Lent(metadata, int(body["address"]), int(body["num_bytes"]), bool(body["same_machine"]))
+    lent = LentMemory(metadata, int(body["address"]), int(body["num_bytes"]), bool(body["same_machine"]))
     if lent.address <= 0 or lent.num_bytes <= 0:
         raise ValueError("address, num_bytes: must be positive")
     return lent
@@ -89,18 +89,18 @@ class Agent:
         if "UCX" not in self._agent.backends:
             raise UnavailableError("no NIXL agent: its UCX backend is missing")
 
-    def lend(self, paths: Mapping[str, str]) -> dict[str, Lent]:
+    def lend(self, paths: Mapping[str, str]) -> dict[str, LentMemory]:
         """Let others read these files, while this agent lives. Raises `UnavailableError`."""
         views = {kind: self._map(path) for kind, path in paths.items()}
         with self._failing("no metadata"):
             metadata = self._agent.get_agent_metadata()
         return {
-            kind: Lent(metadata, view.ctypes.data, view.nbytes, self.same_machine)
+            kind: LentMemory(metadata, view.ctypes.data, view.nbytes, self.same_machine)
             for kind, view in views.items()
         }
 
     def read(
-        self, lent: Lent, path: Path, deadline: float, stall_s: float, stopped: Callable[[], bool]
+        self, lent: LentMemory, path: Path, deadline: float, stall_s: float, stopped: Callable[[], bool]
     ) -> None:
         """Read what is lent into the file `path` of the same size. Raises `UnavailableError`.
 

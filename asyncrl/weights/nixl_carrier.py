@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from asyncrl.errors import AsyncRLError
-from asyncrl.weights.carrier import ANSWER_S, SLOWEST_BYTES_PER_S, EngineControl, ask_each
+from asyncrl.weights.carrier import ANSWER_S, EngineControl, ask_each, carry_limit_s
 from asyncrl.weights.chunks import DELTA, WHOLE
 from asyncrl.weights.collective import LOOPBACK, advertised
 from asyncrl.weights.files import WeightFile
@@ -55,7 +55,7 @@ class NixlCarrier:
     ) -> dict[str, str]:
         paths = {WHOLE: file.path} | ({DELTA: file.delta.path} if file.delta is not None else {})
         lent = await asyncio.to_thread(agent.lend, {kind: paths[kind] for kind in set(kinds.values())})
-        limit_s = ANSWER_S + file.num_bytes / SLOWEST_BYTES_PER_S
+        limit_s = carry_limit_s(file)
         bodies = []
         for engine in engines:
             kind = kinds[engine.url]
@@ -72,4 +72,4 @@ class NixlCarrier:
 
 def kind_for(file: WeightFile, base: str) -> str:
     """Return what an engine is to read that has loaded weights of the checksum `base`."""
-    return DELTA if file.delta is not None and file.delta.base_checksum == base else WHOLE
+    return DELTA if file.has_delta_from(base) else WHOLE

@@ -13,7 +13,7 @@ from typing import Any
 from asyncrl.errors import AsyncRLError, InputError
 from asyncrl.weights.chunks import DELTA, WHOLE
 from asyncrl.weights.files import WeightFile
-from asyncrl.weights.nixl_agent import Agent, Lent, lent_from_json
+from asyncrl.weights.nixl_agent import Agent, LentMemory, lent_memory_from_json
 from asyncrl.weights.staging import Staging
 
 
@@ -23,7 +23,7 @@ class ReadOrder:
 
     kind: str
     """`chunks.WHOLE` or `chunks.DELTA`."""
-    lent: Lent
+    lent: LentMemory
     limit_s: float
     """For all of it."""
     stall_s: float
@@ -33,7 +33,7 @@ class ReadOrder:
 def read_order_from_json(body: Mapping[str, Any], file: WeightFile) -> ReadOrder:
     """Read an order for a version. Raises KeyError, TypeError, ValueError, also where it does not fit the version."""
     order = ReadOrder(
-        str(body["kind"]), lent_from_json(body["lent"]), float(body["limit_s"]), float(body["stall_s"])
+        str(body["kind"]), lent_memory_from_json(body["lent"]), float(body["limit_s"]), float(body["stall_s"])
     )
     sizes = {WHOLE: file.num_bytes} | ({DELTA: file.delta.num_bytes} if file.delta is not None else {})
     if sizes.get(order.kind) != order.lent.num_bytes:

@@ -60,8 +60,7 @@ class Staging:
                     self.complete_path(file, kind).unlink(missing_ok=True)
                     self._remove_orphans()
                     return path, True
-        self._remove_orphans()
-        return self._reserve(path, num_bytes), False
+        return self.new_room(file, kind, num_bytes), False
 
     def new_room(self, file: WeightFile, kind: str, num_bytes: int) -> Path:
         """Reserve memory for what is to come from the first byte on; return the path. Raises `InputError`."""

@@ -18,7 +18,7 @@ from asyncrl.weights import nixl_agent, publish
 from asyncrl.weights.chunks import DELTA, WHOLE
 from asyncrl.weights.delta import Delta
 from asyncrl.weights.files import WeightFile, verify_weights, write_weights
-from asyncrl.weights.nixl_agent import Agent, Lent, check_nixl, lent_from_json
+from asyncrl.weights.nixl_agent import Agent, LentMemory, check_nixl, lent_memory_from_json
 from asyncrl.weights.nixl_carrier import NixlCarrier, kind_for
 from asyncrl.weights.publish import FilePublisher
 from asyncrl.weights.reads import read_order_from_json
@@ -26,7 +26,7 @@ from tests.credentials import RUN
 from tests.packages import ImportedWhenUsed
 
 weight_engines = ImportedWhenUsed("asyncrl.testing.weight_engines")
-LENT = Lent(b"metadata", 4096, 10, True)
+LENT = LentMemory(b"metadata", 4096, 10, True)
 NUM_ELEMENTS = 100_000
 # Lends a file until its input ends.
 LENDER = """
@@ -77,7 +77,7 @@ def test_an_engine_reads_the_delta_if_it_has_what_that_builds_on_and_the_whole_f
 def test_an_order_that_does_not_fit_its_version_is_refused_before_anything_is_read(order, message):
     file = WeightFile(2, "/two", "b" * 32, 10)
     whole = {"kind": "whole", "lent": LENT.to_json(), "limit_s": 30.0, "stall_s": 5.0}
-    assert read_order_from_json(whole, file).lent == LENT == lent_from_json(LENT.to_json())
+    assert read_order_from_json(whole, file).lent == LENT == lent_memory_from_json(LENT.to_json())
     with pytest.raises((ValueError, TypeError), match=message):
         read_order_from_json(whole | order, file)
 
@@ -174,7 +174,7 @@ def test_a_lender_that_stops_or_dies_ends_the_read_with_a_reason_within_its_dead
     )
     try:
         metadata, address, num_bytes = lender.stdout.readline().split()
-        lent = Lent(bytes.fromhex(metadata), int(address), int(num_bytes), True)
+        lent = LentMemory(bytes.fromhex(metadata), int(address), int(num_bytes), True)
 
         def read(stall_s, before_piece=lambda: False):
             agent = Agent(True)
