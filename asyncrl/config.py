@@ -43,6 +43,7 @@ from asyncrl.config_sections import (
     ScaleConfig,
     Section,
     SftConfig,
+    SwarmConfig,
     TeacherConfig,
     TrainConfig,
 )
@@ -81,6 +82,7 @@ class Config(Section):
     """The objective; its keys are those of `asyncrl.algo.settings`, which checks them."""
     train: TrainConfig = TrainConfig()
     outer: OuterConfig = OuterConfig()
+    swarm: SwarmConfig = SwarmConfig()
     lora: LoraConfig = LoraConfig()
     judge: JudgeConfig = JudgeConfig()
     reference: ReferenceConfig = ReferenceConfig()

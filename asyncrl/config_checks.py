@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from asyncrl.algo import signature
 from asyncrl.algo.curation.curricula import FILE_ORDER, Factory, factory
+from asyncrl.algo.needs import KNOWN
 from asyncrl.algo.settings import needed, part_needs, resolve_settings
 from asyncrl.config_sections import (
     DRAFT_MODELS,
@@ -32,6 +33,7 @@ from asyncrl.config_sections import (
     RolloutConfig,
     RunConfig,
     ScaleConfig,
+    SwarmConfig,
     TeacherConfig,
     TrainConfig,
     is_url,
@@ -69,6 +71,8 @@ class Recipe(Protocol):
     def train(self) -> TrainConfig: ...
     @property
     def outer(self) -> OuterConfig: ...
+    @property
+    def swarm(self) -> SwarmConfig: ...
     @property
     def lora(self) -> LoraConfig: ...
     @property
@@ -165,6 +169,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         )
     if recipe.outer.url and recipe.policies:
         yield f"outer.url must be left out where there are further policies, got {recipe.outer.url!r}"
+    yield from _swarm_problems(recipe)
     yield from _scale_problems(recipe)
     yield from _completion_problems(recipe)
     yield from _opponent_problems(recipe)
@@ -311,6 +316,26 @@ def _opponent_problems(recipe: Recipe) -> Iterator[str]:
     ):
         if wrong:
             yield f"{key} must be left out with opponents.choose={chosen!r}: {why}"
+
+
+def _swarm_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps a run from training other runs' groups beside its own."""
+    if not recipe.swarm.url:
+        return
+    for key, wrong, why in (
+        (
+            "train.schedule='periodic'",
+            recipe.train.schedule == "periodic",
+            "it trains on groups as they arrive",
+        ),
+        ("train.router_replay", recipe.train.router_replay, "experts are those of another model"),
+        ("policies", bool(recipe.policies), "groups are of one policy"),
+        ("opponents.choose", recipe.opponents.choose != "off", "others do not have its past versions"),
+        ("env.name='agent'", recipe.env.name == "agent", "its tasks mean nothing to others"),
+        ("rollout.branches", recipe.rollout.branches > 0, "groups are of whole episodes"),
+    ):
+        if wrong:
+            yield f"{key} must be left out with swarm.url: {why}"
 
 
 def _sleep_problems(recipe: Recipe) -> Iterator[str]:
@@ -493,13 +518,19 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
             "train.old_policy: 'process' scores tokens for an objective that reads them, such as one with "
             "algo.proximal.name='snapshot'; allowed otherwise: trainer"
         )
+    if recipe.swarm.url and (asked := sorted(words & {"agents", "answers", "branches", "greedy"})):
+        raise ConfigError(
+            f"swarm.url: must be left out for an objective that needs {KNOWN[asked[0]]}, which groups of other runs "
+            f"do not bring; got {recipe.swarm.url!r}"
+        )
     for key, given, off in (
-        ("replay_groups", recipe.train.replay_groups, "0"),
-        ("complete_groups", recipe.train.complete_groups, "false"),
+        ("train.replay_groups", recipe.train.replay_groups, "0"),
+        ("train.complete_groups", recipe.train.complete_groups, "false"),
+        ("swarm.url", recipe.swarm.url, "left out"),
     ):
         if given and words & {"snapshots", "baselines", "role_baselines"}:
             raise ConfigError(
-                f"train.{key}: must be {off} for an objective that tracks the rewards of prompts or roles, or that "
+                f"{key}: must be {off} for an objective that tracks the rewards of prompts or roles, or that "
                 "reads the log-probabilities of the version that sampled each token: they go back "
                 f"buffer.max_staleness versions; got {given}"
             )

@@ -46,10 +46,12 @@ _CALLS: dict[str, tuple[str, ...]] = {
             "openenv",
             "outer",
             "rollout",
+            "swarm",
         ),
         "weights",
     ),
-    "trainer": ("buffer", "engine", "old_policy", "outer"),
+    "trainer": ("buffer", "engine", "old_policy", "outer", "swarm"),
+    "peer": ("swarm",),
     "old_policy": ("buffer",),
     "worker": ("buffer", "engine", "env", "gateway"),
     "gateway": ("engine",),
@@ -61,7 +63,7 @@ _CALLS: dict[str, tuple[str, ...]] = {
 }
 """What each role calls. A `guest` wants to join and asks a buffer for other credentials; an `engine` or `env` tells
 buffers that it takes part, and engines fetch weights from trainers and from each other. A `replica` is called by those
-who look for the buffer."""
+who look for the buffer. A `peer` is another run, which shares rollouts and nothing else."""
 _SERVES: dict[str, tuple[str, ...]] = {
     "trainer": ("weights",),
     "worker": ("rollout",),

@@ -43,7 +43,8 @@ def test_a_token_is_good_for_one_kind_of_service_one_caller_and_one_run():
 @pytest.mark.parametrize(
     ("role", "calls", "serves"),
     [
-        ("trainer", {"buffer", "engine", "old_policy", "outer"}, {"weights"}),
+        ("trainer", {"buffer", "engine", "old_policy", "outer", "swarm"}, {"weights"}),
+        ("peer", {"swarm"}, set()),
         ("old_policy", {"buffer"}, {"old_policy"}),
         ("worker", {"buffer", "engine", "env", "gateway"}, {"rollout"}),
         ("engine", {"buffer", "weights"}, {"engine", "weights"}),

@@ -82,7 +82,8 @@ KINDS = {
     "node": {"registry": "service"},
     "outer": {"rounds": "service"},
     "rollout": {"judge_client": "client", "agents": "service"},
-    "trainer": {"weight_source": "service"},
+    "swarm": {"store": "service"},
+    "trainer": {"weight_source": "service", "shared_rollouts": "service"},
 }
 """What kind of module those are that are not called by their kind."""
 
@@ -196,6 +197,7 @@ def test_readers_of_a_run_import_no_torch_at_any_time():
         "asyncrl.services.buffer.service",
         "asyncrl.services.env.service",
         "asyncrl.services.outer.service",
+        "asyncrl.services.swarm.service",
     ],
 )
 def test_light_processes_never_load_torch(module):

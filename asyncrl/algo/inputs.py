@@ -7,7 +7,7 @@ their values are replaced by zero on construction, so that they cannot leak into
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
@@ -79,6 +79,8 @@ class LossInputs:
     """[B] trajectory rewards."""
     group: Tensor | None = None
     """[B] integer prompt index, for pairwise losses."""
+    external: Tensor | None = None
+    """[B] bool: the rows that another run has sampled. They are trained, and say nothing of this run's policies."""
     statistics: dict[str, Tensor] = field(default_factory=dict)
     """Scalars of the step (`Objective.step_statistics`) and the optimizer step (`Objective.ratio_statistics`)."""
 
@@ -97,7 +99,7 @@ class LossInputs:
             x = getattr(self, name)
             if x is not None:
                 _check_shape(name, x, self.logp.shape)
-        for name in ("scores", "group"):
+        for name in ("scores", "group", "external"):
             x = getattr(self, name)
             if x is not None:
                 _check_shape(name, x, self.logp.shape[:1])
@@ -113,6 +115,13 @@ class LossInputs:
         """`NonFiniteError` naming the first tensor and row with a NaN or infinity on a sampled token or as a score."""
         named = {f.name: getattr(self, f.name) for f in fields(self) if f.name in (*TOKEN_FIELDS, "scores")}
         check_finite({name: x for name, x in named.items() if x is not None})
+
+    @property
+    def own(self) -> LossInputs:
+        """These inputs with the rows of other runs masked out."""
+        if self.external is None:
+            return self
+        return replace(self, mask=self.mask & ~self.external[:, None])
 
     @property
     def log_ratio(self) -> Tensor:

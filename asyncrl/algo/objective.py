@@ -298,6 +298,7 @@ class Objective:
     @torch.no_grad()
     def _diagnostics(self, inputs: LossInputs, outputs: LossOutputs, weight: Tensor | None) -> Metrics:
         found: Metrics = {"tokens": sum_of(inputs.mask.sum()), "sequences": sum_of(inputs.mask.any(-1).sum())}
+        inputs = inputs.own
         if inputs.proximal_logp is not None and inputs.behavior_logp is not None:
             found |= divergence(inputs.proximal_logp, inputs.behavior_logp, inputs.mask)
             found |= ess_metrics(inputs.mismatch_log_ratio, inputs.mask)

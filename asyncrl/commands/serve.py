@@ -35,6 +35,7 @@ from asyncrl.services.openenv import command as openenv
 from asyncrl.services.outer import command as outer
 from asyncrl.services.replica import command as replica
 from asyncrl.services.rollout import command as rollout
+from asyncrl.services.swarm import command as swarm
 from asyncrl.services.trainer import command as trainer
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ ROLES: dict[str, RoleCommand] = {
     "policy": policy,
     "replica": replica,
     "rollout": rollout,
+    "swarm": swarm,
     "trainer": trainer,
 }
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -160,6 +162,7 @@ OTHERWISE: dict[tuple[str, str], dict[str, Any]] = {
         "default": "",
         "help": "address to listen on; by default this machine's on the way to the launcher",
     },
+    ("swarm", "--state"): {"help": "folder of the shared rollouts, and of the token for those who share"},
     ("trainer", "--engines"): {"help": "addresses of engines; @FILE waits for a JSON list of them"},
 }
 """Options that mean something else for a role."""
@@ -169,7 +172,7 @@ def add(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "serve",
         help="start one process: buffer, engine, env, gateway, node, old_policy, openenv, outer, policy, replica, "
-        "rollout or trainer",
+        "rollout, swarm or trainer",
         description="Start one process. With --folder it reads the configuration of that run, with --recipe that of a "
         "recipe; alone it takes the defaults. Callers must know its token: ASYNCRL_TOKEN, --token-file, that of the "
         "run in --folder, or else your user's own, whose file is named at the start. "

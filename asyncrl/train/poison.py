@@ -123,6 +123,8 @@ def replay(path: Path) -> Replayed:
     groups = [decode_group(body) for body in unpack(tensors["groups"].numpy().tobytes())]
     again = config.train.replay_groups or config.train.complete_groups
     oldest = max(config.buffer.max_staleness, config.train.replay_max_age if again else 0)
+    if config.swarm.url:
+        oldest = max(oldest, config.swarm.max_age)
     batch = build_step_batch(groups, about["version"], oldest, max_age=oldest)
     settings = dataclasses.replace(StepSettings.of(config), num_minibatches=1)
     rate = scheduled_rate(config.train, about["version"]) * controls.rate_scale

@@ -51,10 +51,12 @@ class StepBatch:
     step: int
     """Version at the start of the step that trains this batch."""
     groups: tuple[Group, ...] = ()
-    """[P] the groups, replayed ones last; empty where the rows come from none, as in a supervised phase, and on other
-    ranks."""
+    """[P] the groups: fresh, replayed, external ones; empty where the rows come from none, as in a supervised phase,
+    and on other ranks."""
     num_replayed: int = 0
     """How many of the groups were trained in earlier steps, too. On the first rank."""
+    num_external: int = 0
+    """How many of the groups other runs have sampled. On the first rank."""
     outline: Outline | None = None
     """On ranks other than the first."""
     held: dict[int, Trajectory] = field(default_factory=dict)
@@ -73,18 +75,24 @@ class StepBatch:
     @property
     def fresh(self) -> tuple[Group, ...]:
         """The groups that are trained for the first time."""
-        return self.groups[: len(self.groups) - self.num_replayed]
+        return self.groups[: len(self.groups) - self.num_replayed - self.num_external]
 
     @property
     def replayed(self) -> tuple[Group, ...]:
         """The groups that are trained again."""
-        return self.groups[len(self.groups) - self.num_replayed :]
+        end = len(self.groups) - self.num_external
+        return self.groups[end - self.num_replayed : end]
+
+    @property
+    def external(self) -> tuple[Group, ...]:
+        """The groups that other runs have sampled."""
+        return self.groups[len(self.groups) - self.num_external :]
 
     @cached_property
     def fresh_rows(self) -> list[int]:
         """The rows that were sampled for this step: those of fresh groups, without what completes some of them. On the
         first rank."""
-        num_fresh = len(self.fresh) if self.num_replayed else len(self.group)
+        num_fresh = len(self.fresh) if self.num_replayed or self.num_external else len(self.group)
         of_rows = zip(self.group.tolist(), self.trajectories, strict=False)
         return [row for row, (group, t) in enumerate(of_rows) if group < num_fresh and not is_pooled(t)]
 
@@ -167,24 +175,31 @@ class Rows:
 
 
 def build_step_batch(
-    groups: Sequence[Group], step: int, max_staleness: int, replayed: Sequence[Group] = (), max_age: int = 0
+    groups: Sequence[Group],
+    step: int,
+    max_staleness: int,
+    replayed: Sequence[Group] = (),
+    max_age: int = 0,
+    external: Sequence[Group] = (),
+    external_max_age: int = 0,
 ) -> StepBatch:
-    """Order the usable trajectories by group, task and episode, those of replayed groups last.
+    """Order the usable trajectories by group, task and episode: those of fresh, of replayed and of external groups.
 
     Raises `StaleError` if any sampled token is newer than `step`, or older than `step - max_staleness`; of a replayed
-    group, and of a success that completes a group, older than `step - max_age`.
+    group, and of a success that completes a group, older than `step - max_age`, of an external group than
+    `step - external_max_age`.
     """
     trajectories: list[Trajectory] = []
     index: list[int] = []
-    fresh, again = (sorted(some, key=lambda g: g.task.id) for some in (groups, replayed))
-    for number, group in enumerate([*fresh, *again]):
+    fresh, again, others = (sorted(some, key=lambda g: g.task.id) for some in (groups, replayed, external))
+    ages = [max_staleness] * len(fresh) + [max_age] * len(again) + [external_max_age] * len(others)
+    for number, group in enumerate([*fresh, *again, *others]):
         for trajectory in sorted(group.usable, key=lambda t: t.episode_index):
-            again_trained = number >= len(fresh) or is_pooled(trajectory)
-            _check_versions(trajectory, step, max_age if again_trained else max_staleness)
+            _check_versions(trajectory, step, max_age if is_pooled(trajectory) else ages[number])
             trajectories.append(trajectory)
             index.append(number)
     of_rows = torch.tensor(index, dtype=torch.long)
-    return StepBatch(tuple(trajectories), of_rows, step, (*fresh, *again), len(again))
+    return StepBatch(tuple(trajectories), of_rows, step, (*fresh, *again, *others), len(again), len(others))
 
 
 def _check_versions(trajectory: Trajectory, step: int, max_staleness: int) -> None:

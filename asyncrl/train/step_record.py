@@ -93,7 +93,9 @@ class StepRecord:
     def _replayed(self) -> dict[str, float]:
         """Return what is told of groups that were trained again, and of successes that completed groups."""
         batch, fresh = self.batch, set(self.batch.fresh_rows)
-        rows = [t for row, t in enumerate(batch.trajectories) if row not in fresh]
+        own = len(batch.groups) - batch.num_external
+        of_rows = zip(batch.group.tolist(), batch.trajectories, strict=False)
+        rows = [t for row, (group, t) in enumerate(of_rows) if row not in fresh and group < own]
         if not rows:
             return {}
         return {
@@ -122,6 +124,8 @@ class RunTotals:
     trained_groups: int = 0
     """Fresh ones. Each is also counted in `replayed_groups` as often as it was trained again."""
     replayed_groups: int = 0
+    external_groups: int = 0
+    """Of other runs, beside the trained ones."""
     completed_groups: int = 0
     """Of the trained ones, those that an earlier success completed."""
     trained_tokens: int = 0
@@ -137,6 +141,7 @@ class RunTotals:
         poisoned = sum(index < len(step.batch.fresh) for index in step.report.poisoned)
         self.trained_groups += len(step.batch.fresh) - poisoned
         self.replayed_groups += step.batch.num_replayed
+        self.external_groups += step.batch.num_external
         self.completed_groups += step.batch.num_completed
         self.trained_tokens += step.report.num_tokens
         self.lags.update(step.batch.lags)

@@ -57,6 +57,7 @@ from asyncrl.train.step_record import RunTotals, StepRecord, StepTimes, publish_
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.train.stream import StreamedStep
 from asyncrl.train.success_pool import SuccessPool
+from asyncrl.train.swarm_pool import SwarmPool
 from asyncrl.train.turns import NoTurns, Turns
 from asyncrl.types import Group
 from asyncrl.weights.publish import PublishReport
@@ -132,6 +133,7 @@ class Trainer:
         on_commit: Callable[[int, Sequence[Group], TokenValues], None] = lambda *_: None,
         turns: Turns | None = None,
         exchange: Exchange | None = None,
+        swarm: SwarmPool | None = None,
     ) -> None:
         self.config = config
         self.asked_to_stop = asked_to_stop
@@ -157,6 +159,8 @@ class Trainer:
         """Whose turn it is to use memory that engines and trainer share."""
         self.exchange = exchange or NoExchange()
         """What this run does with others that train the same policy."""
+        self.swarm = swarm
+        """On rank 0, what other runs share with this one."""
         self.controls = make_controls(config, objective)
         self.sft_phase = SftPhase(SftPhaseSettings(**objective.settings["sft_phase"]))
         self.replay = _replay_pool(config) if source is not None else None
@@ -182,6 +186,8 @@ class Trainer:
         Return the version.
         """
         version = start
+        if self.swarm is not None:
+            self.swarm.start(version)
         self.turns.to_trainer()
         self.auxiliary.before_run(self.engine, version)
         if not version and self.checkpointer is not None and self.controls.guard is not None:
@@ -268,9 +274,11 @@ class Trainer:
                 if self.successes is not None:
                     groups = self.successes.complete(groups, version)
                 again = self.replay.draw(version) if self.replay is not None else ()
+                external = self.swarm.draw(version, groups) if self.swarm is not None else ()
                 batch = build_step_batch(
-                    groups, version, self.config.buffer.max_staleness, again, self.config.train.replay_max_age
-                )
+                    groups, version, self.config.buffer.max_staleness, again,
+                    self.config.train.replay_max_age, external, self.config.swarm.max_age,
+                )  # fmt: skip
                 if (replay := self.engine.router_replay) is not None:
                     for trajectory in batch.trajectories:
                         replay.check(trajectory)
@@ -372,7 +380,7 @@ class Trainer:
             return False
         kept = self.controls.state_dict()
         # What other runs have in common with this one has not gone back.
-        extra = {name: state for name, state in extra.items() if name != "outer"}
+        extra = {name: state for name, state in extra.items() if name not in ("outer", "swarm")}
         self.load_state_dict({**extra, "totals": self.totals.to_dict()})
         mine = self.controls.state_dict() | {name: kept[name] for name in ("guard", "staleness")}
         self.controls.load_state_dict(mine)
@@ -419,6 +427,10 @@ class Trainer:
         for pool in (self.replay, self.successes):
             if pool is not None and report.went_back_to is None:
                 pool.remember(fresh, batch.step, [batch.group_ids[i] for i in report.poisoned])
+        if self.swarm is not None:
+            # What made the policy worse is not shown to others.
+            shown = fresh if report.went_back_to is None else ()
+            self.swarm.trained(shown, batch.step, [batch.group_ids[i] for i in report.poisoned])
         return published
 
     def _record(
@@ -465,6 +477,7 @@ class Trainer:
             "proximal": self.objective.proximal_form,
             **comparison_metrics(self.comparisons),
             **self.turns.metrics(),
+            **(self.swarm.metrics(step.batch.step) if self.swarm is not None else {}),
         }
 
     def _settle(self, times: StepTimes) -> None:
@@ -565,6 +578,7 @@ class Trainer:
             **({"outer": outer} if (outer := self.exchange.state_dict()) else {}),
             **({"replay": self.replay.state_dict()} if self.replay is not None else {}),
             **({"successes": self.successes.state_dict()} if self.successes is not None else {}),
+            **({"swarm": self.swarm.state_dict()} if self.swarm is not None else {}),
         }
 
     def staleness_limit(self) -> int | None:
@@ -584,6 +598,8 @@ class Trainer:
             self.replay.load_state_dict(state["replay"])
         if self.successes is not None and "successes" in state:
             self.successes.load_state_dict(state["successes"])
+        if self.swarm is not None and "swarm" in state:
+            self.swarm.load_state_dict(state["swarm"])
 
 
 def _replay_pool(config: Config) -> ReplayPool | None:

@@ -36,6 +36,7 @@ from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.sleep import LoanSwitch, SleepSwitch
 from asyncrl.services.old_policy.client import OldPolicyClient
 from asyncrl.services.outer.client import OuterClient
+from asyncrl.services.trainer.shared_rollouts import open_swarm
 from asyncrl.services.trainer.weight_source import HttpWeightSource
 from asyncrl.startup import LIMIT_FACTOR
 from asyncrl.tracing import start_tracing, stop_tracing
@@ -433,6 +434,7 @@ def run_trainer(
         weights_dir,
         recorder.on_commit if recorder else lambda *_: None, turns,
         open_exchange(config, folder, credentials, first),
+        open_swarm(config, folder, model, credentials) if first else None,
     )  # fmt: skip
     if engine.num_ranks != config.train.ranks:
         raise RuntimeError(f"there are {engine.num_ranks} ranks, and train.ranks={config.train.ranks}")
@@ -451,6 +453,8 @@ def run_trainer(
         checkpointer.finish(version, trainer.state_dict())
     turns.to_engines()
     trainer.exchange.leave()
+    if trainer.swarm is not None:
+        trainer.swarm.close()
     if first and recorder is not None:
         recorder.close()
     if first and not trainer.stopped:

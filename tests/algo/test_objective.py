@@ -89,6 +89,22 @@ def test_corrections_multiply_and_keep_the_original_denominator():
     assert reported.total / reported.count == pytest.approx(float(rejected))
 
 
+def test_rows_of_other_runs_are_trained_and_left_out_of_what_is_told_of_the_own_policies():
+    objective = build(preset="grpo")
+    fields = loss_fields(3, rows=4, width=8, spread=0.05)
+    fields["behavior_logp"] = fields["behavior_logp"].clone()
+    fields["behavior_logp"][2:] -= 3.0
+    foreign = torch.tensor([False, False, True, True])
+    loss, metrics = loss_of(objective, LossInputs(**fields, external=foreign))
+    loss_unmarked, unmarked = loss_of(objective, LossInputs(**fields))
+    torch.testing.assert_close(loss, loss_unmarked)
+    _, alone = loss_of(objective, LossInputs(**{**fields, "mask": fields["mask"] & ~foreign[:, None]}))
+    told, expected = objective.report(metrics), objective.report(alone)
+    for name in ("mismatch/kl_k3", "mismatch/max", "ess/token", "ess/sequence"):
+        assert told[name] == pytest.approx(expected[name])
+    assert objective.report(unmarked)["mismatch/kl_k3"] > 1 > told["mismatch/kl_k3"]
+
+
 def test_the_kept_denominator_counts_only_surviving_tokens():
     inputs = loss_inputs(3)
     band = [{"name": "token_band", "low": 0.7, "high": 1.4}]

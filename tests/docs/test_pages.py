@@ -34,7 +34,7 @@ RUN = [
     for block in BLOCKS
     if (block.language != "text" or block.said("save as")) and not block.note.startswith(("not run", "as in"))
 ]
-SECTIONS = ("run", "model", "env", "engine", "rollout", "buffer", "curriculum", "train", "outer", "lora",
+SECTIONS = ("run", "model", "env", "engine", "rollout", "buffer", "curriculum", "train", "outer", "swarm", "lora",
             "judge", "reference", "teacher", "eval", "sft")  # fmt: skip
 
 

@@ -8,16 +8,21 @@ import torch
 from safetensors.torch import load_file
 
 from asyncrl.algo.curation.curricula import factory
+from asyncrl.algo.curation.swarm import Terms
 from asyncrl.algo.objective import build_objective
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import parse_config
+from asyncrl.data.codec import encode_group
 from asyncrl.errors import InputError
 from asyncrl.run.checkpoints import checkpoint_path, complete_checkpoints, state_folder
+from asyncrl.services.swarm.messages import Fetch, Publish
+from asyncrl.services.swarm.store import Store
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.outer_exchange import NoExchange
 from asyncrl.train.recover import recover
 from asyncrl.train.sft_phase import SftPhase, SftPhaseSettings
+from asyncrl.train.swarm_pool import Arrived, Fetched, Quota, SwarmPool
 from asyncrl.train.trainer import Trainer
 from asyncrl.types import Task
 from asyncrl.weights.publish import PublishReport
@@ -102,6 +107,10 @@ class Run:
         self.seen[version] = (numbers, self.tasks[version])
         self.said[version] = metrics.get("guard/said", "")
 
+    def swarm(self):
+        """What other runs share with this one."""
+        return None
+
     def process(self):
         """Start a trainer and let it run to its end or death."""
         config = parse_config(
@@ -131,6 +140,7 @@ class Run:
             self._record,
             saver,
             on_commit=self._record_tasks,
+            swarm=self.swarm(),
         )
         try:
             return trainer.run(recover(trainer, saver, self.world, self.world)), trainer.totals
@@ -300,6 +310,81 @@ def test_groups_are_replayed_also_after_a_restart_and_count_as_trained_once(
     again.process()
     assert (again.seen, again.replayed) == (run.seen, run.replayed)
     assert again.world.ledger.stats()["trained"] == 2 * STEPS
+
+
+class Mixing(Run):
+    """Trains a group of another run in each step, for as long as there are any."""
+
+    def __init__(self, model, folder, store):
+        super().__init__(model, folder, World())
+        self.store, self.mixed, self.pools = store, {}, []
+
+    def swarm(self):
+        """Return a pool that exchanges before each draw."""
+
+        class Prompt(SwarmPool):
+            def start(self, version):
+                self.version = version
+
+            def draw(self, step, own):
+                self.exchange()
+                return super().draw(step, own)
+
+        quota = Quota(groups=1, share=1.0, max_age=8, seed=0)
+        terms = Terms("gridworld", num_token_ids=10_000, max_tokens=64, max_reward=1.0)
+        self.pools.append(Prompt(quota, terms, StoreOf(self.store, "b" * 32)))
+        return self.pools[-1]
+
+    def _record(self, version, metrics):
+        super()._record(version, metrics)
+        self.mixed[version] = [g.task.id.rpartition("/")[2] for g in self.pools[-1].draw(version - 1, ())]
+        assert metrics["swarm/mixed"] == len(self.mixed[version])
+        assert (metrics["staleness/max"], metrics["batch/groups"]) == (0, 2), "those of own groups"
+
+
+class StoreOf:
+    """The shared rollouts of a swarm, as run `run` meets them."""
+
+    def __init__(self, store, run):
+        self.store, self.run = store, run
+
+    def publish(self, bodies):
+        told = {"run": self.run, "family": "f" * 32, "name": self.run[:1], "groups": list(bodies)}
+        return self.store.publish(Publish(**told))["stored"]
+
+    def fetch(self, store, after, count):
+        asked = {"run": self.run, "family": "f" * 32, "store": store, "after": after, "count": count}
+        found = self.store.fetch(Fetch(**asked))
+        return Fetched(found["store"], found["last"], [Arrived(**one) for one in found["groups"]])
+
+
+def test_groups_of_other_runs_are_trained_once_also_after_a_restart_and_never_in_the_own_ledger(
+    tiny_model, tmp_path, undisturbed
+):
+    store = Store(tmp_path / "swarm")
+    shared = [group(f"their{i}", [0.0, 1.0]) for i in range(5)]
+    bare = [replace(g, trajectories=tuple(replace(t, info={}) for t in g.trajectories)) for g in shared]
+    StoreOf(store, "a" * 32).publish([encode_group(g) for g in bare])
+    run = Mixing(tiny_model, tmp_path / "whole", store)
+    version, totals = run.process()
+    assert version == STEPS
+    # Four are kept ready for a quota of one, so the oldest of the five was not asked for.
+    trained = [name for names in run.mixed.values() for name in names]
+    assert sorted(trained) == ["their1", "their2", "their3", "their4"]
+    assert (totals.trained_groups, totals.external_groups) == (2 * STEPS, 4)
+    assert run.world.ledger.stats()["trained"] == 2 * STEPS
+    assert [run.seen[v][1] for v in run.seen] == [undisturbed[0][v][1] for v in run.seen], (
+        "the same own groups"
+    )
+    assert run.seen[1] != undisturbed[0][1]
+    again = Mixing(tiny_model, tmp_path / "killed", store)
+    for kill_at in (("before committing", 4), ("after committing", 5)):
+        again.world.kill_at = kill_at
+        with pytest.raises(Killed):
+            again.process()
+    again.process()
+    assert (again.seen, again.mixed) == (run.seen, run.mixed)
+    store.close()
 
 
 class Hard(World):
