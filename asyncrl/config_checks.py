@@ -162,6 +162,8 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
     yield from _exploration_problems(recipe)
     if recipe.train.router_replay:
         yield from _replay_problems(recipe)
+    if recipe.train.commitments:
+        yield from _commitment_problems(recipe)
     if recipe.train.replay_groups and recipe.train.schedule == "periodic":
         yield (
             "train.replay_groups must be 0 under train.schedule='periodic', which trains on groups as they arrive, got "
@@ -436,6 +438,27 @@ def _replay_problems(recipe: Recipe) -> Iterator[str]:
     ):
         if wrong:
             yield f"{key} must be {allowed} for train.router_replay=true: {why}"
+
+
+def _commitment_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps engines from committing to hidden states that the trainer can compute again."""
+    speculative, quantization = recipe.engine.speculative.method, recipe.engine.quantization
+    for key, wrong, allowed, why in (
+        (
+            "engine.keep_kv",
+            recipe.engine.keep_kv,
+            "false",
+            "states over an older cache are of no one version",
+        ),
+        ("engine.speculative.method", speculative != "off", "'off'", "several tokens come of one pass"),
+        ("engine.quantization", quantization != "off", "'off'", "how far rounding moves states is not known"),
+        ("env.name", recipe.env.name == "agent", "an environment", "the gateway does not keep commitments"),
+        ("train.max_logp_error", not recipe.train.max_logp_error, "above 0", "both are checked in one pass"),
+        ("rollout.branches", recipe.rollout.branches > 0, "0", "a branch may begin inside a commitment"),
+        ("policies", bool(recipe.policies), "left out", "only a run's own policy is checked"),
+    ):
+        if wrong:
+            yield f"{key} must be {allowed} for train.commitments=true: {why}"
 
 
 def policy_problems(recipe: Recipe) -> Iterator[str]:

@@ -38,6 +38,8 @@ class GenerateRequest:
     """None samples from the policy itself."""
     routed_from: int | None = None
     """Report the experts of the tokens from here on, if the engine records them; None asks for none."""
+    commit: bool = False
+    """Report commitments to the hidden states of the sampled tokens, if the engine makes them."""
     images: tuple[PlacedImage, ...] = ()
     """What some of the tokens stand for."""
     version: int | None = None
@@ -67,14 +69,20 @@ class Generated:
     """[M,layers,K] uint8 or uint16, the experts of the tokens from `routed_from` to the last but one; None where the
     engine records none."""
 
+    commitments: tuple[bytes, ...] = ()
+    """To the hidden states that the tokens were sampled from, each for a chunk of them (`asyncrl.algo.commitments`);
+    empty where the engine makes none."""
+
     def followed_by(self, rest: Generated) -> Generated:
-        """Return both as one turn, which ends as `rest` does; without what is reported of tokens on request."""
+        """Return both as one turn, which ends as `rest` does, with the commitments and without what else is reported of
+        tokens on request."""
         return Generated(
             np.concatenate([self.token_ids, rest.token_ids]),
             np.concatenate([self.logprobs, rest.logprobs]),
             np.concatenate([self.versions, rest.versions]),
             rest.finish_reason,
             self.cached_tokens + rest.cached_tokens,
+            commitments=self.commitments + rest.commitments,
         )
 
 

@@ -165,6 +165,9 @@ class Trajectory:
     did not say. R is L - 1 at most: the last token sampled was never read. Layers without experts have zeros."""
     images: tuple[PlacedImage, ...] = ()
     """What the policy saw, in the order of its tokens. None of these tokens was sampled."""
+    commitments: tuple[bytes, ...] = ()
+    """The engine's, to the hidden states that the sampled tokens came from: one after the other, each for the next few
+    (`asyncrl.algo.commitments`). Empty where it made none."""
 
     @property
     def rollout(self) -> int:

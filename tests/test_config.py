@@ -38,6 +38,14 @@ def changed(section, **values):
             "engine.keep_kv must be false where .* train.schedule is 'asynchronous': .* got true",
         ),
         (
+            {**MINIMAL, "engine": {"keep_kv": True}, "train": {"commitments": True}},
+            "engine.keep_kv must be false for train.commitments=true: states over an older cache",
+        ),
+        (
+            {**MINIMAL, "train": {"commitments": True, "max_logp_error": 0}},
+            "train.max_logp_error must be above 0 for train.commitments=true: both are checked in one pass",
+        ),
+        (
             {**MINIMAL, "engine": {"keep_kv": True}, "train": {"router_replay": True}},
             "engine.keep_kv must be false for train.router_replay=true: kept blocks",
         ),

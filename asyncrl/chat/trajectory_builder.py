@@ -52,6 +52,7 @@ class TrajectoryBuilder:
         self._routed: list[np.ndarray] = []
         self.num_routed = 0
         """How many tokens, from the first, the engine has reported the experts of."""
+        self._commitments: list[bytes] = []
         self._observation_id = ""
         self.components: dict[str, float] = {}
         self.success: bool | None = None
@@ -88,6 +89,7 @@ class TrajectoryBuilder:
         self._append(generated.token_ids, generated.logprobs, generated.versions)
         if generated.routed_experts is not None:
             self._add_experts(generated.routed_experts)
+        self._commitments += generated.commitments
         self._turns.append(Turn(start, self.num_tokens, 0.0, observation_id))
         self.cached_tokens += generated.cached_tokens
 
@@ -163,6 +165,7 @@ class TrajectoryBuilder:
             conversation=self._transcript(),
             routed_experts=np.concatenate(self._routed) if self._routed else None,
             images=self.images,
+            commitments=tuple(self._commitments),
         )
 
     def _add_experts(self, experts: np.ndarray) -> None:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgpack
 import numpy as np
 
+from asyncrl.algo.commitments import tokens_of
 from asyncrl.data.fields import Fields
 from asyncrl.data.transcript import MAX_CHARACTERS
 from asyncrl.errors import InputError
@@ -232,6 +233,7 @@ def trajectory_to_map(trajectory: Trajectory) -> dict[str, Any]:
         "conversation": trajectory.conversation,
         **_experts_to_map(trajectory.routed_experts),
         **_images_to_map(trajectory.images),
+        **({"commitments": list(trajectory.commitments)} if trajectory.commitments else {}),
     }
 
 
@@ -262,6 +264,7 @@ def trajectory_from_map(raw: Any, where: str = "trajectory") -> Trajectory:
         conversation=fields.long_text("conversation", MAX_CHARACTERS),
         routed_experts=_experts_from_map(fields, len(arrays["token_ids"])),
         images=_images_from_map(fields, arrays["loss_mask"]),
+        commitments=_commitments_from_list(fields, int(np.count_nonzero(arrays["loss_mask"]))),
     )
     fields.close()
     return trajectory
@@ -378,6 +381,21 @@ def _experts_from_map(trajectory: Fields, num_tokens: int) -> np.ndarray | None:
     if len(data) != count * np.dtype(dtype).itemsize:
         raise InputError(f"{where}.data must have {count} items of {dtype}, got {len(data)} bytes")
     return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _commitments_from_list(fields: Fields, num_sampled: int) -> tuple[bytes, ...]:
+    """Read commitments to the states of all sampled tokens; empty where there are none."""
+    raw = fields.optional("commitments", list, [])
+    where = f"{fields.where}.commitments"
+    try:
+        if not all(type(item) is bytes for item in raw):
+            raise ValueError("every item must be bytes")
+        covered = sum(map(tokens_of, raw))
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from None
+    if raw and covered != num_sampled:
+        raise InputError(f"{where} must be for the {num_sampled} tokens sampled, got {covered}")
+    return tuple(raw)
 
 
 def _check_arrays(arrays: dict[str, np.ndarray], where: str) -> None:

@@ -56,6 +56,8 @@ class EpisodeSettings:
     """Run seed for repeatable sampling; None lets the engine draw."""
     step_timeout_s: float = 30.0
     env_config: dict[str, Any] | None = None
+    commit: bool = False
+    """Have engines commit to the hidden states of what they sample (`train.commitments`)."""
     check_history: bool = False
     """Compare the tokens with fresh renderings of the conversation; note whether they agree and where they fork."""
 
@@ -69,6 +71,7 @@ def episode_settings(config: Config, temperature: float, seed: int | None) -> Ep
         seed=seed,
         step_timeout_s=config.env.step_timeout_s,
         env_config=config.env.config,
+        commit=config.train.commitments,
         check_history=True,
     )
 
@@ -195,6 +198,7 @@ class ChatPlayer:
             agent=conversations.agent,
             order=request.order,
             routed_from=builder.num_routed,
+            commit=self.settings.commit,
             images=builder.images,
         )
         with span("generate", turn=turn, tokens=len(asked.token_ids), agent=asked.agent):

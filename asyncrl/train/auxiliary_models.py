@@ -342,7 +342,8 @@ def whole_batch(
 ) -> dict[str, Ragged]:
     """Return on the first rank `forward`'s outputs for the sampled tokens of all rows, or of those given; 0 for others.
 
-    Each rank computes its share. `end_values` and `twin_end_values` are one number a row.
+    Each rank computes its share. `end_values` and `twin_end_values` are one number a row, `states` the width of the
+    model for each token, one after the other.
     """
     plan = plan_rows(engine, batch, settings.micro_batch_tokens, rows)
     serve_rows(engine, batch, plan)
@@ -354,10 +355,15 @@ def whole_batch(
             outputs = forward(padded)
         for name in names if part else ():
             value = outputs[name].float()
+            if name == "states":
+                value = value.flatten()
             computed[name].append(value if value.ndim == 1 else value[padded.mask.to(value.device)])
     ends = {name: parts for name, parts in computed.items() if name.endswith("end_values")}
-    tokens = {name: parts for name, parts in computed.items() if name not in ends}
+    tokens = {name: parts for name, parts in computed.items() if name not in ends and name != "states"}
     found = gather_values(engine, batch.counts, plan, tokens)
+    if "states" in computed:
+        counts = batch.counts * engine.hidden_size
+        found |= gather_values(engine, counts, plan, {"states": computed["states"]})
     if ends:
         found |= gather_values(engine, np.ones_like(batch.counts), plan, ends)
     return found

@@ -413,6 +413,16 @@ class TrainEngine:
         return uses_prefix_trees(self.engine.module.model)
 
     @property
+    def hidden_size(self) -> int:
+        """The width of the hidden states."""
+        return int(self.engine.module.model.config.get_text_config().hidden_size)
+
+    @property
+    def states_dtype(self) -> str:
+        """The type that hidden states have: "float32" or "bfloat16"."""
+        return str(self.engine.module.model.dtype).removeprefix("torch.")
+
+    @property
     def router_replay(self) -> RouterReplay | None:
         """What makes the model use recorded experts, None where its routers choose by themselves."""
         return getattr(self.engine.module, "replay", None)

@@ -23,7 +23,7 @@ from asyncrl.train.vision import Placed
 from asyncrl.weights.files import read_weights, weights_path
 
 Scorer = Callable[..., dict[str, Tensor]]
-"""Token ids [B,T], mask [B,T], temperature and `images` to `logp` [B,T], as `PolicyModel.forward`."""
+"""Token ids [B,T], mask [B,T], temperature, `want` and `images` to `logp` [B,T], as `PolicyModel.forward`."""
 
 
 def readable(engine: TrainEngine, folder: Path | None, versions: Iterable[int]) -> list[int]:
@@ -64,9 +64,13 @@ def earlier_policy(engine: TrainEngine, folder: Path, version: int) -> Iterator[
         }
 
         def score(
-            token_ids: Tensor, mask: Tensor, temperature: float, images: Placed = ()
+            token_ids: Tensor,
+            mask: Tensor,
+            temperature: float,
+            want: tuple[str, ...] = (),
+            images: Placed = (),
         ) -> dict[str, Tensor]:
-            given = (token_ids.to(engine.device), mask.to(engine.device), temperature)
+            given = (token_ids.to(engine.device), mask.to(engine.device), temperature, want)
             return functional_call(module, own, given, {"images": images})
 
         yield score

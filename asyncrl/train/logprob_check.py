@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.train.auxiliary_models import rows_by_version, whole_batch
+from asyncrl.train.commitment_check import States
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.earlier_policy import earlier_policy, readable
 from asyncrl.train.ragged import Ragged
@@ -70,12 +71,13 @@ def compare(
     settings: StepSettings,
     weights_dir: Path | None = None,
     kept_kv: bool = False,
+    states: States | None = None,
 ) -> list[Comparison]:
     """Compare a sample of the batch's tokens with the policies that sampled them. A collective; equal on every rank.
 
     weights_dir: where the weights of earlier versions may be found; None compares the tokens of the step's own version
     alone. kept_kv: engines keep their cache across versions, so what a turn samples after a change depends on both and
-    is not compared.
+    is not compared. states: filled with the hidden states of the compared tokens, on the first rank.
     """
     if not (tolerance.max_logp_error or tolerance.max_token_error) or not tolerance.sample_tokens:
         return []
@@ -87,7 +89,7 @@ def compare(
     for version, rows in chosen:
         with _policy(engine, step, version, weights_dir) as score:
             if score is not None:
-                _measure(errors, engine, batch, rows, version, settings, score)
+                _measure(errors, engine, batch, rows, version, settings, score, states)
     found = engine.on_first(lambda: _comparisons(batch, errors, kept_kv))
     return [Comparison(*one) for one in found]
 
@@ -132,19 +134,26 @@ def _measure(
     version: int,
     settings: StepSettings,
     score: Callable[..., dict[str, Tensor]],
+    states: States | None,
 ) -> None:
-    """Fill in the differences of the tokens that `version` sampled in `rows`; a NaN sent counts as infinite."""
-    logp = whole_batch(
+    """Fill in the differences, and the states, of the tokens that `version` sampled in `rows`; a NaN sent counts as
+    infinite."""
+    names = ("logp",) if states is None else ("logp", "states")
+    found = whole_batch(
         engine, batch, settings,
-        lambda some: score(some.token_ids, some.mask, settings.temperature, images=some.images),
-        ("logp",), rows,
-    )["logp"]  # fmt: skip
+        lambda some: score(some.token_ids, some.mask, settings.temperature, names, images=some.images),
+        names, rows,
+    )  # fmt: skip
+    logp = found["logp"]
     for row in rows if engine.rank == 0 else ():
         t = batch.row(row)
         sent = torch.tensor(t.behavior_logprobs[t.loss_mask])
         difference = (logp.row(row) - sent).abs().nan_to_num(torch.inf, torch.inf)
         mine = torch.from_numpy(t.versions[t.loss_mask] == version)
         errors.row(row)[mine] = difference[mine]
+        if states is not None:
+            computed = found["states"].row(row).view(len(mine), -1).numpy()
+            states.setdefault(row, np.full_like(computed, np.nan))[mine] = computed[mine]
 
 
 def _policy(

@@ -97,7 +97,7 @@ class PolicyModel(nn.Module):
         attention mask is needed. `entropy` and `sum_pi_squared` [B,T] are of the full distribution, `teacher_kl`
         [B,T] its divergence from that of `teacher`. `values` gives `values` [B,T] and `end_values` [B] (see
         `read_values`); `detached_values` the same without gradient into the trunk. `images` are those of each row.
-        `("states",)` alone gives the hidden state `states` [M,H] before each sampled token, row by row, and no `logp`.
+        `states` gives the hidden state [M,H] before each sampled token, row by row; wanted alone, without `logp`.
         """
         target = _after_first(mask)
         run = self._run(token_ids, mask, target, images)
@@ -115,6 +115,8 @@ class PolicyModel(nn.Module):
             name: _scatter(run.of_all(part), target)
             for name, part in self.model.lm_head(run.states, score).items()
         }
+        if "states" in want:
+            found["states"] = run.of_all(run.states)
         if self.value_head is not None and {"values", "detached_values"} & set(want):
             hidden = run.hidden.detach() if "detached_values" in want else run.hidden
             found["values"], found["end_values"] = read_values(self.value_head, hidden, run.tree, target)

@@ -146,4 +146,4 @@ def rows_of(plan: Sequence[Sequence[int]]) -> list[int]:
 
 def _stripped(batch: StepBatch, row: int) -> Trajectory:
     """Return a row without what no model reads: what people read is larger than its tokens."""
-    return replace(batch.trajectories[row], conversation="", info={}, timing={}, error="")
+    return replace(batch.trajectories[row], conversation="", info={}, timing={}, error="", commitments=())

@@ -34,6 +34,15 @@ from asyncrl.errors import DeadlineError, StopError
 from asyncrl.tracing import groups_spans
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpointer import Checkpointer
+from asyncrl.train.commitment_check import (
+    ALLOWED,
+    Finding,
+    States,
+    commitment_metrics,
+    examine,
+    unfit,
+    unfit_reason,
+)
 from asyncrl.train.controls import make_controls, scheduled_rate
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.logprob_check import (
@@ -173,6 +182,8 @@ class Trainer:
         """Of the whole run, on rank 0."""
         self.comparisons: list[Comparison] = []
         """How the newest batch's log-probabilities compare with the trainer's."""
+        self.commitments: list[Finding] = []
+        """How its commitments compare with the trainer's hidden states."""
         self.settings = StepSettings.of(config)
         self._planned = False
         self._published: Future[PublishReport] | None = None
@@ -476,6 +487,7 @@ class Trainer:
             **step.metrics(),
             "proximal": self.objective.proximal_form,
             **comparison_metrics(self.comparisons),
+            **commitment_metrics(self.commitments),
             **self.turns.metrics(),
             **(self.swarm.metrics(step.batch.step) if self.swarm is not None else {}),
         }
@@ -502,13 +514,25 @@ class Trainer:
         """
         tolerance = Tolerance.of(self.config.train.max_logp_error)
         kept_kv = self.config.engine.keep_kv
-        self.comparisons = compare(self.engine, batch, tolerance, self.settings, self.weights_dir, kept_kv)
+        states: States | None = {} if self.config.train.commitments else None
+        self.comparisons = compare(
+            self.engine, batch, tolerance, self.settings, self.weights_dir, kept_kv, states
+        )
+        self.commitments = []
+        if states is not None:
+            examined = self.engine.on_first(lambda: examine(batch, states))
+            self.commitments = [Finding(*one) for one in examined]
         wrong = disagreeing(self.comparisons, tolerance)
-        if not wrong:
+        allowed = ALLOWED[self.engine.states_dtype]
+        forged = unfit(self.commitments, allowed)
+        if not wrong and not forged:
             return True
-        reason = disagreement(wrong, batch.step, tolerance)
+        reasons = [disagreement(wrong, batch.step, tolerance)] if wrong else []
+        reasons += [unfit_reason(forged, batch.step, allowed)] if forged else []
+        reason = "; ".join(reasons)
         if self.source is not None:
-            workers = self.source.reject(batch.step, [one.group for one in wrong], reason)
+            groups = dict.fromkeys([*(one.group for one in wrong), *(one.group for one in forged)])
+            workers = self.source.reject(batch.step, list(groups), reason)
             log.error("quarantined %s: %s", ", ".join(workers), reason)
         self.engine.barrier()
         return False

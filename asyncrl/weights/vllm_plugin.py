@@ -3,7 +3,7 @@
 It adds the weight-transfer backend `shared_file` and what keeps the KV cache across an update (`vllm_prefixes`). It
 mends the CPU backend: layers compute from live weights, MLA is rotated right (`vllm_cpu`), LoRA adapters are applied by
 `vllm_punica`, and the experts of each token are recorded (`vllm_experts`). Vision models load without torchvision
-(`vllm_images`).
+(`vllm_images`). The hidden states that tokens are sampled from are recorded where asked for (`vllm_commitments`).
 
 In servers that asyncrl starts, every process also ends with its parent: otherwise vLLM's engine process and its
 memory would outlive a server that was killed. On CPU that process is forked instead of spawned where possible, and
@@ -30,6 +30,8 @@ BACKEND = "shared_file"
 PUNICA = "asyncrl.weights.vllm_punica.GroupedPunica"
 STARTED_BY_US = "ASYNCRL_BASE_VERSION"
 """Environment variable that `asyncrl serve engine` sets."""
+RECORD_STATES = "ASYNCRL_RECORD_STATES"
+"""Environment variable that it sets for an engine that commits to the hidden states of sampled tokens."""
 RECORD_EXPERTS = "ASYNCRL_RECORD_EXPERTS"
 """Environment variable that it sets for an engine that records the experts of each token."""
 QUANTIZATION = "ASYNCRL_QUANTIZATION"
@@ -44,6 +46,11 @@ def register() -> None:
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
     from vllm.platforms import current_platform
 
+    if RECORD_STATES in os.environ:
+        # Before the CPU's runner takes over what this changes.
+        from asyncrl.weights.vllm_commitments import record_states
+
+        record_states()
     if current_platform.is_cpu():
         from asyncrl.weights.vllm_cpu import keep_weights_live, rotate_heads_by_torch
         from asyncrl.weights.vllm_experts import record_experts

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from asyncrl.weights.collective import Group, GroupPlace, device_name, own_stream, receive_file
+from asyncrl.weights.vllm_commitments import Chunk, states_of
 
 log = logging.getLogger("asyncrl.weights")
 
@@ -47,6 +48,11 @@ class WeightReceiver:
 
     device: torch.device
     vllm_config: Any
+    model_runner: Any
+
+    def commitments_take(self, key: str, num_tokens: int) -> list[Chunk]:
+        """Return what was recorded of the hidden states of a request's tokens."""
+        return states_of(self.model_runner).take(key, num_tokens)
 
     def weights_device(self) -> str:
         """Return what tells this worker's device apart from others."""

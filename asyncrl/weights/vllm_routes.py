@@ -36,12 +36,14 @@ A frame is a 4-byte little-endian length and a msgpack map.
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import json
 import logging
 import os
 import re
 import struct
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -67,7 +69,9 @@ from asyncrl.weights.fetches import fetch_order_from_json
 from asyncrl.weights.offered import send_range
 from asyncrl.weights.position import weight_file_from_json
 from asyncrl.weights.reads import read_order_from_json
+from asyncrl.weights.vllm_commitments import COMMIT, commitments_of
 from asyncrl.weights.vllm_images import check_files, image_prompt, read_placed
+from asyncrl.weights.vllm_plugin import RECORD_STATES
 from asyncrl.weights.vllm_served import ASLEEP, Served, parse_version, served_from_environment
 
 if TYPE_CHECKING:
@@ -331,6 +335,8 @@ class _Parsed:
     """Requests of lower order are scheduled first."""
     report_experts: bool
     """Whether the answer holds the experts of the tokens, of an engine that records them."""
+    commit: bool
+    """Whether it holds commitments to the hidden states, of an engine that records these."""
 
 
 def _parse(request: dict[str, Any]) -> _Parsed:
@@ -354,7 +360,9 @@ def _parse(request: dict[str, Any]) -> _Parsed:
         raise InputError(f"request: {type(error).__name__}: {error}") from error
     # Tokens need no rendering, so vLLM accepts them without a thread switch.
     report_experts = request.get("routed_from") is not None
-    return _Parsed(tokens_input(token_ids), sampling, min_version, order, report_experts)
+    return _Parsed(
+        tokens_input(token_ids), sampling, min_version, order, report_experts, bool(request.get("commit"))
+    )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -425,8 +433,10 @@ async def _run(
 ) -> dict[str, Any]:
     """Generate one request. Raises the engine's errors."""
     final = None
+    key = uuid.uuid4().hex if parsed.commit and RECORD_STATES in os.environ else ""
+    sampling = _recorded_as(parsed.sampling, key) if key else parsed.sampling
     async for output in engine.generate(
-        parsed.prompt, parsed.sampling, request_id, lora_request=adapter, priority=parsed.order
+        parsed.prompt, sampling, request_id, lora_request=adapter, priority=parsed.order
     ):
         final = output
     if final is None or not final.finished:
@@ -443,6 +453,10 @@ async def _run(
         dtype="<f4",
     )
     reported: dict[str, Any] = {}
+    if key:
+        # The ranks of an engine have the same states.
+        chunks, *_ = await engine.collective_rpc("commitments_take", args=(key, len(token_ids)))
+        reported["commitments"] = commitments_of(chunks)
     if parsed.report_experts:
         reported["routed_experts"] = _recorded(out.routed_experts)
     if parsed.sampling.logprobs or parsed.sampling.prompt_logprobs is not None:
@@ -456,6 +470,13 @@ async def _run(
         "finish_reason": out.finish_reason,
         "cached_tokens": final.num_cached_tokens or 0,
     }
+
+
+def _recorded_as(sampling: SamplingParams, key: str) -> SamplingParams:
+    """Return parameters that ask for a request's hidden states to be recorded under `key`."""
+    asking = copy.copy(sampling)
+    asking.extra_args = {**(sampling.extra_args or {}), COMMIT: key}
+    return asking
 
 
 def _recorded(experts: np.ndarray | None) -> dict[str, Any] | None:

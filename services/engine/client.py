@@ -224,6 +224,8 @@ def _encode(request: GenerateRequest) -> dict[str, Any]:
         optional["decoding"] = asdict(request.decoding)
     if request.version is not None:
         optional["version"] = request.version
+    if request.commit:
+        optional["commit"] = True
     if request.images:
         optional["images"] = [[image.start, image.end, image.key] for image in request.images]
     return {
@@ -265,6 +267,7 @@ def decode_generated(message: dict[str, Any]) -> Generated:
         top_logprobs=_likeliest(message.get("top_logprobs", ())),
         prompt_logprobs=_likeliest(message.get("prompt_logprobs", ())),
         routed_experts=_routed_experts(message.get("routed_experts")),
+        commitments=tuple(message.get("commitments", ())),
     )
 
 

@@ -39,6 +39,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         batch_invariant=engine.batch_invariant,
         kv_offload_gib=engine.kv_offload_gib,
         record_experts=config.train.router_replay,
+        record_states=config.train.commitments,
         speculative=engine.speculative,
         extra_args=tuple(engine.extra_args),
         weights_dir=str(args.weights_dir or ""),

@@ -40,7 +40,7 @@ from asyncrl.startup import StartDeadline
 from asyncrl.tls import client_context, own_files, scheme
 from asyncrl.weights.adapter import buffer_rank
 from asyncrl.weights.folders import SCRATCH, clear_shared_memory
-from asyncrl.weights.vllm_plugin import RECORD_EXPERTS
+from asyncrl.weights.vllm_plugin import RECORD_EXPERTS, RECORD_STATES
 
 LOOPBACK = "127.0.0.1"
 WEIGHT_BACKEND = "shared_file"
@@ -84,6 +84,8 @@ class EngineOptions:
     """Host memory for KV blocks that leave the GPU."""
     record_experts: bool = False
     """Whether it reports the experts that each token was routed to (`train.router_replay`)."""
+    record_states: bool = False
+    """Whether it commits to the hidden states of sampled tokens (`train.commitments`)."""
     speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     extra_args: Sequence[str] = field(default_factory=tuple)
     weights_dir: str = ""
@@ -201,6 +203,9 @@ def build_env(
         env.setdefault("TORCHDYNAMO_DISABLE", "1")
     if options.record_experts:
         env[RECORD_EXPERTS] = "1"
+    if options.record_states:
+        # vLLM's second model runner, for GPUs, does not keep the states where they are recorded.
+        env.update({RECORD_STATES: "1", "VLLM_USE_V2_MODEL_RUNNER": "0"})
     if sockets:
         # vLLM leaves behind sockets and the file by which its ranks find each other. Compiled code of torch is kept.
         env.setdefault("TORCHINDUCTOR_CACHE_DIR", compile_cache())

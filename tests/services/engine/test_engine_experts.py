@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -9,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from asyncrl.algo.commitments import tokens_of
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.generation import GenerateRequest
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.train.checkpoint_form import checkpoint_form
+from asyncrl.train.commitment_check import differences
 from asyncrl.train.policy import Matching, load_policy
 from asyncrl.train.router_replay import replaying
 from asyncrl.train.step_batch import build_step_batch, pad_rows
@@ -46,7 +49,10 @@ def engine(model, tmp_path_factory):
     """Its cache holds 12 blocks: not enough for three long contexts."""
     folder = tmp_path_factory.mktemp("run")
     small_cache = ["--block-size", str(BLOCK), "--num-gpu-blocks-override", "13"]
-    recipe = {"engine": ENGINE | {"extra_args": small_cache}, "train": {"router_replay": True}}
+    recipe = {
+        "engine": ENGINE | {"extra_args": small_cache},
+        "train": {"router_replay": True, "commitments": True},
+    }
     with serving(folder, str(model[0]), folder, **recipe) as process:
         yield process.url, folder
 
@@ -59,7 +65,9 @@ def chosen(model, token_ids):
 
 
 async def turn(client, builder, name, max_tokens):
-    request = GenerateRequest(name, builder.token_ids(), max_tokens, routed_from=builder.num_routed)
+    request = GenerateRequest(
+        name, builder.token_ids(), max_tokens, routed_from=builder.num_routed, commit=True
+    )
     builder.add_turn(await client.generate(request))
 
 
@@ -85,6 +93,20 @@ async def steps_taken(client, count):
 def preemptions(url):
     lines = httpx.get(f"{url}/metrics", headers=AUTHORIZED).text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_preemptions_total"))
+
+
+@torch.no_grad()
+def states(model, trajectory):
+    """The hidden states [S,H] that the sampled tokens of a trajectory come from."""
+    hidden = model.base_model(torch.tensor(trajectory.token_ids)[None].long()).last_hidden_state[0]
+    return hidden[np.flatnonzero(trajectory.loss_mask) - 1].float().numpy()
+
+
+def worst(trajectory, recomputed):
+    found = differences(trajectory.commitments, recomputed)
+    assert sum(map(tokens_of, trajectory.commitments)) == trajectory.num_sampled
+
+    return max(one.exponents for one in found), max(one.mantissa_mean for one in found)
 
 
 def logp_errors(policy, trajectories, replay):
@@ -124,6 +146,7 @@ def test_experts_are_reported_and_replayed_over_turns_caches_preemption_and_upda
 
     first, siblings, before, old, crossed, later, unasked = asyncio.run(scenario())
     assert unasked.routed_experts is None
+    assert unasked.commitments == ()
     # The others found whole blocks of the prompt in the cache, and lost theirs to one another.
     assert min(t.info["cached_tokens"] for t in siblings) >= 3 * BLOCK
     assert preemptions(url) > 0
@@ -134,10 +157,15 @@ def test_experts_are_reported_and_replayed_over_turns_caches_preemption_and_upda
     new = {name: p.detach().clone() for name, p in policy.named_parameters()}
     for trajectory in crossed:
         assert set(trajectory.versions[trajectory.loss_mask].tolist()) == {0, 1}
-        by_version = []
+        by_version, computed = [], []
         for weights in (old, new):
             policy.load_state_dict(weights, strict=False)
             by_version.append(chosen(policy, trajectory.token_ids)[:-1])
+            computed.append(states(policy, trajectory))
+        # A commitment over a change of weights fits the states of both, each token's under its own version.
+        of_new = trajectory.versions[trajectory.loss_mask].astype(bool)[:, None]
+        assert max(worst(trajectory, np.where(of_new, computed[1], computed[0]))) < 0.05
+        assert worst(trajectory, computed[0])[0] > 0.3
         # The pass that sampled a token is the one that read the token before it.
         is_new = np.maximum(trajectory.versions[1:], 0).astype(bool)
         expected = np.where(is_new[:, None, None], by_version[1], by_version[0])
@@ -147,6 +175,13 @@ def test_experts_are_reported_and_replayed_over_turns_caches_preemption_and_upda
     policy.save_pretrained(path)
     exact = load_policy(str(path), "float32", matching=REPLAY)
     assert float(logp_errors(exact, [later], True).max()) < TOLERANCE
+    assert max(worst(later, states(policy, later))) < 0.1
+    another_prompt = later.token_ids.copy()
+    another_prompt[len(prompt) // 2] += 1
+    another_token = later.token_ids.copy()
+    another_token[len(prompt) + 3] += 1
+    for token_ids in (another_prompt, another_token):
+        assert worst(later, states(policy, replace(later, token_ids=token_ids)))[0] > 0.3
     expected = token_logp(policy, prompt, later.token_ids[len(prompt) :])
     np.testing.assert_allclose(later.behavior_logprobs[len(prompt) :], expected, atol=TOLERANCE)
     # A trainer that rounds differently than its engine sends tokens to other experts, unless it is told theirs.
