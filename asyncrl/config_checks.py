@@ -160,6 +160,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             f"{recipe.engine.quantization!r}"
         )
     yield from _exploration_problems(recipe)
+    yield from _prefill_problems(recipe)
     if recipe.train.router_replay:
         yield from _replay_problems(recipe)
     if recipe.train.commitments:
@@ -267,6 +268,73 @@ def _exploration_problems(recipe: Recipe) -> Iterator[str]:
     ):
         if wrong:
             yield f"{key} must be left out with rollout.explore={count}: {why}"
+
+
+def _prefill_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps some engines from computing prompts for the others."""
+    engine = recipe.engine
+    if not engine.prefill:
+        return
+    if engine.prefill >= engine.count:
+        yield (
+            f"engine.prefill must be below engine.count={engine.count}: at least one engine decodes, got "
+            f"{engine.prefill}"
+        )
+    for key, wrong, allowed, why in (
+        (
+            "lora.rank",
+            recipe.lora.rank > 0,
+            "0",
+            "caches of different adapters are not told apart on their way",
+        ),
+        ("policies", bool(recipe.policies), "left out", "each of them would need engines of both kinds"),
+        ("engine.explorers", engine.explorers > 0, "0", "what one precision computes is not for the other"),
+        ("engine.keep_kv", engine.keep_kv, "false", "a fetched cache is of one version alone"),
+        (
+            "engine.kv_offload_gib",
+            engine.kv_offload_gib > 0,
+            "0",
+            "that is another connector of vLLM, and both together (MultiConnector) have not been tried",
+        ),
+        (
+            "engine.speculative.method",
+            engine.speculative.method != "off",
+            "'off'",
+            "speculation beside fetched caches has not been tried",
+        ),
+        (
+            "placement.lent",
+            recipe.placement.lent > 0,
+            "0",
+            "an engine that sleeps gives up what others fetch",
+        ),
+        (
+            "placement.sleep",
+            recipe.placement.sleep is True,
+            "false",
+            "NIXL holds the memory it would give up",
+        ),
+        (
+            "train.router_replay",
+            recipe.train.router_replay,
+            "false",
+            "the engine that decodes has no record of the prompt's experts",
+        ),
+        (
+            "scale.engine",
+            "engine" in recipe.scale.limits,
+            "left out",
+            "the last engines stay those that prefill",
+        ),
+        (
+            "engine.extra_args",
+            any(word.startswith("--kv-transfer-config") for word in engine.extra_args),
+            "without --kv-transfer-config",
+            "that is where the connector stands",
+        ),
+    ):
+        if wrong:
+            yield f"{key} must be {allowed} with engine.prefill={engine.prefill}: {why}"
 
 
 def _completion_problems(recipe: Recipe) -> Iterator[str]:

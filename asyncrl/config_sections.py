@@ -202,6 +202,11 @@ class EngineConfig(Section):
     kv_offload_gib: Seldom[float] = Field(0.0, ge=0)
     """GiB of host memory in which an engine keeps blocks of its KV cache that no longer fit its GPU, emptied with each
     new version; 0 keeps none. For GPUs alone (docs/engine-and-trainer.md)."""
+    prefill: Seldom[int] = Field(0, ge=0)
+    """So many of `count` engines, the last ones, compute prompts for the others, which fetch the KV cache by NIXL and
+    decode (the extra `nixl`; docs/engine-and-trainer.md). 0: every engine does both."""
+    prefill_from: Seldom[int] = Field(256, ge=1)
+    """Tokens of a prompt that no cache holds, from which these compute it."""
     speculative: SpeculativeConfig = Field(default_factory=SpeculativeConfig)
     """Tokens proposed cheaply and verified together; off by default."""
     extra_args: list[str] = Field(default_factory=list)

@@ -44,6 +44,10 @@ class GenerateRequest:
     """What some of the tokens stand for."""
     version: int | None = None
     """The version of the adapter that samples, which the engine must hold; None for the newest."""
+    prefill: bool = False
+    """Only compute the context, for the engine that gets the answer's ticket. The token of the answer is not used."""
+    ticket: bytes = b""
+    """To what an engine that prefills has computed of the context; good for one attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ class Generated:
     routed_experts: np.ndarray | None = None
     """[M,layers,K] uint8 or uint16, the experts of the tokens from `routed_from` to the last but one; None where the
     engine records none."""
+    ticket: bytes = b""
+    """To the KV cache of the context, of a request that was only to compute it."""
 
     commitments: tuple[bytes, ...] = ()
     """To the hidden states that the tokens were sampled from, each for a chunk of them (`asyncrl.algo.commitments`);

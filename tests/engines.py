@@ -42,6 +42,7 @@ def starting(
     weights: Path | None = None,
     env: dict[str, str] | None = None,
     lent: bool = False,
+    prefill: bool = False,
     **sections: Any,
 ) -> Iterator[tuple[ProcessGroup, ManagedProcess]]:
     """As `serving`, without waiting for the engine: several start in the time of one."""
@@ -59,7 +60,12 @@ def starting(
     try:
         child = process_group.start(
             "engine",
-            [*argv, *(["--weights-dir", str(weights)] if weights else []), *(["--lent"] if lent else [])],
+            [
+                *argv,
+                *(["--weights-dir", str(weights)] if weights else []),
+                *(["--lent"] if lent else []),
+                *(["--prefill"] if prefill else []),
+            ],
             env,
         )
         yield process_group, child

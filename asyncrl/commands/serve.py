@@ -79,6 +79,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "action": "store_true",
         "help": "stand on the trainer's GPUs and sample only while it waits (placement.lent)",
     },
+    "--prefill": {
+        "action": "store_true",
+        "help": "compute prompts for the engines that decode (engine.prefill)",
+    },
     "--buffer": {"default": "", "metavar": "URL", "help": "address of the buffer"},
     "--replica": {
         "default": "",

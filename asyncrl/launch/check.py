@@ -29,6 +29,7 @@ from asyncrl.launch.sinks import check_sinks
 from asyncrl.launch.spread import check_machines
 from asyncrl.launch.tasks import pool_of
 from asyncrl.run.checkpoints import complete_checkpoints
+from asyncrl.services.engine.handover import check_handover
 from asyncrl.services.engine.kv_offload import check_kv_offload
 from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.services.engine.speculation import check_speculation
@@ -87,6 +88,8 @@ def check_run(config: Config, alone: bool = True) -> None:
     check_kv_offload(config.engine.kv_offload_gib)
     if config.train.fused_logprobs and alone:
         check_fused_kernel()
+    if alone:
+        check_handover(config.engine.prefill)
     if config.engine.weight_transfer == "nixl" and alone:
         check_nixl()
     check_sinks(config)
@@ -196,6 +199,7 @@ def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> 
         "engine.keep_kv": config.engine.keep_kv,
         "engine.quantization": config.engine.quantization != "off",
         "engine.explorers": config.engine.explorers > 0,
+        "engine.prefill": config.engine.prefill > 0,
         "train.offload_activations": config.train.offload_activations,
         "train.sequence_parallel": config.train.sequence_parallel > 1,
         "train.old_policy": config.train.old_policy == "process",

@@ -229,6 +229,7 @@ class PolicyRoles:
                     *self._engine_argv(),
                     *self._explorer_argv(index),
                     *self._lent_argv(index),
+                    *self._prefill_argv(index),
                 ],
                 self.placement.engine_env(index, self.name),
                 nice=self.nice,
@@ -240,6 +241,10 @@ class PolicyRoles:
 
     def _lent_argv(self, index: int) -> list[str]:
         return ["--lent"] if index >= self.config.engine.count - self.config.placement.lent else []
+
+    def _prefill_argv(self, index: int) -> list[str]:
+        engine = self.config.engine
+        return ["--prefill"] if index >= engine.count - engine.prefill else []
 
     def _trainer_probe(self) -> HeartbeatProbe:
         endpoints = self.folder / "endpoints"

@@ -215,6 +215,11 @@ def check_machines(config: Config) -> None:
                     f"{key}: the {unencrypted} that this needs between machines are not encrypted, and "
                     f"{TLS} asks for that; set train.nodes=1 and engine.weight_transfer=http, or unset {TLS}"
                 )
+        if config.engine.prefill:
+            raise ConfigError(
+                f"engine.prefill: the {UNENCRYPTED['nixl']} over which KV caches are fetched are not encrypted, and "
+                f"{TLS} asks for that; set it to 0, or unset {TLS}; got {config.engine.prefill}"
+            )
     if config.placement.lent:
         raise ConfigError(
             "placement.lent must be 0 where a run has several machines: its engines are on the others"

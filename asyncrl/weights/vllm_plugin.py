@@ -1,9 +1,10 @@
 """Entry point of the vLLM plugin (`vllm.general_plugins`); vLLM calls `register` in each of its processes.
 
-It adds the weight-transfer backend `shared_file` and what keeps the KV cache across an update (`vllm_prefixes`). It
-mends the CPU backend: layers compute from live weights, MLA is rotated right (`vllm_cpu`), LoRA adapters are applied by
-`vllm_punica`, and the experts of each token are recorded (`vllm_experts`). Vision models load without torchvision
-(`vllm_images`). The hidden states that tokens are sampled from are recorded where asked for (`vllm_commitments`).
+It adds the weight-transfer backend `shared_file`, what keeps the KV cache across an update (`vllm_prefixes`) and what
+hands it from engine to engine (`vllm_handover`). It mends the CPU backend: layers compute from live weights, MLA is
+rotated right (`vllm_cpu`), LoRA adapters are applied by `vllm_punica`, and the experts of each token are recorded
+(`vllm_experts`). Vision models load without torchvision (`vllm_images`). The hidden states that tokens are sampled from
+are recorded where asked for (`vllm_commitments`).
 
 In servers that asyncrl starts, every process also ends with its parent: otherwise vLLM's engine process and its
 memory would outlive a server that was killed. On CPU that process is forked instead of spawned where possible, and
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from asyncrl.process_hooks import die_with_parent
+from asyncrl.weights import vllm_handover
 from asyncrl.weights.vllm_images import (
     VISION,
     keep_images_of_running_requests,
@@ -70,6 +72,8 @@ def register() -> None:
 
         quantize_at_start(scheme)
     add_to_engine_core()
+    if vllm_handover.hands_over():
+        vllm_handover.add_to_engine_core(int(os.environ[STARTED_BY_US]))
     if os.environ.get(VISION):
         keep_images_of_running_requests()
     if BACKEND not in WeightTransferEngineFactory._registry:

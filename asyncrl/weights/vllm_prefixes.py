@@ -18,19 +18,23 @@ def forget_prefixes(core: Any) -> None:
     A running request's later blocks depend on its earlier ones, of the old weights: they get hashes that begin with a
     salt of that request. Waiting requests have computed nothing and compute everything anew.
     """
-    from vllm.v1.core.block_pool import BlockHashToBlockMap
-
     scheduler = core.scheduler
-    pool = scheduler.kv_cache_manager.block_pool
-    pool.cached_block_hash_to_block = BlockHashToBlockMap()
-    pool.cached_block_hashes_by_block.clear()
-    for block in pool.blocks:
-        block.reset_hash()
+    make_unfindable(scheduler.kv_cache_manager.block_pool)
     for request in scheduler.requests.values():
         if request.num_computed_tokens:
             request.cache_salt = f"{request.cache_salt or ''}/{request.request_id}"
             request.block_hashes.clear()
             request.update_block_hashes()
+
+
+def make_unfindable(pool: Any) -> None:
+    """Let no request find any block of vLLM's pool in the prefix cache, also not those in use."""
+    from vllm.v1.core.block_pool import BlockHashToBlockMap
+
+    pool.cached_block_hash_to_block = BlockHashToBlockMap()
+    pool.cached_block_hashes_by_block.clear()
+    for block in pool.blocks:
+        block.reset_hash()
 
 
 def add_to_engine_core() -> None:

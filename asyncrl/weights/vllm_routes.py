@@ -8,7 +8,8 @@ requests, bodies are msgpack with raw arrays, and each answer streams back as it
 
 `POST /asyncrl/v1/generate`        {requests: [...]} -> frames, one per finished request; with adapters a request
                                    may name the `version` to be served by. `images` of the body has the files of
-                                   the images that requests name with their places
+                                   the images that requests name with their places. An engine that prefills
+                                   answers a request with `prefill` by a `ticket`; one that decodes takes it
 `POST /asyncrl/v1/abort`           {ids: [...]}
 `POST /asyncrl/v1/weights/expect`  a `WeightFile` -> room is made for it; its path, the workers' devices and group,
                                    and which weights are loaded
@@ -25,7 +26,8 @@ requests, bodies are msgpack with raw arrays, and each answer streams back as it
                                    their KV; an adapter is loaded beside those in use
 `POST /asyncrl/v1/lent`            {asleep} -> an engine on loan sleeps or is awake, see `vllm_lent`
 `GET  /asyncrl/v1/state`           {version, paused, running, waiting, kv_usage, iterations, computed_tokens, kv_tokens,
-                                   max_model_len}, of an engine on loan {lent, asleep}, and of one that speculates
+                                   max_model_len}, of an engine on loan {lent, asleep}, of one
+                                   that prefills for others {prefill}, and of one that speculates
                                    {proposed_tokens, accepted_tokens}
 
 All of them exist again under `/policies/NAME` for every further policy whose adapters the engine serves.
@@ -70,6 +72,7 @@ from asyncrl.weights.offered import send_range
 from asyncrl.weights.position import weight_file_from_json
 from asyncrl.weights.reads import read_order_from_json
 from asyncrl.weights.vllm_commitments import COMMIT, commitments_of
+from asyncrl.weights.vllm_handover import parameters, prefills, sealed
 from asyncrl.weights.vllm_images import check_files, image_prompt, read_placed
 from asyncrl.weights.vllm_plugin import RECORD_STATES
 from asyncrl.weights.vllm_served import ASLEEP, Served, parse_version, served_from_environment
@@ -191,6 +194,8 @@ class Routes:
         state = {"version": version, "paused": await engine.is_paused(), "max_model_len": int(length)}
         if policy.loan.lent:
             state |= {"lent": True, "asleep": policy.loan.asleep}
+        if prefills():
+            state["prefill"] = True
         return state | _pressure(engine)
 
     async def _generate(
@@ -355,9 +360,14 @@ def _parse(request: dict[str, Any]) -> _Parsed:
             Decoding(**request["decoding"]) if "decoding" in request else None,
             int(request.get("routed_from") or 0),
         )
+        ticket = bytes(request.get("ticket", b""))
         min_version, order = int(request.get("min_version", 0)), int(request.get("order", 0))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"request: {type(error).__name__}: {error}") from error
+    if (handed := parameters(bool(request.get("prefill")), ticket)) is not None:
+        # Not the shared one: a ticket is this request's alone.
+        sampling = copy.copy(sampling)
+        sampling.extra_args = handed
     # Tokens need no rendering, so vLLM accepts them without a thread switch.
     report_experts = request.get("routed_from") is not None
     return _Parsed(
@@ -462,11 +472,14 @@ async def _run(
     if parsed.sampling.logprobs or parsed.sampling.prompt_logprobs is not None:
         reported["top_logprobs"] = _likeliest(out.logprobs or ())
         reported["prompt_logprobs"] = _likeliest(final.prompt_logprobs or ())
+    spans = [[parse_version(s.version), s.start, s.end] for s in out.weight_versions or ()]
+    if spans and (ticket := sealed(final.kv_transfer_params, spans[-1][0])):
+        reported["ticket"] = ticket
     return {
         **reported,
         "token_ids": token_ids.tobytes(),
         "logprobs": logprobs.tobytes(),
-        "spans": [[parse_version(s.version), s.start, s.end] for s in out.weight_versions or ()],
+        "spans": spans,
         "finish_reason": out.finish_reason,
         "cached_tokens": final.num_cached_tokens or 0,
     }

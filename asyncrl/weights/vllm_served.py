@@ -30,6 +30,7 @@ from asyncrl.weights.position import Position
 from asyncrl.weights.reads import Reads
 from asyncrl.weights.staging import Staging
 from asyncrl.weights.vllm_adapters import Adapters
+from asyncrl.weights.vllm_handover import RENEW, hands_over
 from asyncrl.weights.vllm_images import VISION
 from asyncrl.weights.vllm_lent import Loan, loan_from_environment
 from asyncrl.weights.vllm_prefixes import FORGET
@@ -239,9 +240,11 @@ class Served:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         start = time.perf_counter()
-        await engine.pause_generation(mode=mode, clear_cache=not keep_kv)
+        await _pause(engine, mode, clear_cache=not (keep_kv or hands_over()))
         try:
-            if keep_kv:
+            if hands_over():
+                await engine.engine_core.call_utility_async(RENEW, file.version)
+            elif keep_kv:
                 await engine.engine_core.call_utility_async(FORGET)
             await engine.start_weight_update()
             request = WeightTransferUpdateRequest(update_info={"path": file.path})
@@ -255,3 +258,12 @@ class Served:
         self.position.moved(file)
         await engine.resume_generation()
         return {"version": file.version, "pause_s": time.perf_counter() - start}
+
+
+async def _pause(engine: AsyncLLM, mode: PauseMode, clear_cache: bool) -> None:
+    """Pause generation. Raises `UnavailableError` where vLLM cannot empty its cache; the old weights then go on."""
+    try:
+        await engine.pause_generation(mode=mode, clear_cache=clear_cache)
+    except Exception as error:
+        await engine.resume_generation()
+        raise UnavailableError(f"the engine cannot be paused now: {error}") from error

@@ -11,7 +11,7 @@ import logging
 import struct
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import aiohttp
@@ -168,6 +168,8 @@ class EngineClient:
         again = []
         for pending in unanswered:
             pending.attempts += 1
+            # What it leads to may have been fetched, and its place been used for something else.
+            pending.request = replace(pending.request, ticket=b"")
             if pending.attempts < self.max_attempts:
                 again.append(pending)
             else:
@@ -226,6 +228,10 @@ def _encode(request: GenerateRequest) -> dict[str, Any]:
         optional["version"] = request.version
     if request.commit:
         optional["commit"] = True
+    if request.prefill:
+        optional["prefill"] = True
+    if request.ticket:
+        optional["ticket"] = request.ticket
     if request.images:
         optional["images"] = [[image.start, image.end, image.key] for image in request.images]
     return {
@@ -268,6 +274,7 @@ def decode_generated(message: dict[str, Any]) -> Generated:
         prompt_logprobs=_likeliest(message.get("prompt_logprobs", ())),
         routed_experts=_routed_experts(message.get("routed_experts")),
         commitments=tuple(message.get("commitments", ())),
+        ticket=message.get("ticket", b""),
     )
 
 

@@ -9,7 +9,16 @@ from asyncrl.gpus import BY_TURNS, ENGINE_SHARE
 from asyncrl.services.command import CONFIGURED, Address, need
 
 HELP = "a vLLM server whose weights are updated while it decodes"
-OPTIONS = (*CONFIGURED, "--join", "--model", "--base-version", "--weights-dir", "--explorer", "--lent")
+OPTIONS = (
+    *CONFIGURED,
+    "--join",
+    "--model",
+    "--base-version",
+    "--weights-dir",
+    "--explorer",
+    "--lent",
+    "--prefill",
+)
 
 
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
@@ -38,6 +47,8 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         quantization=engine.explorers_quantization if args.explorer else engine.quantization,
         batch_invariant=engine.batch_invariant,
         kv_offload_gib=engine.kv_offload_gib,
+        # Of a run that publishes weights; not one that is asked by nobody else, as for an evaluation.
+        handover=("prefill" if args.prefill else "decode") if engine.prefill and args.weights_dir else "",
         record_experts=config.train.router_replay,
         record_states=config.train.commitments,
         speculative=engine.speculative,

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from asyncrl.generation import MOVED, Generated, GenerateRequest, remainder
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.health import EngineHealth
 from asyncrl.services.engine.placement import EngineLoad, Health, place
+from asyncrl.services.engine.prefill import Prefill, PrefillCounts
+from asyncrl.services.engine.prefill_queues import Kind, kind_of
 
 PROBE_EVERY_S = 1.0
 PROBE_TIMEOUT_S = 3.0
@@ -46,6 +48,8 @@ class _Engine:
     lent: bool = False
     asleep: bool = False
     """On loan and not needed now, as of its last answer."""
+    prefill: bool = False
+    """Whether it computes prompts for the others, as of its last answer; it decodes where none of these is left."""
 
 
 @dataclass(slots=True)
@@ -61,9 +65,13 @@ class _Session:
 
 
 class EngineRouter:
-    """Implements `generation.Generator` and `gateway.sampling.Engines`."""
+    """Implements `generation.Generator` and `gateway.sampling.Engines`.
 
-    def __init__(self, engines: Sequence[EngineClient]) -> None:
+    prefill_from: tokens of a prompt that no cache should hold, from which engines that prefill compute it for the one
+    that decodes; 0 where none does.
+    """
+
+    def __init__(self, engines: Sequence[EngineClient], prefill_from: int = 0) -> None:
         if not engines:
             raise InputError("a router needs at least one engine")
         self._engines: dict[str, _Engine] = {}
@@ -71,6 +79,8 @@ class EngineRouter:
         """Of engines that get no new requests, and may still have running ones."""
         self._gone_busy_s = 0.0
         """Of engines that are no longer here."""
+        self._prefill_from = prefill_from
+        self._prefill = Prefill()
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._prober: asyncio.Task[None] | None = None
         self.newest = -1
@@ -115,6 +125,11 @@ class EngineRouter:
         """Seconds for which engines had requests, summed over all that were ever here."""
         return self._gone_busy_s + sum(client.busy_s for client in (*self.engines, *self._retiring))
 
+    @property
+    def prefilled(self) -> PrefillCounts:
+        """What has become of the prompts that engines were to compute for others."""
+        return self._prefill.counts
+
     async def generate(self, request: GenerateRequest) -> Generated:
         """Sample one turn, on another engine when one fails, or the rest of it when one goes to sleep. Raises what the
         last one raised."""
@@ -133,7 +148,11 @@ class EngineRouter:
         home = session.url if session is not None and remembered else ""
         failure: AsyncRLError | None = None
         awake = [load for load in self.loads() if load.health is not Health.ASLEEP]
-        for url in place(_key(request), len(request.token_ids), awake, home) if awake else ():
+        order = place(_key(request), len(request.token_ids), awake, home) if awake else []
+        for url in [
+            *order,
+            *(url for url, engine in self._engines.items() if engine.prefill and url not in order),
+        ]:
             engine = self._engines.get(url)
             if engine is None:
                 continue
@@ -176,7 +195,10 @@ class EngineRouter:
             engine.held_tokens += num_tokens
 
     def loads(self) -> list[EngineLoad]:
-        """Every engine as placement sees it now."""
+        """Every engine that decodes as placement sees it now."""
+        return self._loads([url for url, engine in self._engines.items() if not engine.prefill])
+
+    def _loads(self, urls: Sequence[str]) -> list[EngineLoad]:
         now = now_s()
         self._expire(now)
         return [
@@ -192,7 +214,7 @@ class EngineRouter:
                 engine.held_tokens / engine.kv_tokens if engine.kv_tokens else 0.0,
                 engine.lent,
             )
-            for url, engine in self._engines.items()
+            for url, engine in ((url, self._engines[url]) for url in urls)
         ]
 
     def status(self) -> list[dict[str, Any]]:
@@ -201,6 +223,7 @@ class EngineRouter:
             {
                 "url": load.url,
                 "health": load.health.value,
+                "prefill": self._engines[load.url].prefill,
                 "version": self._engines[load.url].health.version,
                 "requests": load.requests,
                 "waiting": load.waiting,
@@ -208,7 +231,7 @@ class EngineRouter:
                 "held": load.held,
                 "sessions": sum(s.url == load.url for s in self._sessions.values()),
             }
-            for load in self.loads()
+            for load in self._loads(list(self._engines))
         ]
 
     async def close(self) -> None:
@@ -216,6 +239,7 @@ class EngineRouter:
         if self._prober is not None:
             self._prober.cancel()
             await asyncio.gather(self._prober, return_exceptions=True)
+        await self._prefill.close()
         await asyncio.gather(*(client.close() for client in (*self.engines, *self._retiring)))
 
     async def probe(self) -> None:
@@ -230,6 +254,7 @@ class EngineRouter:
         settled = self._settle(request, engine.client.url)
         settled.running += 1
         try:
+            request = await self._prefilled(engine, request, prefill)
             generated = await engine.client.generate(request)
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -240,12 +265,32 @@ class EngineRouter:
             engine.prefill_tokens -= prefill
             settled.running -= 1
             await self._close_retired()
+        if request.ticket and generated.cached_tokens < len(request.token_ids) - 1:
+            self.prefilled.again += 1
         version = int(generated.versions[-1]) if len(generated.versions) else engine.health.version
         self._saw(engine, version)
         if session := self._sessions.get(request.session):
             session.cached_tokens = len(request.token_ids) + len(generated.token_ids)
             session.expires = max(session.expires, now_s() + DEFAULT_TTL_S)
         return generated
+
+    async def _prefilled(self, engine: _Engine, request: GenerateRequest, tokens: int) -> GenerateRequest:
+        """Return the request with the ticket to its prompt's KV cache, if an engine that prefills should and can
+        compute that. engine: which decodes. tokens: to compute."""
+        kind = kind_of(tokens, 0, self._prefill_from) if self._prefill_from else Kind.NONE
+        # Log-probabilities of the prompt and images are computed where they are asked for.
+        whole = bool(request.images) or (request.decoding is not None and request.decoding.prompt_logprobs)
+        able = {
+            url: one.client
+            for url, one in self._engines.items()
+            if one.prefill and one.health.health(now_s()) is Health.HEALTHY
+        }
+        if kind is Kind.NONE or whole or engine.prefill or not able:
+            return request
+        ticket, url, failure = await self._prefill.ticket(request, kind, tokens, able)
+        if failure is not None and (failed := self._engines.get(url)) is not None:
+            failed.health.failed(refused=_refused(failure))
+        return replace(request, ticket=ticket)
 
     async def _close_retired(self) -> None:
         """Close the clients of retired engines whose last request has ended."""
@@ -295,6 +340,7 @@ class EngineRouter:
             engine.asleep = False
             return
         engine.lent, engine.asleep = bool(state.get("lent")), bool(state.get("asleep"))
+        engine.prefill = bool(state.get("prefill"))
         engine.waiting = int(state.get("waiting", 0))
         all_requests = int(state.get("running", 0)) + engine.waiting
         engine.others = max(0, all_requests - max(in_flight, engine.client.in_flight))

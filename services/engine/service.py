@@ -33,6 +33,7 @@ from asyncrl.image_processor import is_vision_model
 from asyncrl.images import MAX_IMAGES
 from asyncrl.process_start import Process, start_child
 from asyncrl.run.checkpoints import loadable_policy
+from asyncrl.services.engine.handover import handover_arguments, handover_variables
 from asyncrl.services.engine.kv_offload import kv_offload_arguments
 from asyncrl.services.engine.numerics import numerics_arguments, numerics_variables
 from asyncrl.services.engine.speculation import logprobs_mode, speculation_arguments
@@ -82,6 +83,8 @@ class EngineOptions:
     batch_invariant: bool = False
     kv_offload_gib: float = 0.0
     """Host memory for KV blocks that leave the GPU."""
+    handover: str = ""
+    """"prefill" or "decode" for an engine of a run whose prompts some engines compute for the others."""
     record_experts: bool = False
     """Whether it reports the experts that each token was routed to (`train.router_replay`)."""
     record_states: bool = False
@@ -127,6 +130,7 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         *speculation_arguments(options.speculative),
         *numerics_arguments(options),
         *kv_offload_arguments(options.kv_offload_gib),
+        *handover_arguments(options.handover),
         *("--scheduling-policy", "priority"),
         *("--enable-scale-out", "--no-enable-log-requests", "--disable-uvicorn-access-log"),
     ]
@@ -235,7 +239,8 @@ def serve_engine(
     _check_model(options.model)
     if options.weights_dir:
         _clear_after_killed(Path(options.weights_dir))
-    with scratch_folder(options.weights_dir) as scratch:
+    with contextlib.ExitStack() as held:
+        scratch = held.enter_context(scratch_folder(options.weights_dir))
         loaded = replace(
             options,
             model=loadable_policy(options.model, Path(scratch)),
@@ -246,6 +251,9 @@ def serve_engine(
             return f"engine: serving {loaded.model} (version {loaded.base_version}) at {url}"
 
         env = build_env(loaded, credentials, scratch)
+        if loaded.handover:
+            side_port = held.enter_context(reserved_port(0, loaded.advertise))
+            env.update(handover_variables(loaded.handover, loaded.advertise, side_port))
         try:
             return run_server(
                 lambda chosen: build_command(loaded, chosen), env, loaded.host, port, loaded.start_timeout_s,

@@ -113,7 +113,10 @@ class RolloutService:
         self._credentials = credentials
         self._addresses = {"": (Addresses("engine", engines), Addresses("env", envs))}
         """Of the engines and environments that each policy's job names."""
-        self.router = EngineRouter([self._client(url) for url in engines])
+        self.router = EngineRouter(
+            [self._client(url) for url in engines],
+            config.engine.prefill_from if config.engine.prefill else 0,
+        )
         self.engines = RetryingGenerator(self.router, config.outage_timeout_s)
         self.explorers = EngineRouter([self._client(url) for url in explorers]) if explorers else None
         """Engines that play candidates alone. No other engine plays these."""
@@ -366,6 +369,7 @@ class RolloutService:
             "running": [lease.task.id for lease in self.loop.running.values()],
             "groups_limit": self.loop.limit(),
             "engine_busy_s": engine_busy_s,
+            **({"prefill": dataclasses.asdict(self.router.prefilled)} if self.config.engine.prefill else {}),
             "engine_requests_in_flight": sum(e.in_flight for e in self.router.engines),
             **counters,
         }

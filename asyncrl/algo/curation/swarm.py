@@ -73,7 +73,9 @@ def published(groups: Sequence[Group], step: int, share: float, seed: int) -> li
 
 def _bare(group: Group) -> Group:
     bare = tuple(
-        replace(t, info={}, timing={}, error="", conversation="") for t in group.trajectories if t.usable
+        replace(t, info={}, timing={}, error="", conversation="", commitments=())
+        for t in group.trajectories
+        if t.usable
     )
     return replace(group, trajectories=bare, worker="")
 
