@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asyncrl.algo.curation.swarm import FROM_PEER
 from asyncrl.data.codec import decode_trajectory, encode_trajectory
 from asyncrl.data.micro_batches import Packing, plan_micro_batches
 from asyncrl.train.deepspeed_engine import TrainEngine
@@ -146,4 +147,6 @@ def rows_of(plan: Sequence[Sequence[int]]) -> list[int]:
 
 def _stripped(batch: StepBatch, row: int) -> Trajectory:
     """Return a row without what no model reads: what people read is larger than its tokens."""
-    return replace(batch.trajectories[row], conversation="", info={}, timing={}, error="", commitments=())
+    whole = batch.trajectories[row]
+    info = {FROM_PEER: whole.info[FROM_PEER]} if FROM_PEER in whole.info else {}
+    return replace(whole, conversation="", info=info, timing={}, error="", commitments=())

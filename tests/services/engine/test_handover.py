@@ -117,9 +117,11 @@ def test_a_split_turn_is_sampled_as_a_whole_one_and_outlives_new_weights_and_the
                 for process in psutil.Process(started[1][1].popen.pid).children(recursive=True):
                     process.kill()
                 same(await decode.generate(prompt("held2", 60, ticket=held)), want)
+                handed = router.prefilled.handed
                 after = await router.generate(prompt("after", 70))
                 assert len(after.token_ids) == 12
-                assert router.prefilled.failed == 1
+                # The router may have noticed before, and then asks nobody.
+                assert router.prefilled.handed == handed
                 return await metrics(decode)
             finally:
                 await router.close()
