@@ -275,6 +275,20 @@ def import_libraries(names: Sequence[str]) -> None:
         # It compiles half a second of patterns for the first model that is loaded.
         if build := getattr(module, "get_checkpoint_conversion_mapping", None):
             build("qwen3")
+    if "vllm.v1.worker.cpu_worker" in names:
+        replace_kernels_once()
+
+
+def replace_kernels_once() -> None:
+    """Have vLLM put its CPU kernels in Triton's place for all processes that are forked.
+
+    Each engine looks for them at every name of every module, which makes the forked process copy all of the memory
+    that it would otherwise share.
+    """
+    from vllm.platforms import current_platform
+
+    current_platform.register_triton_kernel_overrides()
+    setattr(current_platform, "register_triton_kernel_overrides", lambda: None)  # noqa: B010 - mypy forbids to assign it
 
 
 def import_once(names: Sequence[str]) -> list[ModuleType]:

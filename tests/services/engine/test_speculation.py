@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib.util
-import time
 
 import numpy as np
 import pytest
@@ -21,6 +20,7 @@ from tests.engines import ENGINE, serving
 from tests.services.engine.test_engine import load, token_logp, with_client
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
+AT_ONCE = 8
 
 
 def recipe(speculative, **sections):
@@ -105,7 +105,8 @@ def speculating(tiny_model, tmp_path_factory):
     """`(address, folder of its weights)` of an engine that speculates."""
     weights = tmp_path_factory.mktemp("speculating-weights")
     folder = tmp_path_factory.mktemp("speculating")
-    with serving(folder, tiny_model, weights, engine={**ENGINE, "speculative": NGRAM}) as engine:
+    options = {**ENGINE, "max_num_seqs": AT_ONCE, "speculative": NGRAM}
+    with serving(folder, tiny_model, weights, engine=options) as engine:
         yield engine.url, weights
 
 
@@ -118,32 +119,33 @@ def test_accepted_tokens_have_the_log_probabilities_a_forward_pass_gives_before_
     files = [write_weights(folder, v, m.named_parameters()) for v, m in enumerate(models, 1)]
     rng = np.random.default_rng(0)
     prompts = [np.tile(rng.integers(5, models[0].config.vocab_size, 6), 4).astype(np.int32) for _ in range(4)]
+    # Turns wait for others to end, so some are between two tokens whenever the update comes.
+    many = prompts * AT_ONCE
 
     async def scenario(client):
-        async def commit(file):
-            await client.request("weights/prepare", file.to_json())
-            await client.request("weights/commit", file.to_json())
-
-        async def turns(name, num_tokens):
+        async def turns(name, prompts, num_tokens):
             requests = [GenerateRequest(f"{name}-{i}", p, num_tokens) for i, p in enumerate(prompts)]
             return await asyncio.gather(*(client.generate(r) for r in requests))
 
-        await commit(files[0])
-        first = await turns("first", 16)
-        # The update comes after a tenth of what the turns take on this machine now.
-        started = time.monotonic()
-        await turns("tenth", 20)
-        one_s = time.monotonic() - started
-        crossing = asyncio.create_task(turns("cross", 200))
-        await asyncio.sleep(one_s)
-        await commit(files[1])
-        return first, await crossing, await turns("after", 16), await client.state()
+        async def computed():
+            return (await client.state())["computed_tokens"]
+
+        await client.request("weights/prepare", files[0].to_json())
+        await client.request("weights/commit", files[0].to_json())
+        first = await turns("first", prompts, 16)
+        await client.request("weights/prepare", files[1].to_json())
+        before = await computed()
+        crossing = asyncio.create_task(turns("cross", many, 200))
+        while await computed() == before:
+            await asyncio.sleep(0)
+        await client.request("weights/commit", files[1].to_json())
+        return first, await crossing, await turns("after", prompts, 16), await client.state()
 
     first, crossed, after, state = with_client(url, scenario)
     assert 0 < state["accepted_tokens"] < state["proposed_tokens"]
     assert any(len(set(g.versions.tolist())) > 1 for g in crossed)
-    for results in (first, crossed, after):
-        for prompt, generated in zip(prompts, results, strict=True):
+    for asked, results in ((prompts, first), (many, crossed), (prompts, after)):
+        for prompt, generated in zip(asked, results, strict=True):
             old, new = (token_logp(m, prompt, generated.token_ids) for m in models)
             expected = np.where(generated.versions == 2, new, old)
             np.testing.assert_allclose(generated.logprobs, expected, atol=1e-4)
