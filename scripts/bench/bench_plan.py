@@ -1,15 +1,19 @@
 """Compares what `asyncrl plan run --calibrate` predicts with runs that were made.
 
-    python scripts/bench/bench_plan.py [--steps 16] [--json OUT] [--runs FOLDER] [key=value ...]
+    python scripts/bench/bench_plan.py [--steps 16] [--repeats 1] [--json OUT] [--runs FOLDER] [key=value ...]
 
 Trains gridworld_grpo once as it is calibrated on (synchronous) and then in six other ways: schedules, staleness limits,
 sizes of steps and groups. Each is predicted from the first run alone. The report has groups an hour of each, measured
-and predicted, and their ratio. With --runs the folders are kept, and those that are there are not made again.
+and predicted, and their ratio. With --repeats all runs are made several times, one round after the other with a seed of
+its own each, and each round is predicted from its own first run: what is reported is the median of what was measured,
+the median of what was predicted, and the ratio of the two. With --runs the folders are kept, and those that are there
+are not made again.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -42,15 +46,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--runs", type=Path, help="folder to keep the runs in")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.runs or Path(scratch)
-        for name, changes in RUNS.items():
-            if not (folder / _file(name) / "summary.json").exists():
-                train([*_common(args), *changes], folder / _file(name))
+        for repeat in range(args.repeats):
+            for name, changes in RUNS.items():
+                run = folder / _file(name, repeat)
+                if not (run / "summary.json").exists():
+                    train([*_common(args), f"run.seed={repeat}", *changes], run)
         write_report(compare(folder, args), args.json)
 
 
@@ -67,31 +74,42 @@ def train(changes: list[str], folder: Path) -> None:
 
 def compare(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Return measured and predicted rates of all runs."""
-    found = calibrate(folder / _file(CALIBRATED))
+    rounds = [compare_round(folder, args.steps, repeat) for repeat in range(args.repeats)]
     rows = {}
     for name in RUNS:
-        run = folder / _file(name)
-        config = load_config(run / "config.json")
-        outcome = simulate(config, found.costs, found.workload, config.engine.count, args.steps)
-        measured = measured_groups_per_hour(read_metrics(run))
+        measured, predicted = zip(*(found[name] for found in rounds), strict=True)
         rows[name] = {
-            "measured_groups_per_hour": measured,
-            "predicted_groups_per_hour": outcome.groups_per_hour,
-            "predicted_over_measured": outcome.groups_per_hour / measured,
+            "measured_groups_per_hour": statistics.median(measured),
+            "predicted_groups_per_hour": statistics.median(predicted),
+            "predicted_over_measured": statistics.median(predicted) / statistics.median(measured),
+            "measured": measured,
+            "predicted": predicted,
         }
     others = [abs(row["predicted_over_measured"] - 1) for name, row in rows.items() if name != CALIBRATED]
     return {
         "machine": describe_machine(),
         "calibrated_on": CALIBRATED,
-        "factor_on_engine_time": found.factor,
-        "costs": repr(found.costs),
+        "repeats": args.repeats,
         "runs": rows,
         "largest_error": max(others),
     }
 
 
-def _file(name: str) -> str:
-    return name.replace(",", "").replace(" ", "-")
+def compare_round(folder: Path, steps: int, repeat: int) -> dict[str, tuple[float, float]]:
+    """Return each run's groups an hour in one round: measured, and predicted from that round's calibrated run."""
+    found = calibrate(folder / _file(CALIBRATED, repeat))
+    print(f"round {repeat}: factor on the engine's time {found.factor:.2f}; {found.costs!r}")
+    rates = {}
+    for name in RUNS:
+        run = folder / _file(name, repeat)
+        config = load_config(run / "config.json")
+        outcome = simulate(config, found.costs, found.workload, config.engine.count, steps)
+        rates[name] = measured_groups_per_hour(read_metrics(run)), outcome.groups_per_hour
+    return rates
+
+
+def _file(name: str, repeat: int) -> str:
+    return f"{name.replace(',', '').replace(' ', '-')}-{repeat}"
 
 
 if __name__ == "__main__":
