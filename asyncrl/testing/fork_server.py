@@ -34,6 +34,7 @@ from typing import Any, NoReturn
 from asyncrl.process_hooks import die_with_parent, lower_priority
 from asyncrl.process_start import FORK_SERVER, IMPORTED_WITH, MAX_MESSAGE, forget_asyncrl, run_forked
 
+PLATFORMS = "vllm.platforms"
 LIBRARIES = (
     "vllm.entrypoints.launchers.api_server.entry",
     "vllm.entrypoints.generate.api_router",
@@ -48,6 +49,7 @@ LIBRARIES = (
     "vllm.entrypoints.serve.dev.sleep.api_router",
     "vllm.entrypoints.serve.instrumentator.metrics",
     "vllm.entrypoints.serve.tokenize.api_router",
+    PLATFORMS,
     "vllm.renderers.hf",
     "vllm.v1.engine.async_llm",
     "vllm.v1.engine.core",
@@ -275,20 +277,18 @@ def import_libraries(names: Sequence[str]) -> None:
         # It compiles half a second of patterns for the first model that is loaded.
         if build := getattr(module, "get_checkpoint_conversion_mapping", None):
             build("qwen3")
-    if "vllm.v1.worker.cpu_worker" in names:
-        replace_kernels_once()
+    if PLATFORMS in names:
+        replace_kernels_once(sys.modules[PLATFORMS].current_platform)
 
 
-def replace_kernels_once() -> None:
+def replace_kernels_once(platform: Any) -> None:
     """Have vLLM put its CPU kernels in Triton's place for all processes that are forked.
 
-    Each engine looks for them at every name of every module, which makes the forked process copy all of the memory
-    that it would otherwise share.
+    Each engine looks for them at every name of every module, which makes a forked process copy all of the memory that
+    it would otherwise share.
     """
-    from vllm.platforms import current_platform
-
-    current_platform.register_triton_kernel_overrides()
-    setattr(current_platform, "register_triton_kernel_overrides", lambda: None)  # noqa: B010 - mypy forbids to assign it
+    platform.register_triton_kernel_overrides()
+    platform.register_triton_kernel_overrides = lambda: None
 
 
 def import_once(names: Sequence[str]) -> list[ModuleType]:

@@ -87,7 +87,7 @@ async def steps_taken(client, count):
     start = (await client.state())["iterations"]
     async with asyncio.timeout(START_S):
         while (await client.state())["iterations"] < start + count:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.001)
 
 
 def preemptions(url):
@@ -134,7 +134,7 @@ def test_experts_are_reported_and_replayed_over_turns_caches_preemption_and_upda
             change(policy, 1)
             file = write_weights(folder, 1, checkpoint_form(policy, policy.named_parameters()))
             await client.request("weights/prepare", file.to_json())
-            running = [asyncio.create_task(episode(client, i, prompt[i:], 120)) for i in range(3)]
+            running = [asyncio.create_task(episode(client, i, prompt[i:], 150)) for i in range(3)]
             await steps_taken(client, 30)
             await client.request("weights/commit", file.to_json())
             crossed = await asyncio.gather(*running)
