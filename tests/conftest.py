@@ -70,6 +70,20 @@ def pytest_collection_finish():
     gc.enable()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown():
+    # The same of libraries that a test has imported: DeepSpeed collects garbage dozens of times.
+    if len(sys.modules) > _Imported.modules + 50:
+        _Imported.modules = len(sys.modules)
+        gc.collect()
+        gc.freeze()
+
+
+class _Imported:
+    modules = 0
+    """How many modules there were when memory was frozen last."""
+
+
 def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):
         longest_first(items)
