@@ -311,8 +311,11 @@ def import_once(names: Sequence[str]) -> list[ModuleType]:
 
 
 def collapse_memory() -> None:
-    """Put this process's memory into huge pages as far as it fills them: a fork copies and drops one entry for each page,
-    which for half a gigabyte of small ones takes longer than what many processes do. Kernels before 6.1 leave it."""
+    """Put this process's memory into huge pages as far as it fills them, if the kernel can.
+
+    A fork copies one entry for each page and drops it in the end. For half a gigabyte of small pages that takes longer
+    than what many processes do.
+    """
     libc = ctypes.CDLL(None)
     for line in Path("/proc/self/maps").read_text().splitlines():
         area, access, _, _, _, *name = line.split()
