@@ -2,11 +2,13 @@
 
 import asyncio
 import shutil
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -54,7 +56,7 @@ def engine(model, tmp_path_factory):
         "train": {"router_replay": True, "commitments": True},
     }
     with serving(folder, str(model[0]), folder, **recipe) as process:
-        yield process.url, folder
+        yield process, folder
 
 
 @torch.no_grad()
@@ -90,6 +92,19 @@ async def steps_taken(client, count):
             await asyncio.sleep(0.001)
 
 
+@contextmanager
+def standing_still(pid):
+    """Stop the process that computes, so that what is asked of the engine meanwhile comes between two of its steps."""
+    (core,) = [
+        child for child in psutil.Process(pid).children(recursive=True) if "EngineCore" in child.cmdline()[0]
+    ]
+    core.suspend()
+    try:
+        yield
+    finally:
+        core.resume()
+
+
 def preemptions(url):
     lines = httpx.get(f"{url}/metrics", headers=AUTHORIZED).text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_preemptions_total"))
@@ -120,7 +135,8 @@ def logp_errors(policy, trajectories, replay):
 
 
 def test_experts_are_reported_and_replayed_over_turns_caches_preemption_and_updates(engine, model):
-    url, folder = engine
+    process, folder = engine
+    url = process.url
     path, policy = model
     prompt = contexts(1, 3 * BLOCK + 5, 512)[0]
 
@@ -136,7 +152,10 @@ def test_experts_are_reported_and_replayed_over_turns_caches_preemption_and_upda
             await client.request("weights/prepare", file.to_json())
             running = [asyncio.create_task(episode(client, i, prompt[i:], 150)) for i in range(3)]
             await steps_taken(client, 30)
-            await client.request("weights/commit", file.to_json())
+            with standing_still(process.popen.pid):
+                commit = asyncio.create_task(client.request("weights/commit", file.to_json()))
+                await asyncio.sleep(0.2)
+            await commit
             crossed = await asyncio.gather(*running)
             later = await episode(client, 9, prompt, 60)
             unasked = await client.generate(GenerateRequest("unasked", prompt, 4))
