@@ -120,6 +120,8 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         )
     if recipe.train.ranks % recipe.train.nodes:
         yield f"train.ranks must be a multiple of train.nodes={recipe.train.nodes}, got {recipe.train.ranks}"
+    yield from _engine_nodes_problems(recipe)
+    yield from _pipeline_problems(recipe)
     if recipe.train.offload != "none" and recipe.train.zero_stage != 3:
         yield (
             "train.zero_stage must be 3 where train.offload is not 'none': below it DeepSpeed keeps the gradients it "
@@ -185,6 +187,84 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             f"env.num_tasks must be 0 or at least buffer.groups_per_step={recipe.buffer.groups_per_step}, "
             f"got {recipe.env.num_tasks}"
         )
+
+
+def _pipeline_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what an engine does not do whose layers are split into stages."""
+    stages = recipe.engine.pipeline_parallel
+    if stages == 1:
+        return
+    for key, wrong, allowed, why in (
+        ("lora.rank", recipe.lora.rank > 0, "0", "adapters over stages have not been tried"),
+        ("engine.prefill", recipe.engine.prefill > 0, "0", "each stage has a cache of its own layers alone"),
+        (
+            "engine.kv_offload_gib",
+            recipe.engine.kv_offload_gib > 0,
+            "0",
+            "this has not been tried over stages",
+        ),
+        (
+            "engine.speculative.method",
+            recipe.engine.speculative.method != "off",
+            "'off'",
+            "speculation over stages has not been tried",
+        ),
+        (
+            "train.router_replay",
+            recipe.train.router_replay,
+            "false",
+            "each stage knows the experts of its own layers alone",
+        ),
+        (
+            "train.commitments",
+            recipe.train.commitments,
+            "false",
+            "the first stage has no final hidden states",
+        ),
+    ):
+        if wrong:
+            yield f"{key} must be {allowed} with engine.pipeline_parallel={stages}: {why}"
+
+
+def _engine_nodes_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps one engine from being spread over machines."""
+    engine, nodes = recipe.engine, recipe.engine.nodes
+    if nodes == 1:
+        return
+    if engine.ranks % nodes:
+        yield (
+            f"engine.nodes must divide the {engine.ranks} rank{'s' * (engine.ranks > 1)} of {engine.said_ranks}, got "
+            f"{nodes}"
+        )
+    for key, wrong, allowed, why in (
+        (
+            "lora.rank",
+            recipe.lora.rank > 0,
+            "0",
+            "vLLM reads adapters from files, on the machine of its server",
+        ),
+        (
+            "engine.weight_delta",
+            engine.weight_delta,
+            "false",
+            "the machines of an engine get whole files from each other",
+        ),
+        ("engine.prefill", engine.prefill > 0, "0", "caches are fetched from one machine"),
+        (
+            "engine.kv_offload_gib",
+            engine.kv_offload_gib > 0,
+            "0",
+            "the ranks share blocks in the memory of one machine",
+        ),
+        (
+            "train.router_replay",
+            recipe.train.router_replay,
+            "false",
+            "experts are recorded in the memory of one machine",
+        ),
+    ):
+        if wrong:
+            yield f"{key} must be {allowed} with engine.nodes={nodes}: {why}"
 
 
 def _scale_problems(recipe: Recipe) -> Iterator[str]:

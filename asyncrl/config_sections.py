@@ -173,6 +173,12 @@ class EngineConfig(Section):
     Unused on a CPU."""
     tensor_parallel: int = Field(1, ge=1)
     """GPUs, or processes on a CPU, that one engine is split over."""
+    pipeline_parallel: Seldom[int] = Field(1, ge=1)
+    """Parts of consecutive layers that one engine is split into, with `tensor_parallel` GPUs each: between machines
+    that takes far less of a network than splitting each layer (docs/scaling.md)."""
+    nodes: Seldom[int] = Field(1, ge=1)
+    """Machines over which one engine is spread evenly, for a model that is too large for one: in runs of several
+    machines, and a divisor of `tensor_parallel` times `pipeline_parallel` (docs/scaling.md)."""
     weight_transfer: Annotated[str, AfterValidator(_known_transfer)] = "shared_file"
     """How new weights reach the engines: "shared_file", by a file that both sides see; "collective", over a
     torch.distributed group (NCCL where every rank has a GPU of its own, else gloo); "http", from the trainer and from
@@ -211,6 +217,24 @@ class EngineConfig(Section):
     """Tokens proposed cheaply and verified together; off by default."""
     extra_args: list[str] = Field(default_factory=list)
     """Further arguments of `vllm serve`; they follow asyncrl's own and win over them."""
+
+    @property
+    def ranks(self) -> int:
+        """GPUs, or processes on a CPU, of one engine."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def ranks_each(self) -> int:
+        """Those that it has on each of its machines."""
+        return self.ranks // self.nodes
+
+    @property
+    def said_ranks(self) -> str:
+        """The keys and values that `ranks` follows from."""
+        stages = (
+            f" x engine.pipeline_parallel = {self.pipeline_parallel}" if self.pipeline_parallel > 1 else ""
+        )
+        return f"engine.tensor_parallel = {self.tensor_parallel}{stages}"
 
 
 class PlacementConfig(Section):

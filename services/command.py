@@ -21,6 +21,8 @@ STOPPED = 3
 MISCONFIGURED = 2
 """Exit code of a process that refuses its configuration, or whose address is taken."""
 ADDRESS = ("--host", "--port", "--ready-file", "--token-file")
+NODES = ("--nodes", "--node-rank", "--main-address", "--main-port")
+"""Options of a process that has parts on several machines."""
 CONFIGURED = ("--folder", "--recipe", "--advertise", *ADDRESS)
 SIMULATOR_KEY = "ASYNCRL_SIMULATOR_KEY"
 """The one secret that a built-in environment reads."""

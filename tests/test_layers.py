@@ -72,6 +72,7 @@ KINDS = {
                 "handover",
                 "prefill",
                 "prefill_queues",
+                "machines",
             ),
             "client",
         ),

@@ -142,7 +142,7 @@ def _render(args: argparse.Namespace) -> int:
     """Write what a run is submitted with."""
     from asyncrl.config import find_recipe, load_config
     from asyncrl.launch.rendered import Request, render_k8s, render_slurm, secret_name
-    from asyncrl.launch.spread import check_machines
+    from asyncrl.launch.spread import check_fits
     from asyncrl.run.folder import choose_folder
 
     if args.on not in ("slurm", "k8s"):
@@ -151,8 +151,7 @@ def _render(args: argparse.Namespace) -> int:
         raise ConfigError("--render: give a recipe; a run that was interrupted is resumed by the same files")
     config = load_config(args.recipe, args.overrides)
     name = choose_folder(config, find_recipe(args.recipe)).name
-    if args.nodes > 1:
-        check_machines(config)
+    check_fits(config, max(1, args.nodes), args.gpus)
     request = Request(name, max(1, args.nodes), args.gpus, args.image)
     files = render_slurm(config, request) if args.on == "slurm" else render_k8s(config, request)
     args.render.mkdir(parents=True, exist_ok=True)

@@ -39,6 +39,15 @@ class Host(Protocol):
         """What `asyncrl serve ROLE` is told about where to listen, beside a port."""
         ...
 
+    @property
+    def address(self) -> str:
+        """The host under which other machines reach what is started here."""
+        ...
+
+    def free_port(self) -> int:
+        """Return a port that nothing here listens on now. Raises `AsyncRLError`."""
+        ...
+
     def start(self, start: Start) -> Process:
         """Start a process. It ends with this one. Raises `AsyncRLError` where that is not possible."""
         ...
@@ -49,6 +58,10 @@ class Host(Protocol):
 
     def kill(self, process: Process, wait_s: float) -> None:
         """Kill a process and everything it started. Raises `subprocess.TimeoutExpired` if it does not end in time."""
+        ...
+
+    def ended_on(self, process: Process) -> str:
+        """Return the machine on which a process has ended that is on several, "" for one that is on one."""
         ...
 
     def meter(self, process: Process) -> Meter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -27,6 +28,9 @@ class LocalHost:
         self.bind_options, self.address = bind_options, address
         self._descendants: dict[int, list[psutil.Process]] = {}
 
+    def free_port(self) -> int:
+        return free_port()
+
     def start(self, start: Start) -> Process:
         """Call from the main thread: a process dies with the thread that started it."""
         return spawn(start.command, start.log, start.env, start.nice)
@@ -40,6 +44,9 @@ class LocalHost:
         _kill_all(descendants)
         process.wait(wait_s)
 
+    def ended_on(self, process: Process) -> str:
+        return ""
+
     def meter(self, process: Process) -> Meter:
         return ProcessMeter(process.pid)
 
@@ -48,6 +55,13 @@ class LocalHost:
 
     def problem(self) -> str:
         return ""
+
+
+def free_port() -> int:
+    """Return a port of this machine that nothing listens on, at any of its addresses."""
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        return int(sock.getsockname()[1])
 
 
 def spawn(command: Sequence[str], log: Path, env: Mapping[str, str], nice: int = 0) -> Process:

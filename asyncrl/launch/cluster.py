@@ -6,7 +6,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -68,7 +68,8 @@ class Cluster:
         self._hosts: dict[str, NodeHost] = {}
         self._starter: NodeCommands | RayNodes | None = None
         self._spread: Spread
-        self._trainer: SpreadHost
+        self._over_machines: dict[str, SpreadHost] = {}
+        """The hosts of processes that have parts on several machines, by name."""
 
     def _serve(self) -> None:
         try:
@@ -148,56 +149,58 @@ class Cluster:
 
     def hosts(self) -> Mapping[str, Host]:
         """Return where the processes run that do not run on this machine, by name."""
-        found: dict[str, Host] = {
-            name: self._hosts[place.machine]
-            for name, place in self._spread.processes.items()
-            if place.machine != HEAD
-        }
-        parts = self._spread.trainer
-        if len(parts) > 1:
-            members: Sequence[Host] = [self.local, *(self._hosts[part.machine] for part in parts[1:])]
-            env = [self.placement.env_of(part) for part in parts[1:]]
-            found[TRAINER] = self._trainer = SpreadHost(members, self.address, env)
+        found: dict[str, Host] = {}
+        for name in (TRAINER, *self._spread.processes):
+            host, _ = self._placed(name)
+            if not isinstance(host, LocalHost):
+                found[name] = host
         return found
 
     def elsewhere(self, name: str) -> Placed | None:
         """Return where a process goes whose machine was lost, None where no other one has room. Nodes that have joined
         since the start count, too."""
         nodes = [node for node in self.registry.nodes() if self._usable(node)]
-        parts = self._spread.trainer if name == TRAINER else [self._spread.processes[name]]
         usable = {HEAD, *(node.name for node in nodes)}
+        parts = self._spread.parts(name)
         lost = [part for part, place in enumerate(parts) if place.machine not in usable]
+        moved = self._spread
         for part in lost:
-            found = replaced(self._spread, name, self._head, [_machine(node) for node in nodes], part)
+            found = replaced(moved, name, self._head, [_machine(node) for node in nodes], part)
             if found is None:
                 return None
-            self._spread = found
-            if name == TRAINER:
-                place = found.trainer[part]
-                self._trainer.replace(part, self._hosts[place.machine], self.placement.env_of(place))
-        if name == TRAINER:
-            return self._trainer, {}
-        return self._placed(self._spread.processes[name])
+            moved = found
+        self._spread = moved
+        return self._placed(name)
 
     def room(self, name: str) -> Placed | None:
         """Return where a process goes that is started while the run goes on, None where no machine has room. Nodes that
         have joined since the start count, too."""
         nodes = [_machine(node) for node in self.registry.nodes() if self._usable(node)]
         with_gpus = any(machine.gpus for machine in (self._head, *nodes))
-        gpus = self.config.engine.tensor_parallel if with_gpus and name.startswith("engine") else 0
-        found = with_room(self._spread, name, gpus, self._head, nodes)
+        engine = self.config.engine if name.startswith("engine") else None
+        gpus = engine.ranks_each if engine is not None and with_gpus else 0
+        found = with_room(self._spread, name, gpus, self._head, nodes, engine.nodes if engine else 1)
         if found is None:
             return None
         self._spread = found
-        return self._placed(found.processes[name])
+        return self._placed(name)
 
     def leave(self, name: str) -> None:
         """Free the place of a process that has left the run."""
         self._spread = without(self._spread, name)
+        self._over_machines.pop(name, None)
 
-    def _placed(self, place: Place) -> Placed:
-        host = self.local if place.machine == HEAD else self._hosts[place.machine]
-        return host, self.placement.env_of(place)
+    def _placed(self, name: str) -> Placed:
+        """Return the host of a process, and the variables that show its GPUs there; those of parts are their host's."""
+        parts = self._spread.parts(name)
+        if len(parts) == 1:
+            return self._host(parts[0]), self.placement.env_of(parts[0])
+        host = self._over_machines.setdefault(name, SpreadHost())
+        host.put([(self._host(part), part.machine, self.placement.env_of(part)) for part in parts])
+        return host, {}
+
+    def _host(self, place: Place) -> Host:
+        return self.local if place.machine == HEAD else self._hosts[place.machine]
 
     def _usable(self, node: Register) -> bool:
         """True for a node that has the run and answers."""

@@ -142,6 +142,13 @@ class NodeHost:
         """Where the node was last."""
         return self._node.url
 
+    @property
+    def address(self) -> str:
+        return urlsplit(self.url).hostname or ""
+
+    def free_port(self) -> int:
+        return self._link.call(self._client.free_port(), SHORT_S)
+
     def start(self, start: Start) -> Process:
         role, arguments, port = _arguments(start.command)
         visible = start.env.get(VISIBLE)
@@ -170,6 +177,9 @@ class NodeHost:
         with contextlib.suppress(UnavailableError):
             self._link.call(self._client.end(process.name, how, SHORT_S), SHORT_S)
 
+    def ended_on(self, process: Process) -> str:
+        return ""
+
     def meter(self, process: Process) -> Meter:
         assert isinstance(process, NodeProcess)
         return process.used
@@ -179,7 +189,7 @@ class NodeHost:
         return time.monotonic() - self._heard > LOST_S
 
     def serves_at(self, url: str) -> bool:
-        return urlsplit(url).hostname == urlsplit(self.url).hostname
+        return urlsplit(url).hostname == self.address
 
     def problem(self) -> str:
         if self.lost():

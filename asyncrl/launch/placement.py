@@ -167,7 +167,7 @@ def plan(config: Config, gpus: Sequence[str]) -> Placement:
     for key in ("trainer", "engines", "evaluation", "old_policy", "servers"):
         _check_numbers(key, getattr(section, key), len(gpus))
     free = _Free(len(gpus), [*section.servers, *section.old_policy])
-    on_loan = section.lent * config.engine.tensor_parallel
+    on_loan = section.lent * config.engine.ranks
     others = section.engines[: max(0, len(section.engines) - on_loan)]
     trainers = _trainers(policies, section.trainer, others, free)
     engines = _engines(config, policies, free, trainers)
@@ -252,15 +252,12 @@ def _engines(
     config: Config, policies: Mapping[str, Config], free: _Free, trainers: Mapping[str, Numbers]
 ) -> dict[str, Sequence[Numbers]]:
     serving = {name: p for name, p in policies.items() if not name or not config.shares_engines(name)}
-    sizes = {
-        name: [policy.engine.tensor_parallel] * policy.most("engine") for name, policy in serving.items()
-    }
+    sizes = {name: [policy.engine.ranks] * policy.most("engine") for name, policy in serving.items()}
     lent = config.placement.lent
-    on_loan = lent * config.engine.tensor_parallel
+    on_loan = lent * config.engine.ranks
     needed = sum(map(sum, sizes.values()))
     said = " + ".join(
-        f"{_engine_key(name, p)} = {p.most('engine')} x {_key(name, 'engine.tensor_parallel')} = "
-        f"{p.engine.tensor_parallel}"
+        f"{_engine_key(name, p)} = {p.most('engine')} x {_key(name, p.engine.said_ranks)}"
         for name, p in serving.items()
     )
     given = config.placement.engines
@@ -303,7 +300,7 @@ def _check_loan(config: Config, free: _Free, trainer: Numbers, on_loan: int) -> 
         )
     if on_loan > len(trainer):
         raise ConfigError(
-            f"placement.lent = {lent} x engine.tensor_parallel = {config.engine.tensor_parallel} needs {_of(on_loan)} "
+            f"placement.lent = {lent} x {config.engine.said_ranks} needs {_of(on_loan)} "
             f"of the trainer's, train.ranks = {len(trainer)}"
         )
     borrowed, others = given[len(given) - on_loan :], given[: len(given) - on_loan]
@@ -318,13 +315,13 @@ def _check_loan(config: Config, free: _Free, trainer: Numbers, on_loan: int) -> 
 
 def _evaluation(config: Config, free: _Free, engines: Mapping[str, Sequence[Numbers]]) -> Numbers:
     """Return the GPUs of periodic evaluations: those given, what is left, or those of the last engine."""
-    given, needed = config.placement.evaluation, config.engine.tensor_parallel
+    given, needed = config.placement.evaluation, config.engine.ranks
     if not config.eval.every:
         return ()
     if given:
         if len(given) != needed:
             raise ConfigError(
-                f"placement.evaluation: engine.tensor_parallel = {needed} needs {_of(needed)}, got {list(given)}"
+                f"placement.evaluation: {config.engine.said_ranks} needs {_of(needed)}, got {list(given)}"
             )
         free.remove(given)
         return tuple(given)

@@ -80,10 +80,12 @@ class ManagedProcess:
         if problem := self.host.problem():
             return f"was lost: {problem}"
         code = self.popen.poll()
+        machine = self.host.ended_on(self.popen)
+        where = f" on {machine}" if machine else ""
         return (
-            f"was killed by signal {-code}"
+            f"was killed by signal {-code}{where}"
             if code is not None and code < 0
-            else f"ended with exit code {code}"
+            else f"ended with exit code {code}{where}"
         )
 
     def reason(self) -> str:

@@ -59,8 +59,9 @@ def bundles(config: Config, gpus: bool) -> list[Bundle]:
     wanted = [
         *((f"trainer-{part}", "trainer", ranks, ranks) for part in range(1, config.train.nodes)),
         *(
-            (f"engine-{index}", "engine", 1, config.engine.tensor_parallel)
+            (f"engine-{index}{f'-{part}' if part else ''}", "engine", 1, config.engine.ranks_each)
             for index in range(config.most("engine"))
+            for part in range(config.engine.nodes)
         ),
         *((name, "env", 1, 0) for name in env_names(config, config.most("env"))),
         *((f"rollout-{index}", "rollout", 1, 0) for index in range(config.most("rollout"))),

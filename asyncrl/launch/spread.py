@@ -18,6 +18,7 @@ from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 from asyncrl.gpus import visible_env
 from asyncrl.launch.placement import Numbers, Placement, env_names
+from asyncrl.services.node.messages import NODE_ROLES
 from asyncrl.tls import VARIABLE as TLS
 from asyncrl.tls import scheme
 
@@ -69,18 +70,38 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The places of all processes by name, and those of the trainer's parts, the head's first."""
+    """The places of all processes by name, and those of the trainer's parts, the head's first. `further`: by the name
+    of an engine over several machines, its places but the first, which has its server."""
 
     processes: Mapping[str, Place]
     trainer: Sequence[Place]
+    further: Mapping[str, Sequence[Place]] = field(default_factory=dict)
+
+    def parts(self, name: str) -> Sequence[Place]:
+        """Return the places of a process."""
+        if name == TRAINER:
+            return self.trainer
+        return [self.processes[name], *self.further.get(name, ())]
+
+    def moved(self, name: str, part: int, place: Place) -> Spread:
+        """Return this with a part of a process elsewhere."""
+        parts = [place if number == part else old for number, old in enumerate(self.parts(name))]
+        if name == TRAINER:
+            return replace(self, trainer=parts)
+        return replace(self, processes={**self.processes, name: parts[0]}, further=self._further(name, parts))
+
+    def _further(self, name: str, parts: Sequence[Place]) -> Mapping[str, Sequence[Place]]:
+        others = {one: places for one, places in self.further.items() if one != name}
+        return {**others, name: parts[1:]} if len(parts) > 1 else others
 
     def __str__(self) -> str:
         """One line for the user."""
         by_machine: dict[str, list[str]] = {}
         for part in self.trainer:
             by_machine.setdefault(part.machine, []).append(_said(TRAINER, part))
-        for name, place in self.processes.items():
-            by_machine.setdefault(place.machine, []).append(_said(name, place))
+        for name in self.processes:
+            for place in self.parts(name):
+                by_machine.setdefault(place.machine, []).append(_said(name, place))
         return "; ".join(f"{machine}: {', '.join(names)}" for machine, names in by_machine.items())
 
 
@@ -96,17 +117,20 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
         taken, free[machine.name] = tuple(own[:gpus]), own[gpus:]
         return Place(machine.name, taken if machine.gpus else None)
 
-    def best(key: str, role: str, gpus: int) -> Machine:
-        able = [machine for machine in nodes if role in machine.roles]
+    def best(key: str, role: str, gpus: int, beside: Sequence[Place] = ()) -> Machine:
+        """Return where a process goes, or the next part of one that has those beside it on other machines."""
+        taken = {place.machine for place in beside}
+        able = [machine for machine in nodes if role in machine.roles and machine.name not in taken]
         for found in (
             [m for m in able if len(free[m.name]) >= gpus],
-            [head] if len(free[head.name]) >= gpus else [],
+            [head] if len(free[head.name]) >= gpus and head.name not in taken else [],
         ):
             if found:
                 return min(found, key=lambda machine: count[machine.name])
-        raise ConfigError(
-            f"{key}: no machine has {gpus} GPUs left for another {role}; {_left(free)}. Lower it, or add nodes"
-        )
+        wanted = f"no machine has {gpus} GPUs left for another {role}"
+        if beside:
+            wanted = f"no further machine has {gpus} GPUs for part {len(beside) + 1} of another {role}"
+        raise ConfigError(f"{key}: {wanted}; {_left(free)}. Lower it, or add nodes")
 
     with_gpus = any(machine.gpus for machine in (head, *nodes))
     parts = config.train.nodes
@@ -131,33 +155,46 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
                 "buffer.machine = node: no node takes the buffer; start one whose --roles name it"
             )
         processes["buffer"] = place(best("buffer.machine", "buffer", 0), 0)
-    size = config.engine.tensor_parallel if with_gpus else 0
+    size = config.engine.ranks_each if with_gpus else 0
     largest = max(machine.gpus for machine in (head, *nodes))
     if size > largest:
-        raise ConfigError(
-            f"engine.tensor_parallel = {size}: one engine is on one machine, where its ranks load each version "
-            f"from one copy in memory, and the largest machine has {largest} GPUs; lower it"
+        wanted = (
+            f"on engine.nodes = {config.engine.nodes} needs {size} GPUs on each"
+            if config.engine.nodes > 1
+            else "one engine is on one machine, unless engine.nodes says otherwise"
         )
+        raise ConfigError(
+            f"{config.engine.said_ranks}: {wanted}, and the largest machine has {largest} GPUs; lower it, or "
+            "raise engine.nodes"
+        )
+    further = {}
     for index in range(config.engine.count):
-        processes[f"engine-{index}"] = place(best("engine.count", "engine", size), size)
+        places: list[Place] = []
+        for _ in range(config.engine.nodes):
+            key = "engine.nodes" if places else "engine.count"
+            places.append(place(best(key, "engine", size, places), size))
+        processes[f"engine-{index}"] = places[0]
+        if places[1:]:
+            further[f"engine-{index}"] = places[1:]
     for name in env_names(config):
         processes[name] = place(best("env.services", "env", 0), 0)
     for index in range(config.rollout.workers):
         processes[f"rollout-{index}"] = place(best("rollout.workers", "rollout", 0), 0)
-    return Spread(processes, trainer)
+    return Spread(processes, trainer, further)
 
 
 def replaced(
     found: Spread, name: str, head: Machine, nodes: Sequence[Machine], part: int = 0
 ) -> Spread | None:
-    """Return `found` with one process, or a part of the trainer, on another machine; None if none has room.
+    """Return `found` with one process, or a part of one, on another machine; None if none has room.
 
     nodes: those that can be used, the lost one not among them.
     """
-    old = found.trainer[part] if name == TRAINER else found.processes[name]
+    old = found.parts(name)[part]
     gpus = len(old.gpus or ())
-    others = [place for place in (*found.trainer, *found.processes.values()) if place is not old]
-    taken = {place.machine for place in found.trainer} if name == TRAINER else set()
+    others = [place for one in (TRAINER, *found.processes) for place in found.parts(one) if place is not old]
+    # No two parts of a process are on one machine.
+    taken = {place.machine for place in found.parts(name) if name == TRAINER or place is not old}
     role = name.split("-")[0]
 
     def free(machine: Machine) -> list[int]:
@@ -172,24 +209,50 @@ def replaced(
         if machines:
             best = min(machines, key=lambda machine: count[machine.name])
             new = Place(best.name, tuple(free(best)[:gpus]) if best.gpus else None)
-            if name == TRAINER:
-                return replace(found, trainer=[new if p is old else p for p in found.trainer])
-            return replace(found, processes={**found.processes, name: new})
+            return found.moved(name, part, new)
     return None
 
 
-def with_room(found: Spread, name: str, gpus: int, head: Machine, nodes: Sequence[Machine]) -> Spread | None:
-    """Return `found` with one more process, which needs so many GPUs; None if no machine has room.
+def with_room(
+    found: Spread, name: str, gpus: int, head: Machine, nodes: Sequence[Machine], parts: int = 1
+) -> Spread | None:
+    """Return `found` with one more process; None if the machines have no room for it.
 
-    nodes: those that can be used.
+    gpus: that it needs on each of `parts` machines. nodes: those that can be used.
     """
-    further = replace(found, processes={**found.processes, name: Place("", tuple(range(gpus)))})
-    return replaced(further, name, head, nodes)
+    nowhere = [Place("", tuple(range(gpus))) for _ in range(parts)]
+    grown = replace(
+        found,
+        processes={**found.processes, name: nowhere[0]},
+        further={**found.further, name: nowhere[1:]} if parts > 1 else found.further,
+    )
+    for part in range(parts):
+        moved = replaced(grown, name, head, nodes, part)
+        if moved is None:
+            return None
+        grown = moved
+    return grown
 
 
 def without(found: Spread, name: str) -> Spread:
     """Return `found` without a process."""
-    return replace(found, processes={one: place for one, place in found.processes.items() if one != name})
+    return replace(
+        found,
+        processes={one: place for one, place in found.processes.items() if one != name},
+        further={one: places for one, places in found.further.items() if one != name},
+    )
+
+
+def check_fits(config: Config, machines: int, gpus: int) -> None:
+    """Raise `ConfigError` for a run that does not fit on so many machines that are alike, with `gpus` each. Where that
+    is not known, and one machine is all, only what needs several is refused."""
+    if machines > 1:
+        alike = [
+            Machine(f"machine {number}", gpus, frozenset(NODE_ROLES)) for number in range(1, machines + 1)
+        ]
+        spread(config, alike[0], alike[1:])
+    elif config.engine.nodes > 1:
+        raise ConfigError(f"engine.nodes = {config.engine.nodes}: the run has one machine; raise --nodes")
 
 
 def check_machines(config: Config) -> None:
@@ -208,12 +271,14 @@ def check_machines(config: Config) -> None:
     if scheme() == "https":
         for key, unencrypted in (
             ("train.nodes", GROUPS if config.train.nodes > 1 else ""),
+            ("engine.nodes", GROUPS if config.engine.nodes > 1 else ""),
             ("engine.weight_transfer", UNENCRYPTED.get(config.engine.weight_transfer, "")),
         ):
             if unencrypted:
                 raise ConfigError(
                     f"{key}: the {unencrypted} that this needs between machines are not encrypted, and "
-                    f"{TLS} asks for that; set train.nodes=1 and engine.weight_transfer=http, or unset {TLS}"
+                    f"{TLS} asks for that; set train.nodes=1, engine.nodes=1 and "
+                    f"engine.weight_transfer=http, or unset {TLS}"
                 )
         if config.engine.prefill:
             raise ConfigError(

@@ -1,10 +1,9 @@
-"""Several hosts that act as one for a process with ranks on all of them: the trainer."""
+"""Several hosts that act as one for a process with ranks on all of them: the trainer, or an engine over machines."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,12 @@ class SpreadProcess:
     @property
     def returncode(self) -> int | None:
         return _combined([part.returncode for part in self.parts])
+
+    @property
+    def ended_part(self) -> int | None:
+        """Which part it has ended by; None while it has not failed."""
+        code = self.returncode
+        return next((i for i, part in enumerate(self.parts) if code and part.returncode == code), None)
 
     def poll(self) -> int | None:
         return _combined([part.poll() for part in self.parts])
@@ -71,35 +76,41 @@ class _Sum:
 
 
 class SpreadHost:
-    """Implements `Host` by several, the machine of the run folder first. Their output goes to one log.
-
-    address: of the first one, at which the ranks meet. env: variables of each of the others.
+    """Implements `Host` by several. Their output goes to one log. The ranks meet on the first one, which also has the
+    process's address, if it has one.
     """
 
     bind_options: Sequence[str] = ()
+    """None in common: each part is told those of its own."""
 
-    def __init__(self, hosts: Sequence[Host], address: str, env: Sequence[Mapping[str, str]]) -> None:
-        self.hosts, self.address, self.env = list(hosts), address, list(env)
+    def __init__(self) -> None:
+        self.hosts: list[Host] = []
+        self.names: list[str] = []
+        self.env: list[Mapping[str, str]] = []
 
-    def replace(self, rank: int, host: Host, env: Mapping[str, str]) -> None:
-        """Have part `rank` start on another machine from now on; 0 is the first one, which stays."""
-        assert rank > 0
-        self.hosts[rank], self.env[rank - 1] = host, env
+    def put(self, parts: Sequence[tuple[Host, str, Mapping[str, str]]]) -> None:
+        """Have the parts start on these hosts from now on: each with the name of its machine, and the variables that
+        show its GPUs there."""
+        self.hosts = [host for host, _, _ in parts]
+        self.names = [name for _, name, _ in parts]
+        self.env = [env for _, _, env in parts]
+
+    @property
+    def address(self) -> str:
+        return self.hosts[0].address
+
+    def free_port(self) -> int:
+        return self.hosts[0].free_port()
 
     def start(self, start: Start) -> Process:
-        where = [
-            "--nodes",
-            str(len(self.hosts)),
-            "--main-address",
-            self.address,
-            "--main-port",
-            str(_free_port(self.address)),
-        ]
+        where = ["--nodes", str(len(self.hosts)), "--main-address", self.address]
+        where += ["--main-port", str(self.free_port())]
         parts: list[Process] = []
         try:
             for rank, host in enumerate(self.hosts):
-                command = [*start.command, *where, "--node-rank", str(rank)]
-                env = {**start.env, **(self.env[rank - 1] if rank else {})}
+                own = host.bind_options if start.ready_file is not None else ()
+                command = [*start.command, *own, *where, "--node-rank", str(rank)]
+                env = {**start.env, **self.env[rank]}
                 parts.append(host.start(replace(start, command=command, env=env)))
         except BaseException:
             self._kill(parts, 0.0)
@@ -120,6 +131,11 @@ class SpreadHost:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 host.kill(part, wait_s)
 
+    def ended_on(self, process: Process) -> str:
+        assert isinstance(process, SpreadProcess)
+        part = process.ended_part
+        return "" if part is None else self.names[part]
+
     def meter(self, process: Process) -> Meter:
         assert isinstance(process, SpreadProcess)
         return _Sum([host.meter(part) for host, part in zip(self.hosts, process.parts, strict=True)])
@@ -129,9 +145,3 @@ class SpreadHost:
 
     def problem(self) -> str:
         return next((problem for host in self.hosts if (problem := host.problem())), "")
-
-
-def _free_port(address: str) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as sock:
-        sock.bind((address, 0))
-        return int(sock.getsockname()[1])

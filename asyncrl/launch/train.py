@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import shutil
 import sys
 import time
 import urllib.request
@@ -49,7 +48,7 @@ from asyncrl.run.metrics import plot_rewards, read_metrics
 from asyncrl.run.totals import RunTotals, mark_unfinished
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.tls import client_context
-from asyncrl.weights.folders import SCRATCH, clear_shared_memory, weights_folder
+from asyncrl.weights.folders import remove_weights, weights_folder
 
 if TYPE_CHECKING:
     from asyncrl.launch.cluster import Cluster
@@ -79,6 +78,11 @@ class TrainRun:
         if on is None and config.train.nodes > 1:
             raise ConfigError(
                 f"train.nodes = {config.train.nodes}: the run is on one machine; start it with --on nodes"
+            )
+        if on is None and config.engine.nodes > 1:
+            raise ConfigError(
+                f"engine.nodes = {config.engine.nodes}: the run is on one machine; start it with --on nodes, ray or "
+                "slurm"
             )
         if on is None and config.buffer.machine == "node":
             raise ConfigError(
@@ -404,9 +408,7 @@ class TrainRun:
         self.totals.save()
 
     def _clear_weights(self) -> None:
-        for scratch in self.weights_dir.rglob(f"{SCRATCH}*"):
-            clear_shared_memory(scratch)
-        shutil.rmtree(self.weights_dir, ignore_errors=True)
+        remove_weights(self.weights_dir)
 
 
 def _policy_result(roles: PolicyRoles, stats: dict[str, Any]) -> PolicyResult:

@@ -41,7 +41,7 @@ class EngineMemory:
 
 def engine_memory(
     architecture: dict[str, Any], weights: int, gpu: int, utilization: float, tensor_parallel: int, max_num_seqs: int,
-    element: int,
+    element: int, pipeline_parallel: int = 1,
 ) -> EngineMemory:  # fmt: skip
     """Return what one engine takes of a GPU of `gpu` bytes.
 
@@ -55,7 +55,7 @@ def engine_memory(
         per_layer = rank + text.get("qk_rope_head_dim", 0)
     else:
         per_layer = 2 * head_dim * -(-kv_heads // tensor_parallel)
-    per_token = per_layer * text["num_hidden_layers"] * element
+    per_token = per_layer * -(-text["num_hidden_layers"] // pipeline_parallel) * element
     inner = max(
         text.get("intermediate_size") or 0,
         text.get("moe_intermediate_size", 0) * text.get("num_experts_per_tok", 1),
@@ -63,6 +63,6 @@ def engine_memory(
     tokens = max(STEP_TOKENS[gpu >= LARGE_GPU], max_num_seqs)
     widths = 4 * hidden + (3 * inner + (heads + 2 * kv_heads) * head_dim) // tensor_parallel
     activations = tokens * widths * element + SAMPLING_COPIES * max_num_seqs * text["vocab_size"] * 4
-    share, own = int(gpu * utilization), -(-weights // tensor_parallel)
+    share, own = int(gpu * utilization), -(-weights // (tensor_parallel * pipeline_parallel))
     cache = share - own - activations
     return EngineMemory(share, own, activations, cache, per_token, max(0, cache) // per_token)

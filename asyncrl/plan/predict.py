@@ -191,7 +191,7 @@ class Planner:
         engine, lent = (
             engine_memory(
                 shapes["policy"], rank.parameters * element, self.gpu, most, config.engine.tensor_parallel,
-                config.engine.max_num_seqs, element,
+                config.engine.max_num_seqs, element, config.engine.pipeline_parallel,
             )
             for most in (share, min(share, BY_TURNS))
         )  # fmt: skip
@@ -326,7 +326,7 @@ def _remedies(prediction: Prediction) -> list[list[str]]:
     for ranks in (2, 4, 8, 16, 32):
         if not train.ranks < ranks <= spare:
             continue
-        engines = config.engine.count * config.engine.tensor_parallel
+        engines = config.engine.count * config.engine.ranks
         apart = ranks + engines <= spare
         shared = [
             f"placement.trainer={json.dumps(list(range(ranks)))}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
 from asyncrl.config import Config
@@ -28,6 +29,13 @@ def _parent(config: Config) -> Path:
     if config.engine.weights_dir:
         return Path(config.engine.weights_dir).absolute()
     return SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(os.environ.get("TMPDIR", "/tmp"))
+
+
+def remove_weights(folder: Path) -> None:
+    """Remove a folder of weights, and what engines that were killed have left in this machine's shared memory."""
+    for scratch in folder.rglob(f"{SCRATCH}*"):
+        clear_shared_memory(scratch)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def clear_shared_memory(scratch: Path) -> None:

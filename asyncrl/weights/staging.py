@@ -23,15 +23,19 @@ INCOMPLETE = ".fetching"
 
 
 class Staging:
-    """The files of one engine process. folder: its folder of weights."""
+    """The files of one engine process. folder: its folder of weights. pid: of the process, this one by default."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, pid: int | None = None) -> None:
         self._parent = Path(folder)
-        self._folder = self._parent / f"{PREFIX}{socket.gethostname()}-{os.getpid()}"
+        self._folder = self._parent / f"{PREFIX}{socket.gethostname()}-{os.getpid() if pid is None else pid}"
 
     def path(self, file: WeightFile) -> Path:
         """Return where this version of this life of the trainer belongs."""
-        return weights_path(self._folder / str(file.epoch), file.version)
+        return self.path_of(file.epoch, file.version)
+
+    def path_of(self, epoch: int, version: int) -> Path:
+        """Return where a version of a life of the trainer belongs."""
+        return weights_path(self._folder / str(epoch), version)
 
     def delta_path(self, file: WeightFile) -> Path:
         """Return where the delta that makes this version belongs."""

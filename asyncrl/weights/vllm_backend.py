@@ -20,6 +20,7 @@ from vllm.model_executor.model_loader.reload import (
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from asyncrl.weights.files import read_weights
+from asyncrl.weights.machine_copies import copies_of_machine
 from asyncrl.weights.quantization import quantized_checkpoint
 from asyncrl.weights.vllm_cpu import weights_changed
 from asyncrl.weights.vllm_direct_writes import LostWrites, keep_sinks, split_experts
@@ -39,6 +40,10 @@ class SharedFileUpdateInfo(WeightTransferUpdateInfo):
     """The path of the new weights. The route that accepts them has verified the checksum."""
 
     path: str
+    """On the machine of the engine's server."""
+    epoch: int = 0
+    version: int = 0
+    """By which the engine's other machines find their copies."""
 
 
 class SharedFileEngine(WeightTransferEngine[SharedFileInitInfo, SharedFileUpdateInfo]):
@@ -62,7 +67,9 @@ class SharedFileEngine(WeightTransferEngine[SharedFileInitInfo, SharedFileUpdate
 
     def receive_weights(self, update_info: SharedFileUpdateInfo) -> None:
         """Load the file's tensors into the model, quantised where the engine is."""
-        tensors: Iterator[tuple[str, torch.Tensor]] = read_weights(update_info.path)
+        copies = copies_of_machine()
+        path = update_info.path if copies is None else copies.path_of(update_info.epoch, update_info.version)
+        tensors: Iterator[tuple[str, torch.Tensor]] = read_weights(path)
         if scheme := os.environ.get(QUANTIZATION):
             moved = ((name, tensor.to(self.device)) for name, tensor in tensors)
             tensors = quantized_checkpoint(moved, scheme)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -66,3 +68,40 @@ def rotate_heads_by_torch() -> None:
         return self.forward_native(positions, query, key)
 
     setattr(RotaryEmbedding, "forward_cpu", forward)  # noqa: B010 - mypy forbids to assign it
+
+
+def make_room_between_stages() -> None:
+    """Have an engine whose layers are split into stages make the tensors for what comes from the stage before: vLLM
+    makes them when it warms up, which it does not where nothing is compiled."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    gather: Any = GPUModelRunner.sync_and_gather_intermediate_tensors
+
+    def gather_with_room(self: Any, *rest: Any) -> Any:
+        if self.intermediate_tensors is None:
+            self.intermediate_tensors = self.model.make_empty_intermediate_tensors(
+                batch_size=self.max_num_tokens, dtype=self.model_config.dtype, device=self.device
+            )
+        return gather(self, *rest)
+
+    setattr(GPUModelRunner, "sync_and_gather_intermediate_tensors", gather_with_room)  # noqa: B010 - as above
+
+
+def leave_rendezvous() -> None:
+    """Have an engine over several machines leave the file by which the ranks of one machine would find each other.
+
+    They do not use it, but vLLM names the segments after it by which they reduce in shared memory, and what removes
+    these after a kill goes by the files (`asyncrl.weights.folders.clear_shared_memory`).
+    """
+    from vllm.utils import network_utils
+
+    name = "get_file_store_init_method"
+    choose: Callable[[], str] = getattr(network_utils, name)
+
+    def choose_and_leave() -> str:
+        method = choose()
+        Path(method.removeprefix("file://")).touch()
+        return method
+
+    for module in (network_utils, *filter(None, [sys.modules.get("vllm.v1.executor.multiproc_executor")])):
+        setattr(module, name, choose_and_leave)

@@ -36,6 +36,18 @@ RECORD_STATES = "ASYNCRL_RECORD_STATES"
 """Environment variable that it sets for an engine that commits to the hidden states of sampled tokens."""
 RECORD_EXPERTS = "ASYNCRL_RECORD_EXPERTS"
 """Environment variable that it sets for an engine that records the experts of each token."""
+WEIGHTS_DIR = "ASYNCRL_WEIGHTS_DIR"
+"""Environment variable: this machine's folder of weights."""
+MACHINES = "ASYNCRL_ENGINE_MACHINES"
+"""Environment variable: over how many machines the engine is spread, where it is over several."""
+MACHINE = "ASYNCRL_ENGINE_MACHINE"
+"""Environment variable: which of them this one is; 0 has the server."""
+RANKS_HERE = "ASYNCRL_ENGINE_RANKS_HERE"
+"""Environment variable: how many of its ranks are on this machine."""
+STAGES = "ASYNCRL_ENGINE_STAGES"
+"""Environment variable: into how many stages its layers are split, where they are."""
+ENGINE_URL = "ASYNCRL_ENGINE_URL"
+"""Environment variable: the server's address, as others are told it."""
 QUANTIZATION = "ASYNCRL_QUANTIZATION"
 """Environment variable with the scheme by which an engine quantises (`asyncrl.weights.quantization`)."""
 
@@ -64,6 +76,17 @@ def register() -> None:
         setattr(current_platform, "get_punica_wrapper", lambda: PUNICA)  # noqa: B010 - mypy forbids to assign it
         if os.environ.get(VISION):
             serve_without_torchvision()
+        if ranks_here := os.environ.get(RANKS_HERE):
+            # By these vLLM tells which ranks are on one machine. A CPU would be one device.
+            count = int(ranks_here)
+            setattr(current_platform, "device_count", lambda: count)  # noqa: B010 - mypy forbids to assign it
+            from asyncrl.weights.vllm_cpu import leave_rendezvous
+
+            leave_rendezvous()
+        if STAGES in os.environ:
+            from asyncrl.weights.vllm_cpu import make_room_between_stages
+
+            make_room_between_stages()
         if STARTED_BY_US in os.environ:
             _fork_engine_processes(current_platform)
             inspect_models_in_place()

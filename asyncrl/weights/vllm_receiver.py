@@ -13,7 +13,10 @@ from typing import Any
 
 import torch
 
+from asyncrl.weights.chunks import Chunks
 from asyncrl.weights.collective import Group, GroupPlace, device_name, own_stream, receive_file
+from asyncrl.weights.machine_copies import copies_of_machine, fetch_copy
+from asyncrl.weights.position import weight_file_from_json
 from asyncrl.weights.vllm_commitments import Chunk, states_of
 
 log = logging.getLogger("asyncrl.weights")
@@ -24,10 +27,12 @@ class _Background:
 
     def __init__(self) -> None:
         self.group: Group | None = None
+        self.key: Any = None
+        """What tells the transfer apart from others."""
         self.running: threading.Thread | None = None
         self.error = ""
 
-    def begin(self, job: Callable[[], None]) -> None:
+    def begin(self, job: Callable[[], object]) -> None:
         self.error = ""
 
         def run() -> None:
@@ -41,6 +46,11 @@ class _Background:
 
         self.running = threading.Thread(target=run, name="weights", daemon=True)
         self.running.start()
+
+    @property
+    def ended(self) -> bool:
+        """True when nothing runs."""
+        return self.running is None or not self.running.is_alive()
 
 
 class WeightReceiver:
@@ -72,11 +82,14 @@ class WeightReceiver:
 
         state.begin(join)
 
-    def weights_receive(self, path: str) -> None:
-        """Begin to receive a file together with the engine's other workers."""
+    def weights_receive(self, file: dict[str, Any], path: str) -> None:
+        """Begin to receive a file together with the other workers of this machine. path: where, on the server's."""
         state: _Background = self.__dict__["_weights"]
-        parallel = self.vllm_config.parallel_config
-        part, parts = self._weights_rank(), parallel.world_size * parallel.data_parallel_size
+        copies = copies_of_machine()
+        if copies is not None:
+            path = str(copies.path(weight_file_from_json(file)))
+        parts = self._workers_here()
+        part = self._weights_rank() % parts
 
         def receive() -> None:
             if state.group is None:
@@ -94,8 +107,48 @@ class WeightReceiver:
     def weights_progress(self) -> tuple[bool, str]:
         """Return whether what was begun has ended, and the reason it failed for, if any."""
         state: _Background = self.__dict__["_weights"]
-        ended = state.running is not None and not state.running.is_alive()
-        return ended, state.error
+        return state.running is not None and state.ended, state.error
+
+    def weights_room(self, file: dict[str, Any]) -> None:
+        """Begin to make room for a file on this machine, where the server does not; `weights_copied` tells the end."""
+        copies, wanted = copies_of_machine(), weight_file_from_json(file)
+        if copies is not None:
+            self._on_machine(("room", wanted.checksum), lambda: copies.make_room(wanted))
+
+    def weights_copy(self, file: dict[str, Any], chunks: dict[str, Any], server: str) -> None:
+        """Begin to fetch a file that the engine's server has verified, where that is on another machine."""
+        copies, wanted = copies_of_machine(), weight_file_from_json(file)
+        if copies is not None:
+            self._on_machine(
+                ("copy", wanted.checksum), lambda: fetch_copy(wanted, Chunks(**chunks), server, copies)
+            )
+
+    def weights_copied(self) -> tuple[bool, str]:
+        """Return whether what this machine was to have is there, and the reason it is not, if any."""
+        state: _Background | None = self.__dict__.get("_copy")
+        return (True, "") if state is None else (state.ended, state.error)
+
+    def weights_keep_only(self, file: dict[str, Any]) -> None:
+        """Remove this machine's copies of other versions."""
+        copies = copies_of_machine()
+        if copies is not None and self._leads_machine:
+            copies.keep_only(weight_file_from_json(file))
+
+    def _on_machine(self, key: Any, job: Callable[[], object]) -> None:
+        """Begin a job once a machine, unless it is running."""
+        state: _Background = self.__dict__.setdefault("_copy", _Background())
+        if self._leads_machine and (state.ended or state.key != key):
+            state.key = key
+            state.begin(job)
+
+    @property
+    def _leads_machine(self) -> bool:
+        return self._weights_rank() % self._workers_here() == 0
+
+    def _workers_here(self) -> int:
+        """Return how many of the engine's workers share this machine's file."""
+        parallel = self.vllm_config.parallel_config
+        return int(parallel.world_size * parallel.data_parallel_size // parallel.nnodes)
 
     def _weights_rank(self) -> int:
         parallel = self.vllm_config.parallel_config

@@ -294,7 +294,7 @@ async def _weights(name: str, policy: Served, engine: AsyncLLM, body: dict[str, 
         case "weights/read":
             return await policy.reads.read(file, read_order_from_json(body["order"], file))
         case "weights/prepare":
-            return {"verify_s": await policy.prepare(file)}
+            return {"verify_s": await policy.prepare(engine, file)}
         case "weights/commit":
             mode: PauseMode = "wait" if body.get("finish_requests") else "keep"
             return await policy.commit(engine, file, mode, bool(body.get("keep_kv")))

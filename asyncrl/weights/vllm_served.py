@@ -33,6 +33,7 @@ from asyncrl.weights.vllm_adapters import Adapters
 from asyncrl.weights.vllm_handover import RENEW, hands_over
 from asyncrl.weights.vllm_images import VISION
 from asyncrl.weights.vllm_lent import Loan, loan_from_environment
+from asyncrl.weights.vllm_plugin import WEIGHTS_DIR
 from asyncrl.weights.vllm_prefixes import FORGET
 from asyncrl.weights.vllm_transfers import Transfers
 
@@ -57,7 +58,7 @@ def parse_version(label: str) -> int:
 
 def served_from_environment() -> dict[str, Served]:
     """Return what this server serves by policy, as `services.engine` has configured it; the run's own is ""."""
-    folder, lora = os.environ.get("ASYNCRL_WEIGHTS_DIR", ""), os.environ.get("ASYNCRL_LORA", "")
+    folder, lora = os.environ.get(WEIGHTS_DIR, ""), os.environ.get("ASYNCRL_LORA", "")
     committing, ids, loan = asyncio.Lock(), itertools.count(1), loan_from_environment()
     own = LoraConfig.model_validate_json(lora) if lora else None
     served = {"": Served("", folder, own, committing, ids, loan)}
@@ -92,6 +93,8 @@ class Served:
         self._attempt: asyncio.Future[None] | None = None
         """The newest attempt to catch up."""
         self.staging = Staging(folder)
+        self.prepared: WeightFile | None = None
+        """What was verified last, as it is on this machine."""
         self.transfers = Transfers(self.staging)
         self.fetches = Fetches(self.staging, authorization(bearer(None, "weights")))
         self.reads = Reads(self.staging)
@@ -99,30 +102,38 @@ class Served:
 
     def offered(self, epoch: int, version: int, kind: str) -> Offered | None:
         """Return what other engines may fetch from this one of a version; None of one it neither has nor fetches."""
-        loaded = self.position.file
         if (found := self.fetches.find(epoch, version, kind)) is not None:
             return found
-        if loaded is None or kind != WHOLE or (loaded.epoch, loaded.version) != (epoch, version):
-            return None
-        return Offered(Path(loaded.path)) if Path(loaded.path).is_file() else None
+        for file in (self.prepared, self.position.file):
+            if file is not None and kind == WHOLE and (file.epoch, file.version) == (epoch, version):
+                return Offered(Path(file.path)) if Path(file.path).is_file() else None
+        return None
 
     def own(self, request_id: str) -> str:
         """Return the engine's id for a request, distinct from those of other policies' requests."""
         return f"{self.name}/{request_id}" if self.name else request_id
 
-    async def prepare(self, file: WeightFile) -> float:
-        """Verify weights, those that were received before those in the file; return the seconds it took.
+    async def prepare(self, engine: AsyncLLM, file: WeightFile) -> float:
+        """Verify weights, those that were received before those in the file, and have the engine's other machines get
+        them; return the seconds it took.
 
-        Raises `InputError`.
+        Raises `InputError`, `UnavailableError`.
         """
         await asyncio.to_thread(self._make_from_delta, file)
         if (received := self.staging.local(file)) is not None:
             try:
-                return await asyncio.to_thread(verify_weights, received)
+                return await self._verify(engine, received)
             except InputError as error:
                 log.error("%s; reading the file instead", error)
                 self.staging.drop(file)
-        return await asyncio.to_thread(verify_weights, self.own_file(file))
+        return await self._verify(engine, self.own_file(file))
+
+    async def _verify(self, engine: AsyncLLM, file: WeightFile) -> float:
+        """Verify weights on all machines of the engine."""
+        took_s = await asyncio.to_thread(verify_weights, file)
+        self.prepared = file
+        await self.transfers.copy_to_machines(engine, file)
+        return took_s
 
     def _make_from_delta(self, file: WeightFile) -> None:
         """Make a copy of new weights from those that are loaded, if there is a delta for these and no copy yet."""
@@ -186,7 +197,7 @@ class Served:
                 self.staging.keep_only(file)
                 return {"version": file.version, "pause_s": 0.0}
             report = await self._load(engine, self.staging.local(file) or self.own_file(file), mode, keep_kv)
-            self.staging.keep_only(file)
+            await self.transfers.keep_only(engine, file)
             return report
 
     async def load_noted(self, engine: AsyncLLM) -> None:
@@ -219,7 +230,7 @@ class Served:
             if missed is None:
                 return
             # Tens of gigabytes may take longer than the launcher's health probes wait.
-            await asyncio.to_thread(verify_weights, missed)
+            await self._verify(engine, missed)
             await self._load(engine, missed)
             log.warning("caught up with version %d", missed.version)
 
@@ -247,7 +258,8 @@ class Served:
             elif keep_kv:
                 await engine.engine_core.call_utility_async(FORGET)
             await engine.start_weight_update()
-            request = WeightTransferUpdateRequest(update_info={"path": file.path})
+            where = {"path": file.path, "epoch": file.epoch, "version": file.version}
+            request = WeightTransferUpdateRequest(update_info=where)
             await engine.update_weights(request)
             await engine.finish_weight_update(weight_version=str(file.version))
         except Exception:

@@ -1,15 +1,24 @@
-"""An engine's side of the collective transport, in the server's process: it directs what the workers receive."""
+"""What an engine's server has its workers do with weight files: receive them over a group, and copy them to machines.
+
+The first is the engine's side of the collective transport. The second is for an engine over several machines, whatever
+the transport: the others fetch from the server what it has verified (`asyncrl.weights.machine_copies`).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from asyncrl.errors import UnavailableError
+from asyncrl.weights.chunks import chunks_of
 from asyncrl.weights.collective import GroupPlace
 from asyncrl.weights.files import WeightFile
+from asyncrl.weights.machine_copies import copy_limit_s, machines
 from asyncrl.weights.staging import Staging
+from asyncrl.weights.vllm_plugin import ENGINE_URL
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -23,6 +32,7 @@ class Transfers:
 
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
+        self._machines = machines()
         self._devices: list[str] = []
         self._group = ""
 
@@ -31,6 +41,9 @@ class Transfers:
         if not self._devices:
             self._devices = await engine.collective_rpc("weights_device")
         path = await asyncio.to_thread(self._staging.make_room, file)
+        if self._machines > 1:
+            await engine.collective_rpc("weights_room", args=(file.to_json(),))
+            await self._copied(engine, file)
         return {"path": str(path), "devices": self._devices, "group": self._group}
 
     async def join(self, engine: AsyncLLM, place: GroupPlace) -> dict[str, Any]:
@@ -46,18 +59,42 @@ class Transfers:
     ) -> dict[str, Any]:
         """Receive a file for which there is room, or its delta; return why that failed, "" if it did not."""
         path = self._staging.make_room(file, for_delta=True) if delta else self._staging.path(file)
-        await engine.collective_rpc("weights_receive", args=(str(path),))
+        await engine.collective_rpc("weights_receive", args=(file.to_json(), str(path)))
         error = await self._ended(engine, limit_s)
         if error:
             self._group = ""
             self._staging.drop(file)
         return {"error": error}
 
-    async def _ended(self, engine: AsyncLLM, limit_s: float) -> str:
+    async def copy_to_machines(self, engine: AsyncLLM, file: WeightFile) -> None:
+        """Have each further machine of the engine get a copy of a file that is verified here; do nothing without any.
+
+        Raises `UnavailableError`.
+        """
+        if self._machines == 1:
+            return
+        chunks = asdict(await asyncio.to_thread(chunks_of, file.path))
+        server = os.environ[ENGINE_URL]
+        await engine.collective_rpc("weights_copy", args=(file.to_json(), chunks, server))
+        await self._copied(engine, file)
+
+    async def keep_only(self, engine: AsyncLLM, file: WeightFile) -> None:
+        """Remove all copies but those of `file`, which is loaded."""
+        self._staging.keep_only(file)
+        if self._machines > 1:
+            await engine.collective_rpc("weights_keep_only", args=(file.to_json(),))
+
+    async def _copied(self, engine: AsyncLLM, file: WeightFile) -> None:
+        if error := await self._ended(engine, copy_limit_s(file), "weights_copied"):
+            raise UnavailableError(
+                f"weights of version {file.version} on another machine of the engine: {error}"
+            )
+
+    async def _ended(self, engine: AsyncLLM, limit_s: float, asked: str = "weights_progress") -> str:
         """Wait until all workers have ended what they began; return the first error."""
         deadline, pause_s = time.monotonic() + limit_s, FIRST_LOOK_S
         while True:
-            progress = await engine.collective_rpc("weights_progress")
+            progress = await engine.collective_rpc(asked)
             if error := next((error for _, error in progress if error), ""):
                 return str(error)
             if all(ended for ended, _ in progress):

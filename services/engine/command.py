@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 from asyncrl.config import Config
+from asyncrl.errors import ConfigError
 from asyncrl.gpus import BY_TURNS, ENGINE_SHARE
-from asyncrl.services.command import CONFIGURED, Address, need
+from asyncrl.services.command import CONFIGURED, NODES, Address, need
 
 HELP = "a vLLM server whose weights are updated while it decodes"
 OPTIONS = (
@@ -18,12 +19,14 @@ OPTIONS = (
     "--explorer",
     "--lent",
     "--prefill",
+    *NODES,
 )
 
 
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
     from asyncrl.run.model_folder import context_length
+    from asyncrl.services.engine.machines import MachineShare
     from asyncrl.services.engine.service import EngineOptions, serve_engine
 
     engine, model = config.engine, need(args.model, "--model", "engine")
@@ -31,6 +34,12 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     configured = args.folder or args.recipe or args.join
     # The default is no one's choice: a model with a shorter context is served with its own.
     longest = engine.max_model_len if configured else context_length(model) or engine.max_model_len
+    machine = MachineShare(args.nodes, args.node_rank, args.main_address, args.main_port)
+    if machine.nodes > 1:
+        if args.join:
+            raise ConfigError(f"--join: an engine that joins is on one machine, got --nodes {machine.nodes}")
+        need(machine.main_address, "--main-address", "engine over several machines")
+        need(machine.main_port, "--main-port", "engine over several machines")
     options = EngineOptions(
         model=model,
         dtype=config.model.dtype,
@@ -40,6 +49,8 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         sleep=config.placement.sleep is True or args.lent,
         lent=args.lent,
         tensor_parallel=engine.tensor_parallel,
+        pipeline_parallel=engine.pipeline_parallel,
+        machine=machine,
         threads=config.run.threads,
         base_version=args.base_version,
         seed=config.run.seed,

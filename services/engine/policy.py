@@ -15,6 +15,7 @@ from asyncrl.services.engine.service import (
     EngineOptions,
     build_env,
     device_arguments,
+    rank_arguments,
     run_server,
     scratch_folder,
 )
@@ -43,7 +44,7 @@ def policy_command(
         *("--host", host, "--port", str(port)),
         *("--dtype", options.dtype, "--seed", str(options.seed)),
         *("--max-model-len", str(options.max_model_len), "--max-num-seqs", str(options.max_num_seqs)),
-        *("--tensor-parallel-size", str(options.tensor_parallel)),
+        *rank_arguments(options),
         *("--middleware", "asyncrl.weights.vllm_guard.Guard"),
         *("--no-enable-log-requests", "--disable-uvicorn-access-log"),
         *("--enable-auto-tool-choice", "--tool-call-parser", OWN_TOOL_PARSERS.get(tool_format, tool_format)),

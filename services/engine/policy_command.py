@@ -30,6 +30,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         max_num_seqs=engine.max_num_seqs,
         gpu_memory_utilization=ENGINE_SHARE if share == "auto" else share,
         tensor_parallel=engine.tensor_parallel,
+        pipeline_parallel=engine.pipeline_parallel,
         threads=config.run.threads,
         seed=config.run.seed,
         start_timeout_s=config.run.start_timeout_s,

@@ -23,6 +23,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NoReturn
 
 from asyncrl.config_sections import LoraConfig, SpeculativeConfig
 from asyncrl.credentials import VARIABLE, Credentials
@@ -35,13 +36,19 @@ from asyncrl.process_start import Process, start_child
 from asyncrl.run.checkpoints import loadable_policy
 from asyncrl.services.engine.handover import handover_arguments, handover_variables
 from asyncrl.services.engine.kv_offload import kv_offload_arguments
+from asyncrl.services.engine.machines import (
+    MachineShare,
+    machine_arguments,
+    machine_variables,
+    network_variables,
+)
 from asyncrl.services.engine.numerics import numerics_arguments, numerics_variables
 from asyncrl.services.engine.speculation import logprobs_mode, speculation_arguments
 from asyncrl.startup import StartDeadline
 from asyncrl.tls import client_context, own_files, scheme
 from asyncrl.weights.adapter import buffer_rank
 from asyncrl.weights.folders import SCRATCH, clear_shared_memory
-from asyncrl.weights.vllm_plugin import RECORD_EXPERTS, RECORD_STATES
+from asyncrl.weights.vllm_plugin import ENGINE_URL, RECORD_EXPERTS, RECORD_STATES, STAGES, WEIGHTS_DIR
 
 LOOPBACK = "127.0.0.1"
 WEIGHT_BACKEND = "shared_file"
@@ -55,7 +62,7 @@ PORT_WAIT_S = 5.0
 MAX_PARENT_CHARS = 47
 """A socket's path has at most 107 characters, of which vLLM and the folder's name take 58."""
 STOP_GRACE_S = 2.0
-"""vLLM often does not end on SIGTERM, and a kill loses nothing."""
+"""For a killed server to be gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,9 @@ class EngineOptions:
     max_num_seqs: int = 256
     gpu_memory_utilization: float = 0.9
     tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    machine: MachineShare = field(default_factory=MachineShare)
+    """What of it is on this machine, where its ranks are on several."""
     threads: int = 0
     """CPU threads of the model; 0 lets vLLM choose."""
     base_version: int = 0
@@ -105,6 +115,11 @@ class EngineOptions:
     """The host that others are told, "" for the one it listens on."""
 
     @property
+    def ranks(self) -> int:
+        """Its processes with parts of the model."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @property
     def adapters(self) -> list[LoraConfig]:
         """The adapters of the policies it serves; empty where all weights are trained."""
         return [] if self.lora is None else [self.lora, *self.policies.values()]
@@ -116,18 +131,20 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
     `--logprobs-mode` reports the log-probabilities of the distribution that was sampled from, which is the behavior
     policy. Raises `ConfigError` where the way of speculating is not installed.
     """
+    module = "asyncrl.weights.vllm_follower" if options.machine.follows else "asyncrl.weights.vllm_api_server"
     command = [
-        *(sys.executable, "-m", "asyncrl.weights.vllm_api_server"),
+        *(sys.executable, "-m", module),
         *("--model", options.model, "--served-model-name", "policy"),
         *("--host", options.host, "--port", str(port)),
         *("--dtype", options.dtype, "--seed", str(options.seed)),
         *("--max-model-len", str(options.max_model_len), "--max-num-seqs", str(options.max_num_seqs)),
-        *("--tensor-parallel-size", str(options.tensor_parallel)),
+        *rank_arguments(options),
         *("--weight-transfer-config", json.dumps({"backend": WEIGHT_BACKEND})),
         *("--worker-extension-cls", "asyncrl.weights.vllm_receiver.WeightReceiver"),
         *("--middleware", "asyncrl.weights.vllm_routes.Routes"),
         *("--logprobs-mode", logprobs_mode(options.speculative), "--generation-config", "vllm"),
         *speculation_arguments(options.speculative),
+        *machine_arguments(options.machine),
         *numerics_arguments(options),
         *kv_offload_arguments(options.kv_offload_gib),
         *handover_arguments(options.handover),
@@ -153,6 +170,15 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
     return command + list(options.extra_args)
 
 
+def rank_arguments(options: EngineOptions) -> list[str]:
+    """Return vLLM's arguments for how the model is split."""
+    stages = options.pipeline_parallel
+    return [
+        *("--tensor-parallel-size", str(options.tensor_parallel)),
+        *(("--pipeline-parallel-size", str(stages)) if stages > 1 else ()),
+    ]
+
+
 def image_arguments() -> list[str]:
     """Return vLLM's arguments for a model whose requests bring images that `asyncrl.weights.vllm_images` has read."""
     arguments = ["--limit-mm-per-prompt", json.dumps({"image": MAX_IMAGES, "video": 0})]
@@ -170,7 +196,7 @@ def device_arguments(options: EngineOptions) -> list[str]:
     # cannot do: the engine would die. Whole prefills need a budget of at least one context.
     arguments = ["--enforce-eager", "--no-enable-chunked-prefill"]
     arguments += ["--max-num-batched-tokens", str(max(MIN_BATCHED_TOKENS, options.max_model_len))]
-    if options.tensor_parallel == 1:
+    if options.ranks == 1:
         arguments += ["--distributed-executor-backend", "asyncrl.weights.vllm_executor.InProcessExecutor"]
     return arguments
 
@@ -183,7 +209,7 @@ def build_env(
 ) -> dict[str, str]:
     """Return the vLLM server's environment. `sockets` is the folder of its processes' sockets, their only temporary
     one. The server gets the key with which it checks its callers, and no run token."""
-    env = dict(base)
+    env = {**network_variables(options.machine), **base}
     own = credentials.issue("engine") if credentials.run_token else credentials
     env.update(
         {VARIABLE: own.text},
@@ -192,7 +218,8 @@ def build_env(
         VLLM_PLUGINS="asyncrl",
         ASYNCRL_BASE_VERSION=str(options.base_version),
         ASYNCRL_ENGINE_HOSTS=f"{options.host},{options.advertise}",
-        ASYNCRL_WEIGHTS_DIR=options.weights_dir,
+        **{WEIGHTS_DIR: options.weights_dir},
+        **machine_variables(options.machine, options.ranks),
         **numerics_variables(options),
         ASYNCRL_LORA="" if options.lora is None else options.lora.model_dump_json(),
         ASYNCRL_LENT="1" if options.lent else "",
@@ -205,6 +232,8 @@ def build_env(
         # The model runs eagerly here. Compiling the rest, parts of the sampler, costs the first request ten
         # seconds and each new batch size some more, and is no faster then.
         env.setdefault("TORCHDYNAMO_DISABLE", "1")
+    if options.pipeline_parallel > 1:
+        env[STAGES] = str(options.pipeline_parallel)
     if options.record_experts:
         env[RECORD_EXPERTS] = "1"
     if options.record_states:
@@ -254,13 +283,31 @@ def serve_engine(
         if loaded.handover:
             side_port = held.enter_context(reserved_port(0, loaded.advertise))
             env.update(handover_variables(loaded.handover, loaded.advertise, side_port))
+        if loaded.machine.nodes > 1 and not loaded.machine.follows:
+            # Until its first rank listens there, which may be a minute later.
+            held.enter_context(reserved_port(loaded.machine.main_port, loaded.host))
         try:
+            if loaded.machine.follows:
+                return run_workers(build_command(loaded, 0), env, loaded.machine.number)
             return run_server(
                 lambda chosen: build_command(loaded, chosen), env, loaded.host, port, loaded.start_timeout_s,
                 ready_file, told, loaded.advertise,
             )  # fmt: skip
         finally:
             clear_shared_memory(Path(scratch))
+
+
+def run_workers(command: Sequence[str], env: Mapping[str, str], number: int) -> NoReturn:
+    """Run those workers of an engine whose server is on another machine until a signal ends them.
+
+    They announce nothing: their engine serves when all of its workers have met. number: of this machine. Raises
+    `UnavailableError` when one has ended by itself, whatever its exit code: the engine is lost with it.
+    """
+    child = start_child(command, env, library="vllm")
+    stop_with(child)
+    code = child.wait()
+    how = f"were killed by signal {-code}" if code < 0 else f"have ended (exit code {code})"
+    raise UnavailableError(f"engine: its workers on machine {number} {how}; the log says why")
 
 
 def run_server(
@@ -283,17 +330,16 @@ def run_server(
         encrypted = (
             ["--ssl-certfile", str(tls.certificate), "--ssl-keyfile", str(tls.key)] if tls is not None else []
         )
-        child = start_child([*command(chosen), *encrypted], env, library="vllm")
-        stop_with(child)
         # A server that listens on all addresses is asked at that of loopback.
         asked = LOOPBACK if host in EVERY_INTERFACE else host
-        url = f"{scheme()}://{in_url(asked)}:{chosen}"
+        url = f"{scheme()}://{in_url(advertise or asked)}:{chosen}"
+        child = start_child([*command(chosen), *encrypted], {**env, ENGINE_URL: url}, library="vllm")
+        stop_with(child)
         try:
-            _wait_until_healthy(child, url, start_timeout_s)
+            _wait_until_healthy(child, f"{scheme()}://{in_url(asked)}:{chosen}", start_timeout_s)
         except DeadlineError:
             child.kill()
             raise
-    url = f"{scheme()}://{in_url(advertise or asked)}:{chosen}"
     print(told(url), flush=True)
     if ready_file:
         announce(Path(ready_file), url, child.pid)
@@ -343,14 +389,16 @@ def _clear_after_killed(weights_dir: Path) -> None:
 
 
 def stop_with(child: Process) -> None:
-    """Pass SIGTERM and SIGINT on to the child, so both end together."""
+    """End the child on SIGTERM and SIGINT, so both end together.
+
+    It is killed, and its own processes with it: asked to end, vLLM kills them, too, but together with Python's resource
+    tracker, which would remove the shared memory of an engine of several ranks.
+    """
 
     def forward(signum: int, frame: object) -> None:
-        child.send_signal(signal.SIGTERM)
-        try:
+        child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(timeout=STOP_GRACE_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
         raise SystemExit(0)
 
     signal.signal(signal.SIGTERM, forward)

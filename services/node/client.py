@@ -36,6 +36,10 @@ class NodeClient:
         """Return the addresses that the node cannot reach, with the reason."""
         return (await self._http.post("/v1/reach", {"urls": list(urls)}, 3 * SHORT_S))["unreachable"]
 
+    async def free_port(self) -> int:
+        """Return a port that nothing on the node's machine listens on."""
+        return int((await self._http.post("/v1/port", {}, SHORT_S))["port"])
+
     async def leave(self) -> None:
         """Tell the node that the run is over."""
         await self._http.post("/v1/leave", {}, SHORT_S)

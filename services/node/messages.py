@@ -31,18 +31,14 @@ _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _URL = re.compile(r"https?://[^\s,@]{1,500}")
 _NUMBER = re.compile(r"[0-9]{1,9}")
+_PARTS = {"--nodes": _NUMBER, "--node-rank": _NUMBER, "--main-address": _HOST, "--main-port": _NUMBER}
+"""Options of a process that has parts on several machines."""
 _ARGUMENTS: Mapping[str, Mapping[str, re.Pattern[str]]] = {
     "buffer": {"--replica": _URL},
-    "engine": {},
+    "engine": {"--explorer": _NUMBER, "--prefill": _NUMBER, **_PARTS},
     "env": {},
     "rollout": {"--buffer": _URL, "--engines": _URL, "--env": _URL, "--name": _NAME},
-    "trainer": {
-        "--buffer": _URL,
-        "--nodes": _NUMBER,
-        "--node-rank": _NUMBER,
-        "--main-address": _HOST,
-        "--main-port": _NUMBER,
-    },
+    "trainer": {"--buffer": _URL, **_PARTS},
 }
 
 

@@ -55,7 +55,7 @@ from asyncrl.services.node.messages import (
     checked_arguments,
 )
 from asyncrl.weights.chunks import file_checksum
-from asyncrl.weights.folders import weights_folder
+from asyncrl.weights.folders import remove_weights, weights_folder
 
 UNSEEN_S = 600.0
 """How long a node waits for a launcher that does not answer."""
@@ -179,7 +179,7 @@ class NodeService:
         config = parse_config(run.config, f"the run of {self.launcher}", strict=False)
         self._orphan_s = config.run.node_timeout_s
         self._weights = weights_folder(config, self._run_folder)
-        shutil.rmtree(self._weights, ignore_errors=True)
+        remove_weights(self._weights)
         private_folder(self._weights)
         self.run = run.run
         print(f"node {self.name}: ready for {self.run}", flush=True)
@@ -281,7 +281,7 @@ class NodeService:
         """End everything, and remove the weights."""
         self.end_all()
         if self._weights != self.folder:
-            shutil.rmtree(self._weights, ignore_errors=True)
+            remove_weights(self._weights)
 
 
 def _read_from(path: Path, offset: int) -> bytes:
@@ -346,6 +346,11 @@ def create_node_app(node: NodeService, credentials: Credentials) -> FastAPI:
         urls = checked(Reach, unpack(await request.body())).urls
         found = await asyncio.gather(*(_unreachable(url) for url in urls))
         return {"unreachable": {url: why for url, why in zip(urls, found, strict=True) if why}}
+
+    @app.post("/v1/port")
+    async def port() -> dict[str, int]:
+        """A port that nothing on this machine listens on."""
+        return {"port": node.host.free_port()}
 
     @app.post("/v1/leave")
     async def leave(request: Request) -> dict[str, bool]:

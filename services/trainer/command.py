@@ -9,10 +9,9 @@ import sys
 from asyncrl.config import Config
 from asyncrl.endpoint import interface_to
 from asyncrl.errors import DeadlineError, StopError
-from asyncrl.services.command import MISCONFIGURED, STOPPED, Address, need
+from asyncrl.services.command import MISCONFIGURED, NODES, STOPPED, Address, need
 
 HELP = "the trainer of a run"
-NODES = ("--nodes", "--node-rank", "--main-address", "--main-port")
 OPTIONS = (
     "--folder",
     "--model",

@@ -70,7 +70,7 @@ def run(tmp_path, monkeypatch):
 
 
 def test_a_process_on_a_node_is_watched_like_one_of_this_machine(run, tmp_path):
-    _, node, _, group = run
+    _, node, host, group = run
     fetched = tmp_path / "node" / "model"
     assert sorted(path.name for path in fetched.iterdir()) == ["config.json", "model.safetensors"]
     assert (fetched / "model.safetensors").read_bytes() == (
@@ -89,6 +89,7 @@ def test_a_process_on_a_node_is_watched_like_one_of_this_machine(run, tmp_path):
     assert child.ending() == "was killed by signal 9"
     group.restart(child)
     assert group.wait_ready(child, 60.0) == url
+    assert (host.address, host.free_port() > 1023) == ("127.0.0.1", True)
 
     port = url.rpartition(":")[2]
     refused = group.start("second", ["serve", "env", "--port", port], {})
@@ -189,6 +190,7 @@ def test_the_registry_refuses_what_would_be_two_nodes_of_one_name_and_other_vers
     ("role", "arguments", "refused"),
     [
         ("engine", {"--weights-dir": ["/"]}, "is not given '--weights-dir'"),
+        ("engine", {"--main-port": ["1; true"]}, "--main-port must match"),
         ("env", {"--recipe": ["/tmp/mine.toml"]}, "is not given '--recipe'"),
         ("rollout", {"--buffer": ["file:///etc/passwd"]}, "--buffer must match"),
         ("rollout", {"--name": ["--folder"]}, "--name must match"),
@@ -198,6 +200,15 @@ def test_the_registry_refuses_what_would_be_two_nodes_of_one_name_and_other_vers
 def test_a_node_starts_known_roles_with_checked_arguments_only(role, arguments, refused):
     with pytest.raises(InputError, match=refused):
         checked_arguments(role, arguments)
+
+
+def test_a_node_starts_engines_of_every_kind():
+    parts = {"--nodes": ["2"], "--node-rank": ["1"], "--main-address": ["n1"], "--main-port": ["29000"]}
+    words = checked_arguments("engine", {"--explorer": [], "--prefill": [], **parts})
+    assert words == [
+        *("--explorer", "--prefill", "--nodes", "2", "--node-rank", "1"),
+        *("--main-address", "n1", "--main-port", "29000"),
+    ]
 
 
 def _command(pid):

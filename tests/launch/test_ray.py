@@ -41,6 +41,11 @@ def test_each_process_of_a_node_has_a_bundle_with_what_its_role_needs():
         *("rollout-0", "rollout-1", "rollout-2"),
     ]
     assert all("GPU" not in one.resources for one in bundles(config, gpus=False))
+    over = config.engine.model_copy(update={"nodes": 2, "pipeline_parallel": 2})
+    engines = bundles(config.model_copy(update={"engine": over}), gpus=True)[1:3]
+    assert [(one.name, one.role, one.resources["GPU"]) for one in engines] == [
+        ("engine-0", "engine", 2), ("engine-0-1", "engine", 2),
+    ]  # fmt: skip
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import yaml
 from asyncrl.config import load_config
 from asyncrl.errors import ConfigError
 from asyncrl.launch.rendered import Request, render_k8s, render_slurm, secret_name
+from asyncrl.launch.spread import check_fits
 
 CONFIG = load_config("gridworld_grpo", ["engine.weight_transfer=collective"])
 REQUEST = Request("my_run.2", nodes=3, gpus=8, image="registry.example/asyncrl:1")
@@ -65,6 +66,17 @@ def test_one_machine_needs_no_nodes_and_an_image_is_asked_for():
     assert [one["kind"] for one in manifests(Request("a", 1, image="i"))].count("Job") == 1
     with pytest.raises(ConfigError, match="--image: name a container image"):
         render_k8s(CONFIG, Request("a", 2))
+
+
+def test_a_run_that_does_not_fit_on_its_machines_is_not_rendered():
+    over = load_config("gridworld_grpo", [
+        "engine.weight_transfer=http", "engine.nodes=3", "engine.tensor_parallel=24", "train.ranks=8",
+    ])  # fmt: skip
+    check_fits(over, 4, 8)
+    with pytest.raises(ConfigError, match=r"engine\.nodes: no further machine has 8 GPUs for part 3"):
+        check_fits(over, 3, 8)
+    with pytest.raises(ConfigError, match=r"engine\.nodes = 3: the run has one machine; raise --nodes"):
+        check_fits(over, 1, 8)
 
 
 def test_a_slurm_script_is_a_program_that_bash_reads(tmp_path):

@@ -71,6 +71,43 @@ def test_a_trainer_over_nodes_takes_its_gpus_first_and_engines_the_rest_the_head
     assert placement.trainer_env()["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
 
 
+def over_two(**more):
+    return {"engine": {"weight_transfer": "collective", "tensor_parallel": 4, "nodes": 2, **more}}
+
+
+def parts(found, name="engine-0"):
+    return [(part.machine, part.gpus) for part in found.parts(name)]
+
+
+def test_an_engine_over_machines_has_its_parts_on_different_ones_and_one_that_is_lost_moves_alone():
+    head, nodes = Machine("head", 1, ALL), machines(2, 4, 2)
+    found = spread(config(**over_two()), head, nodes)
+    assert parts(found) == [("n1", (0, 1)), ("n2", (0, 1))]
+    assert "n1: engine-0 (GPU 0+1)" in str(found)
+    assert "n2: engine-0 (GPU 0+1)" in str(found)
+    # Its second machine is lost: never both parts on one, though n1 had no GPU for it and n2 would have two more.
+    moved = replaced(found, "engine-0", head, [nodes[0], nodes[2]], part=1)
+    assert parts(moved) == [("n1", (0, 1)), ("n3", (0, 1))]
+    assert replaced(found, "engine-0", head, [nodes[0]], part=1) is None
+    # Its first one, with the server, is lost.
+    moved = replaced(found, "engine-0", head, nodes[1:], part=0)
+    assert parts(moved) == [("n3", (0, 1)), ("n2", (0, 1))]
+
+
+def test_a_further_engine_needs_as_many_machines_and_frees_them_when_it_leaves():
+    head, nodes = Machine("head", 1, ALL), machines(2, 4, 2)
+    found = spread(config(**over_two()), head, nodes)
+    grown = with_room(found, "engine-1", 2, head, nodes, parts=2)
+    assert parts(grown, "engine-1") == [("n2", (2, 3)), ("n3", (0, 1))]
+    assert with_room(grown, "engine-2", 2, head, nodes, parts=2) is None
+    assert without(grown, "engine-1") == found
+
+
+def test_on_cpus_the_head_is_the_second_machine_of_an_engine_if_there_is_one_node_only():
+    found = spread(config(**over_two(tensor_parallel=2)), Machine("head", 0, ALL), machines(0))
+    assert parts(found) == [("n1", None), ("head", None)]
+
+
 def test_what_ran_on_a_lost_machine_goes_where_room_is_and_to_the_head_last():
     sections = {
         "train": {"ranks": 2, "nodes": 2},
@@ -145,6 +182,17 @@ def test_nodes_take_only_the_roles_they_were_started_for():
             {"engine": {"weight_transfer": "collective", "tensor_parallel": 4}},
             (2, 2),
             "engine.tensor_parallel = 4: one engine is on one machine, .* the largest machine has 2 GPUs",
+        ),
+        (
+            over_two(tensor_parallel=8),
+            (2, 2),
+            "8: on engine.nodes = 2 needs 4 GPUs on each, and the largest .* 2",
+        ),
+        (over_two(count=2), (2, 2), r"engine.count: no machine has 2 GPUs left for another engine"),
+        (
+            over_two(nodes=4, tensor_parallel=8),
+            (2, 2),
+            "engine.nodes: no further machine has 2 GPUs for part 3 of another engine; left are .*0 on n2",
         ),
         ({"engine": {}}, (0,), "set engine.weight_transfer=http"),
         ({"placement": {"trainer": [0]}}, (0,), "placement.trainer must be left out"),

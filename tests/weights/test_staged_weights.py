@@ -40,7 +40,7 @@ def versions(tmp_path):
 def committed(policy, *files):
     async def scenario():
         for file in files:
-            await policy.prepare(file)
+            await policy.prepare(None, file)
             await policy.commit(None, file, "keep")
 
     asyncio.run(scenario())
@@ -86,7 +86,7 @@ def test_a_file_outside_the_folder_is_refused_also_as_a_delta(tmp_path, versions
     first, second, _ = versions
     policy = Loading(tmp_path / "own")
     with pytest.raises(InputError, match="path: must lie below the folder of weights"):
-        asyncio.run(policy.prepare(second))
+        asyncio.run(policy.prepare(None, second))
     policy.position.moved(first)
     with pytest.raises(InputError, match="path: must lie below the folder of weights"):
-        asyncio.run(policy.prepare(second))
+        asyncio.run(policy.prepare(None, second))

@@ -68,17 +68,17 @@ def documented_carrier(folder):
     return own_carrier(f"{file}:Copies", None, torch.device("cpu"))
 
 
-async def disagreement(clients, model, version):
+async def disagreement(clients, model, version, vocab_size=512):
     """The largest difference of any token's log-probability between any engine and the model."""
     worst = 0.0
     for client in clients:
         answers = await asyncio.gather(
             *(
                 client.generate(GenerateRequest(f"{version}-{i}", context, TOKENS, min_version=version))
-                for i, context in enumerate(contexts(3, 24, 512, seed=version))
+                for i, context in enumerate(contexts(3, 24, vocab_size, seed=version))
             )
         )
-        for context, answer in zip(contexts(3, 24, 512, seed=version), answers, strict=True):
+        for context, answer in zip(contexts(3, 24, vocab_size, seed=version), answers, strict=True):
             assert set(answer.versions.tolist()) == {version}
             expected = token_logp(model, context, answer.token_ids)
             worst = max(worst, float(np.abs(answer.logprobs - expected).max()))
