@@ -6,6 +6,7 @@ them, and when the machine without the server is lost the whole engine ends, is 
 
 import asyncio
 import re
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,7 @@ from asyncrl.services.engine.client import EngineClient
 from asyncrl.testing.slow_link import SourceBehindLink
 from asyncrl.train.checkpoint_form import checkpoint_form
 from asyncrl.weights.carrier import CollectiveCarrier
+from asyncrl.weights.folders import remove_weights
 from asyncrl.weights.http_carrier import HttpCarrier
 from asyncrl.weights.publish import FilePublisher
 from tests.credentials import RUN
@@ -35,9 +37,10 @@ TOLERANCE = 1e-5
     params=[{"tensor_parallel": 2}, {"tensor_parallel": 2, "pipeline_parallel": 2}],
     ids=["layers split", "stages"],
 )
-def engine(request, tiny_model, tmp_path, tmp_path_factory):
+def engine(request, tiny_model, tmp_path):
     """`(group, process, folder of weights)` of an engine that starts."""
-    weights = tmp_path_factory.mktemp("weights")
+    # As short as a run's: in a longer one there is no room for the names of vLLM's sockets.
+    weights = Path(tempfile.mkdtemp(prefix="asyncrl-"))
     over_two = {"nodes": 2, "weight_transfer": "http", **request.param}
     recipe = {"model": {"path": tiny_model}, "env": {"name": "gridworld"}, "run": {"threads": 1}}
     config = parse_config(recipe | {"engine": ENGINE | over_two})
@@ -59,6 +62,7 @@ def engine(request, tiny_model, tmp_path, tmp_path_factory):
         yield group, group.start("engine", argv), weights
     finally:
         group.stop()
+        remove_weights(weights)
 
 
 def load(folder):
