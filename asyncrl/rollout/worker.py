@@ -4,7 +4,7 @@
        ^                 |
        +------put--------+            renewals, by default every third of a lease, keep the slot
 
-A slot waits for the buffer (long poll), never for another slot. A lost lease cancels its group: the buffer
+A slot waits for the buffer (long poll), never for another slot's group. A lost lease cancels its group: the buffer
 has given the task to another worker. The loop ends when the buffer says the plan is done, or on `drain`.
 """
 
@@ -40,6 +40,9 @@ POLL_SPREAD = (0.5, 1.5)
 """Of `poll_s`: the shortest and the longest time that one call for a lease waits."""
 LIMIT_POLL_S = 0.25
 """How often a slot above the limit checks it again."""
+MOST_ASKING = 8
+"""Slots that ask for a lease at once; further free ones wait for their turn. Each long poll that comes back empty costs
+worker and buffer a request, and there may be hundreds of free slots. A freed batch is leased in a few round trips."""
 
 
 class LeaseSource(Protocol):
@@ -115,8 +118,9 @@ class RolloutLoop:
         self.name = name
         self.limit = limit or (lambda: groups_in_flight)
         """Groups that may run now, at most `groups_in_flight`."""
-        self._busy = 0
-        """Slots that run a group or ask for one."""
+        self._asking = 0
+        """Calls for a lease that wait for their answer."""
+        self._turns = asyncio.Semaphore(MOST_ASKING)
         self.buffer = buffer
         self.runner = runner
         self.groups_in_flight = groups_in_flight
@@ -151,40 +155,38 @@ class RolloutLoop:
 
     async def _slot(self) -> None:
         while not self._draining.is_set():
-            if self._busy >= self.limit():
-                await self._pause(LIMIT_POLL_S)
-                continue
-            self._busy += 1
-            try:
-                if not await self._lease_and_work():
-                    return
-            finally:
-                self._busy -= 1
+            async with self._turns:
+                asked_s = time.time()
+                lease = await self._lease()
+            if lease is not None and self._draining.is_set():
+                # Granted to a call that waited.
+                await self._give_back(lease)
+            elif lease is not None:
+                with group_span(
+                    lease.id, asked_s, task=lease.task.id, version=lease.version, worker=self.name
+                ):
+                    await self._work(lease)
 
-    async def _lease_and_work(self) -> bool:
-        """Run one group if there is one; False when this worker will get no further ones."""
-        if self.refused:
+    async def _lease(self) -> Lease | None:
+        """Return a lease, None where there is none now or will be no further ones."""
+        if len(self.running) + self._asking >= self.limit():
+            await self._pause(LIMIT_POLL_S)
+        elif self.refused:
             # The launcher would restart the process if it ended.
             await self._draining.wait()
-            return False
-        asked_s = time.time()
-        try:
-            # Workers that found no slot at the same moment must not all ask again at the same moment.
-            lease = await self.buffer.lease(self.name, self.poll_s * self._random.uniform(*POLL_SPREAD))
-        except (UnavailableError, TimeoutError, OSError) as error:
-            log.warning("no lease: %s", error)
-            await self._pause(1.0)
-            return True
-        except ConflictError as error:
-            self._stop_leasing(error)
-            return True
-        if lease is not None and self._draining.is_set():
-            # Granted to a call that waited.
-            await self._give_back(lease)
-        elif lease is not None:
-            with group_span(lease.id, asked_s, task=lease.task.id, version=lease.version, worker=self.name):
-                await self._work(lease)
-        return True
+        elif not self._draining.is_set():
+            self._asking += 1
+            try:
+                # Workers that found no slot at the same moment must not all ask again at the same moment.
+                return await self.buffer.lease(self.name, self.poll_s * self._random.uniform(*POLL_SPREAD))
+            except (UnavailableError, TimeoutError, OSError) as error:
+                log.warning("no lease: %s", error)
+                await self._pause(1.0)
+            except ConflictError as error:
+                self._stop_leasing(error)
+            finally:
+                self._asking -= 1
+        return None
 
     def _stop_leasing(self, error: ConflictError) -> None:
         if not self.refused:

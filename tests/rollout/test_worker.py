@@ -15,7 +15,7 @@ from asyncrl.errors import EnvironmentFailure, InputError, UnavailableError
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner
-from asyncrl.rollout.worker import RolloutLoop, WorkerCounters
+from asyncrl.rollout.worker import MOST_ASKING, RolloutLoop, WorkerCounters
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import GREEDY_REWARD, FailureClass, Group, Status, Task
 
@@ -195,6 +195,41 @@ def test_workers_that_find_no_slot_together_do_not_ask_again_together():
     waits = [wait for buffer in buffers for wait in buffer.waits]
     assert len(set(waits)) == 40
     assert 2.0 <= min(waits) < 3.0 < 5.0 < max(waits) <= 6.0
+
+
+def test_a_few_of_many_free_slots_ask_at_once_and_all_of_them_get_leases(renderer):
+    """Each long poll that comes back empty is a request for nothing."""
+
+    async def scenario():
+        slots = 5 * MOST_ASKING
+        ledger, engine, buffer, loop = setup(renderer, tasks=0, slots=slots)
+        asking, most, lease = 0, 0, buffer.lease
+
+        async def counted(worker, wait_s):
+            nonlocal asking, most
+            asking += 1
+            most = max(most, asking)
+            try:
+                return await lease(worker, wait_s)
+            finally:
+                asking -= 1
+
+        buffer.lease = counted
+        engine.gate.clear()
+        running = asyncio.ensure_future(loop.run())
+        await asyncio.sleep(0.3)
+        idle, asked_idle = len(loop.running), most
+        ledger.add_tasks([Task(f"t{i}", f"{__name__}:OneTurn", i) for i in range(4)])
+        await until(lambda: len(loop.running) == 4)
+        engine.gate.set()
+        await until(lambda: ledger.stats()["ready"] == 4)
+        await finish(loop, running)
+        return idle, asked_idle, most, loop.counters.groups
+
+    idle, asked_idle, most, played = asyncio.run(scenario())
+    assert (idle, asked_idle) == (0, MOST_ASKING)
+    assert most == MOST_ASKING
+    assert played == 4
 
 
 def test_draining_puts_what_runs_and_leases_nothing_more(renderer):
