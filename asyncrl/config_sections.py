@@ -111,17 +111,25 @@ class EnvConfig(Section):
     """Tasks of the whole run, which ends when they are used up; 0 takes as many as the steps need."""
     step_timeout_s: float = Field(30.0, gt=0)
     """Seconds that one step of a session may take. Raise it for slow tools, browsers and test suites."""
-    services: Seldom[int] = Field(1, ge=1)
-    """Environment services, which share the sessions. On several machines they are spread."""
+    services: Seldom[int] = Field(1, ge=0)
+    """Environment services, which share the sessions. On several machines they are spread. 0 runs sessions in the
+    rollout workers, which costs least, where the environment allows it (docs/environments.md)."""
     processes: Seldom[int] = Field(0, ge=0)
     """Worker processes of each environment service; 0 runs all sessions inside the service."""
     max_sessions: Seldom[int] = Field(1024, ge=1)
-    """Sessions that each service has open at once; further episodes wait for a place."""
+    """Sessions that each service, or without any each rollout worker, has open at once; further episodes wait for a
+    place."""
     limits: Seldom[dict[str, Annotated[int, Field(ge=1)]]] = Field(default_factory=dict)
     """The same for single environments, by name, such as `{ browser = 8 }`, also for those inside a mix."""
     secrets: Seldom[list[str]] = Field(default_factory=list)
     """Environment variables with keys that the environment needs. All others that look like secrets (`*_API_KEY`,
     `*_TOKEN`, ...) are withheld from it, but for those that `config` names."""
+
+    @model_validator(mode="after")
+    def _place(self) -> EnvConfig:
+        if not self.services and self.processes:
+            raise ValueError(f"processes: must be 0 for services=0, which starts none, got {self.processes}")
+        return self
 
 
 DRAFT_MODELS = ("eagle", "eagle3", "mtp")
@@ -304,8 +312,8 @@ class RolloutConfig(Section):
     played again by the other engines, with the same seeds, and are the group (docs/engine-and-trainer.md). 0 plays
     none."""
     batch_delay_s: Seldom[float] = Field(0.0, ge=0, le=10)
-    """Least seconds between two calls of a worker to an engine or environment service; what is due meanwhile is sent
-    together. A few hundredths of a second save work on a busy CPU."""
+    """Least seconds between two calls of a worker to an engine or environment service, and between two parts of an
+    answer; what is due meanwhile is sent together. A few hundredths of a second save work on a busy CPU."""
 
 
 class BufferConfig(Section):

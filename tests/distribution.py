@@ -18,6 +18,7 @@ TOGETHER = {
     "tests/services/engine/test_sleep.py": "the session's engine",
     "tests/services/gateway/test_gateway_engine.py": "the session's engine",
     "tests/services/rollout/test_agent_worker.py": "the session's engine",
+    "tests/services/rollout/test_in_worker.py": "the session's engine",
     "tests/services/rollout/test_rollout_service.py": "the session's engine",
     "tests/train/test_scoring.py": "the session's engine",
     **dict.fromkeys(
@@ -56,7 +57,7 @@ SECONDS = {
     "tests/sandbox/test_sandbox_contract.py": 90,
     "tests/docs/docs/planning.md": 85,
     "tests/test_shared_engine.py": 85,
-    "the session's engine": 75,
+    "the session's engine": 95,
     "tests/test_killed_machine.py": 70,
     "tests/test_engine_machines_run.py": 60,
     "tests/launch/test_sinks.py": 70,

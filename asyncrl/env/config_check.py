@@ -21,7 +21,7 @@ import pydantic
 from asyncrl.env.hosting.calls import EnvCalls
 from asyncrl.env.hosting.runtime import CLOSE_TIMEOUT_S, RESET_TIMEOUT_S
 from asyncrl.env.protocol import Env
-from asyncrl.env.registry import ELSEWHERE, load_env
+from asyncrl.env.registry import ELSEWHERE, load_env, runs_in_worker
 from asyncrl.errors import ConfigError, EpisodeError, InputError
 from asyncrl.sandbox.backends import choose
 from asyncrl.types import Task
@@ -52,6 +52,15 @@ def check_settings(name: str, config: Mapping[str, Any], where: str = "env.confi
     _check_types(env_class.__init__, config, where)
     for inner_where, inner_name, inner_config in _inner(env_class, config, where):
         check_settings(inner_name, inner_config, inner_where)
+
+
+def check_place(name: str, services: int) -> None:
+    """Check that an environment may run where `env.services` puts it. Raises `ConfigError`."""
+    if not services and not runs_in_worker(load_env(name)):
+        raise ConfigError(
+            f"env.services: 0 runs sessions in the rollout workers, which environment {name!r} does not allow "
+            "(`in_worker`); allowed: at least 1"
+        )
 
 
 def check_environment(name: str, config: Mapping[str, Any], task: Task, where: str = "env.config") -> None:

@@ -104,6 +104,10 @@ class Env:
     """JSON schemas of the tools offered, in the form chat templates accept."""
     blocking: ClassVar[bool] = True
     """Plain `reset` and `step` run in a thread. Set False if they take microseconds: then they run in place."""
+    in_worker: ClassVar[bool] = False
+    """Its sessions may run in the rollout worker's own process (`env.services = 0`). Set True only if every method
+    takes microseconds or awaits, nothing that a model wrote is executed, and no other process is started. A class says
+    it of itself: it is not inherited."""
     max_turns: int = 16
     """Turns after which an episode is truncated, unless the recipe sets a lower limit."""
 

@@ -65,6 +65,11 @@ def names_inside(task: Task, config: dict[str, Any]) -> list[str]:
     return names
 
 
+def runs_in_worker(env_class: type[Env]) -> bool:
+    """Return whether a class says of itself, not by inheritance, that its sessions may run in a rollout worker."""
+    return bool(vars(env_class).get("in_worker", False))
+
+
 def load_env(name: str, setting: str = "env.name") -> type[Env]:
     """Return the environment class of a name or import path.
 

@@ -16,7 +16,7 @@ from asyncrl.chat.vllm_parsers import check_tokenizer
 from asyncrl.config import Config
 from asyncrl.config_checks import check_curriculum, check_objective
 from asyncrl.config_sections import SELF_TEACHER, is_loaded, is_url
-from asyncrl.env.config_check import check_environment, check_settings, first_task
+from asyncrl.env.config_check import check_environment, check_place, check_settings, first_task
 from asyncrl.env.protocol import Env
 from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
 from asyncrl.env.tasks import read_task_file
@@ -106,6 +106,7 @@ def check_run(config: Config, alone: bool = True) -> None:
 def check_tasks(config: Config) -> None:
     """Check that there are tasks, and that the environment takes its settings and the first of them."""
     env = config.env
+    check_place(env.name, env.services)
     listed = read_task_file(env.task_file, env.name) if env.task_file else None
     task = listed[0] if listed else first_task(env.name, env.config, "train")
     if config.eval.tasks:
@@ -135,6 +136,7 @@ def check_evaluation(config: Config) -> None:
     """Check what can be known before an evaluation of `model.path` starts. Raises `ConfigError`."""
     env = config.env
     check_settings(env.name, env.config)
+    check_place(env.name, env.services)
     task = first_task(env.name, env.config, "heldout")
     check_model("checkpoint", config.model.path, config)
     check_turn_format(config)

@@ -17,6 +17,7 @@ from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
 from asyncrl.env.registry import load_env
 from asyncrl.errors import InfrastructureError
 from asyncrl.evaluation.statistics import Interval, clustered_mean, pass_at_k
+from asyncrl.launch.placement import env_names
 from asyncrl.launch.process_group import ManagedProcess, ProcessGroup
 from asyncrl.rollout.player import MAX_ATTEMPTS
 from asyncrl.services.env.client import OPEN_TIMEOUT_S
@@ -135,7 +136,7 @@ def play_checkpoint(
     process_group = ProcessGroup(folder)
     (folder / "config.json").write_text(config.model_dump_json())
     try:
-        *_, worker = start_player(process_group, config, folder, checkpoint)
+        worker = start_player(process_group, config, folder, checkpoint)[-1]
         token = process_group.credentials.bearer("rollout")
         return asyncio.run(_play(worker.url, config, env, tasks, samples, token))
     finally:
@@ -144,19 +145,22 @@ def play_checkpoint(
 
 def start_player(
     process_group: ProcessGroup, config: Config, folder: Path, checkpoint: str
-) -> tuple[ManagedProcess, ManagedProcess, ManagedProcess]:
-    """Start environments, an engine and a worker of the configuration in `folder`; return them when they serve."""
-    service = process_group.start("env", ["serve", "env", "--folder", str(folder)])
+) -> tuple[list[ManagedProcess], ManagedProcess, ManagedProcess]:
+    """Start environments, where they have a service, an engine and a worker of the configuration in `folder`; return
+    them when they serve."""
+    services = [
+        process_group.start(name, ["serve", "env", "--folder", str(folder)]) for name in env_names(config)[:1]
+    ]
     engine = process_group.start(
         "engine", ["serve", "engine", "--folder", str(folder), "--model", checkpoint]
     )
     start_s = config.run.start_timeout_s
-    env_url = process_group.wait_ready(service, start_s)
+    env_urls = [process_group.wait_ready(service, start_s) for service in services]
     engine_url = process_group.wait_ready(engine, start_s)
-    argv = ["serve", "rollout", "--folder", str(folder), "--model", checkpoint]
-    worker = process_group.start("rollout", [*argv, "--env", env_url, "--engines", engine_url])
+    argv = ["serve", "rollout", "--folder", str(folder), "--model", checkpoint, "--engines", engine_url]
+    worker = process_group.start("rollout", [*argv, *(["--env", *env_urls] if env_urls else [])])
     process_group.wait_ready(worker, start_s)
-    return service, engine, worker
+    return services, engine, worker
 
 
 async def _play(

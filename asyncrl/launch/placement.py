@@ -151,8 +151,9 @@ class Placement:
 
 def env_names(config: Config, count: int = 0) -> list[str]:
     """Return the names of the environment services: of those at the start, or of the first `count`."""
+    count = count or config.env.services
     first = "env" if config.env.services == 1 else "env-0"
-    return [first, *(f"env-{index}" for index in range(1, count or config.env.services))]
+    return [first, *(f"env-{index}" for index in range(1, count))][:count]
 
 
 def plan(config: Config, gpus: Sequence[str]) -> Placement:

@@ -455,7 +455,7 @@ class Roles(PolicyRoles):
         return [
             *("serve", "rollout", *self._folder(), "--model", self.model, "--name", name, *policies),
             *("--buffer", self.buffer_address("rollout")),
-            *("--env", *(self.route("rollout", process) for process in self.envs)),
+            *(("--env", *(self.route("rollout", process) for process in self.envs)) if self.envs else ()),
             *("--engines", *self.engine_addresses("rollout")),
             *(("--explorers", *explorers) if explorers else ()),
         ]

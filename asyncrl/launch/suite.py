@@ -74,7 +74,7 @@ def suite_config(suite: Suite, checkpoint: str, recipe: str | None, overrides: S
         "rollout.max_tokens_per_turn": min(suite.max_tokens_per_turn, context - 1),
         "engine.max_model_len": min(suite.max_model_len, context),
     }
-    data = (
+    data: dict[str, Any] = (
         load_config(recipe).model_dump(mode="json") if recipe else {"run": {"python_path": [str(Path.cwd())]}}
     )
     for override in overrides:
@@ -82,6 +82,8 @@ def suite_config(suite: Suite, checkpoint: str, recipe: str | None, overrides: S
     for key, value in fixed.items():
         section, name = key.split(".")
         data.setdefault(section, {})[name] = value
+    # The parts may be any environments, which rollout workers do not run.
+    data["env"]["services"] = max(1, data["env"].get("services", 1))
     config = parse_config(data, f"suite {suite.name!r}", strict=False)
     search_in(config.run.python_path)
     return config
@@ -204,14 +206,14 @@ def _player(
     process_group = ProcessGroup(folder)
     (folder / "config.json").write_text(config.model_dump_json())
     try:
-        service, engine, worker = start_player(process_group, config, folder, checkpoint)
+        services, engine, worker = start_player(process_group, config, folder, checkpoint)
         credentials, start_s = process_group.credentials, config.run.start_timeout_s
         supervisor = Supervisor(
             process_group, folder / "restarts.jsonl", config.run.silence_timeout_s, progress=played
         )
         state = HttpProbe(engine, "/asyncrl/v1/state", credentials.bearer("engine"))
         supervisor.watch(engine, state, start_s)
-        for process in (service, worker):
+        for process in (*services, worker):
             supervisor.watch(process, HttpProbe(process, "/healthz"), start_s)
         yield worker, supervisor, credentials.bearer("rollout")
     finally:

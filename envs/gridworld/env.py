@@ -21,6 +21,7 @@ class Gridworld(Env):
     """`size` cells a side; `max_turns` moves. Start and goal follow from the task's seed."""
 
     blocking: ClassVar[bool] = False
+    in_worker: ClassVar[bool] = True
 
     def __init__(self, task: Task, size: int = 5, max_turns: int = 8) -> None:
         super().__init__(task)

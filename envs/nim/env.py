@@ -29,6 +29,7 @@ class Nim(ProceduralEnv):
     """
 
     blocking: ClassVar[bool] = False
+    in_worker: ClassVar[bool] = True
     levels: ClassVar[tuple[int, ...]] = (1, 2, 3)
     max_turns = 24
 

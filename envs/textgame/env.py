@@ -29,6 +29,7 @@ class TextGame(ProceduralEnv):
     """`game` is "adventure", "mastermind", "twenty" or "mixed" (by the task's seed); `level` from 1 to 3."""
 
     blocking: ClassVar[bool] = False
+    in_worker: ClassVar[bool] = True
     levels: ClassVar[tuple[int, ...]] = (1, 2, 3)
 
     def __init__(self, task: Task, game: str = MIXED, level: int = 1) -> None:

@@ -8,7 +8,7 @@ import math
 import random
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -219,15 +219,27 @@ def _action_to_map(action: Action) -> dict[str, Any]:
 
 
 class LocalEnvs:
-    """Sessions in this process, for simple loops and tests."""
+    """Sessions in this process: of a rollout worker that has no environment service, for simple loops and tests.
 
-    def __init__(self, max_sessions: int = 4096) -> None:
-        self.host = EnvHost(max_sessions, lease_s=3600.0)
+    place_timeout_s: how long an open waits for a place. limits, served: see `EnvHost`.
+    """
+
+    def __init__(
+        self,
+        max_sessions: int = 4096,
+        place_timeout_s: float = 0.0,
+        limits: Mapping[str, int] | None = None,
+        served: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        # Sessions are in nobody's hands but this process's, and are not reaped.
+        self.host = EnvHost(max_sessions, lease_s=3600.0, limits=limits, served=served)
+        self.place_timeout_s = place_timeout_s
 
     async def open(self, task: Task, config: dict[str, Any]) -> LocalSession:
         """Open a session. Raises `EnvironmentFailure` or `InfrastructureError`."""
         try:
-            return LocalSession(self.host, await self.host.open(task, config))
+            opened = await self.host.open(task, config, wait_s=self.place_timeout_s)
+            return LocalSession(self.host, opened)
         except AsyncRLError as error:
             raise sorted_failure(known_class(error).__name__, str(error)) from error
 

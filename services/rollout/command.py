@@ -32,7 +32,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         config,
         need(args.model, "--model", "rollout"),
         need(args.engines, "--engines", "rollout"),
-        need(args.env, "--env", "rollout"),
+        need(args.env, "--env", "rollout") if config.env.services else (),
         buffer=args.buffer,
         name=args.name,
         policies=policies,

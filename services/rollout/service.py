@@ -48,7 +48,7 @@ from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.concurrency import Concurrency
 from asyncrl.services.engine.retrying import RetryingGenerator
 from asyncrl.services.engine.router import EngineRouter
-from asyncrl.services.env.client import OPEN_TIMEOUT_S, EnvClient
+from asyncrl.services.env.client import OPEN_TIMEOUT_S, EnvClient, LocalEnvs
 from asyncrl.services.http.app import Background, create_app, serve
 from asyncrl.services.rollout.agents import AGENT, Agents, RoutedEngines
 from asyncrl.services.rollout.judge_client import JudgeClient
@@ -123,11 +123,20 @@ class RolloutService:
         self._explorer_addresses = Addresses("", explorers)
         # A session that holds a place ends within one of these times, so a place must be freed within their sum.
         place_timeout_s = config.rollout.episode_timeout_s + config.rollout.lease_s + OPEN_TIMEOUT_S
-        self.envs = EnvClient(
-            list(envs),
-            credentials.bearer("env"),
-            place_timeout_s=place_timeout_s,
-            batch_delay_s=config.rollout.batch_delay_s,
+        self.envs: EnvClient | LocalEnvs = (
+            EnvClient(
+                list(envs),
+                credentials.bearer("env"),
+                place_timeout_s=place_timeout_s,
+                batch_delay_s=config.rollout.batch_delay_s,
+            )
+            if config.env.services
+            else LocalEnvs(
+                config.env.max_sessions,
+                place_timeout_s,
+                config.env.limits,
+                {config.env.name: config.env.config},
+            )
         )
         self.renderer = load_renderer(model)
         self.format = load_format(config.model.tool_format, config.model.reasoning_format, self.renderer)
@@ -289,6 +298,8 @@ class RolloutService:
         await self._move(router, engines.update(job), job)
         if not name and self.explorers is not None:
             await self._move(self.explorers, self._explorer_addresses.update(job), job)
+        if not isinstance(self.envs, EnvClient):
+            return
         new, gone = envs.update(job)
         for url in new:
             self.envs.join(url)
@@ -369,6 +380,7 @@ class RolloutService:
             "running": [lease.task.id for lease in self.loop.running.values()],
             "groups_limit": self.loop.limit(),
             "engine_busy_s": engine_busy_s,
+            **({"sessions": len(self.envs.host.sessions)} if isinstance(self.envs, LocalEnvs) else {}),
             **({"prefill": dataclasses.asdict(self.router.prefilled)} if self.config.engine.prefill else {}),
             "engine_requests_in_flight": sum(e.in_flight for e in self.router.engines),
             **counters,

@@ -15,7 +15,7 @@ SECTION = PAGE.split("## Where sessions run")[1].split("\n## ")[0]
 
 def test_its_settings_are_keys_of_a_recipe():
     keys = re.findall(r"^\| `env\.(\w+)` \|", SECTION, re.MULTILINE)
-    assert len(keys) == 4 and "| `rollout.lease_s` |" in SECTION
+    assert len(keys) == 5 and "| `rollout.lease_s` |" in SECTION
     assert set(keys) <= set(EnvConfig.model_fields)
 
 
