@@ -43,10 +43,15 @@ def collecting_no_garbage() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.freeze()
+        collect_only_new_objects()
         gc.enable()
-        # What is frozen would not be taken apart at the end, and libraries would call it leaked.
-        atexit.register(gc.unfreeze)
+
+
+def collect_only_new_objects() -> None:
+    """Keep the garbage collector away from what exists now, which stays: modules, settings, a tokenizer."""
+    gc.freeze()
+    # What is frozen would not be taken apart at the end, and libraries would call it leaked.
+    atexit.register(gc.unfreeze)
 
 
 def withhold_secrets(named: Collection[str]) -> None:

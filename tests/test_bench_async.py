@@ -18,6 +18,11 @@ def bench(monkeypatch):
 
 
 @pytest.fixture
+def process_times(monkeypatch):
+    return load_script("bench/process_times")
+
+
+@pytest.fixture
 def stolen():
     return load_script("bench/stolen")
 
@@ -60,6 +65,29 @@ def test_the_turns_of_a_group_are_those_after_the_first_step(bench):
     step = {"turns/mean": 9.0, "batch/sequences": 99, "batch/groups": 9}
     later = [{"turns/mean": t, "batch/sequences": 8 * g, "batch/groups": g} for t, g in ((4.0, 1), (6.0, 3))]
     assert bench.turns_per_group([step, *later]) == pytest.approx((4 * 8 + 6 * 24) / 4)
+
+
+def test_processor_times_are_by_role_between_two_moments(bench, process_times):
+    log = process_times.ProcessTimes()
+    log.stop()
+    assert log.samples[0][1]["launcher"] > 0
+    log.samples = [(0.0, {"a": 1.0}), (2.0, {"a": 2.0, "b": 4.0}), (4.0, {"a": 2.0, "b": 6.0})]
+    assert log.used_s(0.0, 4.0) == {"a": 1.0, "b": 6.0}
+    assert log.used_s(1.0, 3.0) == {"a": 0.5, "b": 3.0}
+    steps = [{"time": time, "batch/groups": 2} for time in (0.0, 2.0, 4.0)]
+    assert bench.cpu_ms_per_group(log, steps) == {"a": 250.0, "b": 1500.0}
+
+
+def test_a_process_has_the_role_that_its_command_names(process_times):
+    commands = {
+        "rollout": ["python", "-m", "asyncrl", "serve", "rollout", "--folder", "f"],
+        "api_server": ["python", "-m", "asyncrl.weights.vllm_api_server", "--model", "m"],
+        "engine_core": ["VLLM::EngineCore"],
+        "other": ["sleep", "1"],
+    }
+    assert {role: process_times.role_of(command) for role, command in commands.items()} == {
+        r: r for r in commands
+    }
 
 
 def test_the_bound_is_also_given_without_stolen_time(bench):

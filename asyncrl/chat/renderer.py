@@ -12,9 +12,10 @@ import json
 import os
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from asyncrl.image_processor import ImageProcessor, expand_images, find_images, 
 from asyncrl.images import without_images
 from asyncrl.types import Message, PlacedImage
 
+T = TypeVar("T")
 _USER = {"role": "user", "content": "?"}
 _MARK = "asyncrlmark"
 """Content of a stand-in assistant turn, found again in the rendered text; lengthened where messages hold it."""
@@ -32,6 +34,11 @@ _WRITTEN_IN_HISTORY = {"<|return|>": "<|end|>"}
 """What a template writes for a stop token once more follows the turn: gpt-oss's."""
 CACHE_BYTES = 64 * 2**20
 """Size of a renderer's cache, keys included."""
+REPEATED_TOKENS = 512
+"""Of texts and conversations up to this length it is remembered what they decode to, and how they compare with a fresh
+rendering: short ones come again, and a tokenizer's and a template's detours take longer than to find them."""
+REMEMBERED = 2**13
+"""Most entries of each kind."""
 _ENTRY_BYTES = 256
 """Of a cache entry in addition to its ids: the digest, two objects, the slots in the mapping."""
 
@@ -64,6 +71,23 @@ class Limits:
     max_tokens: int
 
 
+class _Remembered(Generic[T]):
+    """What was made of short texts, the latest of them."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, T] = OrderedDict()
+
+    def get(self, key: bytes, num_tokens: int, make: Callable[[], T]) -> T:
+        """Return what `make` returned for this key, or does now."""
+        if num_tokens > REPEATED_TOKENS:
+            return make()
+        if (known := self._known.get(key)) is None:
+            known = self._known[key] = make()
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        return known
+
+
 class ChatRenderer:
     """Renders one model family's chat template. Share one per process: it caches observations.
 
@@ -92,6 +116,11 @@ class ChatRenderer:
         """Tokens that end a sampled turn; the first is the one that the template writes after a turn."""
         self._cache: OrderedDict[bytes, np.ndarray] = OrderedDict()
         self._cached_bytes = 0
+        self._compared = _Remembered[tuple[bool, int]]()
+        """Results of `compare_history`."""
+        self._decoded = _Remembered[str]()
+        self._turns = _Remembered[str]()
+        """Messages of the assistant as the template writes them."""
 
     def opening(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> np.ndarray:
         """Return the ids of the opening messages up to where the assistant starts. [L] int32.
@@ -151,7 +180,7 @@ class ChatRenderer:
     def text(self, token_ids: np.ndarray) -> str:
         """Decode a sampled turn, without its stop token."""
         ids = token_ids[:-1] if len(token_ids) and token_ids[-1] in self.stop_token_ids else token_ids
-        return self.tokenizer.decode(ids.tolist(), skip_special_tokens=False)
+        return self._text(ids)
 
     def compare_history(
         self,
@@ -169,6 +198,20 @@ class ChatRenderer:
         is a turn whose freshly rendered prompt does not extend the prompt and answer of the turn before: a client
         that renders every request afresh, as chat servers do, starts another prefix there.
         """
+        shape = {"opening": num_opening, "turns": [len(turn) for turn in turns]}
+        key = _digest("history", [*without_images(messages)[0], shape], tools) + _bytes(token_ids, *turns)
+        return self._compared.get(
+            key, len(token_ids), lambda: self._compare(token_ids, messages, num_opening, turns, tools)
+        )
+
+    def _compare(
+        self,
+        token_ids: np.ndarray,
+        messages: list[Message],
+        num_opening: int,
+        turns: list[np.ndarray],
+        tools: list[dict[str, Any]] | None,
+    ) -> tuple[bool, int]:
         # After an observation come the generation prompt and perhaps a turn that was cut.
         waiting = messages[-1]["role"] != "assistant"
         fresh, kept = self._try_render(messages, tools, generate=waiting), self._text(token_ids)
@@ -208,7 +251,11 @@ class ChatRenderer:
                 names = called_names(messages[answered - 1])
                 whole += self._text(self.observation(messages[answered:i], tools, names))
             try:
-                turn = self._assistant_text(messages[i], tools)
+                turn = self._turns.get(
+                    _digest("assistant", [messages[i]], tools),
+                    len(sampled[len(differs)]),
+                    partial(self._assistant_text, messages[i], tools),
+                )
             except (ConfigError, TemplateRefused):
                 return None
             differs.append(not turn.startswith(sampled[len(differs)]))
@@ -298,7 +345,11 @@ class ChatRenderer:
             return None
 
     def _text(self, token_ids: np.ndarray) -> str:
-        return self.tokenizer.decode(token_ids.tolist(), skip_special_tokens=False)
+        return self._decoded.get(
+            _bytes(token_ids),
+            len(token_ids),
+            lambda: self.tokenizer.decode(token_ids.tolist(), skip_special_tokens=False),
+        )
 
     def _tokens(self, text: str, files: list[bytes]) -> np.ndarray:
         """Return the ids of a rendering, with as many for each image as the model reads. Raises `InputError`."""
@@ -413,6 +464,11 @@ def _end_reasoning(turn: str, message: Message) -> str:
     if turn.startswith(_END_THINK):
         return f"{reasoning.strip()}{turn}"
     return f"{reasoning.strip()}\n{_END_THINK}\n\n{turn}"
+
+
+def _bytes(*token_ids: np.ndarray) -> bytes:
+    """Return what is equal for equal ids, whatever the type of their arrays."""
+    return b"".join(ids.astype(np.int32, copy=False).tobytes() for ids in token_ids)
 
 
 def _digest(kind: str, messages: list[Message], tools: list[dict[str, Any]] | None) -> bytes:

@@ -155,7 +155,7 @@ class ChatPlayer:
                 conversations.current.builder.add_given_turn(given[turn])
             elif await self._sample(conversations, request, turn, max_tokens):
                 return conversations.finish(Status.TRUNCATED, "max_tokens_per_turn", check)
-            else:
+            elif prefix.floor:
                 confidences.append(conversations.current.builder.last_confidence())
             step = await self._step(conversations, session, turn)
             if step.truncated and step.done:

@@ -6,7 +6,8 @@ callers that sample; the others, which pause the server or load weights, need th
 They exist because the request path is the bottleneck of short agent turns: one HTTP request carries many generation
 requests, bodies are msgpack with raw arrays, and each answer streams back as it finishes.
 
-`POST /asyncrl/v1/generate`        {requests: [...]} -> frames, one per finished request; with adapters a request
+`POST /asyncrl/v1/generate`        {requests: [...]} -> frames, one per finished request; `gather_s` of the body is
+                                   the least seconds between two parts of the answer. With adapters a request
                                    may name the `version` to be served by. `images` of the body has the files of
                                    the images that requests name with their places. An engine that prefills
                                    answers a request with `prefill` by a `ticket`; one that decodes takes it
@@ -46,7 +47,7 @@ import os
 import re
 import struct
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -57,8 +58,9 @@ from vllm import SamplingParams
 from vllm.envs import enable_envs_cache
 from vllm.exceptions import VLLMClientError
 from vllm.inputs.engine import MultiModalInput, TokensInput, tokens_input
+from vllm.logprobs import FlatLogprobs
 from vllm.lora.request import LoRARequest
-from vllm.outputs import PoolingRequestOutput
+from vllm.outputs import CompletionOutput, PoolingRequestOutput
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from asyncrl.credentials import own_credentials
@@ -91,6 +93,7 @@ LOOPBACK = "127.0.0.1"
 _ROUTE = re.compile(rf"(?:/policies/(?P<policy>[^/]+))?{PREFIX}(?P<name>.*)")
 _BYTES = re.compile(r"weights/bytes/(\d+)/(\d+)/(whole|delta)")
 MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_GATHER_S = 10.0
 TOKEN_BYTES = 4
 OPEN_PATH = "/health"
 """Answered without a token."""
@@ -122,6 +125,7 @@ class Routes:
         self.access, self.weights_access = credentials.access("engine"), credentials.access("weights")
         self.hosts = Hosts(*os.environ.get(ENGINE_HOSTS, LOOPBACK).split(","))
         self.served = served_from_environment()
+        self._end_remembered = False
         # As in the engine's core: every request reads some of them.
         enable_envs_cache()
 
@@ -150,8 +154,15 @@ class Routes:
         except (AsyncRLError, ValueError, KeyError, TypeError) as error:
             await _reply(send, 400, {"error": f"{type(error).__name__}: {error}"})
 
+    def _remember_end(self, engine: AsyncLLM) -> None:
+        """Look up the token that ends a text once, not for each request: a tokenizer looks for it in many places."""
+        if not self._end_remembered:
+            end, self._end_remembered = engine.renderer.get_eos_token_id(), True
+            engine.renderer.get_eos_token_id = lambda: end  # type: ignore[method-assign]
+
     async def _route(self, name: str, policy: Served, engine: AsyncLLM, receive: Any, send: Any) -> None:
         if name == "generate":
+            self._remember_end(engine)
             body = await _read_body(receive)
             await policy.catch_up(engine)
             await self._generate(policy, engine, body, receive, send)
@@ -201,7 +212,11 @@ class Routes:
     async def _generate(
         self, policy: Served, engine: AsyncLLM, body: dict[str, Any], receive: Any, send: Any
     ) -> None:
-        """Answer each request as it finishes; when the client disconnects, its running requests are cancelled."""
+        """Answer each request as it finishes, those of `gather_s` together after the first; when the client
+        disconnects, its running requests are cancelled."""
+        gather_s = float(body.get("gather_s", 0.0))
+        if not 0 <= gather_s <= MAX_GATHER_S:
+            raise InputError(f"gather_s: must be from 0 to {MAX_GATHER_S:g}, got {gather_s!r}")
         files = check_files(body.get("images", {}))
         requests = {str(r["id"]): r for r in body["requests"]}
         for request in requests.values():
@@ -219,6 +234,8 @@ class Routes:
                 tasks -= done
                 frames = b"".join(_frame(task.result()) for task in done)
                 await send({"type": "http.response.body", "body": frames, "more_body": True})
+                if tasks and gather_s:
+                    await asyncio.wait({gone}, timeout=gather_s)
         finally:
             gone.cancel()
             for task in tasks:
@@ -386,9 +403,14 @@ def _sampling(
     decoding: Decoding | None,
     routed_from: int,
 ) -> SamplingParams:
-    """Return the parameters, checked; vLLM works on a copy of its own. Raises `ValueError`."""
-    plain = {"top_p": top_p, "top_k": top_k, "logprobs": 0}
+    """Return the parameters, checked. Raises `ValueError`.
+
+    vLLM works on a shallow copy, since a deep one costs a multiple. The only thing that copies share and vLLM adds to,
+    the set of tokens that stop, gets the same tokens from each.
+    """
+    plain = {"top_p": top_p, "top_k": top_k, "logprobs": 0, "flat_logprobs": True}
     return SamplingParams(
+        skip_clone=True,
         max_tokens=max_tokens,
         temperature=temperature,
         seed=seed,
@@ -456,12 +478,7 @@ async def _run(
         raise UnavailableError("the request was aborted")
     out = final.outputs[0]
     token_ids = np.asarray(out.token_ids, dtype="<i4")
-    # Only a prompt's first token has None for its log-probabilities.
-    steps = cast("list[dict[int, Logprob]]", out.logprobs or [])
-    logprobs = np.fromiter(
-        (step[token].logprob for step, token in zip(steps, out.token_ids, strict=True)),
-        dtype="<f4",
-    )
+    logprobs = _sampled_logprobs(out)
     reported: dict[str, Any] = {}
     if key:
         # The ranks of an engine have the same states.
@@ -483,6 +500,18 @@ async def _run(
         "finish_reason": out.finish_reason,
         "cached_tokens": final.num_cached_tokens or 0,
     }
+
+
+def _sampled_logprobs(out: CompletionOutput) -> np.ndarray:
+    """Return the log-probability of each sampled token. [N] float32."""
+    if isinstance(out.logprobs, FlatLogprobs) and len(out.logprobs.logprobs) == len(out.token_ids):
+        # Without further likely tokens these are all.
+        return np.asarray(out.logprobs.logprobs, dtype="<f4")
+    # Only a prompt's first token has None for its log-probabilities.
+    steps = cast("Sequence[dict[int, Logprob]]", out.logprobs or [])
+    return np.fromiter(
+        (step[token].logprob for step, token in zip(steps, out.token_ids, strict=True)), dtype="<f4"
+    )
 
 
 def _recorded_as(sampling: SamplingParams, key: str) -> SamplingParams:

@@ -13,7 +13,8 @@ has
     bound_fraction_cores      the same with the cores that engine and trainer share as a further bound
     bound_fraction_whole      bound_fraction with the wait for the first batch, in which there is nothing to train
     bound_fraction_unstolen   bound_fraction of seconds less the share of processor time that the host took
-    schedules                 rate, success before and after, staleness, busy shares of every schedule
+    schedules                 rate, success before and after, staleness, busy shares of every schedule, and the
+                              processor milliseconds of a trained group by process
 
 The bound is the rate of the engine or the trainer, whichever is slower with the whole machine to itself, measured in
 the same repeat. The trainer's seconds per group are those it takes right after the partial run to train on the same
@@ -43,6 +44,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from process_times import ProcessTimes
 from prometheus_client.parser import text_string_to_metric_families
 from stolen import StolenTime
 
@@ -78,6 +80,7 @@ SCHEDULES = {
 needs; the last one is partial without recycling: groups that a commit interrupts are started over."""
 COMMON = [
     "env.name=scripts.bench.slow_tools:SlowGridworld",
+    "env.services=0",
     "rollout.group_size=8",
     "buffer.groups_per_step=16",
     "train.num_minibatches=2",
@@ -111,11 +114,15 @@ def train(shared: SharedEngine, config: Config, stolen: StolenTime, alone: bool 
     """
     check_objective(config)
     shared.reset()
+    processes = ProcessTimes()
     with (
         tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as folder,
         RunFolder(Path(folder) / "run") as run,
     ):
-        summary = AttachedRun(config, run, shared).run()
+        try:
+            summary = AttachedRun(config, run, shared).run()
+        finally:
+            processes.stop()
         trainer = json.loads((run.path / "trainer.json").read_text())
         steps = read_metrics(run.path)
         after = {"trainer_alone": trainer_alone(shared, run.path, stolen)} if alone else {}
@@ -127,6 +134,7 @@ def train(shared: SharedEngine, config: Config, stolen: StolenTime, alone: bool 
         "groups_per_hour_after_first": rate_after_first(steps),
         "trainer_s_per_group": (trainer["busy_s"] + trainer["publish_s"]) / groups,
         "turns_per_group": turns_per_group(steps),
+        "cpu_ms_per_group": cpu_ms_per_group(processes, steps),
         **after,
         "stolen": stolen.share(steps[0]["time"], steps[-1]["time"]),
         "busy": summary["busy"],
@@ -140,6 +148,13 @@ def train(shared: SharedEngine, config: Config, stolen: StolenTime, alone: bool 
 def rate_after_first(steps: Sequence[dict[str, Any]]) -> float:
     """Return trained groups per hour from the first step's end to the last's."""
     return 3600 * sum(step["batch/groups"] for step in steps[1:]) / (steps[-1]["time"] - steps[0]["time"])
+
+
+def cpu_ms_per_group(processes: ProcessTimes, steps: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return the processor milliseconds of a trained group in each process, from the first step's end to the last's."""
+    groups = sum(step["batch/groups"] for step in steps[1:])
+    used_s = processes.used_s(steps[0]["time"], steps[-1]["time"])
+    return {role: 1e3 * seconds / groups for role, seconds in sorted(used_s.items())}
 
 
 def turns_per_group(steps: Sequence[dict[str, Any]]) -> float:
@@ -191,9 +206,7 @@ def engine_alone(shared: SharedEngine, config: Config, stolen: StolenTime) -> di
         (folder / "config.json").write_text(config.model_dump_json())
         process_group = ProcessGroup(folder)
         try:
-            env = process_group.start("env", ["serve", "env", "--folder", name])
-            env_url = process_group.wait_ready(env, 60.0)
-            argv = ["serve", "rollout", "--folder", name, "--model", shared.model, "--env", env_url]
+            argv = ["serve", "rollout", "--folder", name, "--model", shared.model]
             worker = process_group.start("rollout", [*argv, "--engines", shared.child.url])
             url = process_group.wait_ready(worker, 60.0)
             size = config.rollout.group_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
 from asyncrl.envs.gridworld.env import Gridworld
@@ -17,6 +17,8 @@ _draws: dict[int, random.Random] = {}
 
 class SlowGridworld(Gridworld):
     """Latencies are log-normal: `latency_median_s`, `latency_sigma` of the logarithm, drawn from `latency_seed`."""
+
+    in_worker: ClassVar[bool] = True
 
     def __init__(
         self,

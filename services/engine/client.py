@@ -50,8 +50,8 @@ class EngineClient:
 
     url: the engine's, or that of one of the policies it serves, `ENGINE/policies/NAME`. token: a bearer token; None
     for that of this process, see `credentials`. timeout_s: for a turn, from its request to its last token; the engine
-    is told to abort what is given up. batch_delay_s: minimum seconds between two calls; requests that become
-    ready meanwhile are sent together.
+    is told to abort what is given up. batch_delay_s: minimum seconds between two calls, and between two parts of an
+    answer; what becomes ready meanwhile is sent together.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class EngineClient:
     async def _exchange(self, left: dict[str, _Pending]) -> str:
         """Send the pending requests and deliver the answers; return why some are missing, "" if none is."""
         try:
-            body = msgpack.packb(_body([p.request for p in left.values()]))
+            body = msgpack.packb(_body([p.request for p in left.values()], self._turns.delay_s))
             for pending in left.values():
                 pending.sent = True
             async with self._session().post(f"{self.url}/asyncrl/v1/generate", data=body) as response:
@@ -214,10 +214,14 @@ class EngineClient:
         return await self.request("state", timeout_s=10.0)
 
 
-def _body(requests: Sequence[GenerateRequest]) -> dict[str, Any]:
+def _body(requests: Sequence[GenerateRequest], gather_s: float) -> dict[str, Any]:
     """Return what one call sends: the requests, and each image that they name once."""
     files = {image.key: image.data for request in requests for image in request.images}
-    return {"requests": [_encode(request) for request in requests]} | ({"images": files} if files else {})
+    return {
+        "requests": [_encode(request) for request in requests],
+        **({"gather_s": gather_s} if gather_s else {}),
+        **({"images": files} if files else {}),
+    }
 
 
 def _encode(request: GenerateRequest) -> dict[str, Any]:

@@ -143,12 +143,8 @@ class EngineRouter:
             request = remainder(request, part)
 
     async def _generate(self, request: GenerateRequest) -> Generated:
-        session = self._sessions.get(request.session)
-        remembered = session is not None and (session.running > 0 or session.expires > now_s())
-        home = session.url if session is not None and remembered else ""
         failure: AsyncRLError | None = None
-        awake = [load for load in self.loads() if load.health is not Health.ASLEEP]
-        order = place(_key(request), len(request.token_ids), awake, home) if awake else []
+        order = self._order(request)
         for url in [
             *order,
             *(url for url, engine in self._engines.items() if engine.prefill and url not in order),
@@ -166,6 +162,18 @@ class EngineRouter:
                 engine.health.failed(refused=_refused(error))
                 failure = error
         raise failure or InfrastructureError("every engine has left this router, or sleeps")
+
+    def _order(self, request: GenerateRequest) -> list[str]:
+        """Return the engines that decode and are awake, in the order in which they are to be tried."""
+        if len(self._engines) == 1:
+            # Placement among one says the same, and costs a hash of the context.
+            self._expire(now_s())
+            return [url for url, engine in self._engines.items() if not (engine.asleep or engine.prefill)]
+        session = self._sessions.get(request.session)
+        remembered = session is not None and (session.running > 0 or session.expires > now_s())
+        home = session.url if session is not None and remembered else ""
+        awake = [load for load in self.loads() if load.health is not Health.ASLEEP]
+        return place(_key(request), len(request.token_ids), awake, home) if awake else []
 
     async def context_limit(self) -> int:
         """Return the longest context with its answer that every engine accepts, in tokens; 0 while unknown."""

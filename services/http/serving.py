@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -19,12 +20,15 @@ from fastapi import FastAPI
 from asyncrl.data.memory import keep_freed_memory
 from asyncrl.endpoint import advertised_host, announce, in_url
 from asyncrl.errors import ConfigError
+from asyncrl.process_hooks import collect_only_new_objects
 from asyncrl.tls import own_files, scheme
 
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 75
 """Longer than the clients' own limit, so that the client closes idle connections."""
+NEW_OBJECTS = 10_000
+"""New objects between two garbage collections. Nearly all that a request makes is freed without one."""
 DRAIN_S = 10
 """How long requests may continue after SIGTERM."""
 
@@ -49,6 +53,8 @@ def serve(
     told = advertised_host(host, advertise)
     app.state.hosts.bound, app.state.hosts.advertised = host, told
     keep_freed_memory()
+    collect_only_new_objects()
+    gc.set_threshold(NEW_OBJECTS)
     listener = _listen(host, port)
     url = f"{scheme()}://{in_url(told)}:{listener.getsockname()[1]}"
     config = uvicorn.Config(

@@ -37,6 +37,40 @@ def test_appending_turns_gives_the_tokens_of_a_fresh_rendering(renderer):
     assert ids.tolist() == renderer.tokenizer.encode(fresh, add_special_tokens=False)
 
 
+def test_a_conversation_that_comes_again_is_not_rendered_again_and_one_that_differs_is(renderer):
+    class Counting:
+        def __init__(self, tokenizer):
+            self.tokenizer, self.rendered, self.decoded = tokenizer, 0, 0
+
+        def __getattr__(self, name):
+            return getattr(self.tokenizer, name)
+
+        def apply_chat_template(self, *arguments, **options):
+            self.rendered += 1
+            return self.tokenizer.apply_chat_template(*arguments, **options)
+
+        def decode(self, *arguments, **options):
+            self.decoded += 1
+            return self.tokenizer.decode(*arguments, **options)
+
+    counting = Counting(renderer.tokenizer)
+    own = ChatRenderer(counting)
+    said = {"role": "assistant", "content": "north"}
+    turn = own.assistant(said)
+    ids = np.concatenate([own.opening(OPENING), turn])
+    assert own.compare_history(ids, [*OPENING, said], 1, [turn]) == (True, 0)
+    before = counting.rendered, counting.decoded
+    assert own.compare_history(ids.copy(), [dict(m) for m in [*OPENING, said]], 1, [turn.copy()]) == (True, 0)
+    assert (counting.rendered, counting.decoded) == before
+    other = {"role": "assistant", "content": "south"}
+    assert own.compare_history(ids, [*OPENING, other], 1, [turn]) == (False, 0)
+    assert counting.rendered > before[0]
+    # Equal bytes in arrays of another type are other ids.
+    wide = np.array([turn[0]], np.int64)
+    assert own.text(wide) == own.text(turn[:1])
+    assert own.text(np.array([turn[0], 0], np.int32)) != own.text(wide)
+
+
 def test_tool_calls_and_results_are_appended_like_any_turn(renderer):
     call = {"type": "function", "function": {"name": "calc", "arguments": {"a": 6, "b": 8}}}
     turn = ({"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "tool", "content": "48"})
