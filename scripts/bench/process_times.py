@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import psutil
 
 EVERY_S = 0.5
-API_SERVER, ENGINE_CORE, LAUNCHER = "api_server", "engine_core", "launcher"
+API_SERVER, ENGINE_CORE, LAUNCHER, OTHER = "api_server", "engine_core", "launcher", "other"
 
 
 class ProcessTimes:
@@ -53,7 +53,8 @@ class ProcessTimes:
             with contextlib.suppress(psutil.Error):
                 times = process.cpu_times()
                 used[process.pid] = times.user + times.system
-                if self._roles.get(process.pid, "") in ("", API_SERVER):
+                # A process takes its command after its start, and the engine's core its title later still.
+                if self._roles.get(process.pid, OTHER) in (OTHER, API_SERVER):
                     self._roles[process.pid] = (
                         LAUNCHER if process.pid == own.pid else role_of(process.cmdline())
                     )
@@ -83,4 +84,4 @@ def role_of(command: Sequence[str]) -> str:
         return API_SERVER
     if "serve" in command:
         return command[list(command).index("serve") + 1]
-    return "other"
+    return OTHER
