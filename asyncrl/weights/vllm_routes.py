@@ -6,8 +6,7 @@ callers that sample; the others, which pause the server or load weights, need th
 They exist because the request path is the bottleneck of short agent turns: one HTTP request carries many generation
 requests, bodies are msgpack with raw arrays, and each answer streams back as it finishes.
 
-`POST /asyncrl/v1/generate`        {requests: [...]} -> frames, one per finished request; `gather_s` of the body is
-                                   the least seconds between two parts of the answer. With adapters a request
+`POST /asyncrl/v1/generate`        {requests: [...]} -> frames, one per finished request; with adapters a request
                                    may name the `version` to be served by. `images` of the body has the files of
                                    the images that requests name with their places. An engine that prefills
                                    answers a request with `prefill` by a `ticket`; one that decodes takes it
@@ -93,7 +92,6 @@ LOOPBACK = "127.0.0.1"
 _ROUTE = re.compile(rf"(?:/policies/(?P<policy>[^/]+))?{PREFIX}(?P<name>.*)")
 _BYTES = re.compile(r"weights/bytes/(\d+)/(\d+)/(whole|delta)")
 MAX_BODY_BYTES = 64 * 1024 * 1024
-MAX_GATHER_S = 10.0
 TOKEN_BYTES = 4
 OPEN_PATH = "/health"
 """Answered without a token."""
@@ -212,11 +210,7 @@ class Routes:
     async def _generate(
         self, policy: Served, engine: AsyncLLM, body: dict[str, Any], receive: Any, send: Any
     ) -> None:
-        """Answer each request as it finishes, those of `gather_s` together after the first; when the client
-        disconnects, its running requests are cancelled."""
-        gather_s = float(body.get("gather_s", 0.0))
-        if not 0 <= gather_s <= MAX_GATHER_S:
-            raise InputError(f"gather_s: must be from 0 to {MAX_GATHER_S:g}, got {gather_s!r}")
+        """Answer each request as it finishes; when the client disconnects, its running requests are cancelled."""
         files = check_files(body.get("images", {}))
         requests = {str(r["id"]): r for r in body["requests"]}
         for request in requests.values():
@@ -234,8 +228,6 @@ class Routes:
                 tasks -= done
                 frames = b"".join(_frame(task.result()) for task in done)
                 await send({"type": "http.response.body", "body": frames, "more_body": True})
-                if tasks and gather_s:
-                    await asyncio.wait({gone}, timeout=gather_s)
         finally:
             gone.cancel()
             for task in tasks:

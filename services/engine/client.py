@@ -139,7 +139,7 @@ class EngineClient:
     async def _exchange(self, left: dict[str, _Pending]) -> str:
         """Send the pending requests and deliver the answers; return why some are missing, "" if none is."""
         try:
-            body = msgpack.packb(_body([p.request for p in left.values()], self._turns.delay_s))
+            body = msgpack.packb(_body([p.request for p in left.values()]))
             for pending in left.values():
                 pending.sent = True
             async with self._session().post(f"{self.url}/asyncrl/v1/generate", data=body) as response:
@@ -214,14 +214,10 @@ class EngineClient:
         return await self.request("state", timeout_s=10.0)
 
 
-def _body(requests: Sequence[GenerateRequest], gather_s: float) -> dict[str, Any]:
+def _body(requests: Sequence[GenerateRequest]) -> dict[str, Any]:
     """Return what one call sends: the requests, and each image that they name once."""
     files = {image.key: image.data for request in requests for image in request.images}
-    return {
-        "requests": [_encode(request) for request in requests],
-        **({"gather_s": gather_s} if gather_s else {}),
-        **({"images": files} if files else {}),
-    }
+    return {"requests": [_encode(request) for request in requests]} | ({"images": files} if files else {})
 
 
 def _encode(request: GenerateRequest) -> dict[str, Any]:

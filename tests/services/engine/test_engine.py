@@ -8,11 +8,9 @@ import subprocess
 import sys
 import time
 from functools import partial
-from itertools import pairwise
 
 import aiohttp
 import httpx
-import msgpack
 import numpy as np
 import pytest
 import torch
@@ -113,40 +111,6 @@ def test_turns_that_are_due_before_the_next_call_may_be_made_are_sent_together(e
     batches, lengths = asyncio.run(scenario())
     assert min(lengths) > 0
     assert batches == [1, 3]
-
-
-def test_answers_that_end_while_others_are_gathered_are_sent_together(engine_url):
-    """A part of the answer, then nothing for `gather_s`, then all that has ended meanwhile."""
-    requests = [
-        {"id": f"gathered-{i}", "token_ids": prompt.astype("<i4").tobytes(), "max_tokens": limit}
-        for i, (prompt, limit) in enumerate(zip(contexts(4, 20, 200), (1, 20, 40, 60), strict=True))
-    ]
-
-    async def scenario(body):
-        received, ends = b"", []
-        async with (
-            aiohttp.ClientSession(headers=PACKED) as http,
-            http.post(f"{engine_url}/asyncrl/v1/generate", data=msgpack.packb(body)) as reply,
-        ):
-            if reply.status != 200:
-                return reply.status, msgpack.unpackb(await reply.read())["error"]
-            async for data, end in reply.content.iter_chunks():
-                received += data
-                if end and data:
-                    ends.append(time.monotonic())
-        return received, ends
-
-    received, ends = asyncio.run(scenario({"requests": requests, "gather_s": 2.0}))
-    answers = []
-    while received:
-        size = int.from_bytes(received[:4], "little")
-        answers.append(msgpack.unpackb(received[4 : 4 + size]))
-        received = received[4 + size :]
-    assert {answer["id"] for answer in answers} == {request["id"] for request in requests}
-    assert 1 <= len(ends) <= 3
-    assert all(later - at > 1.0 for at, later in pairwise(ends))
-    status, refused = asyncio.run(scenario({"requests": requests, "gather_s": -1}))
-    assert (status, refused) == (400, "InputError: gather_s: must be from 0 to 10, got -1.0")
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
