@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# Twice the cores of a small machine: many tests wait for processes that start or for a deadline.
-TEST_PROCESSES ?= 4
+# One more than the cores of a small machine: many tests wait for processes that start or for a deadline.
+TEST_PROCESSES ?= 3
 # The folders and files of tests that start no engine and train nothing, for the everyday loop.
 QUICK := tests/algo tests/buffer tests/chat tests/commands tests/conformance tests/data tests/evaluation tests/monitor tests/run \
 	tests/rollout tests/simulation tests/testing tests/weights $(wildcard tests/test_*.py tests/env/test_*.py tests/launch/test_*.py)
