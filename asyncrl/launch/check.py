@@ -26,7 +26,7 @@ from asyncrl.gpus import check_fused_kernel, found_gpus
 from asyncrl.launch.base_model import base_model_is_cached
 from asyncrl.launch.placement import plan
 from asyncrl.launch.sinks import check_sinks
-from asyncrl.launch.spread import check_machines
+from asyncrl.launch.spread import check_machines, check_one_machine
 from asyncrl.launch.tasks import pool_of
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.services.engine.handover import check_handover
@@ -76,6 +76,7 @@ def check_run(config: Config, alone: bool = True) -> None:
     """
     check_recipe(config)
     if alone:
+        check_one_machine(config)
         plan(config, found_gpus())
     else:
         check_machines(config)

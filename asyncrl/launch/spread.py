@@ -243,6 +243,22 @@ def without(found: Spread, name: str) -> Spread:
     )
 
 
+def check_one_machine(config: Config) -> None:
+    """Raise `ConfigError` for what needs several machines, in a run on one."""
+    if config.train.nodes > 1:
+        raise ConfigError(
+            f"train.nodes = {config.train.nodes}: the run is on one machine; start it with --on nodes"
+        )
+    if config.engine.nodes > 1:
+        raise ConfigError(
+            f"engine.nodes = {config.engine.nodes}: the run is on one machine; start it with --on nodes, ray or slurm"
+        )
+    if config.buffer.machine == "node":
+        raise ConfigError(
+            "buffer.machine = node: the run is on one machine; start it with --on nodes, or set buffer.machine=head"
+        )
+
+
 def check_fits(config: Config, machines: int, gpus: int) -> None:
     """Raise `ConfigError` for a run that does not fit on so many machines that are alike, with `gpus` each. Where that
     is not known, and one machine is all, only what needs several is refused."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from asyncrl.buffer.replica import FOLDER, LEDGER, seed, settle
 from asyncrl.config import Config
 from asyncrl.credentials import authorization
-from asyncrl.errors import ConfigError, DeadlineError, StopError
+from asyncrl.errors import DeadlineError, StopError
 from asyncrl.gpus import found_gpus
 from asyncrl.launch.activity import ActivityLog
 from asyncrl.launch.base_model import cached_base_model
@@ -36,7 +36,7 @@ from asyncrl.launch.quarantine import QuarantineReport
 from asyncrl.launch.roles import PolicyRoles, Roles
 from asyncrl.launch.scaling import Scaler
 from asyncrl.launch.sinks import SinkProcesses
-from asyncrl.launch.spread import ClusterOptions
+from asyncrl.launch.spread import ClusterOptions, check_one_machine
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
 from asyncrl.launch.tasks import PoolPlan, TaskPlan, plan_tasks
 from asyncrl.launch.weights_folder import check_room
@@ -75,19 +75,8 @@ class TrainRun:
         on: ClusterOptions | None = None,
     ) -> None:
         """on: the further machines of the run; None for this one alone."""
-        if on is None and config.train.nodes > 1:
-            raise ConfigError(
-                f"train.nodes = {config.train.nodes}: the run is on one machine; start it with --on nodes"
-            )
-        if on is None and config.engine.nodes > 1:
-            raise ConfigError(
-                f"engine.nodes = {config.engine.nodes}: the run is on one machine; start it with --on nodes, ray or "
-                "slurm"
-            )
-        if on is None and config.buffer.machine == "node":
-            raise ConfigError(
-                "buffer.machine = node: the run is on one machine; start it with --on nodes, or set buffer.machine=head"
-            )
+        if on is None:
+            check_one_machine(config)
         self.cluster: Cluster | None = None
         if on is not None:
             # Imported here: a run on one machine serves nothing from the launcher.

@@ -245,3 +245,18 @@ def test_a_quantised_model_is_refused_for_training_and_not_for_evaluation(tmp_pa
     with pytest.raises(ConfigError, match=r"model\.path: '.*oss' is quantised \(mxfp4\)"):
         check_run(config)
     check_evaluation(config)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["train.nodes=2", "train.ranks=2"],
+        ["engine.nodes=2", "engine.tensor_parallel=2"],
+        ["buffer.machine=node"],
+    ],
+)
+def test_what_needs_several_machines_is_refused_in_a_run_on_one(changes):
+    config = load_config("gridworld_grpo", changes)
+    key, value = changes[0].split("=")
+    with pytest.raises(ConfigError, match=f"{key} = {value}: the run is on one machine; start it with --on"):
+        check_run(config)
