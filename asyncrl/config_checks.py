@@ -189,12 +189,21 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         )
 
 
+def _ruled_out(when: str, *settings: tuple[str, bool, str, str]) -> Iterator[str]:
+    """Yield what is wrong of settings that something rules out: a key, whether its value is wrong, what is allowed and
+    why. when: what rules it out."""
+    for key, wrong, allowed, why in settings:
+        if wrong:
+            yield f"{key} must be {allowed} {when}: {why}"
+
+
 def _pipeline_problems(recipe: Recipe) -> Iterator[str]:
     """Yield what an engine does not do whose layers are split into stages."""
     stages = recipe.engine.pipeline_parallel
     if stages == 1:
         return
-    for key, wrong, allowed, why in (
+    yield from _ruled_out(
+        f"with engine.pipeline_parallel={stages}",
         ("lora.rank", recipe.lora.rank > 0, "0", "adapters over stages have not been tried"),
         ("engine.prefill", recipe.engine.prefill > 0, "0", "each stage has a cache of its own layers alone"),
         (
@@ -221,9 +230,7 @@ def _pipeline_problems(recipe: Recipe) -> Iterator[str]:
             "false",
             "the first stage has no final hidden states",
         ),
-    ):
-        if wrong:
-            yield f"{key} must be {allowed} with engine.pipeline_parallel={stages}: {why}"
+    )
 
 
 def _engine_nodes_problems(recipe: Recipe) -> Iterator[str]:
@@ -236,7 +243,8 @@ def _engine_nodes_problems(recipe: Recipe) -> Iterator[str]:
             f"engine.nodes must divide the {engine.ranks} rank{'s' * (engine.ranks > 1)} of {engine.said_ranks}, got "
             f"{nodes}"
         )
-    for key, wrong, allowed, why in (
+    yield from _ruled_out(
+        f"with engine.nodes={nodes}",
         (
             "lora.rank",
             recipe.lora.rank > 0,
@@ -262,9 +270,7 @@ def _engine_nodes_problems(recipe: Recipe) -> Iterator[str]:
             "false",
             "experts are recorded in the memory of one machine",
         ),
-    ):
-        if wrong:
-            yield f"{key} must be {allowed} with engine.nodes={nodes}: {why}"
+    )
 
 
 def _scale_problems(recipe: Recipe) -> Iterator[str]:
@@ -360,7 +366,8 @@ def _prefill_problems(recipe: Recipe) -> Iterator[str]:
             f"engine.prefill must be below engine.count={engine.count}: at least one engine decodes, got "
             f"{engine.prefill}"
         )
-    for key, wrong, allowed, why in (
+    yield from _ruled_out(
+        f"with engine.prefill={engine.prefill}",
         (
             "lora.rank",
             recipe.lora.rank > 0,
@@ -412,9 +419,7 @@ def _prefill_problems(recipe: Recipe) -> Iterator[str]:
             "without --kv-transfer-config",
             "that is where the connector stands",
         ),
-    ):
-        if wrong:
-            yield f"{key} must be {allowed} with engine.prefill={engine.prefill}: {why}"
+    )
 
 
 def _completion_problems(recipe: Recipe) -> Iterator[str]:
@@ -557,7 +562,8 @@ def _speculation_problems(recipe: Recipe) -> Iterator[str]:
 
 def _replay_problems(recipe: Recipe) -> Iterator[str]:
     """Yield what keeps engines from recording experts that the trainer can use."""
-    for key, wrong, allowed, why in (
+    yield from _ruled_out(
+        "for train.router_replay=true",
         (
             "engine.keep_kv",
             recipe.engine.keep_kv,
@@ -583,15 +589,14 @@ def _replay_problems(recipe: Recipe) -> Iterator[str]:
             "'trainer'",
             "the process is sent tokens without their experts",
         ),
-    ):
-        if wrong:
-            yield f"{key} must be {allowed} for train.router_replay=true: {why}"
+    )
 
 
 def _commitment_problems(recipe: Recipe) -> Iterator[str]:
     """Yield what keeps engines from committing to hidden states that the trainer can compute again."""
     speculative, quantization = recipe.engine.speculative.method, recipe.engine.quantization
-    for key, wrong, allowed, why in (
+    yield from _ruled_out(
+        "for train.commitments=true",
         (
             "engine.keep_kv",
             recipe.engine.keep_kv,
@@ -604,9 +609,7 @@ def _commitment_problems(recipe: Recipe) -> Iterator[str]:
         ("train.max_logp_error", not recipe.train.max_logp_error, "above 0", "both are checked in one pass"),
         ("rollout.branches", recipe.rollout.branches > 0, "0", "a branch may begin inside a commitment"),
         ("policies", bool(recipe.policies), "left out", "only a run's own policy is checked"),
-    ):
-        if wrong:
-            yield f"{key} must be {allowed} for train.commitments=true: {why}"
+    )
 
 
 def policy_problems(recipe: Recipe) -> Iterator[str]:
