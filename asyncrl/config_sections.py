@@ -312,8 +312,8 @@ class RolloutConfig(Section):
     played again by the other engines, with the same seeds, and are the group (docs/engine-and-trainer.md). 0 plays
     none."""
     batch_delay_s: Seldom[float] = Field(0.0, ge=0, le=10)
-    """Least seconds between two calls of a worker to an engine or environment service, and between two parts of an
-    answer; what is due meanwhile is sent together. A few hundredths of a second save work on a busy CPU."""
+    """Least seconds between two calls of a worker to an engine or environment service; what is due meanwhile is sent
+    together. A few hundredths of a second save work on a busy CPU."""
 
 
 class BufferConfig(Section):

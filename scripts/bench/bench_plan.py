@@ -25,7 +25,7 @@ from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics import read_metrics
-from asyncrl.simulation.calibrate import calibrate, measured_groups_per_hour
+from asyncrl.simulation.calibrate import Calibration, calibrate, measured_groups_per_hour
 from asyncrl.simulation.cluster import simulate
 
 RECIPE = "gridworld_grpo"
@@ -74,7 +74,8 @@ def train(changes: list[str], folder: Path) -> None:
 
 def compare(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Return measured and predicted rates of all runs."""
-    rounds = [compare_round(folder, args.steps, repeat) for repeat in range(args.repeats)]
+    calibrated = [calibrate(folder / _file(CALIBRATED, repeat)) for repeat in range(args.repeats)]
+    rounds = [compare_round(folder, args.steps, *one) for one in enumerate(calibrated)]
     rows = {}
     for name in RUNS:
         measured, predicted = zip(*(found[name] for found in rounds), strict=True)
@@ -89,16 +90,17 @@ def compare(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     return {
         "machine": describe_machine(),
         "calibrated_on": CALIBRATED,
-        "repeats": args.repeats,
+        "factors_on_engine_time": [found.factor for found in calibrated],
+        "costs": [repr(found.costs) for found in calibrated],
         "runs": rows,
         "largest_error": max(others),
     }
 
 
-def compare_round(folder: Path, steps: int, repeat: int) -> dict[str, tuple[float, float]]:
-    """Return each run's groups an hour in one round: measured, and predicted from that round's calibrated run."""
-    found = calibrate(folder / _file(CALIBRATED, repeat))
-    print(f"round {repeat}: factor on the engine's time {found.factor:.2f}; {found.costs!r}")
+def compare_round(
+    folder: Path, steps: int, repeat: int, found: Calibration
+) -> dict[str, tuple[float, float]]:
+    """Return each run's groups an hour in one round: measured, and predicted by that round's calibration."""
     rates = {}
     for name in RUNS:
         run = folder / _file(name, repeat)

@@ -50,8 +50,8 @@ class EngineClient:
 
     url: the engine's, or that of one of the policies it serves, `ENGINE/policies/NAME`. token: a bearer token; None
     for that of this process, see `credentials`. timeout_s: for a turn, from its request to its last token; the engine
-    is told to abort what is given up. batch_delay_s: minimum seconds between two calls, and between two parts of an
-    answer; what becomes ready meanwhile is sent together.
+    is told to abort what is given up. batch_delay_s: minimum seconds between two calls; requests that become
+    ready meanwhile are sent together.
     """
 
     def __init__(
