@@ -21,11 +21,13 @@ def keep_weights_live() -> None:
     """Have layers compute from the parameters that an update writes, not from copies made at load.
 
     Linear layers would be repacked into oneDNN handles and experts into blocked layouts, of which an update knows
-    nothing: outputs would match neither the old nor the new model.
+    nothing: outputs would match neither the old nor the new model. Where a CPU has AMX, vLLM repacks for its tiles,
+    too, and in latent attention and int8 layers it takes kernels of bfloat16 whatever the model's type.
     """
     from vllm import _custom_ops
 
     _custom_ops._supports_onednn = False
+    setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)  # noqa: B010 - mypy forbids to assign it
     mend_int8()
     pack, compute = _custom_ops.cpu_prepack_moe_weight, _custom_ops.cpu_fused_moe
 

@@ -1,5 +1,7 @@
 """Layers compute from the weights that an update has loaded, or the update is refused."""
 
+import sys
+
 import pytest
 import torch
 
@@ -9,6 +11,13 @@ from tests.packages import ImportedWhenUsed
 custom_ops = ImportedWhenUsed("vllm._custom_ops")
 reloading = ImportedWhenUsed("vllm.model_executor.model_loader.reload")
 direct_writes = ImportedWhenUsed("asyncrl.weights.vllm_direct_writes")
+CHANGED = {
+    "_supports_onednn",
+    "cpu_fused_moe",
+    "cpu_prepack_moe_weight",
+    "create_onednn_scaled_mm",
+    "onednn_scaled_mm",
+}
 
 
 def test_an_update_that_a_loader_writes_past_the_reload_is_refused_instead_of_lost():
@@ -48,3 +57,20 @@ def test_a_model_that_vllm_has_never_met_is_inspected_without_a_second_process(m
     assert found.architecture == "Qwen3ForCausalLM" and found.is_text_generation_model
     (remembered,) = tmp_path.glob("modelinfos/*.json")
     assert "Qwen3ForCausalLM" in remembered.name
+
+
+def test_a_cpu_with_amx_computes_as_one_without(monkeypatch):
+    from vllm import _custom_ops
+    from vllm.model_executor.layers.utils import check_cpu_sgl_kernel
+
+    from asyncrl.weights import vllm_cpu
+
+    # What it changes is as before when the test has ended.
+    for module in filter(None, [_custom_ops, sys.modules.get(vllm_cpu._EXPERTS)]):
+        for name in CHANGED & vars(module).keys():
+            monkeypatch.setattr(module, name, getattr(module, name))
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    kinds = (torch.bfloat16, torch.int8)
+    assert [check_cpu_sgl_kernel(64, 64, kind) for kind in kinds] == [True, True]
+    vllm_cpu.keep_weights_live()
+    assert [check_cpu_sgl_kernel(64, 64, kind) for kind in kinds] == [False, False]
