@@ -88,8 +88,7 @@ def _main(arguments: Sequence[str]) -> int:
     if on_cpu():
         # Otherwise DeepSpeed warns on the console that it has found no GPU.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-        # It warns of a kernel for 4-bit weights, which nothing here has, as soon as a library imports it.
-        logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+        quiet_libraries()
     args = parse(arguments)
     # For the command that describes all others, and must not import this module.
     args.build_parser = build_parser
@@ -101,6 +100,14 @@ def _main(arguments: Sequence[str]) -> int:
         return _say(error, str(error), 1)
     except KeyboardInterrupt as error:
         return _say(error, "interrupted", 130)
+
+
+def quiet_libraries() -> None:
+    """Keep bitsandbytes from warning of a kernel for 4-bit weights, which nothing here has, when it is imported."""
+    logger = logging.getLogger("bitsandbytes")
+    # To set a level empties what each of the thousands of loggers has stored.
+    if logger.level != logging.ERROR:
+        logger.setLevel(logging.ERROR)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

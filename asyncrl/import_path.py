@@ -91,7 +91,8 @@ def search_in(folders: Iterable[str | Path]) -> None:
     for folder in reversed([str(Path(folder).absolute()) for folder in folders]):
         if folder not in (os.path.abspath(entry) for entry in sys.path):
             sys.path.insert(0, folder)
-    importlib.invalidate_caches()
+        # What was written there a moment ago is found, too.
+        sys.path_importer_cache.pop(folder, None)
 
 
 def absolute(text: str, folder: Path) -> str:

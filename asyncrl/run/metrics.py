@@ -57,8 +57,9 @@ def plot_rewards(folder: str | Path, before: float | None = None, after: float |
     from matplotlib.figure import Figure  # not pyplot, which takes twice as long to load
 
     x = [record["step"] for record in steps]
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axis = figure.subplots()
+    # With a layout that looks for its margins it would be drawn twice.
+    figure = Figure(figsize=(7, 4))
+    axis = figure.add_axes((0.1, 0.13, 0.87, 0.83))
     axis.plot(x, [record["reward/mean"] for record in steps], marker=".", label="reward of trained groups")
     for value, place, label in ((before, x[0] - 1, "held-out before"), (after, x[-1] + 1, "held-out after")):
         if value is not None:
