@@ -24,7 +24,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import NoReturn, Protocol
 
 from asyncrl.process_hooks import die_with_parent, lower_priority
@@ -57,6 +57,10 @@ ANSWER_S = 600.0
 """The server imports the libraries when it is asked for the first time."""
 MAX_MESSAGE = 2**17
 POLL_S = 0.02
+FROM_SERVER: set[str] = set()
+"""The modules of asyncrl that the server had imported when it forked this process."""
+_LEFT: list[object] = []
+"""What a forked process leaves behind, kept so that it is not taken apart."""
 
 
 class Process(Protocol):
@@ -218,15 +222,13 @@ def _fork_here(command: Sequence[str], env: Mapping[str, str]) -> ForkedProcess:
 
         return ForkedProcess(pid, ended)
     die_with_parent()
+    # Modules that this process has imported may hold what it did; those of the server have done nothing.
+    forget_asyncrl(FROM_SERVER)
     run_forked(command, env)
 
 
-def run_forked(command: Sequence[str], env: Mapping[str, str], *, keep_asyncrl: bool = False) -> NoReturn:
-    """Be `python -m MODULE ARGUMENT...` from here on, in a process that has just been forked; never returns.
-
-    keep_asyncrl: use asyncrl's modules as they were imported before the fork. Else they are imported anew, since those
-    of a process that has worked hold what it did.
-    """
+def run_forked(command: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """Be `python -m MODULE ARGUMENT...` from here on, in a process that has just been forked; never returns."""
     code = 1
     try:
         _forget_parent()
@@ -237,8 +239,6 @@ def run_forked(command: Sequence[str], env: Mapping[str, str], *, keep_asyncrl: 
         tempfile.tempdir = None
         _, _, module, *arguments = command
         sys.argv = ["-m", *arguments]
-        if not keep_asyncrl:
-            forget_asyncrl()
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as end:
@@ -251,10 +251,16 @@ def run_forked(command: Sequence[str], env: Mapping[str, str], *, keep_asyncrl: 
         _end(code)
 
 
-def forget_asyncrl() -> None:
-    """Have the next import of a module of asyncrl load it anew."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "asyncrl"]:
-        del sys.modules[name]
+def asyncrl_modules() -> list[str]:
+    """Return the names of the imported modules of asyncrl."""
+    return [name for name in sys.modules if name.partition(".")[0] == "asyncrl"]
+
+
+def forget_asyncrl(but: Container[str] = ()) -> None:
+    """Have the next import of a module of asyncrl load it anew. but: those that stay."""
+    for name in asyncrl_modules():
+        if name not in but:
+            del sys.modules[name]
 
 
 def _forget_parent() -> None:
@@ -269,9 +275,9 @@ def _forget_parent() -> None:
         with contextlib.suppress(OSError):
             if int(name) > 2 and not os.get_inheritable(int(name)):
                 os.close(int(name))
-    for finalizer in list(getattr(weakref.finalize, "_registry")):  # noqa: B009
-        if isinstance((finalizer.peek() or [None])[0], tempfile.TemporaryDirectory):
-            finalizer.detach()
+    # Nor at the end: folders are the parent's, and torch would unregister hundreds of operators.
+    _LEFT.append(getattr(weakref.finalize, "_registry"))  # noqa: B009
+    setattr(weakref.finalize, "_registry", {})  # noqa: B010
     if "numpy" in sys.modules:
         # Else all forks would draw the same numbers; Python's own generator is seeded again by itself.
         sys.modules["numpy"].random.seed()

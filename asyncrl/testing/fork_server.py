@@ -10,6 +10,7 @@ with it. Who asks from other namespaces, as on a machine of `asyncrl.testing.nam
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -26,73 +27,127 @@ import subprocess
 import sys
 import threading
 import traceback
+import typing
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
 from asyncrl.process_hooks import die_with_parent, lower_priority
-from asyncrl.process_start import FORK_SERVER, IMPORTED_WITH, MAX_MESSAGE, forget_asyncrl, run_forked
+from asyncrl.process_start import (
+    FORK_SERVER,
+    IMPORTED_WITH,
+    MAX_MESSAGE,
+    asyncrl_modules,
+    forget_asyncrl,
+    run_forked,
+)
 
+COMMANDS = "asyncrl.cli"
 PLATFORMS = "vllm.platforms"
 LIBRARIES = (
-    "vllm.entrypoints.launchers.api_server.entry",
+    "vllm.entrypoints.anthropic.api_router",
+    "vllm.entrypoints.cohere.api_router",
     "vllm.entrypoints.generate.api_router",
+    "vllm.entrypoints.generate.generative_scoring.api_router",
+    "vllm.entrypoints.generate.label_reads",
+    "vllm.entrypoints.generate.structured_decisions.api_router",
+    "vllm.entrypoints.launchers.api_server.entry",
     "vllm.entrypoints.openai.chat_completion.api_router",
     "vllm.entrypoints.openai.completion.api_router",
     "vllm.entrypoints.openai.models.api_router",
     "vllm.entrypoints.openai.responses.api_router",
+    "vllm.entrypoints.rl.factories",
     "vllm.entrypoints.rl.online.api_router",
+    "vllm.entrypoints.scale_out.derender.api_router",
+    "vllm.entrypoints.scale_out.factories",
     "vllm.entrypoints.scale_out.render.api_router",
     "vllm.entrypoints.scale_out.token_in_token_out.api_router",
+    "vllm.entrypoints.serve.dev.cache.api_router",
+    "vllm.entrypoints.serve.dev.rpc.api_router",
     "vllm.entrypoints.serve.dev.server_info.api_router",
     "vllm.entrypoints.serve.dev.sleep.api_router",
+    "vllm.entrypoints.serve.elastic_ep.api_router",
     "vllm.entrypoints.serve.instrumentator.metrics",
+    "vllm.entrypoints.serve.instrumentator.offline_docs",
+    "vllm.entrypoints.serve.lora.api_router",
+    "vllm.entrypoints.serve.profile.api_router",
+    "vllm.entrypoints.serve.sagemaker.api_router",
     "vllm.entrypoints.serve.tokenize.api_router",
+    "vllm.entrypoints.serve.utils.fingerprint",
+    "vllm.model_executor.layers.quantization.online.base",
+    "vllm.model_executor.models.qwen3",
     PLATFORMS,
     "vllm.renderers.hf",
+    "vllm.v1.core.sched.scheduler",
     "vllm.v1.engine.async_llm",
     "vllm.v1.engine.core",
+    "vllm.v1.pool.flash_maxsim",
     "vllm.v1.worker.cpu_worker",
-    "vllm.model_executor.models.qwen3",
+    "PIL.BmpImagePlugin",
+    "PIL.GifImagePlugin",
+    "PIL.JpegImagePlugin",
+    "PIL.PpmImagePlugin",
     "deepspeed",
     "deepspeed.module_inject.auto_ep_layer",
     "deepspeed.runtime.zero.muon.muon_optimizer",
     "deepspeed.sequence.layer",
-    "peft",
     "httpx",
-    "matplotlib.figure",
     "matplotlib.backends.backend_agg",
+    "matplotlib.figure",
+    "model_hosting_container_standards.sagemaker.sagemaker_router",
     "pandas",
+    "peft",
     "prometheus_client.core",
+    "pyarrow.pandas_compat",
     "pyarrow.parquet",
     "pydantic.v1",
     "ray.dag",
     "safetensors.numpy",
     "setproctitle",
+    "starlette.staticfiles",
+    "torch.profiler._cupti_monitor",
     "torch.utils.tensorboard",
     "transformers.conversion_mapping",
     "transformers.models.qwen3.modeling_qwen3",
     "uvicorn.lifespan.on",
     "uvicorn.loops.auto",
     "uvicorn.protocols.http.auto",
+    "uvicorn.protocols.websockets.websockets_sansio_impl",
 )
 """None of them starts a thread when it is imported."""
 MODULES = (
+    COMMANDS,
     "asyncrl.commands.eval",
     "asyncrl.commands.plan",
     "asyncrl.commands.serve",
     "asyncrl.commands.sft",
     "asyncrl.commands.train",
+    "asyncrl.env.check",
     "asyncrl.envs.gridworld.env",
+    "asyncrl.launch.check",
     "asyncrl.launch.evaluate",
+    "asyncrl.launch.slurm",
     "asyncrl.launch.train",
+    "asyncrl.plan.machine",
+    "asyncrl.plan.refuse",
     "asyncrl.services.buffer.service",
     "asyncrl.services.engine.policy",
     "asyncrl.services.engine.service",
     "asyncrl.services.env.service",
+    "asyncrl.services.joining",
     "asyncrl.services.rollout.service",
     "asyncrl.services.trainer.service",
+    "asyncrl.train.sft",
+    "asyncrl.weights.vllm_cpu",
+    "asyncrl.weights.vllm_direct_writes",
+    "asyncrl.weights.vllm_executor",
+    "asyncrl.weights.vllm_experts",
+    "asyncrl.weights.vllm_int8",
+    "asyncrl.weights.vllm_plugin",
+    "asyncrl.weights.vllm_receiver",
+    "asyncrl.weights.vllm_routes",
+    "asyncrl.weights.vllm_served",
 )
 """What the roles import of asyncrl, with all that these import."""
 BACKLOG = 64
@@ -171,11 +226,18 @@ class Forker:
         """Becomes readable when a process has ended."""
         noticed.setblocking(False)
         self.noticed = noticed
+        self.missing: list[str] = []
+        """Folders of modules that were not there when this process imported its own."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(noticed.fileno(), warn_on_full_buffer=False)
         forget_asyncrl()
         sys.path[:] = path
         import_once(modules)
+        prepare_commands(modules)
+        if (started := sys.modules.get("asyncrl.process_start")) is not None:
+            # That of its processes, which was imported anew.
+            started.FROM_SERVER.update(asyncrl_modules())
+        self.missing = [entry for entry, finder in sys.path_importer_cache.items() if finder is None]
         collapse_memory()
 
     def run(self) -> NoReturn:
@@ -251,11 +313,11 @@ class Forker:
         multiprocessing.set_executable(sys.executable)
         sys.prefix, sys.exec_prefix = request["prefixes"]
         sys.path[:] = request["path"]
-        # What was not there may be by now. Finders of folders see for themselves, and to take them apart, with all the
-        # names they hold, would make this process copy what it shares.
-        for entry in [entry for entry, finder in sys.path_importer_cache.items() if finder is None]:
-            del sys.path_importer_cache[entry]
-        run_forked(request["command"], request["env"], keep_asyncrl=True)
+        # What was not there may be by now. Finders of folders see for themselves, and to look through them, or to take
+        # them apart with all the names they hold, would make this process copy what it shares.
+        for entry in self.missing:
+            sys.path_importer_cache.pop(entry, None)
+        run_forked(request["command"], request["env"])
 
 
 def enter_namespaces(pid: int) -> None:
@@ -286,6 +348,8 @@ def import_libraries(names: Sequence[str]) -> None:
             build("qwen3")
     if PLATFORMS in names:
         replace_kernels_once(sys.modules[PLATFORMS].current_platform)
+        set_up_vllm_once()
+    leave_out_reports()
 
 
 def replace_kernels_once(platform: Any) -> None:
@@ -296,6 +360,46 @@ def replace_kernels_once(platform: Any) -> None:
     """
     platform.register_triton_kernel_overrides()
     platform.register_triton_kernel_overrides = lambda: None
+
+
+def set_up_vllm_once() -> None:
+    """Do for all processes that are forked what every process of vLLM does before it looks at its arguments."""
+    from vllm import plugins
+    from vllm.config.logging import LoggingConfig
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.logger import configure_logging, configure_logging_if_needed
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    from vllm.v1.engine import core
+
+    # Of hundreds of loggers, each would empty the caches of all.
+    configure_logging(LoggingConfig())
+    setattr(core, "configure_logging", configure_logging_if_needed)  # noqa: B010 - mypy forbids to assign it
+    # vLLM remembers what it reads from the sources of its settings. Its plugins are each engine's own.
+    plugins.plugins_loaded = True
+    make_arg_parser(FlexibleArgumentParser())
+    plugins.plugins_loaded = False
+
+
+def prepare_commands(modules: Sequence[str]) -> None:
+    """Do for all processes that are forked what each would do first, with the same result."""
+    if COMMANDS not in modules:
+        return
+    sys.modules[COMMANDS].quiet_libraries()
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    # That of the tests' models, which transformers remembers; vLLM asks for it, too.
+    _compile_jinja_template(sys.modules["asyncrl.train.tiny_model"].CHAT_TEMPLATE)
+
+
+def leave_out_reports() -> None:
+    """Have forked processes end without what libraries do then for their own developers.
+
+    torch reports how long it compiled, and Triton empties the caches of `typing` to find what leaks. Both look through
+    memory that a process would otherwise share to its end.
+    """
+    if (dynamo := sys.modules.get("torch._dynamo.utils")) is not None:
+        atexit.unregister(dynamo.dump_compile_times)
+    getattr(typing, "_cleanups").clear()  # noqa: B009
 
 
 def import_once(names: Sequence[str]) -> list[ModuleType]:
