@@ -8,7 +8,7 @@ positions does, takes its real way.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 aten = torch.ops.aten
 VALUES = (aten._local_scalar_dense.default, aten.item.default)
@@ -65,7 +64,7 @@ class MemoryTracker(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        tensors = [x for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)]
+        tensors = [*_tensors(args), *_tensors(kwargs.values())]
         if tensors and not any(isinstance(x, FakeTensor) for x in tensors):
             with unset_fake_temporarily():
                 return func(*args, **kwargs)
@@ -80,7 +79,7 @@ class MemoryTracker(TorchDispatchMode):
             found = args[0].new_empty((args[0].numel(), args[0].ndim), dtype=torch.int64)
         else:
             found = func(*args, **kwargs)
-        for tensor in tree_iter(found):
+        for tensor in _tensors((found,)):
             if isinstance(tensor, FakeTensor):
                 self._count_storage(tensor)
         return found
@@ -107,6 +106,15 @@ class MemoryTracker(TorchDispatchMode):
         peak = self.peaks.setdefault(self.phase, Peak())
         if self.live > peak.bytes:
             peak.bytes, peak.by_kind = self.live, dict(self.kinds)
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the tensors among an operator's arguments or results."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
 
 
 def _numbered(indices: Any) -> list[Any]:

@@ -364,20 +364,23 @@ def replace_kernels_once(platform: Any) -> None:
 
 def set_up_vllm_once() -> None:
     """Do for all processes that are forked what every process of vLLM does before it looks at its arguments."""
-    from vllm import plugins
-    from vllm.config.logging import LoggingConfig
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
-    from vllm.logger import configure_logging, configure_logging_if_needed
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-    from vllm.v1.engine import core
-
+    logger, plugins, command_line, arguments, core = (
+        sys.modules[f"vllm.{name}"]
+        for name in (
+            "logger",
+            "plugins",
+            "entrypoints.launchers.cli_args",
+            "utils.argparse_utils",
+            "v1.engine.core",
+        )
+    )
     # Of hundreds of loggers, each would empty the caches of all.
-    configure_logging(LoggingConfig())
-    setattr(core, "configure_logging", configure_logging_if_needed)  # noqa: B010 - mypy forbids to assign it
+    logger.configure_logging(sys.modules["vllm.config.logging"].LoggingConfig())
+    setattr(core, "configure_logging", logger.configure_logging_if_needed)  # noqa: B010 - mypy forbids to assign it
     # vLLM remembers what it reads from the sources of its settings. Its plugins are each engine's own.
-    plugins.plugins_loaded = True
-    make_arg_parser(FlexibleArgumentParser())
-    plugins.plugins_loaded = False
+    setattr(plugins, "plugins_loaded", True)  # noqa: B010 - as above
+    command_line.make_arg_parser(arguments.FlexibleArgumentParser())
+    setattr(plugins, "plugins_loaded", False)  # noqa: B010 - as above
 
 
 def prepare_commands(modules: Sequence[str]) -> None:

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from bitsandbytes.functional import dequantize_blockwise, quantize_blockwise
-from bitsandbytes.optim import AdamW8bit
 from safetensors.torch import load_file
 from torch.optim import AdamW
 
@@ -15,8 +13,12 @@ from asyncrl.train.full_state import gather_state
 from asyncrl.train.optimizers import is_matrix, make_optimizer, orthogonal, to_8_bits
 from asyncrl.train.policy import load_policy
 from asyncrl.train.step_batch import build_step_batch
+from tests.packages import ImportedWhenUsed
 from tests.train.factories import batch_of_groups, group
 from tests.train.one_step import LEARNING_RATE, make_engine, snapshot, step_once
+
+bnb_functional = ImportedWhenUsed("bitsandbytes.functional")
+bnb_optim = ImportedWhenUsed("bitsandbytes.optim")
 
 STAGES = [0, 1, 2, 3]
 WAYS = [
@@ -137,7 +139,7 @@ def test_a_checkpoint_continues_as_if_nothing_had_happened(tiny_model, tmp_path,
 
 
 def test_what_was_in_8_bits_gets_its_codes_again():
-    optimizer = AdamW8bit([torch.nn.Parameter(torch.zeros(1))])
+    optimizer = bnb_optim.AdamW8bit([torch.nn.Parameter(torch.zeros(1))])
     optimizer.fill_qmap()
     values = optimizer.name2qmap
     generator = torch.Generator().manual_seed(0)
@@ -145,8 +147,8 @@ def test_what_was_in_8_bits_gets_its_codes_again():
         levels = values[name]
         tensor = torch.randn(1000, generator=generator) * torch.logspace(-9, 0, 1000)
         tensor = tensor if float(levels[0]) < 0 else tensor.abs()
-        codes, scales = quantize_blockwise(tensor, code=levels, blocksize=256)
-        rounded = dequantize_blockwise(codes, absmax=scales.absmax, code=levels, blocksize=256)
+        codes, scales = bnb_functional.quantize_blockwise(tensor, code=levels, blocksize=256)
+        rounded = bnb_functional.dequantize_blockwise(codes, absmax=scales.absmax, code=levels, blocksize=256)
         again, found = to_8_bits(rounded, levels)
         assert torch.equal(again, codes)
         torch.testing.assert_close(found, scales.absmax, atol=0, rtol=2e-7)
