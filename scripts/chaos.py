@@ -246,7 +246,21 @@ def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def check(run: ChaosRun, summary: dict[str, Any], baseline: dict[str, Any] | None) -> dict[str, bool]:
     """Return what held, by name."""
-    path, config = run.folder.path, run.config
+    found = {
+        "every fault was made": run.monkey.out_of_time
+        or len([f for f in run.monkey.faults if f.kind.startswith("SIG")]) == run.kills,
+        **check_ledger(run.folder.path, run.config.buffer.max_staleness, summary["steps"]),
+    }
+    if baseline is not None:
+        after = summary["eval_after"]
+        found["success is within noise"] = (
+            after["ci_low"] <= baseline["ci_high"] and baseline["ci_low"] <= after["ci_high"]
+        )
+    return found
+
+
+def check_ledger(path: Path, max_staleness: int, steps: int) -> dict[str, bool]:
+    """Return what holds of the tasks and tokens of a run that has taken so many steps, by name."""
     planned = (
         sqlite3.connect(path / "ledger.sqlite")
         .execute("SELECT id, state, step, reason FROM tasks ORDER BY seq")
@@ -260,22 +274,13 @@ def check(run: ChaosRun, summary: dict[str, Any], baseline: dict[str, Any] | Non
             seen[row["task"]].add(row["step"] - 1)
             sampled = [v for v, m in zip(row["versions"], row["loss_mask"], strict=True) if m]
             lags += [row["step"] - 1 - v for v in sampled]
-    found = {
-        "every fault was made": run.monkey.out_of_time
-        or len([f for f in run.monkey.faults if f.kind.startswith("SIG")]) == run.kills,
+    return {
         "every task has ended": all(state in ("trained", "dropped", "failed") for _, state, _, _ in planned),
         "every loss has a reason": all(why for _, state, _, why in planned if state in ("dropped", "failed")),
         "every task was trained in one step": {t: {s} for t, s in trained.items()} == dict(seen),
-        "no token is too old": max(lags, default=0) <= config.buffer.max_staleness,
-        "versions follow each other": [m["step"] for m in read_metrics(path)]
-        == list(range(1, summary["steps"] + 1)),
+        "no token is too old": max(lags, default=0) <= max_staleness,
+        "versions follow each other": [m["step"] for m in read_metrics(path)] == list(range(1, steps + 1)),
     }
-    if baseline is not None:
-        after = summary["eval_after"]
-        found["success is within noise"] = (
-            after["ci_low"] <= baseline["ci_high"] and baseline["ci_low"] <= after["ci_high"]
-        )
-    return found
 
 
 def states(path: Path) -> dict[str, int]:

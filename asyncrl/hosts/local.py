@@ -40,6 +40,8 @@ class LocalHost:
 
     def kill(self, process: Process, wait_s: float) -> None:
         descendants = [*self._descendants.pop(process.pid, ()), *_descendants(process)]
+        # Forked a moment ago, it may have no session of its own yet.
+        process.kill()
         _kill_session(process)
         _kill_all(descendants)
         process.wait(wait_s)

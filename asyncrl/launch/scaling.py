@@ -36,6 +36,10 @@ OBSERVED_PER_COOLDOWN = 4
 """Observations at least, where a cool-down is short."""
 HEARD_S = 10.0
 """Until then everybody has heard that an engine or an environment service takes nothing new."""
+RETRY_COOLDOWNS = 4
+"""Cool-downs for which a role keeps its number after a start that failed, and twice as many after each further one in a
+row: memory that is short now, or a machine that is missing, may be there later."""
+MOST_RETRY_COOLDOWNS = 64
 
 
 @dataclass(slots=True)
@@ -60,8 +64,18 @@ class _Retirement:
     """When it was asked to end."""
     how: str = ""
     """"drained", or why it ended before: "deadline", "died"."""
+    death: str = ""
+    """How it died, with the error in its log."""
     unfinished: int = 0
     """What it still had then: groups of a worker, requests of an engine, sessions of an environment service."""
+
+
+@dataclass(slots=True)
+class _Failed:
+    """Starts of a role that failed in a row. until: when the next one may be tried, in monotonic seconds."""
+
+    count: int
+    until: float
 
 
 @dataclass(slots=True)
@@ -79,13 +93,13 @@ class Scaler:
         config = roles.config
         self.roles, self.buffer, self.say = roles, buffer, say
         self.limits = dict(config.scale.limits)
-        """They fall to what there is where a further process could not be started."""
         self.cooldown_s = config.scale.cooldown_s
         self.deadline_s = config.rollout.episode_timeout_s
         """How long a process that leaves may finish what it has."""
         self._file = folder / FILE
         self._window: list[Observation] = []
         self._changes: dict[str, Change] = {}
+        self._failed: dict[str, _Failed] = {}
         self._change: _Growth | _Retirement | None = None
         self._looked = float("-inf")
         self._seen = _Seen(0.0)
@@ -110,7 +124,8 @@ class Scaler:
             await self._retire(self._change)
             return False
         self._window = trim([*self._window, await self._observe(stats)], self.cooldown_s)
-        decision = decide(self.limits, self.counts, self._window, self._changes, self.cooldown_s)
+        limits = self._limits_now(now)
+        decision = decide(limits, self.counts, self._window, self._changes, self.cooldown_s)
         if decision.step > 0:
             self._start(decision)
         elif decision.step < 0:
@@ -119,6 +134,14 @@ class Scaler:
             self._note(decision, f"{process.name} finishes what it has and leaves")
             return True
         return False
+
+    def _limits_now(self, now: float) -> dict[str, tuple[int, int]]:
+        """Return the limits; where the last start has just failed, the upper one is the number that there is."""
+        held = {role for role, failed in self._failed.items() if now < failed.until}
+        return {
+            role: (least, self.counts[role] if role in held else most)
+            for role, (least, most) in self.limits.items()
+        }
 
     def _start(self, decision: Decision) -> None:
         """Start one more process."""
@@ -138,22 +161,24 @@ class Scaler:
         process = growth.process
         if process.alive() and process.announced():
             self.roles.admit(growth.decision.role, process)
+            self._failed.pop(growth.decision.role, None)
             self._note(growth.decision, f"{process.name} takes part")
             self._done(growth.decision)
             return True
-        missed = "" if process.alive() else process.ending()
-        if missed := missed or growth.deadline.missed():
-            reason = process.reason()
+        ended = "" if process.alive() else _ending_of(process)
+        if ended := ended or growth.deadline.missed():
             self.roles.process_group.forget(process)
-            self._give_up(growth.decision, f"{process.name} {missed}{f': {reason}' if reason else ''}")
+            self._give_up(growth.decision, f"{process.name} {ended}")
         return False
 
     def _give_up(self, decision: Decision, why: str) -> None:
-        """Keep the number that there is: what cannot be started now is not tried again."""
+        """Keep the number that there is for a while."""
         role, count = decision.role, self.counts[decision.role]
-        self.limits[role] = (self.limits[role][0], count)
-        self.say(f"scale.{role}: stays at {count} from now on: {why}")
-        self._write(decision, count=count, failed=why)
+        failures = self._failed[role].count + 1 if role in self._failed else 1
+        wait_s = self.cooldown_s * min(MOST_RETRY_COOLDOWNS, RETRY_COOLDOWNS * 2 ** (failures - 1))
+        self._failed[role] = _Failed(failures, time.monotonic() + wait_s)
+        self.say(f"scale.{role}: stays at {count} for {wait_s:g} s: {why}")
+        self._write(decision, count=count, failed=why, wait_s=wait_s)
         self._done(decision)
 
     async def _retire(self, one: _Retirement) -> None:
@@ -162,7 +187,7 @@ class Scaler:
         now = time.monotonic()
         if one.ending is None:
             if not process.alive():
-                one.how, one.ending = "died", now
+                one.how, one.ending, one.death = "died", now, _ending_of(process)
             elif await self._has_nothing_left(one):
                 one.how, one.ending = "drained", now
             elif now - one.since > self.deadline_s:
@@ -176,6 +201,8 @@ class Scaler:
             lost = await self.buffer.reclaim(process.name) if role == "rollout" else 0
             self.say(f"scale.{role}: {process.name} has left: {_said(one)}")
             left = {"left": one.how, "unfinished": one.unfinished, "leases_lost": lost}
+            if one.death:
+                left["death"] = one.death
             self._write(one.decision, name=process.name, count=self.counts[role], **left)
             self._done(one.decision)
 
@@ -302,10 +329,16 @@ def _work_of(role: str, state: Mapping[str, Any]) -> int:
     return state["sessions"] if role == "env" else state["running"] + state["waiting"]
 
 
+def _ending_of(process: ManagedProcess) -> str:
+    """Return how a process has ended by itself, with the error in its log."""
+    reason = process.reason()
+    return f"{process.ending()}: {reason}" if reason else process.ending()
+
+
 def _said(one: _Retirement) -> str:
     what = {"rollout": "groups", "env": "sessions", "engine": "requests"}[one.decision.role]
     return {
         "drained": "all it had is finished",
         "deadline": f"{one.unfinished} {what} were not finished in time and are played again",
-        "died": f"it ended by itself, and {one.unfinished} {what} are played again",
+        "died": f"it {one.death} meanwhile, and the {what} that it had are played again",
     }[one.how]

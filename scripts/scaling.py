@@ -1,0 +1,335 @@
+"""Have a real run scale every role up and down while the pressure changes, and kill what joins and what leaves.
+
+    python scripts/scaling.py [--json OUT] [--folder RUN] [key=value ...]
+
+A run of `gridworld_grpo` on this machine may have one or two rollout workers, environment services and engines. Its
+environment takes as long for a step as a file says, and its trainer can be held back, so that the run lacks places in
+environment services, then workers, then engines, and then nothing. Of each role
+
+    the first process that is started is killed before it serves, and another one joins later
+    the first process that leaves is killed while it finishes what it has; then another one joins, and leaves drained
+
+Then every planned task must have been trained in exactly one step or have ended with a reason, no token may be too
+old, no log-probability wrong, every change and every death must have been said on the console, and each engine must
+have had the newest weights when it was asked for its first token.
+
+Exit code 0 when all of it holds. Takes about ten minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sqlite3
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import psutil
+from chaos import check_ledger, states
+
+from asyncrl.config import load_config
+from asyncrl.credentials import authorization
+from asyncrl.launch.process_group import ManagedProcess
+from asyncrl.launch.roles import Roles
+from asyncrl.launch.train import TrainRun
+from asyncrl.run.folder import RunFolder
+from asyncrl.run.json_lines import JsonLines
+from asyncrl.run.metrics import read_metrics
+from asyncrl.services.buffer.client import BufferClient
+from asyncrl.testing.leftovers import processes_left
+from asyncrl.weights.position import read_committed
+
+ROLES = ("rollout", "env", "engine")
+SETTINGS = (
+    "buffer.groups_per_step=2",
+    "rollout.group_size=4",
+    "rollout.lease_s=120",
+    "scale.rollout=[1,2]",
+    "scale.env=[1,2]",
+    "scale.engine=[1,2]",
+    "scale.cooldown_s=4",
+    # Half of the eight episodes of one worker wait for a place, a quarter of those that have one for the engine.
+    "env.max_sessions=4",
+    "engine.max_num_seqs=2",
+    "run.silence_timeout_s=600",
+    "run.threads=1",
+    "sft.episodes=200",
+    "sft.steps=20",
+    "eval.tasks=20",
+    # The plan is closed when all has been seen.
+    "train.num_steps=1000000",
+    "env.num_tasks=0",
+    "train.checkpoint_every=50",
+)
+SLOW_S = 0.3
+"""What a step of the environment takes while it is the slowest part."""
+HELD_S, FREE_S = 4.0, 1.0
+"""How long a trainer that is held back stands still, and works in between."""
+MOST_ERROR = 1e-3
+"""In nats, what rounding may make of a log-probability."""
+ENVIRONMENT = "scripts.paced_gridworld:PacedGridworld"
+PATIENCE_S = 1200.0
+"""How long a change may take to come."""
+
+
+class PressureRun(TrainRun):
+    """A run with a thread beside it that changes the pressure and kills processes."""
+
+    def __init__(self, *args: Any, pace: Path) -> None:
+        super().__init__(*args)
+        self.pace = pace
+        self.pressure: Pressure
+
+    def make_roles(self, model: str) -> Roles:
+        roles = super().make_roles(model)
+        self.pressure = Pressure(roles, self.folder.path, self.pace)
+        return roles
+
+    async def _train(self, client: Any, tasks: Any) -> None:
+        self.pressure.start()
+        try:
+            await super()._train(client, _UntilSeen(tasks, self.pressure))
+        finally:
+            self.pressure.rest()
+
+
+class _UntilSeen:
+    """Tasks for as long as the pressure changes; what waits then is abandoned."""
+
+    def __init__(self, tasks: Any, pressure: Pressure) -> None:
+        self.tasks, self.pressure = tasks, pressure
+
+    async def feed(self, client: BufferClient) -> None:
+        if self.pressure.seen.is_set():
+            await client.close_plan(abandon=True)
+        else:
+            await self.tasks.feed(client)
+
+
+class Pressure(threading.Thread):
+    """Changes the pressure until every role has come and gone as the module says. failed: why it gave up."""
+
+    def __init__(self, roles: Roles, folder: Path, pace: Path) -> None:
+        super().__init__(name="pressure", daemon=True)
+        self.roles, self.folder, self.pace = roles, folder, pace
+        self.failed = ""
+        self.kills: list[dict[str, Any]] = []
+        self.joined: list[dict[str, Any]] = []
+        """Of engines that have joined, until they compute: the committed version, their own, and tokens computed."""
+        self._changes = JsonLines(folder / "scaling.jsonl")
+        self._noted: list[dict[str, Any]] = []
+        self._members: set[str] = set()
+        self.seen = threading.Event()
+        """Set when nothing is left to be seen."""
+        self._closed = threading.Event()
+        self._held = threading.Event()
+
+    def rest(self) -> None:
+        """End; the trainer is free again."""
+        self._closed.set()
+        self.join(30)
+
+    def run(self) -> None:
+        holder = threading.Thread(target=self._hold, name="holder", daemon=True)
+        holder.start()
+        try:
+            for kill in (True, False):
+                self._slow(SLOW_S)
+                for role in ("env", "rollout"):
+                    self._up(role, kill)
+                self._slow(0.0)
+                self._up("engine", kill)
+                self._held.set()
+                self._down(kill)
+                self._held.clear()
+        except _Late as error:
+            self.failed = str(error)
+            print(f"scaling: {error}", flush=True)
+        finally:
+            self._held.clear()
+            self._slow(0.0)
+            self.seen.set()
+            holder.join(30)
+
+    def _slow(self, seconds: float) -> None:
+        self.pace.write_text(str(seconds))
+
+    def _up(self, role: str, kill: bool) -> None:
+        """See a process of a role join, where the first one is killed before it serves."""
+        if kill:
+            process = self._wait(lambda: self._joining(role), f"a process of {role} is started")
+            self._kill(process, "joining")
+            self._event(f"{process.name} has failed to join", role=role, failed=None)
+        event = self._event(f"a process of {role} joins", role=role, what="takes part")
+        if role == "engine":
+            self._first_tokens(event["what"].split()[0])
+
+    def _down(self, kill: bool) -> None:
+        """See a process of each role leave, in whatever order."""
+        left = set(ROLES)
+        while left:
+            process = self._wait(self._leaving, f"a process of {' or '.join(sorted(left))} leaves")
+            if kill:
+                self._kill(process, "leaving")
+            self._event(f"{process.name} has left", name=process.name, left="died" if kill else "drained")
+            left.discard(process.name.split("-")[0])
+
+    def _joining(self, role: str) -> ManagedProcess | None:
+        for process in list(self.roles.process_group.processes):
+            if process.name.split("-")[0] == role and process not in self.roles.of_role(role):
+                return None if process.announced() else process
+        return None
+
+    def _leaving(self) -> ManagedProcess | None:
+        members = [process for role in ROLES for process in self.roles.of_role(role)]
+        self._members |= {process.name for process in members}
+        for process in list(self.roles.process_group.processes):
+            known = process.name.split("-")[0] in ROLES and process.name in self._members
+            if known and process not in members:
+                return process
+        return None
+
+    def _kill(self, process: ManagedProcess, when: str) -> None:
+        os.kill(process.popen.pid, signal.SIGKILL)
+        self.kills.append({"name": process.name, "when": when})
+        print(f"scaling: SIGKILL {process.name}, which is {when}", flush=True)
+
+    def _first_tokens(self, name: str) -> None:
+        """Note the version of an engine that has joined until it has computed something."""
+        engine = next(process for process in self.roles.engines if process.name == name)
+        headers = authorization(self.roles.credentials.bearer("engine"))
+        request = urllib.request.Request(f"{engine.url}/asyncrl/v1/state", headers=headers)
+
+        def state() -> dict[str, Any] | None:
+            committed = read_committed(self.roles.weights_dir)
+            newest = committed.version if committed is not None else 0
+            with urllib.request.urlopen(request, timeout=10) as reply:
+                found = msgpack.unpackb(reply.read())
+            seen = {
+                "name": name,
+                "run": newest,
+                "version": found["version"],
+                "tokens": found["computed_tokens"],
+            }
+            self.joined.append(seen)
+            return seen if found["computed_tokens"] else None
+
+        self._wait(state, f"{name} computes its first token")
+
+    def _event(self, what: str, **fields: Any) -> dict[str, Any]:
+        """Return the first further change of the number of processes that has these values."""
+
+        def found() -> dict[str, Any] | None:
+            self._noted += self._changes.new()
+            while self._noted:
+                one = self._noted.pop(0)
+                if all(name in one and str(value or "") in str(one[name]) for name, value in fields.items()):
+                    return one
+            return None
+
+        return self._wait(found, what)
+
+    def _wait(self, condition: Callable[[], Any], what: str) -> Any:
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := condition()):
+            if self._closed.wait(0.05):
+                raise _Late(f"the run ended before {what}")
+            if time.monotonic() > deadline:
+                raise _Late(f"not within {PATIENCE_S:g} s: {what}")
+        return found
+
+    def _hold(self) -> None:
+        """Stop and continue the trainer while it is to be held back."""
+        while not self._closed.wait(0.1) and not self.seen.is_set():
+            if self._held.is_set():
+                with stopped(self.roles.trainer.popen.pid):
+                    self._closed.wait(HELD_S)
+                self._closed.wait(FREE_S)
+
+
+class _Late(Exception):
+    """What was waited for did not come."""
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Stop a process and its descendants meanwhile."""
+    processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.resume()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--folder", type=Path, help="the run's folder; a temporary one by default")
+    parser.add_argument("--json", type=Path, help="file for the report")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    args = parser.parse_intermixed_args()
+    with tempfile.TemporaryDirectory(prefix="asyncrl-scaling-") as temporary:
+        report = scale(args.overrides, args.folder or Path(temporary) / "run", Path(temporary) / "pace")
+    print(json.dumps(report, indent=2))
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=2) + "\n")
+    wrong = [name for name, held in report["checks"].items() if not held]
+    print(f"scaling: {'failed: ' + ', '.join(wrong) if wrong else 'everything held'}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def scale(overrides: Sequence[str], path: Path, pace: Path) -> dict[str, Any]:
+    """Run to the end; return the report."""
+    pace.write_text("0")
+    environment = [f"env.name={ENVIRONMENT}", f"env.config={{pace = {json.dumps(str(pace))}}}"]
+    config = load_config("gridworld_grpo", [*environment, *SETTINGS, *overrides])
+    with RunFolder(path) as folder:
+        run = PressureRun(config, folder, pace=pace)
+        summary = run.run()
+    pressure, changes = run.pressure, JsonLines(path / "scaling.jsonl").refresh()
+    records = read_metrics(path)
+    error = max(record["logprob_check/error"] for record in records)
+    checks = {
+        "every role has come and gone": not pressure.failed,
+        **check_ledger(path, config.buffer.max_staleness, summary["steps"]),
+        "every token is its version's": error < MOST_ERROR and not quarantined(path),
+        "engines that join have the newest weights": all(
+            one["version"] >= one["run"] for one in pressure.joined
+        ),
+        "no process is left": not processes_left(path),
+    }
+    return {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[1]:.1f}",
+        "steps": summary["steps"],
+        "train_wall_s": round(summary["train_wall_s"], 1),
+        "failed": pressure.failed,
+        "checks": checks,
+        "changes": [{k: v for k, v in one.items() if k != "time"} for one in changes],
+        "kills": pressure.kills,
+        "joined": pressure.joined,
+        "largest_logprob_error": error,
+        "tasks": states(path),
+        "restarts": summary["restarts"],
+        "eval_after": summary["eval_after"],
+    }
+
+
+def quarantined(path: Path) -> list[Any]:
+    return sqlite3.connect(path / "ledger.sqlite").execute("SELECT worker, reason FROM quarantine").fetchall()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
