@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
@@ -50,6 +51,19 @@ class GenerateRequest:
     """To what an engine that prefills has computed of the context; good for one attempt."""
 
 
+class Prefilled(StrEnum):
+    """What came of a prompt that an engine was to compute for the one that decodes it (`engine.prefill`)."""
+
+    HANDED = "handed"
+    """It was computed, and its KV cache fetched."""
+    AGAIN = "again"
+    """It was computed, and once more by the engine that decodes: the weights had changed, or the fetch failed."""
+    FAILED = "failed"
+    """It was not computed: the engine failed."""
+    LATE = "late"
+    """It was not computed in time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Generated:
     """A sampled turn. The first three arrays have one length."""
@@ -75,19 +89,22 @@ class Generated:
     ticket: bytes = b""
     """To the KV cache of the context, of a request that was only to compute it."""
 
+    prefills: tuple[Prefilled, ...] = ()
+    """What came of each context that another engine was to compute for this one."""
     commitments: tuple[bytes, ...] = ()
     """To the hidden states that the tokens were sampled from, each for a chunk of them (`asyncrl.algo.commitments`);
     empty where the engine makes none."""
 
     def followed_by(self, rest: Generated) -> Generated:
-        """Return both as one turn, which ends as `rest` does, with the commitments and without what else is reported of
-        tokens on request."""
+        """Return both as one turn, which ends as `rest` does, with commitments and prefills and without what else is
+        reported of tokens on request."""
         return Generated(
             np.concatenate([self.token_ids, rest.token_ids]),
             np.concatenate([self.logprobs, rest.logprobs]),
             np.concatenate([self.versions, rest.versions]),
             rest.finish_reason,
             self.cached_tokens + rest.cached_tokens,
+            prefills=self.prefills + rest.prefills,
             commitments=self.commitments + rest.commitments,
         )
 

@@ -38,6 +38,11 @@ EXPLORED = "explored"
 """Key of `Trajectory.info`: what is known of the candidates of its group and of its own, see `rollout.exploring`."""
 
 
+PREFILLS = "prefills"
+"""Key of `Trajectory.info`: of the prompts that other engines were to compute for it (`engine.prefill`), how many had
+each outcome of `generation.Prefilled`. It is there only where there were any."""
+
+
 OPPONENT = "opponent"
 """Key of `Trajectory.info`: the past version of the policy that played the other side, where one did."""
 

@@ -282,7 +282,7 @@ def main() -> int:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     args = parser.parse_intermixed_args()
     with tempfile.TemporaryDirectory(prefix="asyncrl-scaling-") as temporary:
-        report = scale(args.overrides, args.folder or Path(temporary) / "run", Path(temporary) / "pace")
+        report = scale(args.overrides, args.folder or Path(temporary) / "run")
     print(json.dumps(report, indent=2))
     if args.json:
         args.json.write_text(json.dumps(report, indent=2) + "\n")
@@ -291,8 +291,9 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def scale(overrides: Sequence[str], path: Path, pace: Path) -> dict[str, Any]:
+def scale(overrides: Sequence[str], path: Path) -> dict[str, Any]:
     """Run to the end; return the report."""
+    pace = path.with_suffix(".pace")
     pace.write_text("0")
     environment = [f"env.name={ENVIRONMENT}", f"env.config={{pace = {json.dumps(str(pace))}}}"]
     config = load_config("gridworld_grpo", [*environment, *SETTINGS, *overrides])

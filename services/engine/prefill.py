@@ -25,6 +25,10 @@ LATE_S = 10.0
 """A prompt is not waited for any longer than this, with its time in the queue."""
 
 
+class LatePrefill(InfrastructureError):
+    """An engine that prefills has not computed a prompt in time."""
+
+
 @dataclass(slots=True)
 class _Waiting:
     request: GenerateRequest
@@ -89,7 +93,7 @@ class Prefill:
         except TimeoutError:
             self.counts.late += 1
             log.warning("engine %s: no prefill within %g s", url, self.late_s)
-            return b"", url, InfrastructureError(f"engine {url}: no prefill within {self.late_s:g} s")
+            return b"", url, LatePrefill(f"engine {url}: no prefill within {self.late_s:g} s")
         except AsyncRLError as error:
             self.counts.failed += 1
             log.warning("no prefill: %s", error)

@@ -16,11 +16,11 @@ import numpy as np
 
 from asyncrl.clock import now_s
 from asyncrl.errors import AsleepError, AsyncRLError, InfrastructureError, InputError
-from asyncrl.generation import MOVED, Generated, GenerateRequest, remainder
+from asyncrl.generation import MOVED, Generated, GenerateRequest, Prefilled, remainder
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.health import EngineHealth
 from asyncrl.services.engine.placement import EngineLoad, Health, place
-from asyncrl.services.engine.prefill import Prefill, PrefillCounts
+from asyncrl.services.engine.prefill import LatePrefill, Prefill, PrefillCounts
 from asyncrl.services.engine.prefill_queues import Kind, kind_of
 
 PROBE_EVERY_S = 1.0
@@ -262,7 +262,7 @@ class EngineRouter:
         settled = self._settle(request, engine.client.url)
         settled.running += 1
         try:
-            request = await self._prefilled(engine, request, prefill)
+            request, came_of_it = await self._prefilled(engine, request, prefill)
             generated = await engine.client.generate(request)
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -275,6 +275,9 @@ class EngineRouter:
             await self._close_retired()
         if request.ticket and generated.cached_tokens < len(request.token_ids) - 1:
             self.prefilled.again += 1
+            came_of_it = Prefilled.AGAIN
+        if came_of_it is not None:
+            generated = replace(generated, prefills=(came_of_it,))
         version = int(generated.versions[-1]) if len(generated.versions) else engine.health.version
         self._saw(engine, version)
         if session := self._sessions.get(request.session):
@@ -282,9 +285,11 @@ class EngineRouter:
             session.expires = max(session.expires, now_s() + DEFAULT_TTL_S)
         return generated
 
-    async def _prefilled(self, engine: _Engine, request: GenerateRequest, tokens: int) -> GenerateRequest:
+    async def _prefilled(
+        self, engine: _Engine, request: GenerateRequest, tokens: int
+    ) -> tuple[GenerateRequest, Prefilled | None]:
         """Return the request with the ticket to its prompt's KV cache, if an engine that prefills should and can
-        compute that. engine: which decodes. tokens: to compute."""
+        compute that, and what came of it. engine: which decodes. tokens: to compute."""
         kind = kind_of(tokens, 0, self._prefill_from) if self._prefill_from else Kind.NONE
         # Log-probabilities of the prompt and images are computed where they are asked for.
         whole = bool(request.images) or (request.decoding is not None and request.decoding.prompt_logprobs)
@@ -294,11 +299,15 @@ class EngineRouter:
             if one.prefill and one.health.health(now_s()) is Health.HEALTHY
         }
         if kind is Kind.NONE or whole or engine.prefill or not able:
-            return request
+            return request, None
         ticket, url, failure = await self._prefill.ticket(request, kind, tokens, able)
         if failure is not None and (failed := self._engines.get(url)) is not None:
             failed.health.failed(refused=_refused(failure))
-        return replace(request, ticket=ticket)
+        if ticket:
+            came_of_it = Prefilled.HANDED
+        else:
+            came_of_it = Prefilled.LATE if isinstance(failure, LatePrefill) else Prefilled.FAILED
+        return replace(request, ticket=ticket), came_of_it
 
     async def _close_retired(self) -> None:
         """Close the clients of retired engines whose last request has ended."""

@@ -1,13 +1,15 @@
-"""The experts of an episode's tokens, turn by turn."""
+"""What engines report of an episode's turns: the experts of its tokens, and who computed its prompts."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.errors import InfrastructureError
-from asyncrl.generation import Generated
+from asyncrl.generation import Generated, Prefilled
 from asyncrl.services.engine.client import decode_generated
-from asyncrl.types import Status, Task
+from asyncrl.types import PREFILLS, Status, Task
 
 
 def answer(num_tokens, experts):
@@ -56,3 +58,13 @@ def test_an_engines_answer_holds_them_in_their_shape():
     }  # fmt: skip
     np.testing.assert_array_equal(decode_generated(message).routed_experts, experts)
     assert decode_generated(message | {"routed_experts": None}).routed_experts is None
+
+
+def test_an_episode_counts_the_prompts_that_other_engines_were_to_compute():
+    outcomes = [(Prefilled.HANDED,), (), (Prefilled.LATE,), (Prefilled.HANDED, Prefilled.AGAIN)]
+    builder = TrajectoryBuilder(Task("t", "e"), 0)
+    for prefills in outcomes:
+        builder.add_context(np.arange(5, dtype=np.int32))
+        builder.add_turn(replace(answer(3, None), prefills=prefills))
+    assert builder.finish(Status.FINISHED).info[PREFILLS] == {"handed": 2, "late": 1, "again": 1}
+    assert PREFILLS not in TrajectoryBuilder(Task("t", "e"), 0).finish(Status.FINISHED).info

@@ -1,5 +1,7 @@
 """Conversations as keys, turns as trees, trees as trajectories: properties on generated cases."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,10 +10,10 @@ from hypothesis import strategies as st
 from asyncrl.errors import InputError
 from asyncrl.gateway.chat_history import read_chat_history
 from asyncrl.gateway.export import Verdict, export_tree
-from asyncrl.gateway.pieces import cut_at_stop, settled
+from asyncrl.gateway.pieces import cut_at_stop, join, settled
 from asyncrl.gateway.tree import Call, CallTree, digest, path, token_ids
-from asyncrl.generation import Generated
-from asyncrl.types import NOT_SAMPLED
+from asyncrl.generation import Generated, Prefilled
+from asyncrl.types import NOT_SAMPLED, PREFILLS
 
 CALL = {"id": "x", "type": "function", "function": {"name": "f", "arguments": '{"a": 1, "b": [2]}'}}
 
@@ -55,6 +57,21 @@ def test_every_sampled_token_is_trained_exactly_once_in_its_own_context(tree, re
         for turn in trajectory.turns:
             assert trajectory.loss_mask[turn.start : turn.end].all()
     assert max(1, len(tree.leaves())) == len(trajectories)
+
+
+def test_a_call_that_branches_share_counts_its_prompt_once():
+    handed = replace(generated([1, 2]), prefills=(Prefilled.HANDED,))
+    tree, ids = CallTree(), np.array([7], np.int32)
+    root = Call("a", None, ids, join([handed, generated([3])]), digest(ids))
+    tree.add(root)
+    for name in "bc":
+        read = np.concatenate([token_ids(root), ids]).astype(np.int32)
+        answer, _ = cut_at_stop(
+            replace(handed, prefills=(Prefilled.FAILED,)), ["\x01"], lambda i: "".join(map(chr, i))
+        )
+        tree.add(Call(name, root, ids, answer, digest(read)))
+    trajectories, _ = export_tree(tree, "t", 0, Verdict(), {})
+    assert [t.info[PREFILLS] for t in trajectories] == [{"handed": 1, "failed": 1}, {"failed": 1}]
 
 
 def test_a_context_that_is_not_what_the_engine_read_is_counted_as_drift():

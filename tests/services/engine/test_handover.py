@@ -11,7 +11,7 @@ import torch
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.generation import GenerateRequest
+from asyncrl.generation import GenerateRequest, Prefilled
 from asyncrl.services.engine import handover
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.handover import check_handover, handover_arguments, handover_variables
@@ -85,10 +85,11 @@ def test_a_split_turn_is_sampled_as_a_whole_one_and_outlives_new_weights_and_the
                 for a, b in zip(split, whole, strict=True):
                     same(a, b)
                     assert a.cached_tokens >= 159, router.prefilled
+                    assert (a.prefills, b.prefills) == ((Prefilled.HANDED,), ())
                 assert router.prefilled.handed == 4
                 assert router.prefilled.again == router.prefilled.failed == 0
                 # A short prompt, and a later turn of a conversation, stay where they are decoded.
-                await router.generate(prompt("short", 9, 24))
+                assert (await router.generate(prompt("short", 9, 24))).prefills == ()
                 assert router.prefilled.handed == 4
 
                 good = await ticket("good", 20)
