@@ -10,8 +10,8 @@ environment services, then workers, then engines, and then nothing. Of each role
     the first process that leaves is killed while it finishes what it has; then another one joins, and leaves drained
 
 Then every planned task must have been trained in exactly one step or have ended with a reason, no token may be too
-old, no log-probability wrong, every change and every death must have been said on the console, and each engine must
-have had the newest weights when it was asked for its first token.
+old, no log-probability wrong, every death must have been noted, and each engine must have had the newest weights when
+it was asked for its first token.
 
 Exit code 0 when all of it holds. Takes about ten minutes.
 """
@@ -29,7 +29,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -130,6 +130,8 @@ class Pressure(threading.Thread):
         self._changes = JsonLines(folder / "scaling.jsonl")
         self._noted: list[dict[str, Any]] = []
         self._members: set[str] = set()
+        self._begun = time.monotonic()
+        """When the number of processes changed last."""
         self.seen = threading.Event()
         """Set when nothing is left to be seen."""
         self._closed = threading.Event()
@@ -145,14 +147,8 @@ class Pressure(threading.Thread):
         holder.start()
         try:
             for kill in (True, False):
-                self._slow(SLOW_S)
-                for role in ("env", "rollout"):
-                    self._up(role, kill)
-                self._slow(0.0)
-                self._up("engine", kill)
-                self._held.set()
+                self._up(kill)
                 self._down(kill)
-                self._held.clear()
         except _Late as error:
             self.failed = str(error)
             print(f"scaling: {error}", flush=True)
@@ -165,38 +161,47 @@ class Pressure(threading.Thread):
     def _slow(self, seconds: float) -> None:
         self.pace.write_text(str(seconds))
 
-    def _up(self, role: str, kill: bool) -> None:
-        """See a process of a role join, where the first one is killed before it serves."""
-        if kill:
-            process = self._wait(lambda: self._joining(role), f"a process of {role} is started")
-            self._kill(process, "joining")
-            self._event(f"{process.name} has failed to join", role=role, failed=None)
-        event = self._event(f"a process of {role} joins", role=role, what="takes part")
-        if role == "engine":
-            self._first_tokens(event["what"].split()[0])
+    def _up(self, kill: bool) -> None:
+        """See a process of each role join, where the first one that is started is killed before it serves."""
+        self._held.clear()
+        to_kill, missing = set(ROLES) if kill else set(), set(ROLES)
+        self._slow(SLOW_S)
+        while missing:
+            if to_kill and (process := self._joining(to_kill)) is not None:
+                self._kill(process, "joining")
+                self._event(f"{process.name} has failed to join", failed=process.name)
+                to_kill.discard(role_of(process.name))
+            elif (event := self._next(what="takes part")) is not None:
+                missing.discard(event["role"])
+                if event["role"] == "engine":
+                    self._first_tokens(event["what"].split()[0])
+            # Engines are what is left when environments are fast and there are workers enough.
+            self._slow(0.0 if missing == {"engine"} else SLOW_S)
+            self._pause(f"a process of {' and '.join(sorted(missing))} joins")
 
     def _down(self, kill: bool) -> None:
         """See a process of each role leave, in whatever order."""
+        self._held.set()
         left = set(ROLES)
         while left:
             process = self._wait(self._leaving, f"a process of {' or '.join(sorted(left))} leaves")
-            if kill:
+            if kill and role_of(process.name) in left:
                 self._kill(process, "leaving")
-            self._event(f"{process.name} has left", name=process.name, left="died" if kill else "drained")
-            left.discard(process.name.split("-")[0])
+            self._event(f"{process.name} has left", name=process.name)
+            left.discard(role_of(process.name))
 
-    def _joining(self, role: str) -> ManagedProcess | None:
+    def _joining(self, roles: Collection[str]) -> ManagedProcess | None:
         for process in list(self.roles.process_group.processes):
-            if process.name.split("-")[0] == role and process not in self.roles.of_role(role):
-                return None if process.announced() else process
+            role = role_of(process.name)
+            if role in roles and process not in self.roles.of_role(role) and not process.announced():
+                return process
         return None
 
     def _leaving(self) -> ManagedProcess | None:
         members = [process for role in ROLES for process in self.roles.of_role(role)]
         self._members |= {process.name for process in members}
         for process in list(self.roles.process_group.processes):
-            known = process.name.split("-")[0] in ROLES and process.name in self._members
-            if known and process not in members:
+            if process.url and process.name in self._members and process not in members:
                 return process
         return None
 
@@ -227,27 +232,31 @@ class Pressure(threading.Thread):
 
         self._wait(state, f"{name} computes its first token")
 
-    def _event(self, what: str, **fields: Any) -> dict[str, Any]:
-        """Return the first further change of the number of processes that has these values."""
+    def _event(self, awaited: str, /, **fields: Any) -> dict[str, Any]:
+        """Wait for a further change of the number of processes that has these values; return it."""
+        return self._wait(lambda: self._next(**fields), awaited)
 
-        def found() -> dict[str, Any] | None:
-            self._noted += self._changes.new()
-            while self._noted:
-                one = self._noted.pop(0)
-                if all(name in one and str(value or "") in str(one[name]) for name, value in fields.items()):
-                    return one
-            return None
+    def _next(self, **fields: Any) -> dict[str, Any] | None:
+        """Return the first further change that has these values, None without one; forget those before it."""
+        self._noted += self._changes.new()
+        while self._noted:
+            one = self._noted.pop(0)
+            self._begun = time.monotonic()
+            if all(value in str(one.get(name)) for name, value in fields.items()):
+                return one
+        return None
 
-        return self._wait(found, what)
-
-    def _wait(self, condition: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + PATIENCE_S
+    def _wait(self, condition: Callable[[], Any], awaited: str) -> Any:
         while not (found := condition()):
-            if self._closed.wait(0.05):
-                raise _Late(f"the run ended before {what}")
-            if time.monotonic() > deadline:
-                raise _Late(f"not within {PATIENCE_S:g} s: {what}")
+            self._pause(awaited)
         return found
+
+    def _pause(self, awaited: str) -> None:
+        """Raise `_Late` when the run has ended, or nothing has changed for too long."""
+        if self._closed.wait(0.05):
+            raise _Late(f"the run ended before {awaited}")
+        if time.monotonic() - self._begun > PATIENCE_S:
+            raise _Late(f"not within {PATIENCE_S:g} s: {awaited}")
 
     def _hold(self) -> None:
         """Stop and continue the trainer while it is to be held back."""
@@ -256,6 +265,10 @@ class Pressure(threading.Thread):
                 with stopped(self.roles.trainer.popen.pid):
                     self._closed.wait(HELD_S)
                 self._closed.wait(FREE_S)
+
+
+def role_of(name: str) -> str:
+    return name.split("-")[0]
 
 
 class _Late(Exception):
@@ -310,6 +323,7 @@ def scale(overrides: Sequence[str], path: Path) -> dict[str, Any]:
         "engines that join have the newest weights": all(
             one["version"] >= one["run"] for one in pressure.joined
         ),
+        "every death is noted": deaths(changes) == {(one["name"], one["when"]) for one in pressure.kills},
         "no process is left": not processes_left(path),
     }
     return {
@@ -326,6 +340,14 @@ def scale(overrides: Sequence[str], path: Path) -> dict[str, Any]:
         "restarts": summary["restarts"],
         "eval_after": summary["eval_after"],
     }
+
+
+def deaths(changes: Sequence[dict[str, Any]]) -> set[tuple[str, str]]:
+    """Return which processes have died by signal, and when, by what the run has noted."""
+    joining = {
+        (one["failed"].split()[0], "joining") for one in changes if "signal 9" in one.get("failed", "")
+    }
+    return joining | {(one["name"], "leaving") for one in changes if "signal 9" in one.get("death", "")}
 
 
 def quarantined(path: Path) -> list[Any]:

@@ -20,7 +20,8 @@ class QuarantineReport:
     def new_messages(self, reasons: Mapping[str, str]) -> list[str]:
         """Return messages about workers that were quarantined since the last call."""
         new = {worker: why for worker, why in reasons.items() if worker not in self._reported}
-        self._reported |= new.keys()
+        # One that was readmitted in between may be quarantined again.
+        self._reported = set(reasons)
         lines = [f"{worker} is quarantined and contributes no longer: {why}" for worker, why in new.items()]
         if new and self._all_lost(reasons):
             lines.append("all workers of this run are quarantined; it can only continue if another one joins")

@@ -197,8 +197,12 @@ class Scaler:
                 process.popen.terminate()
         elif not process.alive() or now - one.ending > STOP_GRACE_S:
             self.roles.process_group.forget(process)
-            # Of one that gave them back, or has none, nothing is left.
-            lost = await self.buffer.reclaim(process.name) if role == "rollout" else 0
+            lost = 0
+            if role == "rollout":
+                # Of one that gave them back, or has none, nothing is left.
+                lost = await self.buffer.reclaim(process.name)
+                # The next worker has its name, and is another process.
+                await self.buffer.readmit(process.name)
             self.say(f"scale.{role}: {process.name} has left: {_said(one)}")
             left = {"left": one.how, "unfinished": one.unfinished, "leases_lost": lost}
             if one.death:

@@ -16,6 +16,9 @@ def test_a_quarantine_is_reported_once_and_that_of_the_last_worker_as_such():
         "rollout-0 is quarantined and contributes no longer: made up",
         "all workers of this run are quarantined; it can only continue if another one joins",
     ]
+    # Another process of that name, which was readmitted.
+    assert report.new_messages({"rollout-0": "made up"}) == []
+    assert report.new_messages(first | {"rollout-0": "made up"})[0].startswith("rollout-1 is quarantined")
 
 
 def test_a_run_without_a_worker_ends_promptly_and_names_the_reason():

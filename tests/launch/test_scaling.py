@@ -3,27 +3,33 @@
 import asyncio
 import json
 import signal
+import sys
 import urllib.request
 
 import pytest
 
 import asyncrl.launch.scaling as scaling
 from asyncrl.config import parse_config
+from asyncrl.hosts.local import spawn
 from asyncrl.launch.autoscale import Decision
 from asyncrl.launch.roles import Roles
 from asyncrl.launch.scaling import Scaler
-from tests.credentials import JSON
+from asyncrl.services.buffer.client import BufferClient
+from asyncrl.types import Task
+from tests.buffer.serving import ThreadService
+from tests.credentials import JSON, TOKEN
 from tests.waiting import wait_until
 
 STATS = {"version": 0, "waiting_for_batch": 0, "ready": 0, "free_slots": 1, "pending": 1, "paused": False}
+DOWN_WORKER = Decision("rollout", -1, "fewer do")
 UP, DOWN = Decision("env", 1, "more are needed"), Decision("env", -1, "fewer do")
 SOME_S = 0.5
 
 
 class Scaled:
-    """Environment services of a run between one and two, and what was decided for them."""
+    """A run's processes, and what was decided for them."""
 
-    def __init__(self, process_group, folder, monkeypatch, **settings):
+    def __init__(self, process_group, folder, monkeypatch, buffer=None, **settings):
         config = parse_config(
             {
                 "model": {"path": "m"},
@@ -37,7 +43,8 @@ class Scaled:
         monkeypatch.setattr(scaling, "decide", self._decide)
         monkeypatch.setattr(scaling, "OBSERVE_EVERY_S", 0.01)
         self.roles = Roles(config, folder, "m", folder / "weights", process_group=process_group)
-        self.scaler = Scaler(self.roles, None, folder, self.said.append)
+        self.runner = asyncio.Runner()
+        self.scaler = Scaler(self.roles, buffer, folder, self.said.append)
 
     def _decide(self, limits, *rest):
         self.limits, decision = limits, self.decision
@@ -45,7 +52,7 @@ class Scaled:
         return decision
 
     def tick(self):
-        return asyncio.run(self.scaler.tick(STATS))
+        return self.runner.run(self.scaler.tick(STATS))
 
     def until(self, condition):
         """Go on until this is so."""
@@ -67,7 +74,15 @@ class Scaled:
 
 @pytest.fixture
 def scaled(process_group, tmp_path, monkeypatch):
-    return lambda **settings: Scaled(process_group, tmp_path, monkeypatch, **settings)
+    made = []
+
+    def make(**settings):
+        made.append(Scaled(process_group, tmp_path, monkeypatch, **settings))
+        return made[-1]
+
+    yield make
+    for run in made:
+        run.runner.close()
 
 
 def open_session(process):
@@ -122,3 +137,40 @@ def test_a_process_that_leaves_may_die_or_take_too_long_over_what_it_has(scaled)
     assert run.roles.supervisor.restarts() == {}
     left = [(one["name"], one["left"], one.get("death")) for one in run.written if "left" in one]
     assert left == [("env-1", "died", "was killed by signal 9"), ("env", "deadline", None)]
+
+
+def test_a_worker_that_dies_as_it_leaves_loses_its_leases_at_once_and_leaves_its_name_to_the_next(
+    scaled, process_group, tmp_path
+):
+    buffer = ThreadService(tmp_path, lease_s=600.0)
+    client = BufferClient(buffer.url, TOKEN)
+    run = scaled(buffer=client, scale={"rollout": [1, 2], "cooldown_s": SOME_S})
+
+    def dies(number):
+        process = process_group.start("rollout-1", ["--version"], ready=False)
+        process.popen = spawn([sys.executable, "-c", "import time; time.sleep(600)"], process.log, {})
+        run.roles.workers = [process]
+        run.decision = DOWN_WORKER
+        run.until(lambda: len(run.said) == 2 * number - 1)
+        process.popen.kill()
+        run.until(lambda: len(run.said) == 2 * number)
+        return run.runner.run(client.status())
+
+    try:
+        run.runner.run(client.add_tasks([Task("t", "gridworld", 1)]))
+        run.runner.run(client.lease("rollout-1", 0.0))
+        after = dies(1)
+        assert (after["pending"], after["in_flight"]) == (1, 0)
+        run.runner.run(client.quarantine("rollout-1", "made up"))
+        assert dies(2)["quarantine_reasons"] == {}
+        run.runner.run(client.close())
+    finally:
+        buffer.close()
+    assert run.said[1] == (
+        "scale.rollout: rollout-1 has left: it was killed by signal 9 meanwhile, and the groups that it had are "
+        "played again"
+    )
+    assert [(one["left"], one["leases_lost"]) for one in run.written if "left" in one] == [
+        ("died", 1),
+        ("died", 0),
+    ]
