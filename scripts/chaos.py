@@ -1,6 +1,6 @@
 """Kill, stop and cut off the processes of a real training run at random, and check that nothing was lost.
 
-    python scripts/chaos.py --kills 10 --seed 0 [--nodes N] [--minutes M] [--json OUT] [key=value ...]
+    python scripts/chaos.py --kills 10 --seed 0 [--nodes N [--far]] [--minutes M] [--json OUT] [key=value ...]
 
 A run of a recipe trains on the CPU while a random process (buffer, environment service and its workers, engine and
 its children, rollout worker, trainer and its ranks) gets SIGKILL or SIGSTOP, and connections between two roles are cut
@@ -13,7 +13,12 @@ or slowed by a proxy. `engine.count=2 env.processes=2 train.ranks=2` has several
 
 With `--nodes N` the run is on N further machines, network namespaces with their own addresses, `/dev/shm` and `/tmp`,
 and each fault kills everything on one of them. A moment later the machine is there again, empty but for asyncrl, or so
-much later that its processes have gone to the others. The buffer's machine, this one, is spared.
+much later that its processes have gone to the others. This machine is spared.
+
+With `--far` all but the first of these machines are behind a link of `--round-trip-ms` (100) and `--mbit` (10) in each
+direction, and all rollout workers, environment services and engines are there. Weights, in bfloat16, come over HTTP as
+what has changed since the version before (`engine.weight_delta`). An engine that was killed has nothing to apply that
+to, and gets the whole file. The report says what went over the link.
 
 Exit code 0 when all of it holds.
 """
@@ -31,7 +36,7 @@ import sqlite3
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -48,7 +53,7 @@ from asyncrl.run.metrics import read_metrics
 from asyncrl.services.engine.service import compile_cache
 from asyncrl.testing.faults import Monkey, Network
 from asyncrl.testing.leftovers import SharedMemory, files_left, processes_left, sessions_left
-from asyncrl.testing.namespaces import Machines, problem
+from asyncrl.testing.namespaces import Link, Machines, problem
 from asyncrl.testing.spread_run import SpreadRun
 
 STEPS_PER_FAULT = 3
@@ -71,6 +76,14 @@ AWAY_S = (0.5, 5.0)
 LONG_AWAY_S = 45.0
 """How long a killed machine is away. It counts as lost after 12 s, and its processes move 5 s later."""
 LONG_SHARE = 0.5
+NEAR_ROLES, FAR_ROLES = "buffer,trainer", "engine,env,rollout"
+FAR = (
+    "engine.weight_transfer=http",
+    "engine.weight_delta=true",
+    # A step then leaves most weights as they are.
+    "model.dtype=bfloat16",
+    "train.learning_rate=1e-6",
+)
 
 
 class ChaosRoles(Roles):
@@ -108,9 +121,15 @@ class ChaosRun(SpreadRun):
     """A run with a monkey beside it."""
 
     def __init__(
-        self, *args: Any, kills: int, seed: int, minutes: float, machines: Machines | None = None
+        self,
+        *args: Any,
+        kills: int,
+        seed: int,
+        minutes: float,
+        machines: Machines | None = None,
+        node_roles: Mapping[int, str] | None = None,
     ) -> None:
-        super().__init__(*args, machines=machines)
+        super().__init__(*args, machines=machines, node_roles=node_roles)
         self.kills, self.seed, self.minutes = kills, seed, minutes
         self.monkey: Monkey
         self.shared_memory = SharedMemory(self._started)
@@ -180,6 +199,11 @@ def parse_arguments() -> argparse.Namespace:
         "--nodes", type=int, default=0, help="further machines; kills are of whole machines then"
     )
     parser.add_argument(
+        "--far", action="store_true", help="all machines but the first are behind a slow link"
+    )
+    parser.add_argument("--round-trip-ms", type=float, default=100.0)
+    parser.add_argument("--mbit", type=float, default=10.0, help="of the link, in each direction")
+    parser.add_argument(
         "--minutes", type=float, default=float("inf"), help="make no more faults after this time, however few"
     )
     parser.add_argument("--json", help="file for the report")
@@ -192,9 +216,15 @@ def parse_arguments() -> argparse.Namespace:
 def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run undisturbed and disturbed; return the report."""
     steps = (STEPS_PER_NODE if args.nodes else STEPS_PER_FAULT) * args.kills + 4
+    if args.far and args.nodes < 2:
+        raise ConfigError(f"--far needs --nodes 2 or more, got {args.nodes}")
     if args.nodes and (refused := problem()):
         raise ConfigError(f"--nodes {args.nodes}: {refused}")
     spread = ["engine.weight_transfer=collective", "buffer.machine=node"] if args.nodes else []
+    spread += FAR if args.far else ()
+    link = Link(args.round_trip_ms / 2000, args.mbit * 1e6 / 8) if args.far else None
+    far = range(2, args.nodes + 1) if args.far else ()
+    node_roles = {1: NEAR_ROLES, **dict.fromkeys(far, FAR_ROLES)} if args.far else {}
     wanted = [*OVERRIDES, *spread, f"train.num_steps={steps}", f"run.seed={args.seed}", *args.overrides]
     config = load_config(args.recipe, wanted)
     steps = config.train.num_steps
@@ -209,12 +239,14 @@ def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     temporary.mkdir()
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", compile_cache())  # what torch compiles is meant to stay
     os.environ["TMPDIR"] = str(temporary)
-    further = Machines(args.nodes) if args.nodes else contextlib.nullcontext()
+    further = Machines(args.nodes, far, link) if args.nodes else contextlib.nullcontext()
     with RunFolder(folder / "disturbed") as run_folder, further as machines:
         run = ChaosRun(
-            config, run_folder, kills=args.kills, seed=args.seed, minutes=args.minutes, machines=machines
-        )
+            config, run_folder, kills=args.kills, seed=args.seed, minutes=args.minutes, machines=machines,
+            node_roles=node_roles,
+        )  # fmt: skip
         summary = run.run()
+        crossed = machines.link_bytes() if machines is not None and args.far else None
     kills = [fault for fault in run.monkey.faults if fault.kind in ("SIGKILL", "SIGSTOP")]
     left = {
         "processes": processes_left(run.folder.path),
@@ -240,7 +272,24 @@ def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "eval_after": summary["eval_after"],
         "eval_after_undisturbed": baseline,
         "buffers_lost": sum("with the buffer" in fault.detail for fault in kills),
+        **(crossed_link(run.folder.path, *crossed) if crossed is not None else {}),
         "faults": [asdict(fault) for fault in run.monkey.faults],
+    }
+
+
+def crossed_link(path: Path, to_far: int, from_far: int) -> dict[str, Any]:
+    """Return what went over the slow link, in bytes, and what the versions were that the trainer published."""
+    published = [step for step in read_metrics(path) if "weights/bytes" in step]
+    deltas = [step["weights/delta_bytes"] for step in published if step["weights/delta_bytes"]]
+    seconds = [step["weights/publish_s"] for step in published]
+    return {
+        "to_far_bytes": to_far,
+        "from_far_bytes": from_far,
+        "versions": len(published),
+        "version_bytes": max((step["weights/bytes"] for step in published), default=0),
+        "versions_with_delta": len(deltas),
+        "delta_bytes": round(statistics.median(deltas)) if deltas else 0,
+        "publish_s": round(statistics.median(seconds), 2) if seconds else None,
     }
 
 
