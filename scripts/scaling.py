@@ -72,7 +72,7 @@ SETTINGS = (
     "env.num_tasks=0",
     "train.checkpoint_every=50",
 )
-SLOW_S = 0.3
+SLOW_S = 1.0
 """What a step of the environment takes while it is the slowest part."""
 HELD_S, FREE_S = 4.0, 1.0
 """How long a trainer that is held back stands still, and works in between."""

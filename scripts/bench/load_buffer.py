@@ -18,7 +18,8 @@ closed and worked off, and:
 Exit code 0 when all of it holds. Prints latencies as the workers saw them: "lease" is asked for without waiting for
 a slot, "take" and "commit" are the trainer's, "take" including the wait for groups. "in_service_ms" is what the same
 calls took inside the service (`timed_buffer.py`), and "loop_late_ms" how late its event loop was: as a whole, and
-without the time for which it waited for a processor that others, such as the workers, had.
+without the time for which it waited for a processor that others, such as the workers, had. "memory_mib" says in the
+second and the last tenth of the time what the service's memory is for.
 """
 
 from __future__ import annotations
@@ -385,6 +386,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             "middle": round(samples[len(samples) // 2], 1),
             "last": round(last, 1),
             "max": round(max(samples), 1),
+        },
+        "memory_mib": {
+            name: [round(one / 2**20, 1) for one in memory(samples)]
+            for name, samples in times["memory"].items()
         },
         "service_cpu_share": seen["service_cpu_share"],
         "ledger_mib": round(ledger_mib, 1),

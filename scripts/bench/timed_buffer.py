@@ -4,12 +4,14 @@
 
 At the end OUT has, in seconds: for each path how long calls took from when their body was read to their answer ("lease
 at once" are those that do not wait for a slot), and how late the event loop was at ticks of `TICK_S`, split by Linux's
-own account of the thread into running, waiting for a processor, and neither (the disk).
+own account of the thread into running, waiting for a processor, and neither (the disk). "memory" has the bytes of the
+process each `MEMORY_EVERY_S`, by whom they are for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
 import sys
@@ -24,6 +26,9 @@ from asyncrl.cli import main
 from asyncrl.services.buffer import service
 
 TICK_S = 0.005
+MEMORY_EVERY_S = 1.0
+MEMORY = ("resident", "in use", "free in the heap", "SQLite's")
+"""What is recorded of memory, in bytes: what is in use by glibc's account, and SQLite's part of it by its own."""
 KEPT = 200_000
 AT_ONCE = b"\xa6wait_s\xcb" + bytes(8)
 """What the body of a call has that does not wait."""
@@ -32,6 +37,8 @@ AT_ONCE = b"\xa6wait_s\xcb" + bytes(8)
 calls: dict[str, array[float]] = defaultdict(lambda: array("d"))
 late = array("d")
 """Of each tick: seconds late, of these on a processor, and waiting for one."""
+
+memory = array("q")
 
 
 class Timed:
@@ -77,15 +84,42 @@ async def tick() -> None:
         late.extend((seconds, ran_now - ran, waited_now - waited))
 
 
+class MallInfo(ctypes.Structure):
+    """What glibc's mallinfo2 returns; in bytes but for the numbers of blocks."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+async def weigh() -> None:
+    """Record the memory of this process, until cancelled."""
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = MallInfo
+    sqlite = ctypes.CDLL("libsqlite3.so.0").sqlite3_memory_used
+    sqlite.restype = ctypes.c_int64
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    while len(memory) < KEPT:
+        found = mallinfo()
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * page_bytes
+        memory.extend((resident, found.uordblks + found.hblkhd, found.fordblks, sqlite()))
+        await asyncio.sleep(MEMORY_EVERY_S)
+
+
 reap, serve = service.BufferService.reap, service.serve
 
 
 async def reap_and_tick(self: service.BufferService) -> None:
-    ticking = asyncio.create_task(tick())
+    watching = [asyncio.create_task(tick()), asyncio.create_task(weigh())]
     try:
         await reap(self)
     finally:
-        ticking.cancel()
+        for one in watching:
+            one.cancel()
 
 
 def serve_timed(app: Any, *args: Any, **kwargs: Any) -> None:
@@ -99,5 +133,6 @@ if __name__ == "__main__":
     finally:
         ticks = list(zip(late[::3], late[1::3], late[2::3], strict=True))
         taken = {name: list(seconds) for name, seconds in calls.items()}
-        Path(sys.argv[1]).write_text(json.dumps({"calls": taken, "late": ticks}))
+        weights = {name: list(memory[place :: len(MEMORY)]) for place, name in enumerate(MEMORY)}
+        Path(sys.argv[1]).write_text(json.dumps({"calls": taken, "late": ticks, "memory": weights}))
     os._exit(code)

@@ -39,6 +39,7 @@ from asyncrl.buffer.replica import FolderPlace
 from asyncrl.clock import now_s
 from asyncrl.credentials import Credentials, own_credentials
 from asyncrl.data.codec import check_images, decode_group, lease_to_map, pack, task_from_map
+from asyncrl.data.memory import return_freed_memory
 from asyncrl.errors import AsyncRLError, ConfigError, ConflictError, InputError, UnavailableError
 from asyncrl.services.buffer import messages
 from asyncrl.services.buffer.members import add_member_routes
@@ -66,6 +67,7 @@ READ_AT_ONCE_BYTES = 2 * 2**20
 """As many bytes are read in less time than a thread takes to wake up."""
 ABANDONED_AT_ONCE = 1000
 REAP_EVERY_S = 1.0
+RETURN_MEMORY_EVERY_S = 10.0
 STALL_S = 5.0
 """A reaper that is this late was suspended with its process, so that no renewals could arrive either."""
 OWN_STATUSES: dict[type[Exception], int] = {UnknownLeaseError: 404, LeaseGoneError: 410}
@@ -280,6 +282,12 @@ class BufferService:
                 self.changed()
             last = now
 
+    async def return_memory(self) -> None:
+        """Return what bursts of large groups have left, until cancelled."""
+        while True:
+            await asyncio.sleep(RETURN_MEMORY_EVERY_S)
+            await asyncio.to_thread(return_freed_memory)
+
 
 def create_buffer_app(ledger: Ledger, credentials: Credentials) -> FastAPI:
     """Return the HTTP app over an open ledger. `credentials` are the run's, from which joining processes get theirs."""
@@ -291,7 +299,7 @@ def create_buffer_app(ledger: Ledger, credentials: Credentials) -> FastAPI:
         service.threads.shutdown()
         ledger.close()
 
-    background = {"lease reaper": service.reap}
+    background = {"lease reaper": service.reap, "freed memory": service.return_memory}
     access = credentials.access("buffer")
     app = create_app(
         "asyncrl buffer", access, ROLES, messages.MAX_BODY_BYTES, OWN_STATUSES, background, open_ledger
