@@ -264,7 +264,7 @@ def _arguments(command: Sequence[str]) -> tuple[str, dict[str, list[str]], int]:
     for word in words:
         if word.startswith("--"):
             option = word
-            found[option] = []
+            found.setdefault(option, [])
         else:
             found[option].append(word)
     port = int((found.get("--port") or ["0"])[0])

@@ -1,6 +1,7 @@
 """Which machine each process of a run is on, and which of its GPUs it has. Pure.
 
-    head (the run folder)    launcher, buffer, old policy, the trainer's first ranks
+    head (the run folder)    launcher, buffer, old policy, the trainer's first ranks, buffers and trainers of further
+                             policies, which the main policy's engines serve
     nodes                    the buffer if it is to be there, the trainer's other ranks, engines, environments,
                              rollout workers
 
@@ -149,6 +150,14 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
             )
     trainer = [place(machine, ranks) for machine in (head, *others)]
     processes = {}
+    for policy in config.policies:
+        own = config.policy(policy).train.ranks if with_gpus else 0
+        if len(free[head.name]) < own:
+            raise ConfigError(
+                f"policies.{policy}.train.ranks = {own} needs as many GPUs of this machine beside those of the other "
+                f"trainers; {_left(free)}"
+            )
+        processes[f"{policy}-{TRAINER}"] = place(head, own)
     if config.buffer.machine == "node":
         if not any("buffer" in machine.roles for machine in nodes):
             raise ConfigError(
@@ -280,9 +289,19 @@ def check_machines(config: Config) -> None:
                 f"placement.{key} must be left out where a run has several machines, which have GPUs of their own, got "
                 f"{given}"
             )
-    if config.policies:
+    for name in config.policies:
+        if not config.shares_engines(name):
+            raise ConfigError(
+                f"policies.{name}: has engines of its own, which needs one machine (--on local). On several, further "
+                "policies train adapters of the recipe's model ([lora]), which its engines serve"
+            )
+        if (parts := config.policy(name).train.nodes) > 1:
+            raise ConfigError(
+                f"policies.{name}.train.nodes must be 1: the trainer of a further policy is on the head, got {parts}"
+            )
+    if config.policies and config.buffer.machine == "node":
         raise ConfigError(
-            f"policies: {', '.join(config.policies)}: several policies train on one machine only (--on local)"
+            "buffer.machine must be 'head' where there are further policies, whose buffers are there, got 'node'"
         )
     if scheme() == "https":
         for key, unencrypted in (
@@ -322,7 +341,11 @@ class SpreadPlacement(Placement):
     head: str = ""
 
     def trainer_env(self, policy: str = "") -> dict[str, str]:
-        return self.env_of(self.spread.trainer[0])
+        return self.env_of(self._trainer(policy))
+
+    def _trainer(self, policy: str) -> Place:
+        """Return where a policy's trainer is, or its first part."""
+        return self.spread.processes[f"{policy}-{TRAINER}"] if policy else self.spread.trainer[0]
 
     def engine_env(self, index: int, policy: str = "") -> dict[str, str]:
         return self.env_of(self.spread.processes[f"engine-{index}"])
@@ -331,7 +354,7 @@ class SpreadPlacement(Placement):
         return visible_env(self.gpus[-1:]) if self.gpus else {}
 
     def old_policy_env(self, policy: str = "") -> dict[str, str]:
-        first = self.spread.trainer[0].gpus or ()
+        first = self._trainer(policy).gpus or ()
         return visible_env([self.gpus[number] for number in first[:1]]) if self.gpus else {}
 
     def env_of(self, place: Place) -> dict[str, str]:

@@ -30,6 +30,7 @@ DATA_FILES = (".json", ".jinja", ".model", ".safetensors", ".tiktoken", ".txt")
 _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _URL = re.compile(r"https?://[^\s,@]{1,500}")
+_POLICY = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,127}=https?://[^\s,@]{1,500}(?:,https?://[^\s,@]{1,500}){1,4096}")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _PARTS = {"--nodes": _NUMBER, "--node-rank": _NUMBER, "--main-address": _HOST, "--main-port": _NUMBER}
 """Options of a process that has parts on several machines."""
@@ -37,9 +38,15 @@ _ARGUMENTS: Mapping[str, Mapping[str, re.Pattern[str]]] = {
     "buffer": {"--replica": _URL},
     "engine": {"--explorer": _NUMBER, "--prefill": _NUMBER, **_PARTS},
     "env": {},
-    "rollout": {"--buffer": _URL, "--engines": _URL, "--env": _URL, "--name": _NAME},
+    "rollout": {
+        **{"--buffer": _URL, "--engines": _URL, "--explorers": _URL, "--env": _URL, "--name": _NAME},
+        "--policy": _POLICY,
+    },
     "trainer": {"--buffer": _URL, **_PARTS},
 }
+
+_REPEATED = ("--policy",)
+"""Options that take one value, and are given again for each further one."""
 
 
 class Message(BaseModel):
@@ -123,5 +130,8 @@ def checked_arguments(role: str, arguments: Mapping[str, Sequence[str]]) -> list
         for value in values:
             if not pattern.fullmatch(value):
                 raise InputError(f"arguments: {option} must match {pattern.pattern}, got {value!r:.64}")
-        words += [option, *values]
+        if option in _REPEATED:
+            words += [word for value in values for word in (option, value)]
+        else:
+            words += [option, *values]
     return words

@@ -12,7 +12,7 @@ from asyncrl.errors import ConflictError, InputError, UnavailableError
 from asyncrl.hosts.local import LocalHost
 from asyncrl.launch import node_host
 from asyncrl.launch.health_probes import HttpProbe
-from asyncrl.launch.node_host import LinkThread, NodeHost
+from asyncrl.launch.node_host import LinkThread, NodeHost, _arguments
 from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.launch.supervise import Supervisor
 from asyncrl.process_start import FORK_SERVER
@@ -194,6 +194,7 @@ def test_the_registry_refuses_what_would_be_two_nodes_of_one_name_and_other_vers
         ("env", {"--recipe": ["/tmp/mine.toml"]}, "is not given '--recipe'"),
         ("rollout", {"--buffer": ["file:///etc/passwd"]}, "--buffer must match"),
         ("rollout", {"--name": ["--folder"]}, "--name must match"),
+        ("rollout", {"--policy": ["b=http://n1:1,/etc"]}, "--policy must match"),
         ("trainer", {"--main-address": ["a b"]}, "--main-address must match"),
     ],
 )
@@ -209,6 +210,14 @@ def test_a_node_starts_engines_of_every_kind():
         *("--explorer", "--prefill", "--nodes", "2", "--node-rank", "1"),
         *("--main-address", "n1", "--main-port", "29000"),
     ]
+
+
+def test_a_node_starts_workers_of_several_policies_that_explore():
+    policies = ["b=http://n1:1,http://n2:2/policies/b", "c=http://n1:3,http://n2:2/policies/c"]
+    command = ["python", "-m", "asyncrl", "serve", "rollout", "--folder", "/runs/r", "--name", "rollout-0"]
+    command += ["--policy", policies[0], "--policy", policies[1], "--explorers", "http://n2:5"]
+    role, arguments, _ = _arguments(command)
+    assert checked_arguments(role, arguments) == command[7:]
 
 
 def _command(pid):

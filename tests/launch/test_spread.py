@@ -51,6 +51,41 @@ def test_a_buffer_on_a_node_is_where_no_trainer_is_and_moves_to_another():
         spread(config(**sections), head, machines(0, 0, roles=ALL - {"buffer"}))
 
 
+def test_the_trainers_of_further_policies_are_on_the_head_beside_the_first():
+    sections = {
+        "lora": {"rank": 4},
+        "engine": {"weight_transfer": "http"},
+        "policies": {"b": {"agents": ["b"], "train": {"ranks": 2}}, "c": {"agents": ["c"]}},
+    }
+    found = spread(config(**sections), Machine("head", 4, ALL), machines(1))
+    assert placed(found) | {"env": None, "rollout-0": None} == {
+        "b-trainer": ("head", (1, 2)), "c-trainer": ("head", (3,)), "engine-0": ("n1", (0,)),
+        "env": None, "rollout-0": None,
+    }  # fmt: skip
+    placement = SpreadPlacement(("0", "1", "2", "3"), spread=found, head="head")
+    shown = [placement.trainer_env(policy)["CUDA_VISIBLE_DEVICES"] for policy in ("", "b", "c")]
+    assert shown == ["0", "1,2", "3"]
+    with pytest.raises(ConfigError, match=r"policies.c.train.ranks = 1 needs as many GPUs of this machine"):
+        spread(config(**sections), Machine("head", 3, ALL), machines(1))
+
+
+@pytest.mark.parametrize(
+    ("sections", "refused"),
+    [
+        ({}, "policies.b: has engines of its own, which needs one machine"),
+        ({"lora": {"rank": 4}, "train": {"nodes": 2, "ranks": 2}}, r"policies.b.train.nodes must be 1"),
+        (
+            {"lora": {"rank": 4}, "buffer": {"machine": "node"}},
+            "buffer.machine must be 'head' where there are",
+        ),
+    ],
+)
+def test_further_policies_that_need_more_than_the_head_are_refused(sections, refused):
+    policies = {"policies": {"b": {"agents": ["b"]}}, "engine": {"weight_transfer": "http"}}
+    with pytest.raises(ConfigError, match=refused):
+        spread(config(**sections, **policies), Machine("head", 0, ALL), machines(0, 0))
+
+
 def test_a_trainer_over_nodes_takes_its_gpus_first_and_engines_the_rest_the_head_last():
     sections = {
         "train": {"ranks": 4, "nodes": 2},
