@@ -66,6 +66,8 @@ SETTINGS = (
     "run.threads=1",
     "sft.episodes=200",
     "sft.steps=20",
+    # A policy that forgets how to answer would not use the environment.
+    "train.learning_rate=1e-6",
     "eval.tasks=20",
     # The plan is closed when all has been seen.
     "train.num_steps=1000000",

@@ -30,7 +30,9 @@ DATA_FILES = (".json", ".jinja", ".model", ".safetensors", ".tiktoken", ".txt")
 _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _URL = re.compile(r"https?://[^\s,@]{1,500}")
-_POLICY = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,127}=https?://[^\s,@]{1,500}(?:,https?://[^\s,@]{1,500}){1,4096}")
+_POLICY = re.compile(
+    r"[A-Za-z][A-Za-z0-9_-]{0,127}=https?://[^\s,@]{1,500}(?:,https?://[^\s,@]{1,500}){1,4096}"
+)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _PARTS = {"--nodes": _NUMBER, "--node-rank": _NUMBER, "--main-address": _HOST, "--main-port": _NUMBER}
 """Options of a process that has parts on several machines."""
