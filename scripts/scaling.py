@@ -76,7 +76,7 @@ SETTINGS = (
 )
 SLOW_S = 1.0
 """What a step of the environment takes while it is the slowest part."""
-HELD_S, FREE_S = 4.0, 1.0
+HELD_S, FREE_S = 20.0, 1.0
 """How long a trainer that is held back stands still, and works in between."""
 MOST_ERROR = 1e-3
 """In nats, what rounding may make of a log-probability."""
@@ -184,6 +184,7 @@ class Pressure(threading.Thread):
     def _down(self, kill: bool) -> None:
         """See a process of each role leave, in whatever order."""
         self._held.set()
+        self._slow(0.0)
         left = set(ROLES)
         while left:
             process = self._wait(self._leaving, f"a process of {' or '.join(sorted(left))} leaves")
