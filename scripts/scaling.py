@@ -40,6 +40,7 @@ from chaos import check_ledger, states
 
 from asyncrl.config import load_config
 from asyncrl.credentials import authorization
+from asyncrl.jsonfile import write_json
 from asyncrl.launch.process_group import ManagedProcess
 from asyncrl.launch.roles import Roles
 from asyncrl.launch.train import TrainRun
@@ -161,7 +162,8 @@ class Pressure(threading.Thread):
             holder.join(30)
 
     def _slow(self, seconds: float) -> None:
-        self.pace.write_text(str(seconds))
+        # At once: the environment may read it at any time.
+        write_json(self.pace, seconds)
 
     def _up(self, kill: bool) -> None:
         """See a process of each role join, where the first one that is started is killed before it serves."""
@@ -310,7 +312,7 @@ def main() -> int:
 def scale(overrides: Sequence[str], path: Path) -> dict[str, Any]:
     """Run to the end; return the report."""
     pace = path.with_suffix(".pace")
-    pace.write_text("0")
+    write_json(pace, 0.0)
     environment = [f"env.name={ENVIRONMENT}", f"env.config={{pace = {json.dumps(str(pace))}}}"]
     config = load_config("gridworld_grpo", [*environment, *SETTINGS, *overrides])
     with RunFolder(path) as folder:
