@@ -1,6 +1,6 @@
 """Have a real run scale every role up and down while the pressure changes, and kill what joins and what leaves.
 
-    python scripts/scaling.py [--json OUT] [--folder RUN] [key=value ...]
+    python scripts/scaling.py [--json OUT] [--folder FOLDER] [key=value ...]
 
 A run of `gridworld_grpo` on this machine may have one or two rollout workers, environment services and engines. Its
 environment takes as long for a step as a file says, and its trainer can be held back, so that the run lacks places in
@@ -129,7 +129,8 @@ class Pressure(threading.Thread):
         self.failed = ""
         self.kills: list[dict[str, Any]] = []
         self.joined: list[dict[str, Any]] = []
-        """Of engines that have joined, until they compute: the committed version, their own, and tokens computed."""
+        """Of engines that have joined: the version that was committed then, their own with their first tokens, and how
+        many these were."""
         self._changes = JsonLines(folder / "scaling.jsonl")
         self._noted: list[dict[str, Any]] = []
         self._members: set[str] = set()
@@ -216,26 +217,24 @@ class Pressure(threading.Thread):
         print(f"scaling: SIGKILL {process.name}, which is {when}", flush=True)
 
     def _first_tokens(self, name: str) -> None:
-        """Note the version of an engine that has joined until it has computed something."""
+        """Note which weights an engine that has joined has when it has computed something."""
         engine = next(process for process in self.roles.engines if process.name == name)
         headers = authorization(self.roles.credentials.bearer("engine"))
         request = urllib.request.Request(f"{engine.url}/asyncrl/v1/state", headers=headers)
+        committed = read_committed(self.roles.weights_dir)
 
         def state() -> dict[str, Any] | None:
-            committed = read_committed(self.roles.weights_dir)
-            newest = committed.version if committed is not None else 0
             with urllib.request.urlopen(request, timeout=10) as reply:
-                found = msgpack.unpackb(reply.read())
-            seen = {
-                "name": name,
-                "run": newest,
-                "version": found["version"],
-                "tokens": found["computed_tokens"],
-            }
-            self.joined.append(seen)
-            return seen if found["computed_tokens"] else None
+                found: dict[str, Any] = msgpack.unpackb(reply.read())
+            return found if found["computed_tokens"] else None
 
-        self._wait(state, f"{name} computes its first token")
+        found = self._wait(state, f"{name} computes its first token")
+        self.joined.append(
+            {
+                "name": name, "committed": committed.version if committed is not None else 0,
+                "version": found["version"], "tokens": found["computed_tokens"],
+            }  # fmt: skip
+        )
 
     def _event(self, awaited: str, /, **fields: Any) -> dict[str, Any]:
         """Wait for a further change of the number of processes that has these values; return it."""
@@ -295,12 +294,12 @@ def stopped(pid: int) -> Iterator[None]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--folder", type=Path, help="the run's folder; a temporary one by default")
+    parser.add_argument("--folder", type=Path, help="where the run's folder will be; a temporary one by default")
     parser.add_argument("--json", type=Path, help="file for the report")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     args = parser.parse_intermixed_args()
     with tempfile.TemporaryDirectory(prefix="asyncrl-scaling-") as temporary:
-        report = scale(args.overrides, args.folder or Path(temporary) / "run")
+        report = scale(args.overrides, (args.folder or Path(temporary)) / "run")
     print(json.dumps(report, indent=2))
     if args.json:
         args.json.write_text(json.dumps(report, indent=2) + "\n")
@@ -326,7 +325,7 @@ def scale(overrides: Sequence[str], path: Path) -> dict[str, Any]:
         **check_ledger(path, config.buffer.max_staleness, summary["steps"]),
         "every token is its version's": error < MOST_ERROR and not quarantined(path),
         "engines that join have the newest weights": all(
-            one["version"] >= one["run"] for one in pressure.joined
+            one["version"] >= one["committed"] for one in pressure.joined
         ),
         "every death is noted": deaths(changes) == {(one["name"], one["when"]) for one in pressure.kills},
         "no process is left": not processes_left(path),
