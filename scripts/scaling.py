@@ -231,9 +231,11 @@ class Pressure(threading.Thread):
         found = self._wait(state, f"{name} computes its first token")
         self.joined.append(
             {
-                "name": name, "committed": committed.version if committed is not None else 0,
-                "version": found["version"], "tokens": found["computed_tokens"],
-            }  # fmt: skip
+                "name": name,
+                "committed": committed.version if committed is not None else 0,
+                "version": found["version"],
+                "tokens": found["computed_tokens"],
+            }
         )
 
     def _event(self, awaited: str, /, **fields: Any) -> dict[str, Any]:
@@ -294,7 +296,9 @@ def stopped(pid: int) -> Iterator[None]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--folder", type=Path, help="where the run's folder will be; a temporary one by default")
+    parser.add_argument(
+        "--folder", type=Path, help="where the run's folder will be; a temporary one by default"
+    )
     parser.add_argument("--json", type=Path, help="file for the report")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     args = parser.parse_intermixed_args()
