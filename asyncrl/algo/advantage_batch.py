@@ -22,6 +22,10 @@ TOKEN_FIELDS = (
     "twin_values",
     "slow_values",
     "twin_slow_values",
+    "q_values",
+    "twin_q_values",
+    "q_slow_values",
+    "twin_q_slow_values",
     "old_logp",
     "behavior_logp",
     "reference_logp",
@@ -79,6 +83,12 @@ class AdvantageBatch:
     slow_bootstrap_values: Tensor | None = None
     twin_slow_values: Tensor | None = None
     twin_slow_bootstrap_values: Tensor | None = None
+    q_values: Tensor | None = None
+    """[B,T] critic of the state with the action up to and including each token (ArCHer); two heads, and those of the
+    slow copy."""
+    twin_q_values: Tensor | None = None
+    q_slow_values: Tensor | None = None
+    twin_q_slow_values: Tensor | None = None
     old_logp: Tensor | None = None
     """[B,T] proximal policy."""
     behavior_logp: Tensor | None = None
@@ -191,6 +201,9 @@ class AdvantageOutputs:
     """[B,T] critic targets."""
     twin_returns: Tensor | None = None
     """[B,T] targets of the second head, where there is one."""
+    q_returns: Tensor | None = None
+    """[B,T] targets of the heads that value actions, where there are such; the next likewise."""
+    twin_q_returns: Tensor | None = None
     keep: Tensor | None = None
     """[B] bool, False for rows that must leave the batch (MC-GRPO's pivot)."""
     clip_scale: Tensor | None = None

@@ -22,6 +22,7 @@ KNOWN = {
     "teacher_logits": "full-vocabulary logits of student and teacher",
     "values": "a critic",
     "twin_values": "a second value head of the critic",
+    "q_values": "two heads of the critic that value actions",
     "slow_values": "a slowly moving copy of the critic",
     "entropy": "the full-softmax entropy of every token",
     "behavior": "the engine's log-probabilities",

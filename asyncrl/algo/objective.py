@@ -32,7 +32,7 @@ from asyncrl.algo.needs import marks_of
 from asyncrl.algo.ops import bounded_ratio
 from asyncrl.algo.registry import resolve
 from asyncrl.algo.settings import needed, part_needs, resolve_settings
-from asyncrl.algo.value import value_loss
+from asyncrl.algo.value import HEADS, value_loss
 
 Correction = tuple[str, Callable[[LossInputs], Tensor]]
 Measure = Callable[[Any], Mapping[str, Tensor]]
@@ -269,31 +269,22 @@ class Objective:
         `loss` adds it when `inputs.values` is given; a critic with its own optimizer calls it alone.
         """
         part = self.settings["value"]
-        loss, clipped = value_loss(
-            inputs.need("values"),
-            inputs.need("old_values"),
-            inputs.need("returns"),
-            inputs.mask,
-            part["clip"],
-            part["huber_delta"],
-        )
-        if inputs.twin_values is not None:
-            twin, _ = value_loss(
-                inputs.twin_values,
-                inputs.need("twin_old_values"),
-                inputs.need("twin_returns"),
-                inputs.mask,
-                part["clip"],
-                part["huber_delta"],
-            )
-            loss = loss + twin
-        value = aggregate(token_mean, loss, inputs.mask, totals)
-        return part["coef"] * value, {
-            "loss/value": sum_of(value),
-            "value/clip_fraction": mean_over(clipped, inputs.mask),
-            "value/mean": mean_over(inputs.need("values"), inputs.mask),
-            "value/error": mean_over((inputs.need("values") - inputs.need("returns")).abs(), inputs.mask),
-        }
+        losses, metrics = [], {}
+        for head in HEADS:
+            if head and getattr(inputs, f"{head}values") is None:
+                continue
+            values, returns = inputs.need(f"{head}values"), inputs.need(f"{head}returns")
+            old = inputs.need(f"{head}old_values")
+            loss, clipped = value_loss(values, old, returns, inputs.mask, part["clip"], part["huber_delta"])
+            losses.append(loss)
+            if head in ("", "q_"):
+                metrics |= {
+                    f"value/{head}clip_fraction": mean_over(clipped, inputs.mask),
+                    f"value/{head}mean": mean_over(values, inputs.mask),
+                    f"value/{head}error": mean_over((values - returns).abs(), inputs.mask),
+                }
+        value = aggregate(token_mean, torch.stack(losses).sum(0), inputs.mask, totals)
+        return part["coef"] * value, {"loss/value": sum_of(value)} | metrics
 
     @torch.no_grad()
     def _diagnostics(self, inputs: LossInputs, outputs: LossOutputs, weight: Tensor | None) -> Metrics:

@@ -79,6 +79,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         corrections=[],
     ),
     "archer": _preset("archer", "reinforce", "seq_mean_token_sum"),
+    "archer_double_q": _preset("archer_double_q", "reinforce", "seq_mean_token_sum"),
     "impala": _preset("vtrace", "reinforce", "token_mean", corrections=[], proximal={"name": "recompute"}),
     # Other surrogates.
     "gspo": _preset(

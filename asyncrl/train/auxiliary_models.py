@@ -16,6 +16,7 @@ from torch import Tensor
 
 from asyncrl.algo.inputs import LossInputs
 from asyncrl.algo.objective import Objective
+from asyncrl.algo.value import HEADS
 from asyncrl.errors import ConfigError
 from asyncrl.train.answer_probability import probabilities, probe_batch
 from asyncrl.train.auxiliary_weights import (
@@ -44,15 +45,13 @@ FOR_ADVANTAGES = {
     "reference_logp": "reference_logp",
     "entropy": "entropy",
     "sum_pi_squared": "sum_pi_squared",
-    "old_values": "values",
-    "twin_old_values": "twin_values",
-    "slow_values": "slow_values",
-    "twin_slow_values": "twin_slow_values",
+    **{f"{head}old_values": f"{head}values" for head in HEADS},
+    **{f"{head}slow_values": f"{head}slow_values" for head in HEADS},
 }
 """What `AdvantageBatch` calls the tensors that losses also know."""
 FOR_LOSS = (
-    "proximal_logp", "reference_logp", "teacher_logp", "snapshot_logp", "old_values", "returns", "twin_old_values",
-    "twin_returns", "advantages", "clip_scale",
+    "proximal_logp", "reference_logp", "teacher_logp", "snapshot_logp", "advantages", "clip_scale",
+    *(f"{head}{name}" for head in HEADS for name in ("old_values", "returns")),
 )  # fmt: skip
 
 
@@ -134,9 +133,7 @@ class AuxiliaryModels:
                 return slow.outputs(engine, rows.token_ids, rows.mask, rows.images)
 
             computed = whole_batch(engine, batch, settings, slow_values, names)
-            for head in ("", "twin_") if slow.critic.config.twin else ("",):
-                found.tensors[f"{head}slow_values"] = computed[f"{head}values"]
-                found.rows[f"{head}slow_bootstrap_values"] = computed[f"{head}end_values"].values
+            self._keep_values(found, computed, "slow_values", "slow_bootstrap_values")
         if isinstance(self.teacher, SelfTeacher):
             found.shown = self.teacher.show(engine, batch)
         for name, model in (("reference", self.reference), ("teacher", self.teacher)):
@@ -180,11 +177,19 @@ class AuxiliaryModels:
         if "values" in computed:
             self._keep_values(found, computed)
 
-    def _keep_values(self, found: StepTensors, computed: dict[str, Ragged]) -> None:
-        for head in ("", "twin_"):
+    def _keep_values(
+        self,
+        found: StepTensors,
+        computed: dict[str, Ragged],
+        tokens: str = "old_values",
+        ends: str = "bootstrap_values",
+    ) -> None:
+        """Keep what a critic's heads have computed, as what `tokens` and `ends` call it."""
+        for head in HEADS:
             if f"{head}values" in computed:
-                found.tensors[f"{head}old_values"] = computed[f"{head}values"]
-                found.rows[f"{head}bootstrap_values"] = computed[f"{head}end_values"].values
+                found.tensors[f"{head}{tokens}"] = computed[f"{head}values"]
+            if f"{head}end_values" in computed:
+                found.rows[f"{head}{ends}"] = computed[f"{head}end_values"].values
 
     def _proximal(
         self, engine: TrainEngine, batch: StepBatch, settings: StepSettings, found: StepTensors
@@ -342,7 +347,7 @@ def whole_batch(
 ) -> dict[str, Ragged]:
     """Return on the first rank `forward`'s outputs for the sampled tokens of all rows, or of those given; 0 for others.
 
-    Each rank computes its share. `end_values` and `twin_end_values` are one number a row, `states` the width of the
+    Each rank computes its share. What ends in `end_values` is one number a row, `states` the width of the
     model for each token, one after the other.
     """
     plan = plan_rows(engine, batch, settings.micro_batch_tokens, rows)

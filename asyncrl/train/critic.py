@@ -14,13 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from asyncrl.algo.value import HEADS
 from asyncrl.config import TrainConfig
 from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading
-from asyncrl.train.policy import CriticModel, load_critic
+from asyncrl.train.policy import CriticModel, load_critic, value_names
 from asyncrl.train.vision import Placed
 
-VALUES = ("values", "end_values", "twin_values", "twin_end_values")
-"""What two heads give, in the order of `CriticModel`."""
 SLOW_RATE = 0.1
 """Of the way to the critic that its slow copy moves after each step, as in ArCHer."""
 
@@ -34,8 +33,8 @@ class CriticSettings:
     """Of an own trunk; a shared one learns at the policy's rate."""
     warmup_steps: int
     """First steps in which only the critic learns."""
-    twin: bool = False
-    """Whether there is a second head."""
+    heads: tuple[str, ...] = HEADS[:1]
+    """Of `HEADS`, those that there are."""
 
 
 class Critic:
@@ -47,13 +46,13 @@ class Critic:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What `outputs` gives: of each head its values [B,T] and those [B] of the ends."""
-        return VALUES if self.config.twin else VALUES[:2]
+        """What `outputs` gives: the values [B,T] of each head, and of those that value states [B] that of the end."""
+        return value_names(self.config.heads)
 
     @property
     def token_names(self) -> tuple[str, ...]:
         """Those of `names` that are of tokens."""
-        return self.names[::2]
+        return tuple(f"{head}values" for head in self.config.heads)
 
     @property
     def shared(self) -> bool:
@@ -69,8 +68,7 @@ class Critic:
         """Return what `names` names, with gradient. A collective under ZeRO-3."""
         if self.engine is not None:
             device = self.engine.device
-            found = self.engine.engine(token_ids.to(device), mask.to(device), images)
-            return dict(zip(self.names, found, strict=True))
+            return self.engine.engine(token_ids.to(device), mask.to(device), images)
         found = policy.outputs(token_ids, mask, 1.0, ("values",), images=images)
         return {name: found[name] for name in self.names}
 
@@ -87,8 +85,7 @@ class SlowCritic:
         self, engine: TrainEngine, token_ids: Tensor, mask: Tensor, images: Placed = ()
     ) -> dict[str, Tensor]:
         """Return what the critic's `outputs` does."""
-        found = self.model(token_ids.to(engine.device), mask.to(engine.device), images)
-        return dict(zip(self.critic.names, found, strict=True))
+        return self.model(token_ids.to(engine.device), mask.to(engine.device), images)
 
     @torch.no_grad()
     def after_step(self) -> None:
@@ -107,7 +104,7 @@ class SlowCritic:
 
 def make_slow_critic(critic: Critic, engine: TrainEngine, model: str) -> SlowCritic:
     """Return a copy of a critic with a trunk of its own, before it has been trained."""
-    return SlowCritic(critic, load_critic(model, "float32", twin=critic.config.twin).to(engine.device))
+    return SlowCritic(critic, load_critic(model, "float32", heads=critic.config.heads).to(engine.device))
 
 
 def make_critic(config: CriticSettings, train: TrainConfig, model: str, dtype: str) -> Critic:
@@ -116,6 +113,6 @@ def make_critic(config: CriticSettings, train: TrainConfig, model: str, dtype: s
         return Critic(config, None)
     with divided_loading(train, dtype):
         module = load_critic(
-            model, dtype, train.gradient_checkpointing, train.offload_activations, config.twin
+            model, dtype, train.gradient_checkpointing, train.offload_activations, config.heads
         )
     return Critic(config, TrainEngine(module, train, dtype))

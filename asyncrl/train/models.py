@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from asyncrl.algo.objective import Objective
+from asyncrl.algo.value import HEADS
 from asyncrl.config import Config
 from asyncrl.config_sections import SELF_TEACHER, is_url
 from asyncrl.gpus import check_fused_kernel
@@ -27,10 +28,11 @@ from asyncrl.train.self_teacher import SelfTeacher
 def load_trained(config: Config, objective: Objective, model: str) -> PolicyModel:
     """Load the policy, with a value head when a critic shares its trunk."""
     shared = objective.needs_values and objective.settings["value"]["trunk"] == "shared"
+    heads = _heads(objective) if shared else ()
     with divided_loading(config.train, config.model.dtype):
         policy = load_policy(
-            model, config.model.dtype, config.train.gradient_checkpointing, shared, config.lora, config.run.seed,
-            _matching(config), config.train.offload_activations, shared and "twin_values" in objective.needs,
+            model, config.model.dtype, config.train.gradient_checkpointing, heads, config.lora, config.run.seed,
+            _matching(config), config.train.offload_activations,
         )  # fmt: skip
     return _with_kernel(config, policy)
 
@@ -75,8 +77,19 @@ def load_auxiliary_models(
 
 def _critic(objective: Objective) -> CriticSettings:
     value = objective.settings["value"]
-    twin = "twin_values" in objective.needs
-    return CriticSettings(value["trunk"], float(value["learning_rate"]), value["warmup_steps"], twin)
+    return CriticSettings(
+        value["trunk"], float(value["learning_rate"]), value["warmup_steps"], _heads(objective)
+    )
+
+
+def _heads(objective: Objective) -> tuple[str, ...]:
+    """Return which of a critic's heads an objective reads."""
+    state, twin, *actions = HEADS
+    return (
+        state,
+        *([twin] if "twin_values" in objective.needs else []),
+        *(actions if "q_values" in objective.needs else []),
+    )
 
 
 def _teacher(

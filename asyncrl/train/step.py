@@ -19,6 +19,7 @@ from asyncrl.algo.curation.swarm import FROM_PEER
 from asyncrl.algo.inputs import LossInputs, NonFiniteError, Totals, totals_of
 from asyncrl.algo.metrics import Metrics, from_plain, merge, reduce_over_ranks, to_plain
 from asyncrl.algo.objective import Objective
+from asyncrl.algo.value import HEADS
 from asyncrl.train.agent_updates import update_by_agent
 from asyncrl.train.auxiliary_models import AuxiliaryModels, StepTensors, whole_batch
 from asyncrl.train.auxiliary_weights import DividedPolicy, FrozenPolicy
@@ -202,7 +203,7 @@ def decide(
     def on_first_rank() -> dict[str, Any]:
         estimate = estimate_advantages(objective, batch, tensors, kl_coef)
         tensors.tensors["advantages"] = estimate.advantages
-        for name in ("returns", "twin_returns", "clip_scale"):
+        for name in (*(f"{head}returns" for head in HEADS), "clip_scale"):
             values: Ragged | None = getattr(estimate, name)
             if values is not None:
                 tensors.tensors[name] = values

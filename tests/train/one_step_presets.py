@@ -17,6 +17,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "advantage": {"name": "archer", "twin": True, "slow": True},
         "value": {"trunk": "own", "learning_rate": 1e-3},
     },
+    "archer_double_q": {"value": {"trunk": "own", "learning_rate": 1e-3}},
     "dr_mas": {"sequential_agents": True},
     "online_dpo": {},
     "ppo_ewma": {},
@@ -40,6 +41,7 @@ COMPARED = (
     "grad_norm",
     "learning_rate",
     "value/error",
+    "value/q_error",
     "ess/sequence",
     "clip_fraction",
 )

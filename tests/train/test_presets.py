@@ -56,6 +56,7 @@ CUT_MATTERS = [
     {"preset": "kl_cov", "loss": {"share": 0.1}},
     {"preset": "grpo", "denominator": "kept", "corrections": [{"name": "opsm", "delta": 0.0}]},
     {"preset": "grpo", "kl": {"coef": 0.1, "unbiased": True}},
+    {"preset": "archer_double_q"},
 ]
 
 
