@@ -44,7 +44,7 @@ def settings(preset: str, task: str, teacher: str) -> list[str]:
     found = [f"algo.preset={preset}"]
     if preset == "dr_grpo":
         found.append(f"algo.aggregation.horizon={HORIZON[task]}")
-    if preset in ("ppo", "pf_ppo", "ppo_turn", "vapo", "sao", "archer", "impala"):
+    if preset in ("ppo", "pf_ppo", "ppo_turn", "vapo", "sao", "archer", "archer_double_q", "impala"):
         found += CRITIC
     if preset == "gdpo" and task == "gridworld":
         found.append("algo.advantage.weights={goal=1.0, invalid=-0.2}")

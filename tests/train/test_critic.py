@@ -135,3 +135,23 @@ def test_the_slow_copy_follows_the_critic_a_tenth_of_the_way_after_each_step(tin
     again = Learner(tiny_model, {"preset": "archer", "advantage": advantage, "value": value})
     again.auxiliary.load_state_dict(state)
     assert again.auxiliary.slow_critic.model.value_head.bias.item() == pytest.approx(expected[0])
+
+
+def test_heads_that_value_actions_tell_those_that_earn_from_those_that_do_not(tiny_model):
+    """Their target is what the action earned and, between turns, what the slow copy says; the state's is theirs."""
+    value = {"trunk": "own", "learning_rate": 1e-2, "warmup_steps": 99}
+    found = Learner(tiny_model, {"preset": "archer_double_q", "value": value})
+    batch = build_step_batch([group("t0", [0.0, 1.0, 0.0]), group("t1", [1.0, 0.0], turns=1)], 0, 0)
+    reports = [found.step(batch).metrics for _ in range(8)]
+    assert reports[-1]["value/q_error"] < 0.75 * reports[0]["value/q_error"]
+    critic, slow = found.auxiliary.critic, found.auxiliary.slow_critic
+    rows = pad_rows(batch, range(batch.num_rows))
+    with torch.no_grad():
+        heads = critic.outputs(found.engine, rows.token_ids, rows.mask)
+    ends = torch.stack([heads["q_values"][row, mask.nonzero()[-1, 0]] for row, mask in enumerate(rows.mask)])
+    assert ends[batch.rewards > 0].min() > ends[batch.rewards == 0].max()
+    # The copy has all of them, and none stands where it started.
+    assert all(
+        slow.model.get_submodule(name).bias.item() != 0
+        for name in ("value_head", "q_value_head", "twin_q_value_head")
+    )
