@@ -21,7 +21,7 @@ from pydantic import Field, ValidationError, model_validator
 from asyncrl import gpus
 from asyncrl.algo.curation.opponents import Population
 from asyncrl.config_changes import of_today, what_became_of, what_became_of_value
-from asyncrl.config_checks import policy_problems, section_problems
+from asyncrl.config_checks import exploiter_problems, policy_problems, section_problems
 from asyncrl.config_sections import (
     SCHEDULES,
     SELF_TEACHER,
@@ -122,6 +122,8 @@ class Config(Section):
                 self.policy(name)
             except ConfigError as error:
                 raise ValueError(str(error)) from None
+        if problem := next(exploiter_problems(self), ""):
+            raise ValueError(problem)
         return self
 
     def policy(self, name: str) -> Config:
@@ -131,7 +133,9 @@ class Config(Section):
         """
         data = self.model_dump(mode="json") | {"policies": {}}
         data["eval"]["tasks"] = 0
-        for section, changes in self.policies[name].model_dump(mode="json", exclude={"agents"}).items():
+        data["opponents"]["choose"] = "off"
+        sections = self.policies[name].model_dump(mode="json", exclude={"agents", "exploits"})
+        for section, changes in sections.items():
             if changes:
                 data[section] = changes if section == "algo" else data[section] | changes
         return parse_config(data, f"policies.{name}", strict=False)
@@ -154,12 +158,20 @@ class Config(Section):
         o = self.opponents
         if o.choose == "off":
             return None
-        return Population(o.choose, o.every, o.size, o.self_play, o.power, self.run.seed)
+        return Population(o.choose, o.every, o.size, o.self_play, o.power, self.run.seed, self.exploiter)
+
+    @property
+    def exploiter(self) -> str:
+        """The name of the policy that is trained against this one alone; "" where there is none."""
+        return next((name for name, policy in self.policies.items() if policy.exploits), "")
 
     @property
     def most_members(self) -> int:
-        """Past versions that an engine holds at most."""
-        return self.population.most_served(self.buffer.max_staleness) if self.population else 0
+        """Past versions and copies of exploiters that an engine holds at most."""
+        if self.population is None:
+            return 0
+        copies = self.opponents.size + 1 if self.exploiter else 0
+        return self.population.most_served(self.buffer.max_staleness) + copies
 
     @property
     def outage_timeout_s(self) -> float:

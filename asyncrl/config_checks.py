@@ -457,7 +457,11 @@ def _opponent_problems(recipe: Recipe) -> Iterator[str]:
             recipe.engine.weight_transfer != "shared_file",
             "engines read past versions from the folder of weights",
         ),
-        ("policies", bool(recipe.policies), "each of them would need a population of its own"),
+        (
+            "policies",
+            any(not policy.exploits for policy in recipe.policies.values()),
+            "each of them would need a population of its own, unless it is an exploiter",
+        ),
         (
             "outer.url",
             bool(recipe.outer.url),
@@ -637,10 +641,34 @@ def policy_problems(recipe: Recipe) -> Iterator[str]:
                 f"policies.{name}: a policy's name must consist of letters, digits, '-' and '_' and begin with a "
                 f"letter or digit, got {name!r}"
             )
+        if bool(policy.agents) == bool(policy.exploits):
+            yield f"policies.{name}: either agents or exploits must be given"
         for agent in policy.agents:
             if agent in players:
                 yield (f"policies.{name}.agents: {agent!r} is already played by policies.{players[agent]}")
             players[agent] = name
+
+
+class ManyPolicies(Recipe, Protocol):
+    """A recipe of which the configurations of further policies can be asked for."""
+
+    def policy(self, name: str) -> Recipe: ...
+    def shares_engines(self, name: str) -> bool: ...
+
+
+def exploiter_problems(recipe: ManyPolicies) -> Iterator[str]:
+    """Yield what keeps a policy from being trained against the recipe's own alone."""
+    names = [name for name, policy in recipe.policies.items() if policy.exploits]
+    for name in names[1:]:
+        yield f"policies.{name}.exploits: must be 0 beside policies.{names[0]}, the run's exploiter"
+    for name in names[:1]:
+        key = f"policies.{name}.exploits"
+        if recipe.opponents.choose == "off":
+            yield f"opponents.choose must be 'uniform' or 'prioritised' with {key}: it joins the population"
+        elif not recipe.shares_engines(name):
+            yield f"{key}: the policy must train an adapter of the recipe's own model, on its engines"
+        elif not recipe.policy(name).train.checkpoint_every:
+            yield f"train.checkpoint_every must be above 0 with {key}: the exploiter goes back to its first checkpoint"
 
 
 def check_curriculum(recipe: Recipe) -> Factory | None:

@@ -674,8 +674,11 @@ class SftConfig(Section):
 class PolicyConfig(Section):
     """A further policy: the agents it plays, and where its training differs from the main policy's."""
 
-    agents: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
+    agents: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
     """Names the environment gives them, without what follows a "/"."""
+    exploits: Seldom[int] = Field(0, ge=0)
+    """Above 0 instead of `agents`: the policy is trained against the recipe's own alone, joins the population of
+    opponents when it beats that, after so many of its versions at the latest, and starts again (docs/opponents.md)."""
     model: dict[str, Any] = Field(default_factory=dict)
     """As the other sections: keys of the recipe's section of this name, and their values for this policy."""
     engine: Seldom[dict[str, Any]] = Field(default_factory=dict)

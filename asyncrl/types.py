@@ -44,6 +44,8 @@ each outcome of `generation.Prefilled`. It is there only where there were any.""
 
 
 OPPONENT = "opponent"
+NEWEST = -1
+"""As the version of an opponent: whichever is the newest."""
 """Key of `Trajectory.info`: the past version of the policy that played the other side, where one did."""
 
 
@@ -216,11 +218,25 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Opponent:
-    """A past version of the policy that plays one side of a group's episodes. Its tokens are never trained."""
+    """Who plays one side of a group's episodes instead of the policy: one of its past versions, or an exploiter."""
 
     version: int
+    """Of `policy`; its tokens are never trained. `NEWEST` of an exploiter that is being trained: this side is."""
     main: bool
     """Whether it plays the main agent, or the further agents."""
+    policy: str = ""
+    """An exploiter's name; "" for a past version of the policy itself."""
+    against: int | None = None
+    """The past version of the policy that has the other side; None for the newest one, which is trained."""
+
+    @property
+    def key(self) -> int | str:
+        """By which its games are counted."""
+        if not self.policy:
+            return self.version
+        if self.version != NEWEST:
+            return f"{self.policy}/{self.version}"
+        return self.policy if self.against is None else f"{self.policy}:{self.against}"
 
 
 @dataclass(frozen=True, slots=True)

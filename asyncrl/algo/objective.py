@@ -269,7 +269,8 @@ class Objective:
         `loss` adds it when `inputs.values` is given; a critic with its own optimizer calls it alone.
         """
         part = self.settings["value"]
-        losses, metrics = [], {}
+        losses: list[Tensor] = []
+        metrics: Metrics = {}
         for head in HEADS:
             if head and getattr(inputs, f"{head}values") is None:
                 continue

@@ -155,6 +155,14 @@ class Ledger:
         with self._store.transaction():
             self._store.set_fact("staleness_limit", limit)
 
+    def join_opponents(self, versions: Sequence[int]) -> None:
+        """Have copies of these versions of the run's exploiter, and no others, be members of the population.
+
+        Raises `InputError` where it has none.
+        """
+        with self._store.transaction():
+            self._opponents.join(versions)
+
     def lease(self, worker: str, now: float | None = None, request: str = "") -> Lease | None:
         """Admit the next task; None while nothing can be leased, `why_no_lease` says why.
 

@@ -10,16 +10,21 @@ rollback can build the win rates of any earlier version again. Without a populat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from asyncrl.algo.curation.opponents import Population, Record, score
 from asyncrl.buffer.store import Store
+from asyncrl.errors import InputError
 from asyncrl.types import Group, Opponent, Trajectory
 
 TABLES = (
-    "CREATE TABLE IF NOT EXISTS opponents ("
-    "seq INTEGER PRIMARY KEY, member INTEGER NOT NULL, main INTEGER NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS games (version INTEGER, seq INTEGER, member INTEGER NOT NULL, points REAL NOT NULL, "
+    "CREATE TABLE IF NOT EXISTS dealt ("
+    "seq INTEGER PRIMARY KEY, member INTEGER NOT NULL, main INTEGER NOT NULL, policy TEXT NOT NULL, against INTEGER)",
+    # Numbers are past versions, texts games of an exploiter (`Opponent.key`): the column has no type.
+    "CREATE TABLE IF NOT EXISTS games (version INTEGER, seq INTEGER, member NOT NULL, points REAL NOT NULL, "
     "played INTEGER NOT NULL, PRIMARY KEY (version, seq)) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS win_rates (member INTEGER PRIMARY KEY, points REAL NOT NULL, games REAL NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS win_rates (member PRIMARY KEY, points REAL NOT NULL, games REAL NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS joined (version INTEGER PRIMARY KEY)",
 )
 PLAYED_AGAIN = "seq IN (SELECT seq FROM tasks WHERE state IN ('pending', 'leased', 'failed'))"
 """Tasks whose earlier games, if they have any, no longer stand."""
@@ -41,19 +46,41 @@ class Opponents:
         if self.population is None:
             return
         rates = {member: record.win_rate for member, record in self._records().items()}
-        opponent = self.population.deal(seq, version, rates)
-        self.store.execute("DELETE FROM opponents WHERE seq = ?", (seq,))
+        opponent = self.population.deal(seq, version, rates, self._joined())
+        self.store.execute("DELETE FROM dealt WHERE seq = ?", (seq,))
         if opponent is not None:
             self.store.execute(
-                "INSERT INTO opponents VALUES (?, ?, ?)", (seq, opponent.version, opponent.main)
+                "INSERT INTO dealt VALUES (?, ?, ?, ?, ?)",
+                (seq, opponent.version, opponent.main, opponent.policy, opponent.against),
             )
+
+    def join(self, versions: Sequence[int]) -> None:
+        """Have copies of these versions of the exploiter, and no others, be members; a further one is a new start.
+
+        Its games against the policy and its past versions are then counted from the beginning. Raises `InputError`
+        without an exploiter.
+        """
+        if self.population is None or not self.population.exploiter:
+            raise InputError("this run has no exploiter, whose versions could join a population")
+        known = self._joined()
+        if list(versions) == known:
+            return
+        self.store.execute("DELETE FROM joined")
+        self.store.executemany("INSERT INTO joined VALUES (?)", [(version,) for version in versions])
+        if not set(versions) <= set(known):
+            name = self.population.exploiter
+            for table in ("win_rates", "games"):
+                self.store.execute(
+                    f"DELETE FROM {table} WHERE member = ? OR substr(member, 1, ?) = ?",
+                    (name, len(name) + 1, f"{name}:"),
+                )
 
     def dealt(self, seq: int) -> Opponent | None:
         """Return who plays the other side of a task, None for the policy itself."""
         if self.population is None:
             return None
-        row = self.store.row("SELECT member, main FROM opponents WHERE seq = ?", seq)
-        return None if row is None else Opponent(row[0], bool(row[1]))
+        row = self.store.row("SELECT member, main, policy, against FROM dealt WHERE seq = ?", seq)
+        return None if row is None else Opponent(row[0], bool(row[1]), row[2], row[3])
 
     def note(self, seq: int, group: Group) -> None:
         """Keep the games of a group that is put for good, whether it is trained or dropped."""
@@ -66,7 +93,7 @@ class Opponents:
         points = score([t.reward for t in firsts.values()])
         self.store.execute(
             "INSERT OR REPLACE INTO games VALUES (?, ?, ?, ?, ?)",
-            (self.store.fact("version"), seq, opponent.version, points, len(firsts)),
+            (self.store.fact("version"), seq, opponent.key, points, len(firsts)),
         )
 
     def observe(self, version: int) -> None:
@@ -84,22 +111,31 @@ class Opponents:
         self._save(self._folded({}, 0, version - 1))
 
     def stats(self) -> dict[str, float]:
-        """Return the number of members, and the mean and lowest win rate against them; {} without a population."""
+        """Return the number of members, and the mean and lowest win rate against them, and with an exploiter how many
+        of its copies have joined and its own win rate; {} without a population."""
         if self.population is None:
             return {}
-        members = self.population.members(self.store.fact("version"))
+        joined, name = self._joined(), self.population.exploiter
+        members: list[int | str] = [*self.population.members(self.store.fact("version"))]
+        members += [Opponent(version, True, name).key for version in joined[-self.population.size :]]
         numbers: dict[str, float] = {"members": len(members)}
+        records = self._records()
+        if name:
+            own = 1.0 - records.get(name, Record()).win_rate
+            numbers |= {"exploiters": len(joined), "exploiter_win_rate": own}
         if members:
-            records = self._records()
             rates = [records.get(member, Record()).win_rate for member in members]
             numbers |= {"win_rate_mean": sum(rates) / len(rates), "win_rate_min": min(rates)}
         return {f"opponents_{name}": value for name, value in numbers.items()}
 
-    def _records(self) -> dict[int, Record]:
+    def _joined(self) -> list[int]:
+        return [version for (version,) in self.store.rows("SELECT version FROM joined ORDER BY version")]
+
+    def _records(self) -> dict[int | str, Record]:
         found = self.store.rows("SELECT member, points, games FROM win_rates")
         return {member: Record(points, games) for member, points, games in found}
 
-    def _folded(self, records: dict[int, Record], first: int, last: int) -> dict[int, Record]:
+    def _folded(self, records: dict[int | str, Record], first: int, last: int) -> dict[int | str, Record]:
         """Return the records after the games of the versions from `first` to `last`."""
         games = self.store.rows(
             "SELECT member, points, played FROM games WHERE version BETWEEN ? AND ? ORDER BY version, seq",
@@ -109,7 +145,7 @@ class Opponents:
             records[member] = records.get(member, Record()).after(points, played)
         return records
 
-    def _save(self, records: dict[int, Record]) -> None:
+    def _save(self, records: dict[int | str, Record]) -> None:
         self.store.execute("DELETE FROM win_rates")
         self.store.executemany(
             "INSERT INTO win_rates VALUES (?, ?, ?)",

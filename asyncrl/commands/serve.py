@@ -108,6 +108,17 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "compute as engine.explorers_quantization says: an engine that plays candidates",
     },
     "--env": {"nargs": "*", "default": [], "metavar": "URL", "help": "addresses of environment services"},
+    "--main-buffer": {
+        "default": "",
+        "metavar": "URL",
+        "help": "of an exploiter: address of the buffer of the policy that it is trained against",
+    },
+    "--exploits": {
+        "type": int,
+        "default": 0,
+        "metavar": "N",
+        "help": "of an exploiter: versions after which it joins the population at the latest",
+    },
     "--old-policy": {
         "default": "",
         "metavar": "@FILE",

@@ -22,7 +22,18 @@ from asyncrl.data.transcript import MAX_CHARACTERS
 from asyncrl.errors import InputError
 from asyncrl.http_checks import check_msgpack
 from asyncrl.images import MAX_IMAGES, decode_image, image_key, image_size
-from asyncrl.types import FailureClass, Group, Lease, Opponent, PlacedImage, Status, Task, Trajectory, Turn
+from asyncrl.types import (
+    NEWEST,
+    FailureClass,
+    Group,
+    Lease,
+    Opponent,
+    PlacedImage,
+    Status,
+    Task,
+    Trajectory,
+    Turn,
+)
 
 SCHEMA = 1
 """Version of the wire form; messages of another version are refused."""
@@ -130,8 +141,12 @@ def lease_to_map(lease: Lease) -> dict[str, Any]:
         "order": lease.order,
         "max_turns": lease.max_turns,
         "examples": list(lease.examples),
-        **({} if lease.opponent is None else {"opponent": asdict(lease.opponent)}),
+        **({} if lease.opponent is None else {"opponent": _without_none(asdict(lease.opponent))}),
     }
+
+
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _texts(raw: list[Any], where: str) -> tuple[str, ...]:
@@ -142,7 +157,12 @@ def _texts(raw: list[Any], where: str) -> tuple[str, ...]:
 
 def _opponent(raw: dict[str, Any], where: str) -> Opponent:
     fields = Fields(raw, where)
-    opponent = Opponent(version=fields.integer("version", low=0), main=fields.take("main", bool))
+    opponent = Opponent(
+        version=fields.integer("version", low=NEWEST),
+        main=fields.take("main", bool),
+        policy=fields.text("policy"),
+        against=fields.integer("against", low=0) if fields.has("against") else None,
+    )
     fields.close()
     return opponent
 

@@ -278,7 +278,15 @@ class PolicyRoles:
             *("--buffer", self.buffer_address("trainer"), "--weights-dir", str(self.weights_dir)),
             *("--engines", f"@{self._engine_addresses_file}"),
             *(("--old-policy", f"@{self._old_policy_file}") if self.old_policy is not None else ()),
+            *self._exploiter_argv(),
         ]
+
+    def _exploiter_argv(self) -> list[str]:
+        """Return what the trainer of an exploiter is told of the policy whose engines it shares."""
+        exploits = self.host.config.policies[self.name].exploits if self.host is not None else 0
+        if self.host is None or not exploits:
+            return []
+        return ["--main-buffer", self.host.buffer_address("trainer"), "--exploits", str(exploits)]
 
 
 class Roles(PolicyRoles):

@@ -17,6 +17,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -77,6 +78,58 @@ class MultiPolicyGenerator:
         return await policy.generator.generate(replace(request, min_version=min_version, order=order))
 
 
+class Slots:
+    """Holds slots of further policies for as long as a group is played, and puts what was sampled under them."""
+
+    def __init__(self, renew_every_s: float) -> None:
+        self.renew_every_s = renew_every_s
+
+    @asynccontextmanager
+    async def hold(self, policy: FurtherPolicy, worker: str) -> AsyncIterator[Lease | None]:
+        """Hold a slot of a policy; None when its plan is closed. What is not put is given back."""
+        slot = await self._lease(policy, worker)
+        if policy.buffer is None or slot is None:
+            yield None
+            return
+        keeper = asyncio.ensure_future(self._keep(policy, slot))
+        try:
+            yield slot
+        finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+            # After a put this changes nothing.
+            with contextlib.suppress(AsyncRLError, TimeoutError, OSError):
+                async with asyncio.timeout(POLL_S):
+                    await policy.buffer.release(slot.id)
+
+    async def put(self, policy: FurtherPolicy, group: Group) -> None:
+        """Put what a policy sampled; a refusal is logged, since the main policy's group must not be lost with it."""
+        assert policy.buffer is not None
+        try:
+            await policy.buffer.put(group)
+        except (AsyncRLError, TimeoutError, OSError) as error:
+            # Its slot expires and is free again.
+            log.error("group %s of policy %s refused: %s", group.id, policy.name, error)
+
+    async def _lease(self, policy: FurtherPolicy, worker: str) -> Lease | None:
+        if policy.buffer is None:
+            return None
+        while True:
+            slot = await policy.buffer.lease(worker, POLL_S)
+            if slot is not None or (await policy.buffer.status())["plan_closed"]:
+                return slot
+
+    async def _keep(self, policy: FurtherPolicy, slot: Lease) -> None:
+        """Renew until cancelled. A lost slot is noticed at the put: the episodes still count for the other policies."""
+        assert policy.buffer is not None
+        while True:
+            await asyncio.sleep(self.renew_every_s)
+            try:
+                await policy.buffer.renew(slot.id)
+            except (AsyncRLError, TimeoutError, OSError) as error:
+                log.warning("slot %s of policy %s not renewed: %s", slot.id, policy.name, error)
+
+
 class MultiPolicyRunner:
     """A `GroupRunner` that plays groups with several policies.
 
@@ -97,81 +150,43 @@ class MultiPolicyRunner:
         self.make_runner = make_runner
         self.main = main
         self.policies = policies
-        self.renew_every_s = renew_every_s
+        self.slots = Slots(renew_every_s)
 
     async def run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
         """See `GroupRunner`."""
         async with contextlib.AsyncExitStack() as stack:
             slots: dict[str, Lease | None] = {}
             for policy in self.policies:
-                slots[policy.name] = await stack.enter_async_context(self._slot(policy, worker))
+                slots[policy.name] = await stack.enter_async_context(self.slots.hold(policy, worker))
             runner = self.make_runner(MultiPolicyGenerator(self.main, self.policies, slots))
             group = await runner.run_group(lease, worker, episode_timeout_s)
             for policy in self.policies:
                 slot = slots[policy.name]
                 if slot is not None:
-                    await self._put(policy, part_of(group, policy.agents, slot, worker))
+                    own = partial(_of_agents, policy.agents)
+                    await self.slots.put(policy, part_of(group, own, slot, worker))
         return without(group, frozenset[str]().union(*(policy.agents for policy in self.policies)))
 
-    @asynccontextmanager
-    async def _slot(self, policy: FurtherPolicy, worker: str) -> AsyncIterator[Lease | None]:
-        """Hold a slot of a policy; None when its plan is closed. What is not put is given back."""
-        slot = await self._lease(policy, worker)
-        if policy.buffer is None or slot is None:
-            yield None
-            return
-        keeper = asyncio.ensure_future(self._keep(policy, slot))
-        try:
-            yield slot
-        finally:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
-            # After a put this changes nothing.
-            with contextlib.suppress(AsyncRLError, TimeoutError, OSError):
-                async with asyncio.timeout(POLL_S):
-                    await policy.buffer.release(slot.id)
 
-    async def _lease(self, policy: FurtherPolicy, worker: str) -> Lease | None:
-        if policy.buffer is None:
-            return None
-        while True:
-            slot = await policy.buffer.lease(worker, POLL_S)
-            if slot is not None or (await policy.buffer.status())["plan_closed"]:
-                return slot
+def part_of(group: Group, own: Callable[[Trajectory], bool], slot: Lease, worker: str) -> Group:
+    """Return the trajectories that are a policy's `own` as the group of its slot.
 
-    async def _keep(self, policy: FurtherPolicy, slot: Lease) -> None:
-        """Renew until cancelled. A lost slot is noticed at the put: the episodes still count for the other policies."""
-        assert policy.buffer is not None
-        while True:
-            await asyncio.sleep(self.renew_every_s)
-            try:
-                await policy.buffer.renew(slot.id)
-            except (AsyncRLError, TimeoutError, OSError) as error:
-                log.warning("slot %s of policy %s not renewed: %s", slot.id, policy.name, error)
-
-    async def _put(self, policy: FurtherPolicy, group: Group) -> None:
-        assert policy.buffer is not None
-        try:
-            await policy.buffer.put(group)
-        except (AsyncRLError, TimeoutError, OSError) as error:
-            # Its slot expires and is free again. The main policy's group must not be lost with it.
-            log.error("group %s of policy %s refused: %s", group.id, policy.name, error)
-
-
-def part_of(group: Group, agents: frozenset[str], slot: Lease, worker: str) -> Group:
-    """Return the trajectories of `agents` as the group of their policy's slot.
-
-    An episode in which none of them has spoken counts as one without sampled tokens, and as failed where it failed.
+    An episode in which none of its agents has spoken counts as one without sampled tokens, and as failed where it
+    failed.
     """
     episodes: list[list[Trajectory]] = []
     for index in range(slot.group_size):
         played = [t for t in group.trajectories if t.rollout == index]
-        episodes.append([t for t in played if t.info.get("agent") in agents] or [silent(played[0])])
+        episodes.append([t for t in played if own(t)] or [silent(played[0])])
     trajectories = tuple(
         replace(t, task_id=slot.task.id, info={**t.info, SLOT_TASK: group.task.id})
         for t in number_branches(episodes)
     )
     return Group(slot.id, slot.task, slot.version, trajectories, worker)
+
+
+def _of_agents(agents: frozenset[str], trajectory: Trajectory) -> bool:
+    return trajectory.info.get("agent") in agents
 
 
 def without(group: Group, agents: frozenset[str]) -> Group:

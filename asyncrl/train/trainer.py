@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from asyncrl.algo.control.collapse_guard import good_checkpoint, state_of
+from asyncrl.algo.curation.exploiter import exploiter_state
 from asyncrl.algo.curation.success_pool import as_played
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
@@ -43,7 +44,7 @@ from asyncrl.train.commitment_check import (
     unfit,
     unfit_reason,
 )
-from asyncrl.train.controls import make_controls, scheduled_rate
+from asyncrl.train.controls import Exploiter, make_controls, scheduled_rate
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.logprob_check import (
     Comparison,
@@ -143,6 +144,8 @@ class Trainer:
         turns: Turns | None = None,
         exchange: Exchange | None = None,
         swarm: SwarmPool | None = None,
+        exploiter: Exploiter | None = None,
+        join_population: Callable[[Sequence[int]], None] = lambda _: None,
     ) -> None:
         self.config = config
         self.asked_to_stop = asked_to_stop
@@ -171,6 +174,12 @@ class Trainer:
         self.swarm = swarm
         """On rank 0, what other runs share with this one."""
         self.controls = make_controls(config, objective)
+        if exploiter is not None:
+            # It is to be beaten once the main policy has learned from it; that is no collapse.
+            self.controls.exploiter, self.controls.guard = exploiter, None
+        self.join_population = join_population
+        """Called on rank 0 with the versions of which copies are in the main policy's population, once engines hold
+        these."""
         self.sft_phase = SftPhase(SftPhaseSettings(**objective.settings["sft_phase"]))
         self.replay = _replay_pool(config) if source is not None else None
         """On rank 0, where the recipe replays groups."""
@@ -201,8 +210,11 @@ class Trainer:
             self.swarm.start(version)
         self.turns.to_trainer()
         self.auxiliary.before_run(self.engine, version)
-        if not version and self.checkpointer is not None and self.controls.guard is not None:
+        returns = self.controls.guard is not None or self.controls.exploiter is not None
+        if not version and self.checkpointer is not None and returns:
             self.checkpointer.save_start(self.state_dict())
+        if self.source is not None and self.controls.exploiter is not None:
+            self.join_population(self.controls.exploiter.state.joined)
         self.turns.after_step()
         while version < self.config.train.num_steps:
             times = StepTimes()
@@ -346,6 +358,7 @@ class Trainer:
                 self.controls, lambda found: self._set_aside(batch, found),
             )  # fmt: skip
         self._guard(batch, report)
+        self._exploit(batch, report)
         if report.went_back_to is None:
             report.metrics |= self.sft_phase.after_step(self.engine, batch, self.settings, batch.step + 1)
         return report
@@ -381,6 +394,39 @@ class Trainer:
             )
             log.warning("collapse guard: %s", report.said)
 
+    def _exploit(self, batch: StepBatch, report: StepReport) -> None:
+        """Have an exploiter that has done its work, or had its time, start again from its first weights. A collective.
+
+        The version that played the batch joins the population when the next one, which has these weights, is published.
+        """
+        exploiter, saver = self.controls.exploiter, self.checkpointer
+        if exploiter is None or saver is None:
+            return
+
+        def judged() -> dict[str, Any]:
+            before = exploiter.state.record
+            joins = exploiter.update(batch)
+            rate = (exploiter.state.record if not joins else before).win_rate
+            return {"joins": joins, "win_rate": rate, "state": asdict(exploiter.state)}
+
+        found = self.engine.on_first(judged)
+        exploiter.state = exploiter_state(found["state"])
+        report.metrics |= {
+            "exploiter/win_rate": found["win_rate"],
+            "exploiter/joined": float(len(exploiter.state.joined)),
+        }
+        if found["joins"]:
+            if not self._go_back(saver, 0):
+                raise StopError(
+                    f"step {batch.step}: the exploiter's first checkpoint, to start again from, is damaged"
+                )
+            report.went_back_to = 0
+            report.said = (
+                f"step {batch.step + 1}: version {batch.step} of the exploiter, which wins {found['win_rate']:.2f} of "
+                "its games, joins the population; it starts again"
+            )
+            log.info("%s", report.said)
+
     def _go_back(self, saver: Checkpointer, version: int) -> bool:
         """Take weights, optimizer and all that follows them from the checkpoint of `version`; False if it is damaged.
 
@@ -393,7 +439,7 @@ class Trainer:
         # What other runs have in common with this one has not gone back.
         extra = {name: state for name, state in extra.items() if name not in ("outer", "swarm")}
         self.load_state_dict({**extra, "totals": self.totals.to_dict()})
-        mine = self.controls.state_dict() | {name: kept[name] for name in ("guard", "staleness")}
+        mine = self.controls.state_dict() | {name: kept[name] for name in ("guard", "staleness", "exploiter")}
         self.controls.load_state_dict(mine)
         return True
 
@@ -426,6 +472,8 @@ class Trainer:
             if report.went_back_to is not None:
                 # What is in flight was sampled by the policy that has been given up.
                 source.replan(version)
+                if self.controls.exploiter is not None:
+                    self.join_population(self.controls.exploiter.state.joined)
             self.on_commit(version, fresh, values)
             published.total_s = time.perf_counter() - start
             return published

@@ -61,6 +61,10 @@ class Members:
                     path.unlink(missing_ok=True)
             if file.version in wanted:
                 _copy(Path(file.path), weights_path(self.store, file.version))
+            before = file.version - 1
+            if before in wanted and (path := weights_path(self.directory, before)).exists():
+                # An exploiter's version becomes a member when the next one is made.
+                _copy(path, weights_path(self.store, before))
             found = [self._restored(version, file) for version in sorted(wanted) if version < file.version]
             members = [one for one in found if one is not None]
             write_json(self.directory / MEMBERS, [one.to_json() for one in members])

@@ -209,6 +209,10 @@ class BufferClient:
         """Admit groups under another staleness limit from now on."""
         await self._http.post("/v1/staleness_limit", {"limit": limit})
 
+    async def join_opponents(self, versions: Sequence[int]) -> None:
+        """Have copies of these versions of the run's exploiter, and no others, be members of the population."""
+        await self._http.post("/v1/opponents", {"versions": list(versions)})
+
     async def quarantine(self, worker: str, reason: str) -> int:
         """Refuse a worker further leases; return how many of its groups are planned again."""
         return (await self._http.post("/v1/quarantine", {"worker": worker, "reason": reason}))[
@@ -351,6 +355,9 @@ class BufferClientSync:
 
     def set_staleness_limit(self, limit: int) -> None:
         self._run(self._client.set_staleness_limit(limit))
+
+    def join_opponents(self, versions: Sequence[int]) -> None:
+        self._run(self._client.join_opponents(versions))
 
     def quarantine(self, worker: str, reason: str) -> int:
         return self._run(self._client.quarantine(worker, reason))

@@ -63,6 +63,10 @@ class StalenessLimit(Call):
     limit: int = Field(ge=0)
 
 
+class JoinedOpponents(Call):
+    versions: list[Annotated[int, Field(ge=0)]] = Field(max_length=10_000)
+
+
 class Worker(Call):
     worker: Name
 

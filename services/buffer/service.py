@@ -74,7 +74,7 @@ OWN_STATUSES: dict[type[Exception], int] = {UnknownLeaseError: 404, LeaseGoneErr
 
 _TRAINER = (
     *("take", "peek", "drop", "reject", "commit", "rollback", "replan", "staleness_limit", "pause"),
-    "quarantine",
+    *("opponents", "quarantine"),
 )
 _WORKER = ("lease", "renew", "release", "fail", "put", "put_many", "reserve", "put_files", "reclaim")
 ROLES = {
@@ -361,6 +361,13 @@ def _add_planning(app: FastAPI, service: BufferService) -> None:
         ledger.set_staleness_limit(body.limit)
         service.changed()
         return {"limit": body.limit}
+
+    @app.post("/v1/opponents", openapi_extra=documented(messages.JoinedOpponents))
+    async def opponents(request: Request) -> dict[str, list[int]]:
+        """Have copies of these versions of the run's exploiter, and no others, be members of the population."""
+        body = await read(request, messages.JoinedOpponents)
+        ledger.join_opponents(body.versions)
+        return {"versions": body.versions}
 
     @app.post("/v1/reclaim", openapi_extra=documented(messages.Worker))
     async def reclaim(request: Request) -> dict[str, int]:

@@ -261,8 +261,10 @@ class RolloutService:
                 inside_turns=self._token_branches(generator, seed),
             )
 
+        renew_every_s = rollout.lease_s / 3
         if self.config.population is not None:
-            return OpponentRunner(make_runner, self.engines)
+            exploiter = next(iter(self._further_policies()), None)
+            return OpponentRunner(make_runner, self.engines, exploiter, renew_every_s)
         if self.explorers is not None and rollout.explore:
             candidates = RetryingGenerator(self.explorers, self.config.outage_timeout_s)
             return ExploringRunner(
@@ -273,7 +275,6 @@ class RolloutService:
             )
         if not self.policies:
             return make_runner(self.engines)
-        renew_every_s = rollout.lease_s / 3
         return MultiPolicyRunner(make_runner, self.engines, self._further_policies(), renew_every_s)
 
     async def follow_members(self) -> None:

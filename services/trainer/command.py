@@ -19,6 +19,8 @@ OPTIONS = (
     "--buffer",
     "--weights-dir",
     "--old-policy",
+    "--main-buffer",
+    "--exploits",
     "--token-file",
     *NODES,
 )
@@ -54,6 +56,8 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
             need(args.weights_dir, "--weights-dir", "trainer"),
             address.credentials,
             args.old_policy,
+            args.main_buffer,
+            args.exploits,
         )
     except (DeadlineError, StopError) as error:
         print(f"asyncrl: {error}", file=sys.stderr)

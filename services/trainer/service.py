@@ -43,6 +43,7 @@ from asyncrl.tracing import start_tracing, stop_tracing
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpoint_store import CheckpointStore
 from asyncrl.train.checkpointer import Checkpointer
+from asyncrl.train.controls import Exploiter
 from asyncrl.train.deepspeed_engine import (
     TrainEngine,
     init_distributed,
@@ -201,18 +202,23 @@ def open_publisher(
     credentials: Credentials,
     folder: Path,
     source: BufferClientSync | None = None,
+    exploiter: Exploiter | None = None,
 ) -> SyncFilePublisher:
     """Return the run's publisher, with what `engine.weight_transfer` names to bring the files to the engines."""
     return SyncFilePublisher(
         weights_dir, engines, credentials.bearer("engine"), engine.rank, config.outage_timeout_s,
         lambda: described_job(source), config.train.schedule == "asynchronous",
         open_carrier(config, engine, credentials) if engine.rank == 0 else None, config.engine.weight_delta,
-        config.engine.keep_kv, open_members(config, folder, weights_dir),
+        config.engine.keep_kv, open_members(config, folder, weights_dir, exploiter),
     )  # fmt: skip
 
 
-def open_members(config: Config, folder: Path, weights_dir: Path) -> Members | None:
+def open_members(
+    config: Config, folder: Path, weights_dir: Path, exploiter: Exploiter | None = None
+) -> Members | None:
     """Return the run's past versions that engines keep as opponents; None where the policy plays all agents."""
+    if exploiter is not None:
+        return Members(weights_dir, folder / "opponents", exploiter.served)
     population = config.population
     if population is None:
         return None
@@ -393,11 +399,15 @@ def run_trainer(
     weights_dir: Path,
     credentials: Credentials,
     old_policy: str = "",
+    main_buffer: str = "",
+    exploits: int = 0,
 ) -> int:
     """Train one run to its end; return 0. Every rank calls this.
 
     engines: addresses, or one "@FILE" that will hold them, so that the model can be loaded meanwhile. Raises
     `DeadlineError` if the file is not written in time. old_policy: such a file for the old-policy process, if any.
+    main_buffer, exploits: of an exploiter, the buffer of the policy that it is trained against, and its limit of
+    versions.
     """
     config = load_config(folder / "config.json")
     heartbeat = Heartbeat(folder / "endpoints" / f"trainer-{os.environ.get('RANK', '0')}.beat")
@@ -415,7 +425,9 @@ def run_trainer(
     bearer = credentials.bearer("buffer")
     source = BufferClientSync(buffer, bearer, config.buffer_outage_s) if first else None
     urls = wait_for_addresses(engines, LIMIT_FACTOR * config.run.start_timeout_s) if first else []
-    publisher = open_publisher(config, engine, urls, weights_dir, credentials, folder, source)
+    exploiter = Exploiter(exploits, config.opponents.size) if exploits else None
+    main = BufferClientSync(main_buffer, bearer, config.buffer_outage_s) if first and exploits else None
+    publisher = open_publisher(config, engine, urls, weights_dir, credentials, folder, source, exploiter)
     checkpointer = make_checkpointer(folder, config, engine, auxiliary, model, recorder)
     turns: Turns = NoTurns()
     critic = auxiliary.critic.engine if auxiliary.critic is not None else None
@@ -435,6 +447,7 @@ def run_trainer(
         recorder.on_commit if recorder else lambda *_: None, turns,
         open_exchange(config, folder, credentials, first),
         open_swarm(config, folder, model, credentials) if first else None,
+        exploiter, main.join_opponents if main is not None else lambda _: None,
     )  # fmt: skip
     if engine.num_ranks != config.train.ranks:
         raise RuntimeError(f"there are {engine.num_ranks} ranks, and train.ranks={config.train.ranks}")

@@ -23,6 +23,7 @@ CALLS = {
     "/v1/plan/close": {},
     "/v1/pause": {"paused": True},
     "/v1/staleness_limit": {"limit": 1},
+    "/v1/opponents": {"versions": [3]},
     "/v1/quarantine": {"worker": "w", "reason": "r"},
     "/v1/readmit": {"worker": "w"},
     "/v1/lease": {"worker": "w", "wait_s": 0},
