@@ -248,6 +248,47 @@ def test_a_population_of_opponents_is_refused_where_it_cannot_be_played(sections
         recipe({"preset": "spiral"}, **(OPPONENTS | sections))
 
 
+EXPLOITER = OPPONENTS | {"policies": {"rival": {"exploits": 8}}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            {"policies": {"rival": {"exploits": 8, "agents": ["second"]}}},
+            "policies.rival: either agents or exploits must be given",
+        ),
+        ({"policies": {"rival": {}}}, "policies must be left out with opponents.choose='uniform'"),
+        (
+            {"opponents": {}},
+            "opponents.choose must be 'uniform' or 'prioritised' with policies.rival.exploits",
+        ),
+        (
+            {"policies": {"rival": {"exploits": 8}, "other": {"exploits": 4}}},
+            "policies.other.exploits: must be 0 beside policies.rival, the run's exploiter",
+        ),
+        (
+            {"policies": {"rival": {"exploits": 8, "lora": {"rank": 0}}}},
+            "policies.rival.exploits: the policy must train an adapter of the recipe's own model, on its engines",
+        ),
+        (
+            {"train": {"checkpoint_every": 0}},
+            "train.checkpoint_every must be above 0 with policies.rival.exploits",
+        ),
+    ],
+)
+def test_an_exploiter_is_refused_where_it_cannot_join_or_start_again(sections, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        recipe({"preset": "spiral"}, **(EXPLOITER | sections))
+
+
+def test_engines_hold_an_exploiters_copies_beside_past_versions():
+    alone, league = (recipe({"preset": "spiral"}, **sections) for sections in (OPPONENTS, EXPLOITER))
+    assert league.most_members == alone.most_members + league.opponents.size + 1
+    assert league.population.exploiter == "rival"
+    assert league.policy("rival").population is None
+
+
 def test_a_population_of_opponents_excludes_a_greedy_baseline():
     check_objective(recipe({"preset": "spiral"}, **OPPONENTS))
     with pytest.raises(ConfigError, match=r"opponents\.choose: must be 'off' for an objective with a greedy"):

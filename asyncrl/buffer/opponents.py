@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from asyncrl.algo.curation.opponents import Population, Record, score
 from asyncrl.buffer.store import Store
 from asyncrl.errors import InputError
-from asyncrl.types import Group, Opponent, Trajectory
+from asyncrl.types import Group, Opponent, Status, Trajectory
 
 TABLES = (
     "CREATE TABLE IF NOT EXISTS dealt ("
@@ -88,7 +88,11 @@ class Opponents:
         if opponent is None:
             return
         firsts: dict[int, Trajectory] = {}
-        for trajectory in group.usable:
+        # Of a game of the exploiter against a past version the rewards are all that is left here.
+        games = group.usable if opponent.against is None else group.trajectories
+        for trajectory in games:
+            if trajectory.status is Status.FAILED:
+                continue
             firsts.setdefault(trajectory.rollout, trajectory)
         points = score([t.reward for t in firsts.values()])
         self.store.execute(

@@ -5,7 +5,7 @@ A group that passes the checks becomes ready, is dropped with a reason, or sends
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from asyncrl.algo.curation.early_end import differ, ends_early, verdict
@@ -100,10 +100,6 @@ class Puts:
         oldest, newest = self._check(group, decode_task(task), version, size)
         completable = s.complete_age > 0 and self.leases.proposals.solved_since(seq, due - s.complete_age)
         admission = admit(group, size, s.drop_no_signal, s.max_tokens, completable)
-        opponent = self.leases.opponents.dealt(seq)
-        if admission.outcome == "ready" and opponent is not None and opponent.against is not None:
-            # The exploiter has been trained by it.
-            admission = replace(admission, outcome="dropped", reason="past_versions")
         note_failures(self.store, group, admission.failure)
         # A group that is tried again stays leased until `lose` decides.
         state = "leased" if admission.outcome == "retry" else admission.outcome

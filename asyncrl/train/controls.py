@@ -206,17 +206,20 @@ class Exploiter:
     """Copies of it that are members at a time, the newest ones."""
     state: ExploiterState = field(default_factory=ExploiterState)
 
-    def update(self, batch: StepBatch) -> bool:
-        """Count a step's games against the newest version of the main policy, on the first rank; return whether the
-        version that played them joins."""
+    def update(self, batch: StepBatch) -> tuple[bool, float]:
+        """Count a step's games against the newest version of the main policy, on the first rank.
+
+        Return whether the version that played them joins, and its win rate.
+        """
         games: dict[tuple[int, int], float] = {}
         for row in batch.fresh_rows:
             trajectory = batch.trajectories[row]
             if OPPONENT not in trajectory.info:
                 games.setdefault((int(batch.group[row]), trajectory.rollout), trajectory.reward)
         points = score(list(games.values()))
+        win_rate = self.state.record.after(points, len(games)).win_rate
         self.state, joins = judge_exploiter(self.state, batch.step, points, len(games), self.limit)
-        return joins
+        return joins, win_rate
 
     def served(self, version: int) -> list[int]:
         """Return the copies that engines hold beside `version`, with one that a group in flight may still play."""

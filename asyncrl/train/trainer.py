@@ -404,10 +404,8 @@ class Trainer:
             return
 
         def judged() -> dict[str, Any]:
-            before = exploiter.state.record
-            joins = exploiter.update(batch)
-            rate = (exploiter.state.record if not joins else before).win_rate
-            return {"joins": joins, "win_rate": rate, "state": asdict(exploiter.state)}
+            joins, win_rate = exploiter.update(batch)
+            return {"joins": joins, "win_rate": win_rate, "state": asdict(exploiter.state)}
 
         found = self.engine.on_first(judged)
         exploiter.state = exploiter_state(found["state"])

@@ -2,13 +2,16 @@
 
 import random
 import zlib
+from dataclasses import replace
 
 import pytest
 
-from asyncrl.algo.curation.opponents import Population
+from asyncrl.algo.curation.opponents import Population, Record
+from asyncrl.buffer.leases import seq_of
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.data.codec import decode_group, lease_from_map, lease_to_map
-from asyncrl.types import FailureClass
+from asyncrl.errors import InputError
+from asyncrl.types import FailureClass, Opponent
 from tests.buffer.factories import failed_group, group, tasks
 
 POPULATION = Population("prioritised", every=1, size=2, self_play=0.25, power=1.0, seed=3)
@@ -121,3 +124,70 @@ def test_a_ledger_without_a_population_deals_nobody_and_counts_nothing():
     book = opened(population=None)
     assert book.lease("w", 0.0).opponent is None
     assert not any(name.startswith("opponents") for name in book.stats())
+
+
+LEAGUE = Population("prioritised", every=1, size=2, self_play=0.0, exploiter="rival")
+
+
+def test_an_exploiters_games_are_counted_apart_and_from_the_beginning_when_a_copy_joins():
+    book = opened(population=LEAGUE)
+    # The policy wins every game of its own, and of those of the exploiter.
+    met = []
+    for version in range(2):
+        while (lease := book.lease("w", 0.0)) is not None:
+            met.append(lease.opponent.key if lease.opponent else None)
+            book.put(group(lease, rewards=[1.0, 1.0]))
+        book.take(version, 0.0)
+        book.commit(version + 1)
+    games = met.count("rival")
+    assert games >= 1
+    record = Record()
+    for _ in range(games):
+        record = record.after(2.0, 2)
+    stats = book.stats()
+    assert stats["opponents_exploiters"] == 0
+    assert stats["opponents_exploiter_win_rate"] == pytest.approx(1 - record.win_rate)
+    book.join_opponents([4])
+    stats = book.stats()
+    assert (stats["opponents_exploiters"], stats["opponents_exploiter_win_rate"]) == (1, 0.5)
+    # Versions 0 and 1, and the copy.
+    assert stats["opponents_members"] == 3
+    met = {lease.opponent.key for lease in iter(lambda: book.lease("w", 0.0), None) if lease.opponent}
+    assert met and met <= {0, 1, "rival", "rival/4"}
+
+
+def test_a_game_against_a_past_version_counts_for_the_exploiter_and_trains_nothing():
+    book = opened(population=LEAGUE)
+    lease = book.lease("w", 0.0)
+    with book._store.transaction():
+        book._store.execute("DELETE FROM dealt")
+        book._store.execute("INSERT INTO dealt VALUES (?, -1, 1, 'rival', 7)", (seq_of(lease.id),))
+    silent = group(lease, rewards=[-1.0, 1.0])
+    silent = replace(
+        silent,
+        trajectories=tuple(
+            replace(t, loss_mask=t.loss_mask & False, versions=t.versions * 0 - 1, turns=())
+            for t in silent.trajectories
+        ),
+    )
+    assert book.put(silent).reason == "too_few_usable"
+    assert book._store.rows("SELECT member, points, played FROM games") == [("rival:7", 1.0, 2)]
+
+
+def test_only_a_run_with_an_exploiter_has_copies_join():
+    with pytest.raises(InputError, match="this run has no exploiter"):
+        opened().join_opponents([1])
+
+
+@pytest.mark.parametrize(
+    "opponent",
+    [
+        Opponent(3, main=True),
+        Opponent(3, main=False, policy="rival"),
+        Opponent(-1, main=True, policy="rival"),
+        Opponent(-1, main=True, policy="rival", against=2),
+    ],
+)
+def test_every_kind_of_opponent_travels_with_the_lease(opponent):
+    lease = replace(opened().lease("w", 0.0), opponent=opponent)
+    assert lease_from_map(lease_to_map(lease)).opponent == opponent

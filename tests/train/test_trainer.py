@@ -14,6 +14,7 @@ from asyncrl.services.trainer.service import Recorder, make_checkpointer
 from asyncrl.train import step_batch
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpointer import Checkpointer
+from asyncrl.train.controls import Exploiter
 from asyncrl.train.loan import Returned
 from asyncrl.train.outer_exchange import NoExchange
 from asyncrl.train.schedule import settle
@@ -470,3 +471,38 @@ def test_an_engine_on_loan_that_did_not_wake_is_asked_again(engine):
     for _ in range(3):
         turns.while_waiting()
     assert answers == []
+
+
+def test_an_exploiter_that_wins_joins_the_population_and_starts_again(engine, tiny_model, tmp_path):
+    """Of each group one episode is won and one drawn: 3 of 4 points."""
+    script, seen = Scripted([groups_at(0), groups_at(1), groups_at(2)]), []
+    script.replan = lambda version: script.calls.append(("replan", version))
+    trainer = make_trainer(engine, script, max_staleness=0, on_step=lambda _, metrics: seen.append(metrics))
+    trainer.controls.guard, trainer.controls.exploiter = None, Exploiter(2, 4)
+    trainer.join_population = lambda versions: script.calls.append(("join", *versions))
+    trainer.checkpointer = Checkpointer(tmp_path, engine, tiny_model, every=10)
+    first, published = snapshot(engine), {}
+    publish = script.publish
+
+    def keeping(version, engine):
+        published[version] = snapshot(engine)
+        return publish(version, engine)
+
+    script.publish = keeping
+    assert trainer.run() == 3
+    # Win rates 3.9 / 5.8 and 6.51 / 9.22: that of version 1 is above 0.7.
+    assert [metrics["exploiter/win_rate"] for metrics in seen] == pytest.approx(
+        [0.672, 0.706, 0.672], abs=1e-3
+    )
+    assert [metrics["exploiter/joined"] for metrics in seen] == [0, 1, 1]
+    sent = [call for call in script.calls if call[0] not in ("take", "save")]
+    assert sent[0] == ("join",)
+    assert sent[3:7] == [("publish", 2), ("commit", 2), ("replan", 2), ("join", 1)]
+    assert all(torch.equal(first[name], published[2][name]) for name in first)
+    assert any(not torch.equal(first[name], published[1][name]) for name in first)
+    assert any(not torch.equal(first[name], published[3][name]) for name in first)
+    assert trainer.controls.exploiter.served(3) == [1]
+    again = make_trainer(engine, script)
+    again.controls.exploiter = Exploiter(2, 4)
+    again.load_state_dict(trainer.state_dict())
+    assert again.controls.exploiter.state == trainer.controls.exploiter.state

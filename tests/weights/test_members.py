@@ -70,3 +70,19 @@ def test_a_damaged_record_is_named_and_a_run_without_a_population_has_none(tmp_p
     (tmp_path / MEMBERS).write_text("[{}]")
     with pytest.raises(InputError, match=rf"{MEMBERS}: KeyError: 'version'"):
         read_members(tmp_path)
+
+
+def test_a_version_that_becomes_a_member_when_the_next_one_is_written_is_kept_from_then_on(tmp_path):
+    joined = []
+    made = FilePublisher(
+        tmp_path / "weights",
+        [],
+        members=Members(tmp_path / "weights", tmp_path / "store", lambda version: list(joined)),
+    )
+    for version in range(1, 4):
+        write(made, version)
+    assert held(tmp_path / "weights") == {}
+    joined.append(3)
+    for version in range(4, 8):
+        write(made, version)
+        assert held(tmp_path / "weights") == {3: 3.0}
