@@ -21,7 +21,7 @@ def run(trained, token_ids, mask):
     if hasattr(trained.model, "lm_head"):
         return trained(token_ids, mask, 1.0)["logp"].sum()
     torch.nn.init.ones_(trained.value_head.weight)
-    return trained(token_ids, mask)[0].sum()
+    return trained(token_ids, mask)["values"].sum()
 
 
 @pytest.mark.parametrize("kind", ["policy", "adapter", "critic"])
