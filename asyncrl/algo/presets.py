@@ -79,7 +79,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         corrections=[],
     ),
     "archer": _preset("archer", "reinforce", "seq_mean_token_sum"),
-    "archer_double_q": _preset("archer_double_q", "reinforce", "seq_mean_token_sum"),
+    # The values lag behind those of the actions, which all advantages have in common: without the normalisation, which
+    # is not the paper's, they are of one sign and a tiny policy forgets how to end a turn.
+    "archer_double_q": _preset(
+        "archer_double_q", "reinforce", "seq_mean_token_sum", normalize={"name": "tokens"}
+    ),
     "impala": _preset("vtrace", "reinforce", "token_mean", corrections=[], proximal={"name": "recompute"}),
     # Other surrogates.
     "gspo": _preset(
