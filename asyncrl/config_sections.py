@@ -664,6 +664,8 @@ class SftConfig(Section):
     """Optimizer steps."""
     batch_size: Seldom[int] = Field(32, ge=1)
     """Episodes of one optimizer step."""
+    learning_rate: Seldom[float] = Field(2e-3, gt=0)
+    """Highest rate of the optimizer, after a tenth of the steps; it falls as a cosine."""
 
     @property
     def num_heads(self) -> int:

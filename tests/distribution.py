@@ -73,6 +73,7 @@ SECONDS = {
     "tests/services/env/test_load_env.py": 50,
     "tests/services/env/test_env_client.py": 50,
     "tests/docs/docs/evaluation.md": 45,
+    "tests/docs/docs/images.md": 45,
     "tests/docs/docs/scaling.md": 90,
     "tests/plan/test_refuse.py": 45,
     "tests/services/buffer/test_load_buffer.py": 45,

@@ -41,7 +41,6 @@ from asyncrl.train.tiny_model import (
 
 CORPUS_EPISODES = 1000
 VOCAB_SIZE = 512
-LEARNING_RATE = 2e-3
 
 
 def train_base_model(config: Config, folder: str | Path, seed: int = 0) -> Path:
@@ -97,15 +96,14 @@ def make_renderer(episodes: list[Demonstration], max_length: int) -> ChatRendere
 
 def _fit(policy: PolicyModel, data: list[Encoded], config: Config, seed: int) -> None:
     sft = config.sft
-    settings = TrainConfig(learning_rate=LEARNING_RATE, zero_stage=0, betas=(0.9, 0.95))
+    settings = TrainConfig(learning_rate=sft.learning_rate, zero_stage=0, betas=(0.9, 0.95))
     engine = TrainEngine(policy, settings, "float32")
     rng = random.Random(seed)
     start = time.monotonic()
     for step in range(sft.steps):
         batch = [data[rng.randrange(len(data))] for _ in range(sft.batch_size)]
-        loss = _train_batch(
-            engine, batch, config.train.micro_batch_tokens, one_cycle(step, sft.steps) * LEARNING_RATE
-        )
+        rate = one_cycle(step, sft.steps) * sft.learning_rate
+        loss = _train_batch(engine, batch, config.train.micro_batch_tokens, rate)
         if (step + 1) % 50 == 0 or step + 1 == sft.steps:
             _say(f"sft: step {step + 1}/{sft.steps}  loss {loss:.4f}  {time.monotonic() - start:.0f} s")
 

@@ -26,11 +26,14 @@ class RowImages:
     """The images of B rows of T tokens."""
 
     pixel_values: Tensor
-    """[N,D] float32: patches of all images, row by row. Where no row has an image, one that no place reads."""
+    """[N,D] float32: patches of the I distinct images. Where no row has an image, one that no place reads."""
     grid_thw: Tensor
     """[I,3] int64: patches of each image in time, height and width."""
     places: Tensor
-    """[B,T] bool: the tokens that stand for an image, as many as images have."""
+    """[B,T] bool: the tokens that stand for a part of an image."""
+    parts: Tensor
+    """[K] int64: for each of these, row by row, which part of all images it stands for: an index into the S tokens that
+    the I images have."""
     positions: Tensor
     """[3,B,T] int64: of each token in time, height and width."""
 
@@ -40,20 +43,31 @@ class RowImages:
 
 
 def row_images(processor: ImageProcessor, rows: Placed, shape: tuple[int, int]) -> RowImages:
-    """Return the images of rows padded to `shape` [B,T]."""
+    """Return the images of rows padded to `shape` [B,T].
+
+    An image that several rows show, as the episodes of a group do, is there once.
+    """
     places = np.zeros(shape, bool)
     positions = np.empty((3, *shape), np.int64)
-    pixels, grids = [], []
+    pixels, grids, parts = [], [], [np.empty(0, np.int64)]
+    first: dict[str, int] = {}
+    total = 0
     for row in range(shape[0]):
         placed = rows[row] if row < len(rows) else ()
-        own = [processor.pixels(image) for image in placed]
-        sides = [grid[1:] // processor.merge_size for _, grid in own]
+        spans = []
         for image in placed:
+            values, grid = processor.pixels(image)
             places[row, image.start : image.end] = True
-        spans = [(i.start, int(side[0]), int(side[1])) for i, side in zip(placed, sides, strict=True)]
+            height, width = (int(side) for side in grid[1:] // processor.merge_size)
+            spans.append((image.start, height, width))
+            size = image.end - image.start
+            if image.key not in first:
+                first[image.key] = total
+                total += size
+                pixels.append(values)
+                grids.append(grid)
+            parts.append(first[image.key] + np.arange(size))
         positions[:, row] = token_positions(shape[1], spans)
-        pixels += [values for values, _ in own]
-        grids += [grid for _, grid in own]
     if not pixels:
         # Every rank runs the vision tower in every micro-batch: its parameters are gathered and reduced together.
         side = processor.merge_size
@@ -63,6 +77,7 @@ def row_images(processor: ImageProcessor, rows: Placed, shape: tuple[int, int]) 
         torch.from_numpy(np.concatenate(pixels)),
         torch.from_numpy(np.stack(grids)),
         torch.from_numpy(places),
+        torch.from_numpy(np.concatenate(parts)),
         torch.from_numpy(positions),
     )
 
@@ -96,7 +111,8 @@ def run_vision_trunk(trunk: Any, token_ids: Tensor, images: RowImages) -> Tensor
         embedded = embedded + 0 * sum(part.sum() for part in (features, *levels))
         levels = []
     else:
-        embedded = embedded.masked_scatter(images.places[..., None], features)
+        embedded = embedded.masked_scatter(images.places[..., None], features[images.parts])
+        levels = [level[images.parts] for level in levels]
     deep = {"visual_pos_masks": images.places, "deepstack_visual_embeds": levels} if levels else {}
     return trunk.language_model(
         inputs_embeds=embedded, position_ids=images.positions, use_cache=False, **deep

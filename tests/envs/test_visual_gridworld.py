@@ -3,6 +3,7 @@
 import random
 
 import numpy as np
+import pytest
 
 from asyncrl.env.protocol import Action
 from asyncrl.envs.gridworld.env import MOVES
@@ -63,3 +64,20 @@ def test_the_expert_always_arrives_and_a_player_who_does_not_look_seldom_does():
     ]
     assert expert == [1.0] * 100
     assert sum(blind) / 200 < 0.7
+
+
+def test_a_blank_grid_and_that_of_other_places_say_nothing_of_the_players():
+    blank = {make(seed, shown="blank").picture().tobytes() for seed in range(20)}
+    assert len(blank) == 1
+    told = []
+    for seed in range(200):
+        env = make(seed, shown="other")
+        picture = seen(env.reset()[0])[1]
+        shown = *cell_of(picture, PLAYER, 4), *cell_of(picture, GOAL, 4)
+        assert shown[:2] != shown[2:]
+        told.append(shown == (env.x, env.y, env.goal_x, env.goal_y))
+        assert play(env, env.oracle)[0] == 1.0, "the task is the same"
+    assert sum(told) <= 5
+    assert make(3, shown="other").picture().tobytes() == make(3, shown="other").picture().tobytes()
+    with pytest.raises(ValueError, match="shown: must be one of grid, blank, other, got 'nothing'"):
+        make(shown="nothing")

@@ -11,13 +11,19 @@ from transformers import AutoModelForCausalLM
 from asyncrl.chat.renderer import Limits, load_renderer
 from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.config import parse_config
+from asyncrl.env.protocol import Action
 from asyncrl.env.registry import load_env
+from asyncrl.envs.gridworld.env import MOVES
+from asyncrl.envs.visual_gridworld.env import VisualGridworld
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.services.env.client import LocalEnvs
-from asyncrl.train.demonstrations import demonstrations, encode
-from asyncrl.train.sft import train_base_model
+from asyncrl.train.demonstrations import Demonstration, demonstrations, encode
+from asyncrl.train.policy import load_policy
+from asyncrl.train.sft import pad, train_base_model
+from asyncrl.train.tiny_model import build_vision_model
+from asyncrl.types import Task
 
 
 class Replay:
@@ -83,3 +89,50 @@ def test_the_base_model_is_the_same_for_the_same_seed_and_has_learned(tmp_path):
         logits = model(torch.from_numpy(context.astype(np.int64))[None]).logits[0, -1]
     words = {w: renderer.assistant({"role": "assistant", "content": w})[0] for w in ("north", "say")}
     assert logits[words["north"]] > logits[words["say"]]
+
+
+def look(config, folder):
+    """Train the base model of a grid that must be seen; return it as a policy, with its renderer."""
+    sft = {"hidden_size": 64, "num_layers": 1, "episodes": 100, "batch_size": 16, "oracle_fraction": 1.0}
+    env = {"name": "visual_gridworld", "config": {"size": 2, "max_turns": 2}}
+    engine = {"max_model_len": 64}
+    recipe = {"model": {"path": "sft"}, "env": env, "engine": engine, "sft": sft | config}
+    train_base_model(parse_config(recipe), folder)
+    return load_policy(str(folder), "float32"), load_renderer(str(folder))
+
+
+@torch.no_grad()
+def first_move(policy, renderer, env):
+    """The most probable first move of an episode."""
+    opening = env.reset()
+    rows = [
+        encode(renderer, Demonstration([*opening, {"role": "assistant", "content": word}], [], 0.0))
+        for word in MOVES
+    ]
+    ids, mask = pad([(row.ids, row.mask) for row in rows])
+    logp = policy(ids, mask, 1.0, images=[row.images for row in rows])["logp"].sum(1)
+    return list(MOVES)[int(logp.argmax())]
+
+
+def test_a_base_model_that_imitates_episodes_with_pictures_has_learned_to_look(tmp_path):
+    policy, renderer = look({"steps": 100}, tmp_path / "looks")
+    tasks = [Task(f"t{seed}", "visual_gridworld", seed) for seed in range(30)]
+    envs = [VisualGridworld(task, size=2, max_turns=2) for task in tasks]
+    right = sum(bool(env.step(Action(first_move(policy, renderer, env))).matches) for env in envs)
+    assert right >= 27
+    blind = {first_move(policy, renderer, VisualGridworld(t, 2, 2, shown="blank")) for t in tasks}
+    assert len(blind) == 1, "the text tells it nothing"
+
+
+def test_the_supervised_start_has_the_rate_that_is_set(tmp_path):
+    still, _ = look({"steps": 2, "learning_rate": 1e-12}, tmp_path / "still")
+    moved, _ = look({"steps": 2, "learning_rate": 1e-2}, tmp_path / "moved")
+    initial = build_vision_model(load_renderer(str(tmp_path / "still")).tokenizer, 64, 1, 2, 64, 0)
+
+    def furthest(policy):
+        own = policy.model.state_dict()
+        return max(float((own[name] - tensor).abs().max()) for name, tensor in initial.state_dict().items())
+
+    assert furthest(still) < 1e-6
+    # Adam moves a weight by about its rate, and both steps have the whole of it.
+    assert 0.01 < furthest(moved) < 0.021

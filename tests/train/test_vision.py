@@ -110,6 +110,34 @@ def test_rows_without_images_run_the_vision_tower_and_teach_it_nothing(looking, 
     assert all(grad is not None and not grad.any() for grad in tower)
 
 
+def test_an_image_that_several_rows_show_is_seen_once_and_learns_from_all_of_them(looking):
+    model = qwen3(looking)
+    same, other = picture(0, 32, 48), picture(1, 64, 64)
+    conversations = [[shown(same, "look", other)], [shown("north ", same)], [shown(other, same, other)]]
+    ids = [looking.opening(messages) for messages in conversations]
+    placed = [looking.images(one, messages) for one, messages in zip(ids, conversations, strict=True)]
+    token_ids = padded(ids)
+
+    def gradient(rows, images):
+        """The tower's gradient of a sum over the rows' states, and these states."""
+        model.zero_grad()
+        seen = row_images(looking.image_processor, images, tuple(rows.shape))
+        hidden = run_vision_trunk(model.model, rows, seen)
+        hidden[..., ::2].sum().backward()
+        grads = [p.grad.clone() for p in model.model.visual.parameters()]
+        return hidden.detach(), torch.cat([g.flatten() for g in grads]), seen
+
+    together, found, seen = gradient(token_ids, placed)
+    assert seen.grid_thw.tolist() == [[1, 4, 6], [1, 8, 8]]
+    assert len(seen.pixel_values) == 4 * 6 + 8 * 8
+    small, large = list(range(6)), list(range(6, 22))
+    assert seen.parts.tolist() == [*small, *large, *small, *large, *small, *large]
+    alone = [gradient(token_ids[row : row + 1], [placed[row]]) for row in range(3)]
+    torch.testing.assert_close(together, torch.cat([one[0] for one in alone]), atol=1e-5, rtol=1e-5)
+    expected = sum(one[1] for one in alone)
+    assert (found - expected).norm() < 1e-5 * expected.norm()
+
+
 @pytest.mark.slow
 def test_two_ranks_take_the_step_of_one_where_some_rows_have_images(two_ranks, tmp_path):
     model = vision_model()
