@@ -641,8 +641,13 @@ def policy_problems(recipe: Recipe) -> Iterator[str]:
                 f"policies.{name}: a policy's name must consist of letters, digits, '-' and '_' and begin with a "
                 f"letter or digit, got {name!r}"
             )
-        if bool(policy.agents) == bool(policy.exploits):
-            yield f"policies.{name}: either agents or exploits must be given"
+        if policy.agents and policy.exploits:
+            yield f"policies.{name}: either agents or exploits must be given, not both"
+        elif not policy.agents and not policy.exploits:
+            yield (
+                f"policies.{name}.agents: list should have at least 1 item; only an exploiter has none, whose "
+                f"policies.{name}.exploits is above 0"
+            )
         for agent in policy.agents:
             if agent in players:
                 yield (f"policies.{name}.agents: {agent!r} is already played by policies.{players[agent]}")
