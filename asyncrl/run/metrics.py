@@ -59,7 +59,7 @@ def plot_rewards(folder: str | Path, before: float | None = None, after: float |
     x = [record["step"] for record in steps]
     # With a layout that looks for its margins it would be drawn twice.
     figure = Figure(figsize=(7, 4))
-    axis = figure.add_axes((0.1, 0.13, 0.87, 0.83))
+    axis = figure.add_axes((0.12, 0.13, 0.85, 0.83))
     axis.plot(x, [record["reward/mean"] for record in steps], marker=".", label="reward of trained groups")
     for value, place, label in ((before, x[0] - 1, "held-out before"), (after, x[-1] + 1, "held-out after")):
         if value is not None:
