@@ -7,7 +7,8 @@ import pytest
 
 from asyncrl import gpus
 from asyncrl.algo.settings import resolve_settings
-from asyncrl.config import PACKAGED_RECIPES, known_recipes, load_config, parse_config
+from asyncrl.config import PACKAGED_RECIPES, Config, known_recipes, load_config, parse_config
+from asyncrl.config_changes import MOVED, REMOVED
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError
 
@@ -421,6 +422,17 @@ def test_the_file_of_an_earlier_run_loads_with_what_it_had_set(tmp_path, caplog)
     today = tmp_path / "today.json"
     today.write_text(config.model_dump_json())
     assert load_config(today) == config
+
+
+def test_no_setting_of_today_is_among_those_of_earlier_versions():
+    # What a run's folder says of it would be dropped or moved when its processes read the folder.
+    def known(key):
+        section, _, name = key.partition(".")
+        field = Config.model_fields.get(section)
+        return field is not None and name in getattr(field.annotation, "model_fields", {})
+
+    assert known("sft.learning_rate")
+    assert [key for key in (*MOVED, *REMOVED) if known(key)] == []
 
 
 def test_what_follows_from_other_settings():
