@@ -21,22 +21,15 @@ from torch import Tensor
 
 from asyncrl.algo.advantage.archer import utterance_advantage
 from asyncrl.algo.advantage.gae import ends_where_cut
-from asyncrl.algo.advantage.gae_turn import turn_gae
+from asyncrl.algo.advantage.gae_turn import turn_gae, turn_places
 from asyncrl.algo.advantage_batch import AdvantageBatch, AdvantageOutputs
 from asyncrl.algo.needs import needs
 
 
 def of_turns(values: Tensor, turn_ids: Tensor, *, last: bool) -> Tensor:
     """[B,T] the value at the first token of each token's turn, or at its last; 0 outside turns (`turn_ids` -1)."""
-    width = turn_ids.shape[1]
-    inside = turn_ids >= 0
-    slots = torch.where(inside, turn_ids, turn_ids.amax() + 1 if turn_ids.numel() else 0).long()
-    positions = torch.arange(width, device=turn_ids.device).expand_as(turn_ids)
-    places = torch.zeros(len(turn_ids), int(slots.max()) + 1 if slots.numel() else 1, dtype=torch.long)
-    places = places.to(positions.device).scatter_reduce(
-        1, slots, positions, "amax" if last else "amin", include_self=False
-    )
-    return torch.where(inside, values.gather(1, places.gather(1, slots)), 0.0)
+    slots, places = turn_places(turn_ids, last=last)
+    return torch.where(turn_ids >= 0, values.gather(1, places.gather(1, slots)), 0.0)
 
 
 @needs("values", "turns", "slow_values", "q_values")

@@ -18,19 +18,29 @@ from asyncrl.algo.advantage_batch import AdvantageBatch, AdvantageOutputs
 from asyncrl.algo.needs import needs
 
 
-def turn_sums(token_rewards: Tensor, values: Tensor, turn_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`(rewards, first-token values, present)` per turn, each [B,K]; `turn_ids` [B,T] is -1 outside turns."""
+def turn_places(turn_ids: Tensor, *, last: bool = False) -> tuple[Tensor, Tensor]:
+    """Where the turns of each row begin, or end: `(slots, places)`, `turn_ids` [B,T] is -1 outside turns.
+
+    slots: [B,T] each token's turn, K outside turns. places: [B,K+1] position of the first, or last, token of each slot,
+    T where a row has none.
+    """
     batch, width = turn_ids.shape
     # At least one, so that a batch without any turn has a place to gather from.
     num_turns = max(int(turn_ids.max()) + 1 if turn_ids.numel() else 0, 1)
-    inside = turn_ids >= 0
-    slots = torch.where(inside, turn_ids, num_turns).long()
-    rewards = values.new_zeros(batch, num_turns + 1).scatter_add(1, slots, token_rewards.to(values.dtype))
+    slots = torch.where(turn_ids >= 0, turn_ids, num_turns).long()
     positions = torch.arange(width, device=turn_ids.device).expand_as(turn_ids)
-    first = torch.full((batch, num_turns + 1), width, device=turn_ids.device)
-    first = first.scatter_reduce(1, slots, positions, "amin")[:, :num_turns]
+    places = torch.full((batch, num_turns + 1), width, device=turn_ids.device)
+    return slots, places.scatter_reduce(1, slots, positions, "amax" if last else "amin", include_self=False)
+
+
+def turn_sums(token_rewards: Tensor, values: Tensor, turn_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`(rewards, first-token values, present)` per turn, each [B,K]; `turn_ids` [B,T] is -1 outside turns."""
+    width = turn_ids.shape[1]
+    slots, places = turn_places(turn_ids)
+    first = places[:, :-1]
+    rewards = values.new_zeros(places.shape).scatter_add(1, slots, token_rewards.to(values.dtype))
     present = first < width
-    return rewards[:, :num_turns], values.gather(1, first.clamp(max=width - 1)) * present, present
+    return rewards[:, :-1], values.gather(1, first.clamp(max=width - 1)) * present, present
 
 
 def turn_gae(
