@@ -234,10 +234,15 @@ class ProcessGroup:
             self.processes = [one for one in self.processes if one is not process]
 
 
+def with_reason(process: ManagedProcess, why: str) -> str:
+    """Return how a process ended, with the error that it ended with if its log has one."""
+    reason = process.reason()
+    return f"{why}: {reason}" if reason else why
+
+
 def describe_end(process: ManagedProcess, why: str, advice: str = "") -> str:
     """Return how a process ended for good: the error it ended with, where its log is, and the end of the log."""
-    reason = process.reason()
-    text = "; ".join(part for part in (f"{why}: {reason}" if reason else why, advice) if part)
+    text = "; ".join(part for part in (with_reason(process, why), advice) if part)
     return f"{process.name} {text}; see {process.log}\n{process.tail()}"
 
 

@@ -24,7 +24,7 @@ from asyncrl.credentials import authorization
 from asyncrl.errors import AsyncRLError
 from asyncrl.launch.activity import ANSWER_S, states
 from asyncrl.launch.autoscale import Change, Decision, Load, Observation, decide, trim
-from asyncrl.launch.process_group import STOP_GRACE_S, ManagedProcess
+from asyncrl.launch.process_group import STOP_GRACE_S, ManagedProcess, with_reason
 from asyncrl.launch.roles import Roles
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.startup import StartDeadline
@@ -165,7 +165,7 @@ class Scaler:
             self._note(growth.decision, f"{process.name} takes part")
             self._done(growth.decision)
             return True
-        ended = "" if process.alive() else _ending_of(process)
+        ended = "" if process.alive() else with_reason(process, process.ending())
         if ended := ended or growth.deadline.missed():
             self.roles.process_group.forget(process)
             self._give_up(growth.decision, f"{process.name} {ended}")
@@ -187,7 +187,7 @@ class Scaler:
         now = time.monotonic()
         if one.ending is None:
             if not process.alive():
-                one.how, one.ending, one.death = "died", now, _ending_of(process)
+                one.how, one.ending, one.death = "died", now, with_reason(process, process.ending())
             elif await self._has_nothing_left(one):
                 one.how, one.ending = "drained", now
             elif now - one.since > self.deadline_s:
@@ -331,12 +331,6 @@ def _work_of(role: str, state: Mapping[str, Any]) -> int:
     if role == "rollout":
         return len(state.get("running", ()))
     return state["sessions"] if role == "env" else state["running"] + state["waiting"]
-
-
-def _ending_of(process: ManagedProcess) -> str:
-    """Return how a process has ended by itself, with the error in its log."""
-    reason = process.reason()
-    return f"{process.ending()}: {reason}" if reason else process.ending()
 
 
 def _said(one: _Retirement) -> str:
