@@ -29,6 +29,7 @@ from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.demonstrations import Demonstration, Encoded, demonstrations, encode
 from asyncrl.train.policy import PolicyModel
 from asyncrl.train.prefix_tree import enable_prefix_trees
+from asyncrl.train.threads import set_threads
 from asyncrl.train.tiny_model import (
     IMAGE_PAD,
     build_model,
@@ -50,6 +51,7 @@ def train_base_model(config: Config, folder: str | Path, seed: int = 0) -> Path:
     """
     folder = Path(folder)
     sft = config.sft
+    set_threads(config.run.threads)
     torch.manual_seed(seed)
     env_class = load_env(config.env.name)
     played = demonstrations(

@@ -22,8 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import torch
-
 from asyncrl.algo.control.collapse_guard import good_checkpoint, state_of
 from asyncrl.algo.curation.exploiter import exploiter_state
 from asyncrl.algo.curation.success_pool import as_played
@@ -692,9 +690,3 @@ def token_values(batch: StepBatch, report: StepReport) -> TokenValues:
         for name, values in report.token_values.items()
     }
     return TokenValues(batch.trajectories, columns)
-
-
-def set_threads(threads: int) -> None:
-    """Bound torch's CPU threads; 0 leaves torch's choice."""
-    if threads:
-        torch.set_num_threads(threads)

@@ -82,7 +82,8 @@ def train_alone(run: Path, model: str, engine_url: str, weights: Path) -> dict[s
     from asyncrl.services.trainer.service import Recorder, open_publisher
     from asyncrl.train.deepspeed_engine import TrainEngine, leave_distributed
     from asyncrl.train.models import load_auxiliary_models, load_trained
-    from asyncrl.train.trainer import Trainer, set_threads
+    from asyncrl.train.threads import set_threads
+    from asyncrl.train.trainer import Trainer
 
     config = load_config(run / "config.json")
     set_threads(config.run.threads)

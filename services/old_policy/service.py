@@ -31,6 +31,7 @@ from asyncrl.services.http.app import create_app, serve
 from asyncrl.services.old_policy.messages import logprobs_to_map, rows_from_map
 from asyncrl.train.old_policy_model import FOLDER, OldPolicyModel, Row, rows_of
 from asyncrl.train.policy import load_frozen
+from asyncrl.train.threads import set_threads
 
 log = logging.getLogger("asyncrl.old_policy")
 
@@ -151,8 +152,7 @@ def serve_old_policy(
     advertise: str = "",
 ) -> None:
     """Run the process until it is told to stop. Raises `UnavailableError` without a model."""
-    if config.run.threads:
-        torch.set_num_threads(config.run.threads)
+    set_threads(config.run.threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         loaded = load_frozen(model, config.model.dtype, config.lora, config.run.seed)

@@ -58,7 +58,8 @@ from asyncrl.train.outer_exchange import Exchange, NoExchange, OuterExchange
 from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.progress import Progress
 from asyncrl.train.recover import recover
-from asyncrl.train.trainer import Trainer, set_threads
+from asyncrl.train.threads import set_threads
+from asyncrl.train.trainer import Trainer
 from asyncrl.train.turns import Lending, MemoryTurns, NoTurns, Turns
 from asyncrl.types import Group
 from asyncrl.weights.carrier import Carrier, CollectiveCarrier

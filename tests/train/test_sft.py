@@ -91,13 +91,13 @@ def test_the_base_model_is_the_same_for_the_same_seed_and_has_learned(tmp_path):
     assert logits[words["north"]] > logits[words["say"]]
 
 
-def look(config, folder):
+def look(config, folder, run=None):
     """Train the base model of a grid that must be seen; return it as a policy, with its renderer."""
     sft = {"hidden_size": 64, "num_layers": 1, "episodes": 100, "batch_size": 16, "oracle_fraction": 1.0}
     env = {"name": "visual_gridworld", "config": {"size": 2, "max_turns": 2}}
     engine = {"max_model_len": 64}
     recipe = {"model": {"path": "sft"}, "env": env, "engine": engine, "sft": sft | config}
-    train_base_model(parse_config(recipe), folder)
+    train_base_model(parse_config(recipe | {"run": run or {}}), folder)
     return load_policy(str(folder), "float32"), load_renderer(str(folder))
 
 
@@ -136,3 +136,16 @@ def test_the_supervised_start_has_the_rate_that_is_set(tmp_path):
     assert furthest(still) < 1e-6
     # Adam moves a weight by about its rate, and both steps have the whole of it.
     assert 0.01 < furthest(moved) < 0.021
+
+
+def test_the_supervised_start_keeps_to_the_threads_that_are_set(tmp_path):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        look({"steps": 1}, tmp_path / "free")
+        free = torch.get_num_threads()
+        look({"steps": 1}, tmp_path / "bounded", {"threads": 2})
+        bounded = torch.get_num_threads()
+    finally:
+        torch.set_num_threads(threads)
+    assert (free, bounded) == (3, 2)
