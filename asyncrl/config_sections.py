@@ -67,8 +67,8 @@ class RunConfig(Section):
     python_path: Seldom[list[str]] = Field(default_factory=list)
     """Folders in which import paths such as `my_env:MyEnv` are found, beside the one the run was started in."""
     threads: int = Field(0, ge=0)
-    """CPU threads of each engine, each trainer rank and the supervised start; 0 lets vLLM and torch choose. Set it where
-    they share a CPU, with other work, too: threads that wait for a core keep the others waiting."""
+    """CPU threads of each engine, each trainer rank and the supervised start; 0 lets vLLM and torch choose. Set it
+    where they share a CPU, with other work, too: threads that wait for a core keep the others waiting."""
     start_timeout_s: Seldom[float] = Field(300.0, gt=0)
     """Seconds without progress (CPU time, output, data) after which the start of a process has failed. One that
     computes, as when it compiles, may take five times as long, and one that loads or downloads a model as long as data
