@@ -659,6 +659,9 @@ class SftConfig(Section):
     """Scripted episodes to imitate."""
     oracle_fraction: Seldom[float] = Field(0.35, ge=0, le=1)
     """Share of episodes played by the scripted expert; the rest are random, so that there is something to learn."""
+    oracle_first: Seldom[float] = Field(0.0, ge=0, le=1)
+    """Share of the optimizer steps, the first ones, that imitate the expert's episodes alone. Looking something up and
+    copying it are hardly learned from episodes that often do not, and are not forgotten over them."""
     concurrency: Seldom[int] = Field(1, ge=1)
     """Episodes played at once; more are faster where sessions wait for a sandbox."""
     steps: int = Field(400, ge=1)
@@ -667,6 +670,12 @@ class SftConfig(Section):
     """Episodes of one optimizer step."""
     learning_rate: Seldom[float] = Field(2e-3, gt=0)
     """Highest rate of the optimizer, after a tenth of the steps; it falls as a cosine."""
+
+    @model_validator(mode="after")
+    def _experts(self) -> SftConfig:
+        if self.oracle_first and not self.oracle_fraction:
+            raise ValueError("oracle_first: must be 0 for oracle_fraction=0, which has no episodes of the expert")
+        return self
 
     @property
     def num_heads(self) -> int:

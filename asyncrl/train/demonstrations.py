@@ -29,6 +29,8 @@ class Demonstration:
     messages: list[Message]
     tools: list[dict[str, Any]]
     reward: float
+    expert: bool = False
+    """Whether the oracle played it."""
 
 
 def demonstrations(
@@ -76,7 +78,7 @@ async def _play_together(
 
 async def _play(env: Env, expert: bool, rng: random.Random) -> list[Demonstration]:
     agent, rewards = MAIN_AGENT, defaultdict[str, float](float)
-    talks = {agent: Demonstration(list(await _maybe(env.reset())), list(env.tools), 0.0)}
+    talks = {agent: Demonstration(list(await _maybe(env.reset())), list(env.tools), 0.0, expert)}
     try:
         for _ in range(env.max_turns):
             messages = talks[agent].messages
@@ -88,7 +90,9 @@ async def _play(env: Env, expert: bool, rng: random.Random) -> list[Demonstratio
             if step.done:
                 break
             agent = agent if step.agent is None else step.agent
-            talks.setdefault(agent, Demonstration([], step.tools or [], 0.0)).messages.extend(step.messages)
+            talks.setdefault(agent, Demonstration([], step.tools or [], 0.0, expert)).messages.extend(
+                step.messages
+            )
     finally:
         await _maybe(env.close())
     spoken = {name: d for name, d in talks.items() if any(m["role"] == "assistant" for m in d.messages)}
@@ -104,6 +108,7 @@ class Encoded:
     mask: np.ndarray
     """[L] bool, True on assistant turns."""
     images: tuple[PlacedImage, ...]
+    expert: bool
 
 
 def encode(renderer: ChatRenderer, demo: Demonstration) -> Encoded:
@@ -132,7 +137,7 @@ def encode(renderer: ChatRenderer, demo: Demonstration) -> Encoded:
             append(renderer.assistant(message, demo.tools), True, [])
         else:
             pending.append(message)
-    return Encoded(np.concatenate(ids), np.concatenate(mask), tuple(images))
+    return Encoded(np.concatenate(ids), np.concatenate(mask), tuple(images), demo.expert)
 
 
 async def _maybe(value: Any) -> Any:

@@ -21,6 +21,7 @@ import torch
 
 from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.config import Config, TrainConfig
+from asyncrl.config_sections import SftConfig
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.env.registry import load_env
 from asyncrl.image_processor import ImageProcessor
@@ -103,11 +104,18 @@ def _fit(policy: PolicyModel, data: list[Encoded], config: Config, seed: int) ->
     rng = random.Random(seed)
     start = time.monotonic()
     for step in range(sft.steps):
-        batch = [data[rng.randrange(len(data))] for _ in range(sft.batch_size)]
+        shown = imitated(data, step, sft)
+        batch = [shown[rng.randrange(len(shown))] for _ in range(sft.batch_size)]
         rate = one_cycle(step, sft.steps) * sft.learning_rate
         loss = _train_batch(engine, batch, config.train.micro_batch_tokens, rate)
         if (step + 1) % 50 == 0 or step + 1 == sft.steps:
             _say(f"sft: step {step + 1}/{sft.steps}  loss {loss:.4f}  {time.monotonic() - start:.0f} s")
+
+
+def imitated(data: list[Encoded], step: int, sft: SftConfig) -> list[Encoded]:
+    """Return the episodes that an optimizer step draws from; the expert may have played none of a few."""
+    experts = [demo for demo in data if demo.expert] if step < sft.oracle_first * sft.steps else []
+    return experts or data
 
 
 def _train_batch(engine: TrainEngine, batch: list[Encoded], budget: int, rate: float) -> float:

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 from asyncrl.chat.renderer import Limits, load_renderer
 from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.config import parse_config
+from asyncrl.config_sections import SftConfig
 from asyncrl.env.protocol import Action
 from asyncrl.env.registry import load_env
 from asyncrl.envs.gridworld.env import MOVES
@@ -21,7 +22,7 @@ from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.train.demonstrations import Demonstration, demonstrations, encode
 from asyncrl.train.policy import load_policy
-from asyncrl.train.sft import pad, train_base_model
+from asyncrl.train.sft import imitated, pad, train_base_model
 from asyncrl.train.tiny_model import build_vision_model
 from asyncrl.types import Task
 
@@ -149,3 +150,16 @@ def test_the_supervised_start_keeps_to_the_threads_that_are_set(tmp_path):
     finally:
         torch.set_num_threads(threads)
     assert (free, bounded) == (3, 2)
+
+
+def test_the_first_steps_of_a_supervised_start_may_imitate_the_expert_alone(renderer):
+    demos = demonstrations(load_env("gridworld"), "gridworld", {}, 20, 0.5, seed=0)
+    data = [encode(renderer, demo) for demo in demos]
+    experts = [demo for demo in data if demo.expert]
+    sft = SftConfig(steps=10, oracle_first=0.3)
+    assert 5 <= len(experts) <= 15
+    assert [imitated(data, step, sft) is data for step in range(10)] == [False] * 3 + [True] * 7
+    assert imitated(data, 2, sft) == experts
+    assert imitated(data, 0, SftConfig()) is data
+    with pytest.raises(ValueError, match="oracle_first: must be 0 for oracle_fraction=0"):
+        SftConfig(oracle_fraction=0, oracle_first=0.3)
