@@ -674,7 +674,9 @@ class SftConfig(Section):
     @model_validator(mode="after")
     def _experts(self) -> SftConfig:
         if self.oracle_first and not self.oracle_fraction:
-            raise ValueError("oracle_first: must be 0 for oracle_fraction=0, which has no episodes of the expert")
+            raise ValueError(
+                "oracle_first: must be 0 for oracle_fraction=0, which has no episodes of the expert"
+            )
         return self
 
     @property

@@ -31,6 +31,8 @@ class Demonstration:
     reward: float
     expert: bool = False
     """Whether the oracle played it."""
+    agent: str = MAIN_AGENT
+    """Who speaks, without what follows a "/" in its name."""
 
 
 def demonstrations(
@@ -90,9 +92,8 @@ async def _play(env: Env, expert: bool, rng: random.Random) -> list[Demonstratio
             if step.done:
                 break
             agent = agent if step.agent is None else step.agent
-            talks.setdefault(agent, Demonstration([], step.tools or [], 0.0, expert)).messages.extend(
-                step.messages
-            )
+            new = Demonstration([], step.tools or [], 0.0, expert, agent.partition("/")[0])
+            talks.setdefault(agent, new).messages.extend(step.messages)
     finally:
         await _maybe(env.close())
     spoken = {name: d for name, d in talks.items() if any(m["role"] == "assistant" for m in d.messages)}
@@ -109,6 +110,7 @@ class Encoded:
     """[L] bool, True on assistant turns."""
     images: tuple[PlacedImage, ...]
     expert: bool
+    agent: str
 
 
 def encode(renderer: ChatRenderer, demo: Demonstration) -> Encoded:
@@ -137,7 +139,7 @@ def encode(renderer: ChatRenderer, demo: Demonstration) -> Encoded:
             append(renderer.assistant(message, demo.tools), True, [])
         else:
             pending.append(message)
-    return Encoded(np.concatenate(ids), np.concatenate(mask), tuple(images), demo.expert)
+    return Encoded(np.concatenate(ids), np.concatenate(mask), tuple(images), demo.expert, demo.agent)
 
 
 async def _maybe(value: Any) -> Any:

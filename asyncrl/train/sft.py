@@ -12,6 +12,7 @@ import random
 import shutil
 import sys
 import time
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -102,12 +103,13 @@ def _fit(policy: PolicyModel, data: list[Encoded], config: Config, seed: int) ->
     settings = TrainConfig(learning_rate=sft.learning_rate, zero_stage=0, betas=(0.9, 0.95))
     engine = TrainEngine(policy, settings, "float32")
     rng = random.Random(seed)
+    weights = agent_weights(data)
     start = time.monotonic()
     for step in range(sft.steps):
         shown = imitated(data, step, sft)
         batch = [shown[rng.randrange(len(shown))] for _ in range(sft.batch_size)]
         rate = one_cycle(step, sft.steps) * sft.learning_rate
-        loss = _train_batch(engine, batch, config.train.micro_batch_tokens, rate)
+        loss = _train_batch(engine, batch, weights, config.train.micro_batch_tokens, rate)
         if (step + 1) % 50 == 0 or step + 1 == sft.steps:
             _say(f"sft: step {step + 1}/{sft.steps}  loss {loss:.4f}  {time.monotonic() - start:.0f} s")
 
@@ -118,15 +120,29 @@ def imitated(data: list[Encoded], step: int, sft: SftConfig) -> list[Encoded]:
     return experts or data
 
 
-def _train_batch(engine: TrainEngine, batch: list[Encoded], budget: int, rate: float) -> float:
-    num_tokens = sum(int(demo.mask.sum()) for demo in batch)
+def agent_weights(data: list[Encoded]) -> dict[str, float]:
+    """Return the weight of each agent's tokens, with which all agents' together count the same; their mean is 1.
+
+    One word that answers a call of fifty tokens would not be learned otherwise.
+    """
+    tokens: Counter[str] = Counter()
+    for demo in data:
+        tokens[demo.agent] += int(demo.mask.sum())
+    return {agent: tokens.total() / (len(tokens) * count) for agent, count in tokens.items()}
+
+
+def _train_batch(
+    engine: TrainEngine, batch: list[Encoded], weights: dict[str, float], budget: int, rate: float
+) -> float:
+    num_tokens = sum(int(demo.mask.sum()) * weights[demo.agent] for demo in batch)
     plan = plan_micro_batches([len(demo.ids) for demo in batch], budget, engine.num_ranks)[engine.rank]
     total = 0.0
     for number, rows in enumerate(plan):
         chosen = [batch[row] for row in rows]
         ids, mask = pad([(demo.ids, demo.mask) for demo in chosen])
         logp = engine.logp(ids, mask, 1.0, [demo.images for demo in chosen])
-        loss = -logp.sum() / num_tokens
+        each = torch.tensor([weights[demo.agent] for demo in chosen])
+        loss = -(logp.sum(-1) * each).sum() / num_tokens
         engine.backward(loss, last=number == len(plan) - 1)
         total += float(loss.detach())
     engine.step(rate)

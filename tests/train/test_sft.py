@@ -22,7 +22,7 @@ from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.train.demonstrations import Demonstration, demonstrations, encode
 from asyncrl.train.policy import load_policy
-from asyncrl.train.sft import imitated, pad, train_base_model
+from asyncrl.train.sft import agent_weights, imitated, pad, train_base_model
 from asyncrl.train.tiny_model import build_vision_model
 from asyncrl.types import Task
 
@@ -163,3 +163,18 @@ def test_the_first_steps_of_a_supervised_start_may_imitate_the_expert_alone(rend
     assert imitated(data, 0, SftConfig()) is data
     with pytest.raises(ValueError, match="oracle_first: must be 0 for oracle_fraction=0"):
         SftConfig(oracle_fraction=0, oracle_first=0.3)
+
+
+def test_agents_that_say_little_count_as_much_as_those_that_say_much(renderer):
+    demos = list(demonstrations(load_env("team"), "team", {"level": 2}, 4, 1.0, seed=0))
+    data = [encode(renderer, demo) for demo in demos]
+    weights = agent_weights(data)
+    said = {agent: sum(int(d.mask.sum()) for d in data if d.agent == agent) for agent in ("", "keeper")}
+    assert [demo.agent for demo in demos[:3]] == ["", "keeper", "keeper"]
+    assert said[""] > 10 * said["keeper"]
+    assert weights[""] * said[""] == pytest.approx(weights["keeper"] * said["keeper"])
+    assert sum(weights[agent] * said[agent] for agent in said) == pytest.approx(sum(said.values()))
+    alone = [
+        encode(renderer, d) for d in demonstrations(load_env("gridworld"), "gridworld", {}, 3, 1.0, seed=0)
+    ]
+    assert agent_weights(alone) == {"": 1.0}
