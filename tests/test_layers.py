@@ -84,7 +84,7 @@ KINDS = {
         **dict.fromkeys(("batching", "status", "workers"), "service"),
     },
     "node": {"registry": "service"},
-    "outer": {"rounds": "service"},
+    "outer": dict.fromkeys(("fragment", "mean", "pairs", "rounds"), "service"),
     "rollout": {"judge_client": "client", "agents": "service"},
     "swarm": {"store": "service"},
     "trainer": {"weight_source": "service", "shared_rollouts": "service"},

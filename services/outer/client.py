@@ -46,6 +46,7 @@ class OuterClient:
         terms = {
             "members": config.members,
             "every": config.every,
+            "method": config.method,
             "bits": config.bits,
             "learning_rate": config.learning_rate,
             "momentum": config.momentum,

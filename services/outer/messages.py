@@ -22,6 +22,8 @@ class Terms(Call):
 
     members: int = Field(ge=1)
     every: int = Field(ge=1)
+    method: Literal["mean", "gossip"] = "mean"
+    """What an earlier version's folder has, which does not say."""
     bits: Literal[4, 8, 32]
     learning_rate: float = Field(gt=0, allow_inf_nan=False)
     momentum: float = Field(ge=0, lt=1)

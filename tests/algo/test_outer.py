@@ -5,6 +5,7 @@ import pytest
 
 from asyncrl.algo.outer.blockwise import BLOCK, code_shape, dequantize, quantize
 from asyncrl.algo.outer.fragments import split_fragments
+from asyncrl.algo.outer.gossip import draw_pairs, gossip_step, largest_rate
 from asyncrl.algo.outer.mean_gradient import mean_gradient, pseudo_gradient
 from asyncrl.algo.outer.mix import carried_over, mixed
 from asyncrl.algo.outer.nesterov import nesterov_step
@@ -38,6 +39,65 @@ def test_without_momentum_and_at_rate_one_the_global_weights_become_the_mean_of_
     mean = mean_gradient([pseudo_gradient(base, member) for member in members])
     update, _ = nesterov_step(mean["w"], f32(0.0), 1.0, 0.0)
     assert (base["w"] - update).tolist() == [2.0]
+
+
+def test_a_pair_is_drawn_together_while_it_follows_its_mean_gradient():
+    slow, gradients = [f32(1.0), f32(3.0)], [f32(0.5), f32(1.5)]
+    update, buffer = gossip_step(slow[0], slow, gradients, f32(4.0), learning_rate=0.5, momentum=0.25)
+    # b = 0.25 * 4 + 0.5 (1 + (1 - 2)) and 0 + 0.5 (1 + (3 - 2))
+    assert (update.tolist(), buffer.tolist(), update.dtype) == ([1.0], [1.0], np.float32)
+    update, _ = gossip_step(slow[1], slow, gradients, f32(0.0), learning_rate=0.5, momentum=0.25)
+    assert update.tolist() == [1.0]
+
+
+def test_one_without_a_partner_follows_its_own_gradient():
+    update, buffer = gossip_step(f32(7.0), [f32(7.0)], [f32(2.0)], f32(4.0), learning_rate=0.5, momentum=0.25)
+    assert (update.tolist(), buffer.tolist()) == ([2.0], [2.0])
+
+
+def test_without_momentum_and_at_rate_one_both_of_a_pair_get_the_mean_of_what_they_trained():
+    slow, trained = [f32(1.0), f32(3.0)], [f32(5.0), f32(2.0)]
+    gradients = [own - after for own, after in zip(slow, trained, strict=True)]
+    for own in slow:
+        assert (own - gossip_step(own, slow, gradients, f32(0.0), 1.0, 0.0)[0]).tolist() == [3.5]
+
+
+def test_pairs_are_those_of_the_round_and_of_who_is_there_and_of_nothing_else():
+    assert [draw_pairs([0, 1, 2], 0, number) for number in (1, 2, 3)] == [
+        [(0, 1), (2,)], [(0, 1), (2,)], [(0, 2), (1,)]
+    ]  # fmt: skip
+    assert draw_pairs([2, 0, 1], 0, 3) == draw_pairs([0, 1, 2], 0, 3) != draw_pairs([0, 1, 2], 1, 3)
+    assert draw_pairs([], 0, 1) == [] and draw_pairs([4], 0, 1) == [(4,)]
+    # Over many rounds every pair of six comes as often: 600 * 1 / 5.
+    found = [tuple(pair) for number in range(600) for pair in draw_pairs(range(6), 0, number)]
+    counts = [found.count((one, other)) for other in range(6) for one in range(other)]
+    assert sum(counts) == len(found) == 1800
+    assert min(counts) > 85 and max(counts) < 155
+
+
+@pytest.mark.parametrize(
+    ("members", "momentum", "limit"), [(2, 0.0, 2.0), (2, 0.5, 3.0), (3, 0.5, 1.5), (4, 0.9, 0.38)]
+)
+def test_differences_between_members_die_out_below_the_largest_rate(members, momentum, limit):
+    assert largest_rate(members, momentum) == pytest.approx(limit)
+    rng = np.random.default_rng(0)
+    start = rng.normal(0, 1, (members, 400)).astype(np.float32)
+
+    def spread_after(rate, rounds=60):
+        weights, buffers = list(start), list(np.zeros_like(start))
+        for number in range(rounds):
+            for pair in draw_pairs(range(members), 0, number):
+                slow = [weights[one] for one in pair]
+                for one, own in zip(pair, slow, strict=True):
+                    update, buffers[one] = gossip_step(
+                        own, slow, [np.zeros_like(own) for _ in pair], buffers[one], rate, momentum
+                    )
+                    weights[one] = own - update
+        return np.std(weights, axis=0).mean() / np.std(start, axis=0).mean()
+
+    assert spread_after(0.7 * limit) < 0.5
+    if members == 2:
+        assert spread_after(1.05 * limit) > 2
 
 
 def test_fragments_are_consecutive_about_equal_and_never_empty():

@@ -237,6 +237,38 @@ def test_a_resumed_run_sends_what_it_has_trained_since_once(together, late):
     assert_weights(resumed, moved(start, 4.0))
 
 
+def distance(*members):
+    """Root mean square difference of members' weights from their mean."""
+    of = [np.concatenate([one.ravel() for one in member.weights.values()]) for member in members]
+    return float(np.std(of, axis=0).mean())
+
+
+def test_members_that_gossip_stay_near_each_other_and_a_killed_one_goes_on_where_it_was(together):
+    # Pairs: (0, 1), (0, 1), (0, 2), and one alone each time.
+    members = [together.member(number, members=3, method="gossip") for number in range(3)]
+    start = members[0].weights
+    metrics = step_all(members, 2, 1.0, 2.0, 3.0)
+    assert [one["outer/members"] for one in metrics] == [2.0, 2.0, 1.0]
+    for member, by in zip(members, (1.5, 1.5, 3.0), strict=True):
+        assert_weights(member, moved(start, by))
+    state = members[0].exchange.state_dict()
+    kept = {name: torch.from_numpy(w.copy()) for name, w in members[0].weights.items()}
+    step_all(members, 4, 1.0, 1.0, 0.0)
+    assert_weights(members[0], moved(start, 2.5))
+    again = make_engine(together.model)
+    set_weights(again, members[0].names, kept)
+    members[0] = together.member(0, members=3, method="gossip", engine=again, state=state)
+    assert not members[0].adopted
+    # Its steps to version 4 have been counted; otherwise trained, they change nothing.
+    members[0].step(4, 5.0)
+    assert_weights(members[0], moved(start, 2.5))
+    apart = distance(*members)
+    step_all(members, 6, 0.0, 0.0, 0.0)
+    for member, by in zip(members, (2.75, 2.5, 2.75), strict=True):
+        assert_weights(member, moved(start, by))
+    assert distance(*members) == pytest.approx(apart / 2, rel=1e-2)
+
+
 def test_a_contribution_that_is_under_way_is_finished_by_the_resumed_run(together):
     member = together.member(0, delay=1)
     other = together.member(1, delay=1)

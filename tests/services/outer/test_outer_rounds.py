@@ -3,70 +3,11 @@
 import numpy as np
 import pytest
 
-from asyncrl.config_sections import OuterConfig
 from asyncrl.errors import ConfigError, ConflictError, InputError, UnavailableError
-from asyncrl.services.outer.client import OuterClient
 from asyncrl.services.outer.rounds import FOUNDER_S, Rounds
-from asyncrl.services.outer.service import create_outer_app
 from asyncrl.weights.outer_tensors import decode, encode
-from tests.app_thread import AppThread
 from tests.credentials import RUN
-
-SHAPES = [{"a": (2,)}, {"b": (1, 2)}]
-A, B, C = ("a" * 32, "b" * 32, "c" * 32)
-SETTINGS = OuterConfig(
-    url="http://127.0.0.1", members=3, every=2, fragments=2, learning_rate=1.0, momentum=0.0, wait_timeout_s=100.0
-)  # fmt: skip
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-class Served:
-    """The service on a folder, its members by run, and a clock for its deadlines."""
-
-    def __init__(self, folder):
-        self.folder, self.clock, self.clients, self.number = folder, Clock(), [], 0
-        self.start()
-
-    def start(self):
-        self.rounds = Rounds(self.folder / "outer", self.clock)
-        self.number += 1
-        self.app = AppThread(
-            create_outer_app(self.rounds, RUN.access("outer")), self.folder, str(self.number)
-        )
-
-    def stop(self):
-        while self.clients:
-            self.clients.pop().close()
-        self.end()
-
-    def end(self):
-        if self.app is not None:
-            self.app.close()
-            self.rounds.close()
-            self.app = None
-
-    def again(self):
-        self.stop()
-        self.start()
-
-    def client(self, run, member=0, token=None, **changes):
-        settings = SETTINGS.model_copy(update={"url": self.app.url, "member": member, **changes})
-        bearer = RUN.issue("trainer").bearer("outer") if token is None else token
-        self.clients.append(OuterClient(settings, bearer, run, f"run-{run[0]}"))
-        return self.clients[-1]
-
-    def member(self, run, member=0, **changes):
-        client = self.client(run, member, **changes)
-        if client.join(SHAPES, 1.0).start:
-            client.send(0, 0, whole(a=[0.0, 0.0]), start=True)
-            client.send(1, 0, whole(b=[[0.0, 0.0]]), start=True)
-        return client
+from tests.services.outer.served import SHAPES, A, B, C, Served, weights, whole
 
 
 @pytest.fixture
@@ -74,15 +15,6 @@ def served(tmp_path):
     found = Served(tmp_path)
     yield found
     found.stop()
-
-
-def whole(**values):
-    return encode({name: np.array(one, np.float32) for name, one in values.items()}, 32)[0]
-
-
-def weights(client, fragment=0, wanted=0):
-    found = client.fetch(fragment, wanted, -1, 0.0)
-    return None if found is None else next(iter(decode(found.body, SHAPES[fragment], 32).values())).tolist()
 
 
 def test_a_round_is_the_mean_of_all_members_that_were_there_when_it_began(served):
@@ -116,8 +48,7 @@ def test_only_the_first_member_gives_its_weights_until_it_is_silent(served):
 def test_a_lost_member_costs_one_deadline_and_is_waited_for_again_when_it_is_back(served):
     first, second = served.member(A), served.member(B, 1)
     first.send(0, 2, whole(a=[1.0, 1.0]))
-    served.clock.now += SETTINGS.wait_timeout_s
-    served.rounds.close_overdue()
+    served.pass_deadline()
     assert weights(first, wanted=1) == [-1.0, -1.0]
     assert [one["state"] for one in served.rounds.status()["members"]] == ["active", "lost"]
     first.send(0, 4, whole(a=[1.0, 1.0]))
@@ -193,6 +124,7 @@ def test_runs_of_other_settings_numbers_or_models_are_refused(served):
         ({"every": 4}, "outer.every: the other members have 2, got 4"),
         ({"bits": 8}, "outer.bits: the other members have 32, got 8"),
         ({"members": 4}, "outer.members: the other members have 3, got 4"),
+        ({"method": "gossip"}, "outer.method: the other members have mean, got gossip"),
     ):
         with pytest.raises(ConfigError, match=why):
             served.client(B, 1, **changes).join(SHAPES, 1.0)
