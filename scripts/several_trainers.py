@@ -1,10 +1,11 @@
 """Train one policy by several runs that synchronise seldom, on this machine, beside one run of as many rollouts.
 
-    python scripts/several_trainers.py [--arms one,alone,diloco,streaming,8bit] [--seeds 0] [--json OUT]
+    python scripts/several_trainers.py [--arms one,alone,diloco,streaming,8bit] [--seeds 0] [--apart] [--json OUT]
     python scripts/several_trainers.py --kill
 
 `one` is a single run with the rollouts of all members in each step, as if they were synchronised after every step.
 `alone` is one member without the others. The other arms are runs that share the tasks and one `asyncrl serve outer`.
+With `--apart` the report has how far the members' weights are from each other after each step.
 With `--kill` the service is killed in the middle and started again, and then a whole member, which is resumed. The
 report says whether all ended with the same weights, and whether each task was trained once, by one member.
 
@@ -14,6 +15,7 @@ Prints held-out success of each final policy, bytes exchanged and time; exit cod
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import secrets
@@ -22,6 +24,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -30,6 +33,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from asyncrl.config import load_config
@@ -45,6 +49,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "nesterov": ("outer.learning_rate=0.7", "outer.momentum=0.9"),
     "half": ("outer.learning_rate=0.7", "outer.momentum=0.5"),
     "streaming": ("outer.fragments=3", "outer.delay=1", "outer.mix=0.5"),
+    "gossip": ("outer.method=gossip",),
     "8bit": ("outer.bits=8",),
     "4bit": ("outer.bits=4",),
 }
@@ -126,6 +131,41 @@ class Member:
             self.process.wait(60)
 
 
+class Followed:
+    """The weights of members after each step, from checkpoints as they come: few of them are kept."""
+
+    def __init__(self, members: list[Member]) -> None:
+        self.members = members
+        self.weights: list[dict[int, np.ndarray]] = [{} for _ in members]
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            self._look()
+
+    def _look(self) -> None:
+        for member, weights in zip(self.members, self.weights, strict=True):
+            for version, path in complete_checkpoints(member.run / "checkpoints"):
+                if version not in weights:
+                    # It may be deleted meanwhile.
+                    with contextlib.suppress(FileNotFoundError, SafetensorError):
+                        found = load_file(path / "model.safetensors")
+                        weights[version] = np.concatenate([found[name].ravel() for name in sorted(found)])
+
+    def apart(self) -> dict[str, float]:
+        """Return the root mean square difference of the members' weights from their mean, by step."""
+        self._ended.set()
+        self._thread.join()
+        self._look()
+        steps = sorted(set.intersection(*(set(one) for one in self.weights)))
+        return {
+            str(step): float(np.sqrt(np.var([one[step] for one in self.weights], axis=0).mean()))
+            for step in steps
+        }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--arms", default="one,alone,diloco,streaming,8bit", help=f"of {', '.join(ARMS)}")
@@ -133,6 +173,7 @@ def main() -> int:
     parser.add_argument("--members", type=int, default=2)
     parser.add_argument("--every", type=int, default=3, help="steps between two exchanges")
     parser.add_argument("--recipe", default="gridworld_grpo")
+    parser.add_argument("--apart", action="store_true", help="follow the members' weights")
     parser.add_argument("--kill", action="store_true", help="kill the service and a member instead")
     parser.add_argument("--folder", type=Path, help="where runs are kept; a temporary folder by default")
     parser.add_argument("--json", type=Path, help="file for the report")
@@ -172,21 +213,25 @@ def train(args: argparse.Namespace, folder: Path, arm: str, seed: int) -> dict[s
         shared += [
             *ARMS[arm],
             *([f"env.num_tasks={groups * steps}", "train.checkpoint_every=2"] if args.kill else []),
+            *(["train.checkpoint_every=1"] if args.apart else []),
         ]
         members = [
             Member(folder, f"member-{number}", args.recipe, [*shared, f"outer.member={number}"])
             for number in range(count)
         ]
+    followed = Followed(members) if args.apart else None
     try:
         if args.kill and service is not None:
             disturb(service, members, steps)
         for member in members:
             member.finish()
         report = describe(arm, seed, members)
+        if followed is not None:
+            report["apart"] = followed.apart()
         report["wall_s"] = round(time.monotonic() - start, 1)
         if service is not None:
             report["rounds"] = service.status()["rounds"]
-            report["checks"] = check(service, members, steps)
+            report["checks"] = check(service, members, steps, together=arm != "gossip")
     finally:
         for member in members:
             member.end()
@@ -240,15 +285,16 @@ def newest(member: Member) -> Path:
     return complete_checkpoints(member.run / "checkpoints")[0][1]
 
 
-def check(service: Outer, members: list[Member], steps: int) -> dict[str, bool]:
-    """Return what must hold of runs that trained one policy together."""
+def check(service: Outer, members: list[Member], steps: int, together: bool) -> dict[str, bool]:
+    """Return what must hold of runs that trained one policy, with the same weights at the end if `together`."""
     weights = [load_file(newest(member) / "model.safetensors") for member in members]
     ledgers = [tasks_of(member.run / "ledger.sqlite") for member in members]
     counted = [one["counted"] for one in service.status()["members"]]
     played = [{task for task, state, _ in tasks if state in ("trained", "dropped")} for tasks in ledgers]
     trained = [{(task, step) for task, state, step in tasks if state == "trained"} for tasks in ledgers]
     return {
-        "all ended with the same weights": all(
+        "all ended with the same weights, unless in pairs": not together
+        or all(
             one.keys() == weights[0].keys()
             and all(np.array_equal(one[name], weights[0][name]) for name in one)
             for one in weights
