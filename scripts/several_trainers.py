@@ -1,7 +1,7 @@
 """Train one policy by several runs that synchronise seldom, on this machine, beside one run of as many rollouts.
 
     python scripts/several_trainers.py [--arms one,alone,diloco,streaming,8bit] [--seeds 0] [--apart] [--json OUT]
-    python scripts/several_trainers.py --kill
+    python scripts/several_trainers.py --kill [--arms diloco]
 
 `one` is a single run with the rollouts of all members in each step, as if they were synchronised after every step.
 `alone` is one member without the others. The other arms are runs that share the tasks and one `asyncrl serve outer`.
@@ -168,7 +168,7 @@ class Followed:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--arms", default="one,alone,diloco,streaming,8bit", help=f"of {', '.join(ARMS)}")
+    parser.add_argument("--arms", default="", help=f"of {', '.join(ARMS)}")
     parser.add_argument("--seeds", default="0", help="such as 0,1,2")
     parser.add_argument("--members", type=int, default=2)
     parser.add_argument("--every", type=int, default=3, help="steps between two exchanges")
@@ -185,7 +185,9 @@ def main() -> int:
         # Its processes end with this one.
         start_fork_server(Path(temporary))
         for seed in map(int, args.seeds.split(",")):
-            for arm in ["diloco"] if args.kill else args.arms.split(","):
+            for arm in (args.arms or ("diloco" if args.kill else "one,alone,diloco,streaming,8bit")).split(
+                ","
+            ):
                 folder = (args.folder or Path(temporary)) / f"{'kill' if args.kill else arm}-{seed}"
                 folder.mkdir(parents=True)
                 report.append(train(args, folder, arm, seed))

@@ -63,6 +63,11 @@ def changed(section, **values):
         (changed("outer", delay=8), "outer: delay: must be below every=8, got 8"),
         (changed("outer", mix=0.5), "outer: mix: must be 0 without a delay, got 0.5"),
         (
+            changed("outer", method="gossip", members=4, learning_rate=0.7, momentum=0.9),
+            "outer: learning_rate: must be below 0.38 with method='gossip', members=4 and momentum=0.9, .* got 0.7",
+        ),
+        (changed("outer", method="ring"), "outer.method: input should be 'mean' or 'gossip', got \"ring\""),
+        (
             {**changed("outer", url="http://o"), "policies": {"other": {"agents": ["a"]}}},
             "outer.url must be left out where there are further policies, got 'http://o'",
         ),

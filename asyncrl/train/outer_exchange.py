@@ -5,7 +5,9 @@
         fragments that are due to be sent    global weights - own weights  --> service
         with outer.delay = 0                 wait for the result, which enters at once
 
-The service (`services/outer`) takes the outer step on the mean of what the runs sent. Merging before publishing means
+The service (`services/outer`) takes the outer step on the mean of what the runs sent. With `outer.method = "gossip"` it
+takes one step for each pair of runs: what are global weights here are then this run's own slow weights, which the
+service has, too. Merging before publishing means
 that every version has one set of weights: tokens keep the log-probabilities of the version that sampled them, and
 staleness counts this run's own versions as ever. Moments of the inner optimizer stay each run's own.
 
@@ -13,7 +15,7 @@ Rank 0 keeps the global weights it has last merged in float32 in host memory, an
 sent. Both are in checkpoints, so a resumed run sends all it has trained since, once: a contribution has this run's
 version, and the service counts no version twice.
 
-Sources: DiLoCo (arXiv 2311.08105), Streaming DiLoCo (arXiv 2501.18512).
+Sources: DiLoCo (arXiv 2311.08105), Streaming DiLoCo (arXiv 2501.18512), NoLoCo (arXiv 2506.10911).
 """
 
 from __future__ import annotations
@@ -168,7 +170,7 @@ class OuterExchange:
 
     def after_step(self, engine: TrainEngine, version: int) -> dict[str, float]:
         """See `Exchange`. After the last step all is exchanged, so that runs that end together end with the same
-        weights. Raises `StopError` when another run has taken this one's place, or has other settings."""
+        weights, unless they exchange in pairs. Raises `StopError` when another run has taken this one's place, or has other settings."""
         start, last = time.monotonic(), version == self.num_steps
         self._members = 0
         patience = _Patience(self.settings.wait_timeout_s + MARGIN_S, self.service)

@@ -199,12 +199,10 @@ class PairFragment(Fragment):
 
     def _keep_pairs(self) -> None:
         """Have the pairs on disk; those of rounds that are over for all that are there are dropped."""
-        newest = self._drawn()
         self._pairs = {
             number: partners
             for number, partners in self._pairs.items()
-            if number == newest
-            or any(
+            if any(
                 self._is_open(number, run) and (run in self.open or self.is_there(run)) for run in partners
             )
         }

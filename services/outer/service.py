@@ -1,4 +1,4 @@
-"""The outer optimizer of several trainers that train one policy and synchronise seldom (DiLoCo).
+"""The outer optimizer of several trainers that train one policy and synchronise seldom (DiLoCo, NoLoCo).
 
     asyncrl serve outer --state DIR
 

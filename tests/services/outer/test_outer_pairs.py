@@ -131,6 +131,16 @@ def test_a_run_that_joins_late_takes_the_weights_of_the_lowest_member_that_is_th
     assert weights(late) == weights(second) == [-3.0, -3.0]
 
 
+def test_a_run_that_joined_before_there_were_weights_keeps_its_place_in_the_first_round(served):
+    first, second = served.client(A), served.client(B, 1)
+    assert first.join(SHAPES, 1.0).start
+    assert second.join(SHAPES, 1.0).rounds == [-1, -1]
+    served.member(A)
+    assert first.send(0, 2, whole(a=[1.0, 1.0])) == (1, False)
+    assert second.send(0, 2, whole(a=[3.0, 3.0])) == (1, False)
+    assert weights(first, wanted=1) == weights(second, wanted=1) == [-2.0, -2.0]
+
+
 def test_the_same_steps_never_count_twice(served):
     first, second = served.member(A), served.member(B, 1)
     first.send(0, 2, whole(a=[1.0, 1.0]))
