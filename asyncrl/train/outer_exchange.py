@@ -170,7 +170,8 @@ class OuterExchange:
 
     def after_step(self, engine: TrainEngine, version: int) -> dict[str, float]:
         """See `Exchange`. After the last step all is exchanged, so that runs that end together end with the same
-        weights, unless they exchange in pairs. Raises `StopError` when another run has taken this one's place, or has other settings."""
+        weights, unless they exchange in pairs. Raises `StopError` when another run has taken this one's place, or has
+        other settings."""
         start, last = time.monotonic(), version == self.num_steps
         self._members = 0
         patience = _Patience(self.settings.wait_timeout_s + MARGIN_S, self.service)

@@ -167,6 +167,17 @@ def test_a_service_that_is_started_again_has_the_pairs_that_were_drawn(served):
     assert not list((served.folder / "outer" / "fragment-000" / "contributions").iterdir())
 
 
+def test_a_contribution_that_a_killed_service_had_no_time_to_pair_is_paired_by_the_next(served):
+    served.member(A), served.member(B, 1)
+    served.stop()
+    folder = served.folder / "outer" / "fragment-000" / "contributions"
+    (folder / f"{A}@2").write_bytes(whole(a=[1.0, 1.0]))
+    served.start()
+    assert served.rounds.status()["waiting_for"] == [["run-b"], []]
+    served.client(B, 1).send(0, 2, whole(a=[3.0, 3.0]))
+    assert weights(served.client(A), wanted=1) == [-2.0, -2.0]
+
+
 def test_eight_bits_travel_both_ways_and_each_member_reads_its_own_step(tmp_path):
     served = Served(tmp_path, method="gossip", bits=8, learning_rate=0.5)
     clients = [served.member(A), served.member(B, 1)]
@@ -188,41 +199,41 @@ def test_eight_bits_travel_both_ways_and_each_member_reads_its_own_step(tmp_path
 
 
 class Direct:
-    """Members that call the service's state without HTTP, and what they have contributed."""
+    """Members that call the service's state without HTTP, and what they have contributed to each fragment."""
 
-    def __init__(self, folder, runs):
-        self.folder, self.clock, self.runs = folder, Clock(), runs
+    def __init__(self, folder, runs, draw):
+        self.folder, self.clock, self.runs, self.draw = folder, Clock(), runs, draw
         self.rounds = Rounds(folder, self.clock)
-        self.version = dict.fromkeys(runs, 0)
-        self.given = dict.fromkeys(runs, 0.0)
+        self.version = {run: [0, 0] for run in runs}
+        self.given = [0.0, 0.0]
         for run in runs:
             self.join(run)
             if run == runs[0]:
-                self.put(run, 0, 0.0, start=True)
+                for fragment in (0, 1):
+                    self.put(run, fragment, 0, 0.0, start=True)
 
     def join(self, run):
         terms = Terms(
-            members=len(self.runs), every=1, method="gossip", bits=32, learning_rate=1.0, momentum=0.0,
-            wait_timeout_s=10.0, fragments=[{"a": [1]}],
+            members=len(self.runs), every=2, method="gossip", bits=32, learning_rate=1.0, momentum=0.0,
+            wait_timeout_s=10.0, fragments=[{"w": [1]}, {"w": [1]}],
         )  # fmt: skip
         self.rounds.join(Join(run=run, member=self.runs.index(run), name=run[0], terms=terms))
 
-    def put(self, run, version, value, start=False):
-        body = whole(a=[value])
-        self.rounds.part(Part(run=run, fragment=0, version=version, offset=0, data=body))
+    def put(self, run, fragment, version, value, start=False):
+        body, place = whole(w=[value]), {"run": run, "fragment": fragment, "version": version}
+        self.rounds.part(Part(**place, offset=0, data=body))
         checksum = xxhash.xxh3_128_hexdigest(body)
-        return self.rounds.put(
-            Put(run=run, fragment=0, version=version, size=len(body), checksum=checksum, start=start)
-        )
+        return self.rounds.put(Put(**place, size=len(body), checksum=checksum, start=start))
 
     def contribute(self, run):
-        """Send a step again, or the next one unless what was sent before waits."""
-        waits = run in self.rounds.fragments[0].open
+        """Send the next steps of a fragment, or those sent before again while these wait."""
+        number = self.draw.randrange(2)
+        waits = run in self.rounds.fragments[number].open
         if not waits:
-            self.version[run] += 1
-            self.given[run] += 2.0 ** (self.version[run] % 3)
-        found = self.put(run, self.version[run], 2.0 ** (self.version[run] % 3))
-        assert found["repeated"] == waits
+            self.version[run][number] += 1
+            self.given[number] += self.version[run][number] % 3
+        version = self.version[run][number]
+        assert self.put(run, number, version, version % 3)["repeated"] == waits
 
     def again(self, run):
         self.rounds.close()
@@ -235,30 +246,27 @@ class Direct:
         self.clock.now += 6.0
         self.rounds.close_overdue()
 
-    def weight(self, run):
-        fragment = self.rounds.fragments[0]
-        return float(
-            decode((fragment.of(run).folder / "global.safetensors").read_bytes(), {"a": (1,)}, 32)["a"][0]
-        )
+    def act(self):
+        acts = [self.contribute, self.join, self.leave, self.wait, self.again]
+        self.draw.choices(acts, [16, 2, 2, 3, 1])[0](self.draw.choice(self.runs))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_whoever_comes_goes_or_is_killed_each_step_counts_once(tmp_path, monkeypatch, seed):
     monkeypatch.setattr("asyncrl.services.outer.fragment.os.fsync", lambda _: None)
     monkeypatch.setattr("asyncrl.services.outer.fragment.sync", lambda _: None)
-    direct, draw = Direct(tmp_path / "outer", [letter * 32 for letter in "abcde"]), random.Random(seed)
-    for _ in range(150):
-        act = draw.choices(
-            [direct.contribute, direct.join, direct.leave, direct.wait, direct.again], [12, 2, 2, 2, 1]
-        )[0]
-        act(draw.choice(direct.runs))
+    direct = Direct(tmp_path / "outer", [letter * 32 for letter in "abcde"], random.Random(seed))
+    for _ in range(200):
+        direct.act()
     for run in direct.runs:
         direct.leave(run)
-    assert direct.rounds.fragments[0].open == {}
-    # A step moves the sum of a pair's weights by the sum of what the two contributed, and drawing together does not.
-    weights = [direct.weight(run) for run in direct.runs]
-    assert sum(weights) == pytest.approx(-sum(direct.given.values()), rel=1e-5)
-    assert [direct.rounds.fragments[0].counted(run) for run in direct.runs] == list(direct.version.values())
-    assert max(direct.version.values()) > 10
-    # Two rounds of each at most are kept.
-    assert len(list((tmp_path / "outer" / "fragment-000").glob("round-*"))) <= 2 * len(direct.runs)
+    for number, fragment in enumerate(direct.rounds.fragments):
+        assert fragment.open == {}
+        folders = [fragment.of(run).folder for run in direct.runs]
+        weights = [float(fragment.read_weights(folder)["w"][0]) for folder in folders]
+        # A step moves the sum of a pair's weights by what the two contributed, and drawing together does not.
+        assert sum(weights) == pytest.approx(-direct.given[number], rel=1e-5)
+        versions = [direct.version[run][number] for run in direct.runs]
+        assert [fragment.counted(run) for run in direct.runs] == versions and sum(versions) > 30
+        # Two rounds of each run at most are kept.
+        assert len(list(fragment.folder.glob("round-*"))) <= 2 * len(direct.runs)
