@@ -168,7 +168,8 @@ def test_a_service_that_is_started_again_has_the_pairs_that_were_drawn(served):
 
 
 def test_a_contribution_that_a_killed_service_had_no_time_to_pair_is_paired_by_the_next(served):
-    served.member(A), served.member(B, 1)
+    served.member(A)
+    served.member(B, 1)
     served.stop()
     folder = served.folder / "outer" / "fragment-000" / "contributions"
     (folder / f"{A}@2").write_bytes(whole(a=[1.0, 1.0]))
