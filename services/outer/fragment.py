@@ -159,10 +159,13 @@ class Fragment(ABC):
         """Find what an earlier process has acknowledged."""
         for path in (self.folder / "contributions").iterdir():
             run, _, version = path.name.partition("@")
-            if version.isdigit() and int(version) > self.counted(run):
-                self.open[run] = Contribution(int(version), path, self.clock())
-            else:
+            known = max(self.counted(run), self.open[run].version if run in self.open else -1)
+            if not version.isdigit() or int(version) <= known:
                 path.unlink()
+                continue
+            if run in self.open:
+                self.open[run].path.unlink()
+            self.open[run] = Contribution(int(version), path, self.clock())
 
     def read_weights(self, folder: Path) -> dict[str, np.ndarray]:
         return decode((folder / GLOBAL).read_bytes(), self.shapes, WHOLE_BITS)

@@ -172,10 +172,12 @@ def test_a_contribution_that_a_killed_service_had_no_time_to_pair_is_paired_by_t
     served.member(B, 1)
     served.stop()
     folder = served.folder / "outer" / "fragment-000" / "contributions"
-    (folder / f"{A}@2").write_bytes(whole(a=[1.0, 1.0]))
+    for version in (2, 1, 3):
+        (folder / f"{A}@{version}").write_bytes(whole(a=[float(version)] * 2))
     served.start()
     assert served.rounds.status()["waiting_for"] == [["run-b"], []]
-    served.client(B, 1).send(0, 2, whole(a=[3.0, 3.0]))
+    served.client(B, 1).send(0, 2, whole(a=[1.0, 1.0]))
+    # The last one has the steps of the earlier ones, too.
     assert weights(served.client(A), wanted=1) == [-2.0, -2.0]
 
 
