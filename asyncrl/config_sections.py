@@ -462,6 +462,9 @@ class TrainConfig(Section):
     """Keep in host memory what `gradient_checkpointing`, which must be on, keeps for the backward pass."""
     checkpoint_every: int = Field(10, ge=0)
     """Steps between checkpoints, and the most that a crash of the trainer costs; 0 keeps only the last version."""
+    memory_checkpoint_every: Seldom[int] = Field(0, ge=0)
+    """Steps between checkpoints in the memory of the trainer's machines, from which it resumes when a rank dies or a
+    machine other than the head is lost; 0 for none (docs/reliability.md)."""
     checkpoint_store: Seldom[str] = ""
     """A URL that fsspec opens, such as "s3://bucket/run", which gets each checkpoint, too: a run whose folder has lost
     its own resumes from there. Stores other than mounted disks need their package, s3fs for S3."""

@@ -14,6 +14,8 @@ PUBLISHED_COPIES = 3
 """The version that is written, the one that is served, and the one before it."""
 STAGED_COPIES = 2
 """Those of an engine that has its own: the version it serves and the next."""
+STATE_BYTES = 12
+"""Of a trained weight: itself in float32, and Adam's two moments of it."""
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -25,6 +27,10 @@ def check_room(config: Config, model: str, folder: Path) -> None:
     one = 0 if config.lora.rank else published_bytes(Path(model), config.model.dtype)
     own_copies = config.engine.weight_delta or config.engine.weight_transfer != "shared_file"
     copies = PUBLISHED_COPIES + (STAGED_COPIES * config.engine.count if own_copies else 0)
+    if config.train.memory_checkpoint_every:
+        # Of what a machine's ranks train, and of what the machine before it does, the newest and the one being written.
+        kept = 2 * min(1.0, 2 / config.train.nodes)
+        copies += math.ceil(kept * STATE_BYTES / BYTES[config.model.dtype])
     if config.train.old_policy == "process":
         # The current version, those before it that tokens may carry, and the one that is written.
         copies += config.buffer.max_staleness + 2

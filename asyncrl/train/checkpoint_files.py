@@ -17,10 +17,11 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from asyncrl.errors import InputError
-from asyncrl.run.checkpoints import state_files
+from asyncrl.run.checkpoints import state_file, state_files
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.full_state import STEPS, kept_pieces
 from asyncrl.train.optimizers import steps_taken
+from asyncrl.train.random_state import PREFIX
 
 Range = tuple[int, int]
 """The first element of a flattened tensor and the one after the last."""
@@ -49,12 +50,12 @@ def own_tensors(engine: TrainEngine, prefix: str = "") -> tuple[dict[str, Tensor
 
 
 class StateFiles:
-    """The stored tensors of a training state by name, read when they are asked for."""
+    """The stored tensors of a training state by name, read when they are asked for; `rank`: of that one's file alone."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rank: int | None = None) -> None:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._files: dict[str, Any] = {}
-        for path in state_files(folder):
+        for path in state_files(folder) if rank is None else [folder / state_file(rank)]:
             file = safe_open(str(path), "pt")
             for name in file.keys():  # noqa: SIM118
                 self.shapes[name], self._files[name] = tuple(file.get_slice(name).get_shape()), file
@@ -74,7 +75,7 @@ class StateFiles:
 
 
 class SentTensors:
-    """Stored tensors that rank 0 sent to ranks that do not see its folder; used as `StateFiles` is."""
+    """Stored tensors that were sent to ranks that do not see the files; used as `StateFiles` is."""
 
     def __init__(self, tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.shapes = dict(shapes)
@@ -103,17 +104,59 @@ def open_state(
     listed = engine.broadcast(
         [[name, list(shape)] for name, shape in files.shapes.items()] if files else None
     )
-    own = {
-        f"{prefix}{piece.name}": (piece.start, piece.start + piece.numel)
-        for prefix, one in trained.items()
-        for piece in one.pieces
-    }
+    own = _places(trained)
     kept: dict[str, Tensor] = {}
     for name, shape in listed:
         body = engine.broadcast_bytes(save({name: files.whole(name)}) if files else None)
         if _needed(name, math.prod(shape), own):
             kept[name] = load(body)[name]
     return SentTensors(kept, {name: tuple(shape) for name, shape in listed})
+
+
+def open_parts(engine: TrainEngine, folder: Path, trained: Mapping[str, TrainEngine]) -> SentTensors:
+    """Return the same where each rank sees only its own file, of as many ranks and the same ZeRO stage. A collective.
+
+    Pieces that only one rank keeps stay there; of the rest each rank sends what is in its file.
+    """
+    file = StateFiles(folder, engine.rank)
+    own = _places(trained)
+    listed = [[name, list(shape)] for name, shape in file.shapes.items()]
+    kept: dict[str, Tensor] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for source in range(engine.num_ranks):
+        for name, shape in engine.broadcast(listed if source == engine.rank else None, source):
+            mine, numel = source == engine.rank, math.prod(shape)
+            if not _of_one_rank(name, trained):
+                body = engine.broadcast_bytes(save({name: file.whole(name)}) if mine else None, source)
+                if not _needed(name, numel, own):
+                    continue
+                kept[name] = load(body)[name]
+            elif mine:
+                kept[name] = file.whole(name)
+            else:
+                continue
+            shapes[name] = tuple(shape)
+    return SentTensors(kept, shapes)
+
+
+def _places(trained: Mapping[str, TrainEngine]) -> dict[str, Range]:
+    """Return which elements of each parameter this rank keeps."""
+    return {
+        f"{prefix}{piece.name}": (piece.start, piece.start + piece.numel)
+        for prefix, one in trained.items()
+        for piece in one.pieces
+    }
+
+
+def _of_one_rank(name: str, trained: Mapping[str, TrainEngine]) -> bool:
+    """True for what only the rank that stored it reads: its pieces of a divided optimizer, its random state."""
+    key, _ = _parse(name)
+    if key.startswith(PREFIX):
+        return True
+    prefix, colon, rest = key.rpartition(":")
+    engine = trained.get(prefix + colon)
+    parameter = rest.partition("/")[2]
+    return engine is not None and engine.divided and any(piece.name == parameter for piece in engine.pieces)
 
 
 def _needed(name: str, numel: int, own: Mapping[str, Range]) -> bool:

@@ -33,7 +33,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from asyncrl.disk import sync
-from asyncrl.errors import AsyncRLError, InputError
+from asyncrl.errors import InputError
 from asyncrl.run.checkpoints import (
     MARKER,
     STATE,
@@ -43,14 +43,22 @@ from asyncrl.run.checkpoints import (
     state_file,
     state_folder,
 )
-from asyncrl.train.checkpoint_files import KeptState, open_state, own_tensors
+from asyncrl.train.checkpoint_files import (
+    KeptState,
+    SentTensors,
+    StateFiles,
+    open_parts,
+    open_state,
+    own_tensors,
+)
 from asyncrl.train.checkpoint_store import CheckpointStore
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.full_state import load_state
+from asyncrl.train.memory_checkpoints import MemoryCheckpoints
 from asyncrl.train.nested_state import join, split
 from asyncrl.train.policy_folder import PolicyShare, gather_policy, write_policy
 from asyncrl.train.random_state import key_of, random_state, set_random_state
-from asyncrl.train.writers import Writers
+from asyncrl.train.writers import CheckpointError, Writers
 from asyncrl.weights.chunks import file_checksum
 
 log = logging.getLogger("asyncrl.train")
@@ -58,10 +66,6 @@ log = logging.getLogger("asyncrl.train")
 EXTRA = "extra"
 START = "start"
 """The folder of version 0, which the run may go back to. No crash needs it: a run without a checkpoint starts anew."""
-
-
-class CheckpointError(AsyncRLError):
-    """Another rank could not write its part, or the store did not take the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,9 @@ class Checkpointer:
     writing thread; if it raises, the checkpoint stays incomplete.
 
     store: gets each checkpoint too, when it is complete in the folder.
+
+    memory, memory_every, machines: the folder of checkpoints in memory, the versions between two of them, and the
+    machines over which the ranks are spread; see `asyncrl.train.memory_checkpoints`.
     """
 
     def __init__(
@@ -99,6 +106,9 @@ class Checkpointer:
         others: Mapping[str, TrainEngine] | None = None,
         before_complete: Callable[[], None] = lambda: None,
         store: CheckpointStore | None = None,
+        memory: Path | None = None,
+        memory_every: int = 0,
+        machines: int = 1,
     ) -> None:
         self.folder = folder
         self.engine = engine
@@ -116,24 +126,48 @@ class Checkpointer:
         self.write_s = 0.0
         """How long the newest background write took."""
         self._writers = Writers(engine.rank, engine.num_ranks)
+        self.memory = (
+            MemoryCheckpoints(memory, self._writers, memory_every, machines, engine.stage)
+            if memory is not None
+            else None
+        )
         self._trained = {"": engine} | {f"{name}:": other for name, other in (others or {}).items()}
         """The engines whose optimizers are kept, by the prefix of their tensors' names."""
         self._writer: threading.Thread | None = None
         self._failure: Exception | None = None
+        self._memory_failure: Exception | None = None
 
     @property
     def error(self) -> str:
         """Why the newest write failed, "" if it did not."""
-        return f"{type(self._failure).__name__}: {self._failure}" if self._failure is not None else ""
+        failures = {"": self._failure, "in memory: ": self._memory_failure}
+        said = [f"{where}{type(one).__name__}: {one}" for where, one in failures.items() if one is not None]
+        return "; ".join(said)
 
     def due(self, version: int) -> bool:
+        """Whether `save_due` saves a version anywhere."""
+        return self._due_on_disk(version) or self._due_in_memory(version)
+
+    def _due_on_disk(self, version: int) -> bool:
         return any(version % period == 0 for period in self.periods)
+
+    def _due_in_memory(self, version: int) -> bool:
+        return self.memory is not None and self.memory.due(version)
 
     def save_start(self, extra: Mapping[str, Any]) -> None:
         """Save version 0 to go back to, until a later version is `pinned`; nothing where no version is due."""
         if self.periods:
             self._started = True
             self._save(0, extra, self.folder / START)
+
+    def save_due(
+        self, version: int, extra: Mapping[str, Any], after: Callable[[], object] = lambda: None
+    ) -> float:
+        """Do as `save` does where a version is due: on disk, in memory, or both. A collective."""
+        target = None
+        if self._due_on_disk(version):
+            self._newest, target = version, checkpoint_path(self.folder, version)
+        return self._save(version, extra, target, after, self._due_in_memory(version))
 
     def save(
         self, version: int, extra: Mapping[str, Any], after: Callable[[], object] = lambda: None
@@ -151,12 +185,13 @@ class Checkpointer:
         self,
         version: int,
         extra: Mapping[str, Any],
-        target: Path,
+        target: Path | None,
         after: Callable[[], object] = lambda: None,
+        in_memory: bool = False,
     ) -> float:
         start = time.perf_counter()
         self._join()
-        policy = gather_policy(self.engine, copy=True)
+        policy = gather_policy(self.engine, copy=True) if target is not None else None
         tensors = random_state(self.engine.rank)
         shapes: dict[str, list[int]] = {}
         for prefix, engine in self._trained.items():
@@ -166,9 +201,16 @@ class Checkpointer:
         values = {"version": version, "shapes": shapes}
         if self.engine.rank == 0:
             values["extra"] = split(dict(extra), tensors, EXTRA)
-        self._writer = threading.Thread(
-            target=self._write, args=(target, policy, tensors, values, after), name="checkpoint"
-        )
+
+        def write() -> None:
+            begun = time.perf_counter()
+            if in_memory:
+                self._write_in_memory(tensors, values, after)
+            if target is not None and policy is not None:
+                self._write(target, policy, tensors, values, after)
+            self.write_s = time.perf_counter() - begun
+
+        self._writer = threading.Thread(target=write, name="checkpoint")
         self._writer.start()
         return time.perf_counter() - start
 
@@ -177,15 +219,35 @@ class Checkpointer:
 
         Raises `InputError` when it was made by another model.
         """
-        state, first = state_folder(path), self.engine.rank == 0
+        state = state_folder(path)
+        restored = self._restore(state, open_state(self.engine, state, self._trained))
+        self._newest = restored.version
+        return restored
+
+    def load_from_memory(self, version: int) -> Restored | None:
+        """Do as `load` does from the memory of the ranks' machines; None, with nothing changed, if a part is lost."""
+        memory = self.memory
+        if memory is None or not memory.bring(version):
+            return None
+        path, apart = memory.path(version), memory.machines > 1
+        stored = (open_parts if apart else open_state)(self.engine, path, self._trained)
+        restored = self._restore(path, stored)
+        # What can be gone back to is on disk.
+        older = (found for found, _ in complete_checkpoints(self.folder) if found <= version)
+        self._newest = max(older, default=-1)
+        if self.engine.rank == 0:
+            log.warning("version %d was restored from the memory of the trainer's machines", version)
+        return restored
+
+    def _restore(self, state: Path, stored: StateFiles | SentTensors) -> Restored:
+        """Restore what is in a folder of rank 0."""
+        first = self.engine.rank == 0
         values = self.engine.broadcast(json.loads((state / VALUES).read_text()) if first else None)
-        stored = open_state(self.engine, state, self._trained)
         for prefix, engine in self._trained.items():
             load_state(engine, KeptState(stored, values.get("shapes", {}), prefix))
         if key_of(self.engine.rank) in stored.shapes:
             set_random_state(stored.whole(key_of(self.engine.rank)))
         extra = {name: stored.whole(name) for name in stored.shapes if name.startswith(EXTRA)}
-        self._newest = values["version"]
         return Restored(values["version"], join(values["extra"], extra))
 
     def versions(self) -> list[int]:
@@ -251,14 +313,16 @@ class Checkpointer:
         after: Callable[[], object],
     ) -> None:
         """Write one checkpoint with the other ranks' threads."""
-        start, version = time.perf_counter(), values["version"]
+        version = values["version"]
         partial = target.with_name(target.name + ".partial")
         first = self.engine.rank == 0
         try:
             with tempfile.TemporaryDirectory(prefix="asyncrl-checkpoint-") as scratch:
                 folder = self._choose_folder(partial, Path(scratch))
                 listed = self._write_parts(partial, folder, policy, tensors, values)
-            self._together(lambda: self._complete(partial, target, version, listed, after) if first else None)
+            self._writers.together(
+                lambda: self._complete(partial, target, version, listed, after) if first else None
+            )
             self._failure = None
         except Exception as error:
             # A full or broken disk costs one checkpoint, not the run.
@@ -266,14 +330,33 @@ class Checkpointer:
             log.error("checkpoint of version %d: %s: %s", version, type(error).__name__, error)
             if first:
                 shutil.rmtree(partial, ignore_errors=True)
-        self.write_s = time.perf_counter() - start
+
+    def _write_in_memory(
+        self, tensors: dict[str, Tensor], values: dict[str, Any], after: Callable[[], object]
+    ) -> None:
+        """Write one version into memory with the other ranks' threads."""
+        assert self.memory is not None
+
+        def committed() -> None:
+            after()
+            self.before_complete()
+
+        try:
+            self.memory.write(values["version"], tensors, values, committed)
+            self._memory_failure = None
+        except Exception as error:
+            # The run has its checkpoints on disk.
+            self._memory_failure = error
+            log.error(
+                "memory checkpoint of version %d: %s: %s", values["version"], type(error).__name__, error
+            )
 
     def _choose_folder(self, partial: Path, scratch: Path) -> Path:
         """Return where this rank writes: rank 0's new folder `partial`, or `scratch` where it does not see that."""
         first, mark = self.engine.rank == 0, f"mark-{uuid.uuid4().hex}"
-        chosen = self._together(lambda: _new_folder(partial, mark) if first else "")[0]
+        chosen = self._writers.together(lambda: _new_folder(partial, mark) if first else "")[0]
         seen = first or (partial / chosen).is_file()
-        self._together(lambda: None)  # all have looked
+        self._writers.together(lambda: None)  # all have looked
         (partial / chosen).unlink(missing_ok=True)
         return partial if seen else scratch
 
@@ -294,7 +377,7 @@ class Checkpointer:
             files = {str(file.relative_to(folder)): _entry(file) for file in (*weights, state)}
             return {"files": files, "here": folder == partial}
 
-        parts = self._together(write)
+        parts = self._writers.together(write)
 
         def fetch() -> None:
             for source, part in enumerate(parts):
@@ -304,24 +387,8 @@ class Checkpointer:
                     elif rank == source:
                         self._writers.send(folder / name)
 
-        self._together(fetch)
+        self._writers.together(fetch)
         return {name: entry for part in parts for name, entry in part["files"].items()}
-
-    def _together(self, step: Callable[[], Any]) -> list[Any]:
-        """Return what the step returned on each rank; where it failed on one, raise on all of them."""
-        failure: Exception | None = None
-        result = None
-        try:
-            result = step()
-        except Exception as error:
-            failure = error
-        told = self._writers.tell({"result": result, "error": repr(failure) if failure is not None else ""})
-        if failure is not None:
-            raise failure
-        for rank, other in enumerate(told):
-            if other["error"]:
-                raise CheckpointError(f"rank {rank}: {other['error']}")
-        return [other["result"] for other in told]
 
     def _complete(
         self,

@@ -613,7 +613,7 @@ class Trainer:
         if not saver.due(version):
             return error
         self.turns.to_trainer()
-        stall_s = saver.save(version, self.state_dict(), recorded.result)
+        stall_s = saver.save_due(version, self.state_dict(), recorded.result)
         return error | {"time/checkpoint_s": stall_s, "time/checkpoint_write_s": saver.write_s}
 
     def _steer(self, report: StepReport) -> None:

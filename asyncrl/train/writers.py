@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from asyncrl.errors import AsyncRLError
+
+T = TypeVar("T")
+
 CHUNK_BYTES = 64 * 2**20
+
+
+class CheckpointError(AsyncRLError):
+    """Another rank could not write its part, or the store did not take the checkpoint."""
 
 
 class Writers:
@@ -38,6 +48,22 @@ class Writers:
             json.loads(each[: int(size)].numpy().tobytes()) for each, size in zip(found, sizes, strict=True)
         ]
 
+    def together(self, step: Callable[[], T]) -> list[T]:
+        """Return what the step returned (JSON) on each rank; where it failed on one, raise on all of them."""
+        failure: Exception | None = None
+        result = None
+        try:
+            result = step()
+        except Exception as error:
+            failure = error
+        told = self.tell({"result": result, "error": repr(failure) if failure is not None else ""})
+        if failure is not None:
+            raise failure
+        for rank, other in enumerate(told):
+            if other["error"]:
+                raise CheckpointError(f"rank {rank}: {other['error']}")
+        return [other["result"] for other in told]
+
     def send(self, path: Path, target: int = 0) -> None:
         """Send a file's bytes to the rank that receives them."""
         with open(path, "rb") as file:
@@ -51,13 +77,18 @@ class Writers:
         dist.recv(size, source, group=self._group)
         left = int(size)
         failure: OSError | None = None
-        with open(path, "wb") as file:
+        with ExitStack() as opened:
+            file: BinaryIO | None = None
+            try:
+                file = opened.enter_context(open(path, "wb"))
+            except OSError as error:
+                failure = error
             while left:
                 chunk: Tensor = torch.empty(min(left, CHUNK_BYTES), dtype=torch.uint8)
                 dist.recv(chunk, source, group=self._group)
                 left -= len(chunk)
                 try:
-                    if failure is None:
+                    if file is not None and failure is None:
                         file.write(chunk.numpy().tobytes())
                 except OSError as error:
                     failure = error

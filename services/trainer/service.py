@@ -50,6 +50,7 @@ from asyncrl.train.deepspeed_engine import (
     leave_distributed,
     wait_for_all_ranks,
 )
+from asyncrl.train.memory_checkpoints import FOLDER as MEMORY_FOLDER
 from asyncrl.train.metrics_log import MetricsLog
 from asyncrl.train.models import load_auxiliary_models, load_trained
 from asyncrl.train.old_policy import OldPolicies
@@ -310,13 +311,14 @@ def make_checkpointer(
     auxiliary: AuxiliaryModels,
     model: str,
     recorder: Recorder | None,
+    weights_dir: Path,
 ) -> Checkpointer:
     """Return the run's checkpointer; a separate critic's optimizer goes into the same checkpoint.
 
     A checkpoint is complete only when the trajectories of its steps are written, since a resumed run does not repeat
     those steps.
     """
-    critic = auxiliary.critic
+    critic, memory_every = auxiliary.critic, config.train.memory_checkpoint_every
     return Checkpointer(
         folder / "checkpoints",
         engine,
@@ -329,6 +331,9 @@ def make_checkpointer(
         store=CheckpointStore(config.train.checkpoint_store)
         if config.train.checkpoint_store and engine.rank == 0
         else None,
+        memory=weights_dir / MEMORY_FOLDER if memory_every else None,
+        memory_every=memory_every,
+        machines=config.train.nodes,
     )
 
 
@@ -429,7 +434,7 @@ def run_trainer(
     exploiter = Exploiter(exploits, config.opponents.size) if exploits else None
     main = BufferClientSync(main_buffer, bearer, config.buffer_outage_s) if first and exploits else None
     publisher = open_publisher(config, engine, urls, weights_dir, credentials, folder, source, exploiter)
-    checkpointer = make_checkpointer(folder, config, engine, auxiliary, model, recorder)
+    checkpointer = make_checkpointer(folder, config, engine, auxiliary, model, recorder, weights_dir)
     turns: Turns = NoTurns()
     critic = auxiliary.critic.engine if auxiliary.critic is not None else None
     trained = [engine, *([critic] if critic is not None else [])]

@@ -20,8 +20,9 @@ from asyncrl.run.checkpoints import (
     state_folder,
 )
 from asyncrl.train.checkpoint_store import CheckpointStore
-from asyncrl.train.checkpointer import Checkpointer, CheckpointError, newest_usable
+from asyncrl.train.checkpointer import Checkpointer, newest_usable
 from asyncrl.train.full_state import WholeTensors, gather_state, load_state
+from asyncrl.train.writers import CheckpointError
 from tests.train.checkpoint_ranks import WAYS
 from tests.train.one_step import make_engine, snapshot, step_once
 

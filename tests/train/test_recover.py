@@ -96,6 +96,7 @@ class Run:
 
     def __init__(self, model, folder, world, every=2, num_steps=STEPS, **train):
         self.model, self.folder, self.world, self.every = model, folder, world, every
+        self.memory_every = 0
         self.train = {"num_steps": num_steps, **train}
         self.seen, self.tasks, self.said = {}, {}, {}
 
@@ -129,7 +130,14 @@ class Run:
             }
         )
         engine, objective = make_engine(self.model, 1), build_objective({"preset": "decoupled_ppo"})
-        saver = Checkpointer(self.folder, engine, self.model, every=self.every)
+        saver = Checkpointer(
+            self.folder,
+            engine,
+            self.model,
+            every=self.every,
+            memory=self.folder / "memory",
+            memory_every=self.memory_every,
+        )
         trainer = Trainer(
             config,
             engine,
@@ -200,6 +208,53 @@ def test_a_resumed_run_has_the_losses_and_batches_of_an_undisturbed_one(
     assert rates == pytest.approx([5e-4, 1e-3, 1e-3, 8.5355e-4, 5e-4, 1.4645e-4], rel=1e-4), "warm-up, cosine"
     stats = world.ledger.stats()
     assert (stats["trained"], stats["pending"], stats["paused"]) == (2 * STEPS, 2, False)
+
+
+@pytest.mark.parametrize(
+    ("where", "version", "damaged", "resumed"),
+    [
+        ("before publishing", 6, False, 5),
+        # The next one was not written: its version was not committed.
+        ("before committing", 6, False, 5),
+        ("after committing", 6, False, 5),
+        ("before publishing", 6, True, 3),
+        ("before publishing", 4, False, 3),
+    ],
+)
+def test_a_trainer_resumes_from_memory_where_that_has_a_newer_version_than_the_disk(
+    tiny_model, tmp_path, undisturbed, where, version, damaged, resumed
+):
+    world = World()
+    run = Run(tiny_model, tmp_path, world, every=3)
+    run.memory_every = 1
+    world.kill_at = (where, version)
+    with pytest.raises(Killed):
+        run.process()
+    (kept,) = (tmp_path / "memory").glob("step-*/training.safetensors")
+    assert kept.parent.name == f"step-{version - 1:06d}"
+    if damaged:
+        kept.write_bytes(kept.read_bytes()[:-4])
+    before = len(world.calls)
+    assert run.process()[0] == STEPS
+    assert world.calls[before:] == list(range(resumed, STEPS + 1))
+    assert run.seen == undisturbed[0]
+    assert [path.name for path in (tmp_path / "memory").iterdir()] == ["step-000006"]
+    stats = world.ledger.stats()
+    assert (stats["trained"], stats["pending"], stats["paused"]) == (2 * STEPS, 2, False)
+
+
+def test_a_version_in_memory_that_the_ledger_has_not_reached_is_left_and_removed(tiny_model, tmp_path):
+    world = World()
+    run = Run(tiny_model, tmp_path, world, every=2)
+    run.memory_every = 1
+    world.kill_at = ("before publishing", 4)
+    with pytest.raises(Killed):
+        run.process()
+    # As of a ledger that was brought back from a copy of its own.
+    world.ledger.rollback_to(2)
+    before = len(world.calls)
+    assert run.process()[0] == STEPS
+    assert world.calls[before:] == [2, 3, 4, 5, 6]
 
 
 def test_a_run_without_checkpoints_starts_again_at_its_first_step(tiny_model, tmp_path, undisturbed):

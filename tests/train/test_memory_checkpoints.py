@@ -1,0 +1,106 @@
+"""A checkpoint in memory is whole or ignored, and a part that is lost comes from the next machine."""
+
+import json
+
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from asyncrl.run.checkpoints import MARKER, VALUES
+from asyncrl.train.memory_checkpoints import MemoryCheckpoints
+from asyncrl.train.writers import Writers
+from tests.train.memory_ranks import WAYS
+
+
+def memory(folder, every=1, stage=0):
+    return MemoryCheckpoints(folder, Writers(0, 1), every, stage=stage)
+
+
+def write(one, version, before_complete=lambda: None, size=4):
+    one.write(version, {"a": torch.full((size,), float(version))}, {"version": version}, before_complete)
+
+
+def steps(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_versions_are_due_every_so_many_steps(tmp_path):
+    assert [version for version in range(7) if memory(tmp_path, every=3).due(version)] == [0, 3, 6]
+    assert not memory(tmp_path, every=0).due(3)
+
+
+def test_the_newest_version_up_to_the_ledgers_is_found_and_older_ones_are_removed(tmp_path):
+    kept = memory(tmp_path)
+    write(kept, 4)
+    write(kept, 5)
+    assert steps(tmp_path) == ["step-000005"]
+    assert (kept.newest(5), kept.newest(9), kept.newest(4)) == (5, 5, None)
+    assert kept.bring(5)
+    kept.forget(but=5)
+    assert steps(tmp_path) == ["step-000005"]
+    kept.forget()
+    assert steps(tmp_path) == [] and kept.newest(5) is None
+
+
+def test_a_version_counts_only_once_it_is_committed(tmp_path):
+    def not_committed():
+        assert kept.newest(9) == 4
+        raise OSError("the buffer is gone")
+
+    kept = memory(tmp_path)
+    write(kept, 4)
+    with pytest.raises(OSError, match="the buffer is gone"):
+        write(kept, 5, not_committed)
+    assert steps(tmp_path) == ["step-000004"] and kept.bring(4)
+
+
+@pytest.mark.parametrize("file", [MARKER, VALUES])
+def test_what_a_killed_process_wrote_in_part_is_ignored(tmp_path, file):
+    kept = memory(tmp_path)
+    write(kept, 5)
+    (tmp_path / "step-000005" / file).unlink()
+    assert kept.newest(9) is None
+
+
+@pytest.mark.parametrize("file", ["training.safetensors", VALUES])
+def test_damaged_parts_are_refused_by_their_checksums(tmp_path, file, caplog):
+    kept = memory(tmp_path)
+    write(kept, 5)
+    path = tmp_path / "step-000005" / file
+    path.write_bytes(path.read_bytes()[:-1] + b" ")
+    assert not kept.bring(5)
+    assert "memory checkpoint of version 5: the parts of ranks [0] are lost" in caplog.text
+
+
+def test_what_another_number_of_ranks_or_zero_stage_wrote_is_not_read(tmp_path):
+    write(memory(tmp_path, stage=1), 5)
+    assert memory(tmp_path, stage=1).newest(9) == 5
+    assert memory(tmp_path, stage=2).newest(9) is None
+    values = tmp_path / "step-000005" / VALUES
+    found = json.loads(values.read_text())
+    found["layout"]["ranks"] = 2
+    values.write_text(json.dumps(found))
+    assert memory(tmp_path, stage=1).newest(9) is None
+
+
+def test_a_full_memory_costs_the_version_that_did_not_fit(small_disk):
+    kept = memory(small_disk / "memory")
+    write(kept, 4)
+    with pytest.raises((OSError, SafetensorError)):
+        write(kept, 5, size=2**22)
+    assert steps(small_disk / "memory") == ["step-000004"] and kept.bring(4)
+
+
+@pytest.fixture(scope="module")
+def of_two_ranks(tiny_model, two_ranks, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("memory")
+    two_ranks.call("tests.train.memory_ranks", tiny_model, str(folder))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_ranks_resume_from_memory_and_train_on_bit_by_bit(of_two_ranks, way):
+    """What is compared is in `tests.train.memory_ranks`; here, which parts came from another machine."""
+    found = json.loads((of_two_ranks / f"{way}.json").read_text())
+    assert found == {"apart": ["own", "damaged 0", "lost 1"]}.get(way.partition("-")[2], ["own"])
