@@ -50,7 +50,7 @@ def own_tensors(engine: TrainEngine, prefix: str = "") -> tuple[dict[str, Tensor
 
 
 class StateFiles:
-    """The stored tensors of a training state by name, read when they are asked for; `rank`: of that one's file alone."""
+    """The stored tensors of a training state by name, read when they are asked for; those of one `rank` alone."""
 
     def __init__(self, folder: Path, rank: int | None = None) -> None:
         self.shapes: dict[str, tuple[int, ...]] = {}

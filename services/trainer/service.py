@@ -311,14 +311,16 @@ def make_checkpointer(
     auxiliary: AuxiliaryModels,
     model: str,
     recorder: Recorder | None,
-    weights_dir: Path,
+    memory: Path | None = None,
 ) -> Checkpointer:
     """Return the run's checkpointer; a separate critic's optimizer goes into the same checkpoint.
+
+    memory: the folder of those in memory, if there are to be any.
 
     A checkpoint is complete only when the trajectories of its steps are written, since a resumed run does not repeat
     those steps.
     """
-    critic, memory_every = auxiliary.critic, config.train.memory_checkpoint_every
+    critic = auxiliary.critic
     return Checkpointer(
         folder / "checkpoints",
         engine,
@@ -331,8 +333,8 @@ def make_checkpointer(
         store=CheckpointStore(config.train.checkpoint_store)
         if config.train.checkpoint_store and engine.rank == 0
         else None,
-        memory=weights_dir / MEMORY_FOLDER if memory_every else None,
-        memory_every=memory_every,
+        memory=memory,
+        memory_every=config.train.memory_checkpoint_every,
         machines=config.train.nodes,
     )
 
@@ -434,7 +436,8 @@ def run_trainer(
     exploiter = Exploiter(exploits, config.opponents.size) if exploits else None
     main = BufferClientSync(main_buffer, bearer, config.buffer_outage_s) if first and exploits else None
     publisher = open_publisher(config, engine, urls, weights_dir, credentials, folder, source, exploiter)
-    checkpointer = make_checkpointer(folder, config, engine, auxiliary, model, recorder, weights_dir)
+    memory = weights_dir / MEMORY_FOLDER if config.train.memory_checkpoint_every else None
+    checkpointer = make_checkpointer(folder, config, engine, auxiliary, model, recorder, memory)
     turns: Turns = NoTurns()
     critic = auxiliary.critic.engine if auxiliary.critic is not None else None
     trained = [engine, *([critic] if critic is not None else [])]

@@ -84,7 +84,7 @@ def test_a_steps_trajectories_are_handed_over_after_its_commit_and_before_its_ch
         def due(self, version):
             return True
 
-        def save(self, version, extra, after):
+        def save_due(self, version, extra, after):
             self.writer = threading.Thread(
                 target=lambda: (after(), script.calls.append(("save", version))), daemon=True
             )
