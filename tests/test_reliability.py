@@ -1,6 +1,7 @@
 """Real runs whose processes are killed: they end as planned, and every task is trained once."""
 
 import json
+import re
 import signal
 import subprocess
 
@@ -19,6 +20,7 @@ from tests.runs import (
     resume,
     start,
     wait_for_step,
+    weight_folders,
 )
 from tests.waiting import running, wait_until
 
@@ -45,7 +47,11 @@ def test_a_run_survives_the_death_of_every_role(workplace, monkeypatch):
     monkeypatch.delenv(FORK_SERVER, raising=False)
     roles = ["trainer", "engine", "rollout", "env", "buffer"]
     run = workplace / "runs" / "deaths"
-    process = start(workplace, run.name, "train.num_steps=30", "env.num_tasks=120")
+    process = start(
+        workplace, run.name, "train.num_steps=30", "env.num_tasks=120",
+        # The trainer is the first to die, before its first checkpoint on disk.
+        "train.checkpoint_every=10", "train.memory_checkpoint_every=1",
+    )  # fmt: skip
     for role in roles:
         wait_for_step(run, len(read_metrics(run)) + 2, process)
         (victim,) = playing(run, role)
@@ -56,6 +62,13 @@ def test_a_run_survives_the_death_of_every_role(workplace, monkeypatch):
     died = [json.loads(line) for line in (run / "restarts.jsonl").read_text().splitlines()]
     assert [event["name"].split("-")[0] for event in died] == roles
     assert {event["why"] for event in died} == {"was killed by signal 9"}
+    log = (run / "logs" / "trainer.log").read_text()
+    (restored,) = re.findall(r"version (\d+) was restored from the memory", log)
+    (resumed,) = re.findall(r"resuming at version (\d+ of \d+)", log)
+    assert int(restored) >= 1
+    # The memory may lack the version that was committed last.
+    assert resumed in {f"{restored} of {int(restored) + lost}" for lost in (0, 1)}
+    assert weight_folders(run.name) == []
 
 
 def playing(run, role):

@@ -68,8 +68,9 @@ class Writers:
         """Send a file's bytes to the rank that receives them."""
         with open(path, "rb") as file:
             dist.send(torch.tensor([path.stat().st_size]), target, group=self._group)
-            while chunk := file.read(CHUNK_BYTES):
-                dist.send(torch.frombuffer(bytearray(chunk), dtype=torch.uint8), target, group=self._group)
+            buffer = torch.empty(min(CHUNK_BYTES, path.stat().st_size), dtype=torch.uint8)
+            while size := file.readinto(buffer.numpy().data):
+                dist.send(buffer[:size], target, group=self._group)
 
     def receive(self, path: Path, source: int) -> None:
         """Write a file that another rank sends. An error of the disk is raised when all of it has been received."""
@@ -89,7 +90,7 @@ class Writers:
                 left -= len(chunk)
                 try:
                     if file is not None and failure is None:
-                        file.write(chunk.numpy().tobytes())
+                        file.write(chunk.numpy().data)
                 except OSError as error:
                     failure = error
         if failure is not None:
