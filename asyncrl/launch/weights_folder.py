@@ -27,10 +27,12 @@ def check_room(config: Config, model: str, folder: Path) -> None:
     one = 0 if config.lora.rank else published_bytes(Path(model), config.model.dtype)
     own_copies = config.engine.weight_delta or config.engine.weight_transfer != "shared_file"
     copies = PUBLISHED_COPIES + (STAGED_COPIES * config.engine.count if own_copies else 0)
+    advice = ""
     if config.train.memory_checkpoint_every:
         # Of what a machine's ranks train, and of what the machine before it does, the newest and the one being written.
         kept = 2 * min(1.0, 2 / config.train.nodes)
         copies += math.ceil(kept * STATE_BYTES / BYTES[config.model.dtype])
+        advice = ", or set train.memory_checkpoint_every=0"
     if config.train.old_policy == "process":
         # The current version, those before it that tokens may carry, and the one that is written.
         copies += config.buffer.max_staleness + 2
@@ -40,7 +42,7 @@ def check_room(config: Config, model: str, folder: Path) -> None:
         raise ConfigError(
             f"engine.weights_dir: {folder.parent} has {free / 2**30:.2f} GiB free and the run needs "
             f"{one * copies / 2**30:.2f} GiB there, {copies} copies of the weights; name a folder with more room, or "
-            "enlarge it (docker run --shm-size)"
+            f"enlarge it (docker run --shm-size){advice}"
         )
 
 

@@ -54,5 +54,25 @@ def test_copies_that_do_not_fit_are_refused_with_the_key_that_moves_them(model, 
         )
 
 
+@pytest.mark.parametrize(
+    ("dtype", "nodes", "copies"), [("float32", 1, 3 + 6), ("bfloat16", 2, 3 + 12), ("bfloat16", 4, 3 + 6)]
+)
+def test_checkpoints_in_memory_need_room_for_two_versions_of_float32_weights_and_moments(
+    model, small_disk, dtype, nodes, copies
+):
+    """Of all ranks on one machine; of a machine's own and of those of the one before it on several."""
+    run = parse_config(
+        {
+            "model": {"path": "m", "dtype": dtype},
+            "env": {"name": "gridworld"},
+            "train": {"ranks": nodes, "nodes": nodes, "memory_checkpoint_every": 1},
+        }
+    )
+    with pytest.raises(
+        ConfigError, match=f"there, {copies} copies .*, or set train.memory_checkpoint_every=0"
+    ):
+        check_room(run, str(model), weights_folder(config(weights_dir=str(small_disk)), Path("runs/mine")))
+
+
 def test_shared_memory_is_the_default_where_there_is_one():
     assert str(weights_folder(config(), Path("x"))).startswith("/dev/shm/") == os.access("/dev/shm", os.W_OK)
