@@ -121,14 +121,15 @@ def imitated(data: list[Encoded], step: int, sft: SftConfig) -> list[Encoded]:
 
 
 def agent_weights(data: list[Encoded]) -> dict[str, float]:
-    """Return the weight of each agent's tokens, with which all agents' together count the same; their mean is 1.
+    """Return the weight of each agent's tokens: 1 for an agent alone, more the less an agent says.
 
-    One word that answers a call of fifty tokens would not be learned otherwise.
+    By the square root: a keeper's one word is not learned beside calls of fifty tokens that count the same each, and
+    the calls hardly are where all that an agent says counts as much as all that another does.
     """
     tokens: Counter[str] = Counter()
     for demo in data:
         tokens[demo.agent] += int(demo.mask.sum())
-    return {agent: tokens.total() / (len(tokens) * count) for agent, count in tokens.items()}
+    return {agent: (tokens.total() / (len(tokens) * count)) ** 0.5 for agent, count in tokens.items()}
 
 
 def _train_batch(

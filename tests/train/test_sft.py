@@ -165,15 +165,15 @@ def test_the_first_steps_of_a_supervised_start_may_imitate_the_expert_alone(rend
         SftConfig(oracle_fraction=0, oracle_first=0.3)
 
 
-def test_agents_that_say_little_count_as_much_as_those_that_say_much(renderer):
+def test_an_agent_that_says_little_is_not_lost_beside_one_that_says_much(renderer):
     demos = list(demonstrations(load_env("team"), "team", {"level": 2}, 4, 1.0, seed=0))
     data = [encode(renderer, demo) for demo in demos]
     weights = agent_weights(data)
     said = {agent: sum(int(d.mask.sum()) for d in data if d.agent == agent) for agent in ("", "keeper")}
     assert [demo.agent for demo in demos[:3]] == ["", "keeper", "keeper"]
     assert said[""] > 10 * said["keeper"]
-    assert weights[""] * said[""] == pytest.approx(weights["keeper"] * said["keeper"])
-    assert sum(weights[agent] * said[agent] for agent in said) == pytest.approx(sum(said.values()))
+    assert weights["keeper"] / weights[""] == pytest.approx((said[""] / said["keeper"]) ** 0.5)
+    assert weights[""] < 1 < weights["keeper"]
     alone = [
         encode(renderer, d) for d in demonstrations(load_env("gridworld"), "gridworld", {}, 3, 1.0, seed=0)
     ]
