@@ -674,8 +674,8 @@ class SftConfig(Section):
     oracle_fraction: Seldom[float] = Field(0.35, ge=0, le=1)
     """Share of episodes played by the scripted expert; the rest are random, so that there is something to learn."""
     oracle_first: Seldom[float] = Field(0.0, ge=0, le=1)
-    """Share of the optimizer steps, the first ones, that imitate the expert's episodes alone. Looking something up and
-    copying it are hardly learned from episodes that often do not, and are not forgotten over them."""
+    """Share of the optimizer steps, the first ones, that imitate the expert's episodes alone. Tiny models hardly learn
+    to look something up, or to copy it, while most episodes are random; what they have learned before, they keep."""
     concurrency: Seldom[int] = Field(1, ge=1)
     """Episodes played at once; more are faster where sessions wait for a sandbox."""
     steps: int = Field(400, ge=1)

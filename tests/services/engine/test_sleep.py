@@ -71,7 +71,7 @@ def test_the_engine_sleeps_exactly_while_the_trainer_works(engine_url, switch, t
         def versions(self):
             return []
 
-        def save(self, version, extra, after):
+        def save_due(self, version, extra, after):
             states.append(("save", is_sleeping(engine_url)))
             return 0.0
 
