@@ -26,6 +26,7 @@ QUERY_CHARACTERS = 500
 class Search(ProceduralEnv):
     """`level` is the number of facts to look up (1 to 3) in an invented world of `size` documents.
 
+    `world` is the seed of that world; -1 gives each task a world of its own, so that no fact can be learned by heart.
     With `corpus`, a file of JSON lines {"title", "text"}, questions come from tasks' data: {"question", "answers"}.
     """
 
@@ -52,6 +53,8 @@ class Search(ProceduralEnv):
         self.results = whole_number("results", results, 1, 20)
         self.grade = one_of("grade", grade, ("exact", "f1"))
         self.max_turns = whole_number("max_turns", max_turns, 0, 64) or 2 * self.level + 2
+        if whole_number("world", world, -1, 2**31 - 1) == -1:
+            world = task.seed
         self.source = (corpus, world, size)
         self.index: Index
         self.question: Question

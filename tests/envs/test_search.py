@@ -53,6 +53,14 @@ def test_the_answer_is_what_the_chain_of_facts_leads_to(hops):
         assert question.text.endswith(f" of {question.path[0][0]}?")
 
 
+def test_a_world_for_each_task_shares_no_document_with_another_task():
+    first, again, other = (opened(seed, world=-1, size=40)[0] for seed in (2, 2, 4))
+    titles = [{d.title for d in env.index.documents} for env in (first, again, other)]
+    assert titles[0] == titles[1] and first.question == again.question
+    assert titles[0].isdisjoint(titles[2])
+    assert titles[0].isdisjoint(d.title for d in opened(2, size=40)[0].index.documents)
+
+
 def test_the_question_does_not_hold_its_answer():
     for seed in range(100):
         env, messages = opened(seed, level=2, size=80)
