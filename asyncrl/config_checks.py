@@ -120,6 +120,8 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         )
     if recipe.train.ranks % recipe.train.nodes:
         yield f"train.ranks must be a multiple of train.nodes={recipe.train.nodes}, got {recipe.train.ranks}"
+    if recipe.train.min_nodes > recipe.train.nodes:
+        yield f"train.min_nodes must be at most train.nodes={recipe.train.nodes}, got {recipe.train.min_nodes}"
     yield from _engine_nodes_problems(recipe)
     yield from _pipeline_problems(recipe)
     if recipe.train.offload != "none" and recipe.train.zero_stage != 3:

@@ -446,6 +446,9 @@ class TrainConfig(Section):
     """Trainer processes, one a GPU."""
     nodes: int = Field(1, ge=1)
     """Machines over which the ranks are spread evenly (docs/scaling.md)."""
+    min_nodes: Seldom[int] = Field(1, ge=1)
+    """Machines with which the trainer goes on, with fewer ranks, when another was lost and `run.node_timeout_s` later
+    none has taken its place. From the first checkpoint after one has, it uses `nodes` again."""
     sequence_parallel: Seldom[int] = Field(1, ge=1)
     """Ranks that compute the same rows together, each a part of the tokens, for rows that one GPU has no room for. It
     divides `ranks` and the model's number of heads (docs/memory.md)."""
@@ -496,6 +499,11 @@ class TrainConfig(Section):
     commitments: Seldom[bool] = False
     """Have engines commit to the hidden states that tokens are sampled from, and compare these with the trainer's own;
     a worker whose groups do not fit is quarantined (docs/scaling.md)."""
+
+    @property
+    def ranks_each(self) -> int:
+        """Ranks on each of the machines."""
+        return self.ranks // self.nodes
 
     @field_validator("checkpoint_store")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import sys
 import threading
@@ -32,6 +33,8 @@ from asyncrl.launch.spread import (
     SpreadPlacement,
     replaced,
     spread,
+    with_all,
+    with_fewer,
     with_room,
     without,
 )
@@ -43,6 +46,8 @@ from asyncrl.startup import KEY, LIMIT_FACTOR
 
 if TYPE_CHECKING:
     from asyncrl.launch.ray_nodes import RayNodes
+
+log = logging.getLogger("asyncrl")
 
 HEAD = "head"
 TICK_S = 0.1
@@ -158,7 +163,7 @@ class Cluster:
 
     def elsewhere(self, name: str) -> Placed | None:
         """Return where a process goes whose machine was lost, None where no other one has room. Nodes that have joined
-        since the start count, too."""
+        since the start count, too. Without one for each of its machines the trainer goes on with fewer."""
         nodes = [node for node in self.registry.nodes() if self._usable(node)]
         usable = {HEAD, *(node.name for node in nodes)}
         parts = self._spread.parts(name)
@@ -166,11 +171,36 @@ class Cluster:
         moved = self._spread
         for part in lost:
             found = replaced(moved, name, self._head, [_machine(node) for node in nodes], part)
+            if found is None and name == TRAINER:
+                found = with_fewer(moved, self.config, usable)
+                if found is not None:
+                    self._spread = found
+                    log.warning("trainer: goes on with %s", self.said_trainer)
+                    return self._placed(name)
             if found is None:
                 return None
             moved = found
         self._spread = moved
         return self._placed(name)
+
+    @property
+    def said_trainer(self) -> str:
+        """With how many of its ranks and machines the trainer works."""
+        train, machines = self.config.train, len(self._spread.trainer)
+        ranks = train.ranks_each * machines
+        return f"{ranks} of {train.ranks} ranks, on {machines} of {train.nodes} machines"
+
+    def trainer_room(self) -> Spread | None:
+        """Return the places of all ranks where the trainer has gone on with fewer, and there is room for the others."""
+        if len(self._spread.trainer) == self.config.train.nodes:
+            return None
+        nodes = [_machine(node) for node in self.registry.nodes() if self._usable(node)]
+        return with_all(self._spread, self.config, self._head, nodes)
+
+    def use(self, found: Spread) -> Placed:
+        """Have the trainer start at the places of `trainer_room` from now on."""
+        self._spread = found
+        return self._placed(TRAINER)
 
     def room(self, name: str) -> Placed | None:
         """Return where a process goes that is started while the run goes on, None where no machine has room. Nodes that
@@ -193,7 +223,8 @@ class Cluster:
     def _placed(self, name: str) -> Placed:
         """Return the host of a process, and the variables that show its GPUs there; those of parts are their host's."""
         parts = self._spread.parts(name)
-        if len(parts) == 1:
+        over_machines = len(parts) > 1 or (name == TRAINER and self.config.train.nodes > 1)
+        if not over_machines:
             return self._host(parts[0]), self.placement.env_of(parts[0])
         host = self._over_machines.setdefault(name, SpreadHost())
         host.put([(self._host(part), part.machine, self.placement.env_of(part)) for part in parts])

@@ -71,13 +71,21 @@ class HttpProbe:
 class HeartbeatProbe:
     """Probes processes that touch `heartbeats`, one file each, and create `ready_file` when they have started.
 
-    progress: how far their work has come; an increase makes them stable.
+    progress: how far their work has come; an increase makes them stable. count: how many processes there are at
+    present, if that changes.
     """
 
-    def __init__(self, ready_file: Path, heartbeats: list[Path], progress: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        ready_file: Path,
+        heartbeats: list[Path],
+        progress: Callable[[], int],
+        count: Callable[[], int] | None = None,
+    ) -> None:
         self.ready_file = ready_file
         self.heartbeats = heartbeats
         self.progress = progress
+        self.count = count or (lambda: len(heartbeats))
         self._seen: dict[Path, int] = {}
         self._highest = progress()
 
@@ -95,8 +103,9 @@ class HeartbeatProbe:
 
     async def alive(self) -> bool:
         """True when every file has been touched since the last call that returned True."""
-        found = {path: path.stat().st_mtime_ns for path in self.heartbeats if path.exists()}
-        if len(found) < len(self.heartbeats) or any(found[path] == self._seen.get(path) for path in found):
+        expected = self.heartbeats[: self.count()]
+        found = {path: path.stat().st_mtime_ns for path in expected if path.exists()}
+        if len(found) < len(expected) or any(found[path] == self._seen.get(path) for path in found):
             return False
         self._seen = found
         return True

@@ -54,7 +54,7 @@ class Bundle:
 def bundles(config: Config, gpus: bool) -> list[Bundle]:
     """Return what a run asks for beside the head, room for what may be added among it. gpus: whether the cluster has
     any. Pure."""
-    ranks = config.train.ranks // config.train.nodes
+    ranks = config.train.ranks_each
     further = {str(role): resources for role, resources in config.placement.ray.items()}
     wanted = [
         *((f"trainer-{part}", "trainer", ranks, ranks) for part in range(1, config.train.nodes)),
@@ -131,7 +131,7 @@ class RayNodes:
         gpus = ray.cluster_resources().get("GPU", 0) > 0
         wanted = bundles(self.config, gpus)
         head = {f"node:{ray.util.get_node_ip_address()}": HERE}
-        ranks = self.config.train.ranks // self.config.train.nodes
+        ranks = self.config.train.ranks_each
         if gpus:
             head["GPU"] = float(ranks)
         self._group = placement_group([head, *(dict(one.resources) for one in wanted)], strategy="SPREAD")

@@ -13,6 +13,7 @@ from asyncrl.gpus import found_gpus
 from asyncrl.launch.health_probes import HeartbeatProbe, HttpProbe
 from asyncrl.launch.placement import Placement, env_names, plan
 from asyncrl.launch.process_group import ManagedProcess, Placed, ProcessGroup, generation_nice
+from asyncrl.launch.spread_host import SpreadHost
 from asyncrl.launch.supervise import Supervisor
 from asyncrl.run.metrics import read_metrics
 from asyncrl.run.model_folder import check_model, remember_model
@@ -249,7 +250,15 @@ class PolicyRoles:
     def _trainer_probe(self) -> HeartbeatProbe:
         endpoints = self.folder / "endpoints"
         heartbeats = [endpoints / f"trainer-{rank}.beat" for rank in range(self.config.train.ranks)]
-        return HeartbeatProbe(endpoints / "trainer-0.ready", heartbeats, self._steps_done)
+        return HeartbeatProbe(
+            endpoints / "trainer-0.ready", heartbeats, self._steps_done, lambda: self._trainer_ranks
+        )
+
+    @property
+    def _trainer_ranks(self) -> int:
+        """How many ranks the trainer has: fewer than it should while one of its machines is lost."""
+        host, train = self.trainer.host, self.config.train
+        return train.ranks_each * (len(host.hosts) if isinstance(host, SpreadHost) else train.nodes)
 
     def _steps_done(self) -> int:
         return max((record["step"] for record in read_metrics(self.folder)), default=0)

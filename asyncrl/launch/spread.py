@@ -12,7 +12,7 @@ it. Each process goes to the machine with the fewest so far.
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from asyncrl.config import Config
@@ -220,6 +220,37 @@ def replaced(
             new = Place(best.name, tuple(free(best)[:gpus]) if best.gpus else None)
             return found.moved(name, part, new)
     return None
+
+
+def with_fewer(found: Spread, config: Config, usable: Collection[str]) -> Spread | None:
+    """Return `found` with the trainer on those of its machines that can be used, None if they are too few.
+
+    usable: names of machines. What consecutive ranks compute together (`train.sequence_parallel`) stays whole.
+    """
+    train = config.train
+    left = [place for place in found.trainer if place.machine in usable]
+    while left and train.ranks_each * len(left) % train.sequence_parallel:
+        left.pop()
+    # Rank 0 is on the head, whose loss ends the run.
+    if len(left) < train.min_nodes or not left or left[0] != found.trainer[0]:
+        return None
+    return replace(found, trainer=left)
+
+
+def with_all(found: Spread, config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread | None:
+    """Return `found` with a trainer that has fewer than its machines on all of them again; None if there is no room.
+
+    nodes: those that can be used.
+    """
+    missing = config.train.nodes - len(found.trainer)
+    if not missing:
+        return None
+    gpus = config.train.ranks_each if any(machine.gpus for machine in (head, *nodes)) else 0
+    nowhere = [Place("", tuple(range(gpus)))] * missing
+    grown: Spread | None = replace(found, trainer=[*found.trainer, *nowhere])
+    for part in range(len(found.trainer), config.train.nodes):
+        grown = replaced(grown, TRAINER, head, nodes, part) if grown is not None else None
+    return grown
 
 
 def with_room(

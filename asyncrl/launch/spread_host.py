@@ -16,9 +16,14 @@ from asyncrl.startup import Meter
 
 @dataclass(slots=True)
 class SpreadProcess:
-    """Implements `Process`: it has ended when one part has failed, or all have ended well."""
+    """Implements `Process`: it has ended when one part has failed, or all have ended well.
+
+    hosts, names: of the parts; the host itself may have others since.
+    """
 
     parts: Sequence[Process]
+    hosts: Sequence[Host]
+    names: Sequence[str]
 
     @property
     def pid(self) -> int:
@@ -113,32 +118,32 @@ class SpreadHost:
                 env = {**start.env, **self.env[rank]}
                 parts.append(host.start(replace(start, command=command, env=env)))
         except BaseException:
-            self._kill(parts, 0.0)
+            self._kill(parts, self.hosts, 0.0)
             raise
-        return SpreadProcess(parts)
+        return SpreadProcess(parts, self.hosts, self.names)
 
     def note_descendants(self, process: Process) -> None:
         assert isinstance(process, SpreadProcess)
-        for host, part in zip(self.hosts, process.parts, strict=True):
+        for host, part in zip(process.hosts, process.parts, strict=True):
             host.note_descendants(part)
 
     def kill(self, process: Process, wait_s: float) -> None:
         assert isinstance(process, SpreadProcess)
-        self._kill(process.parts, wait_s)
+        self._kill(process.parts, process.hosts, wait_s)
 
-    def _kill(self, parts: Sequence[Process], wait_s: float) -> None:
-        for host, part in zip(self.hosts, parts, strict=False):
+    def _kill(self, parts: Sequence[Process], hosts: Sequence[Host], wait_s: float) -> None:
+        for host, part in zip(hosts, parts, strict=False):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 host.kill(part, wait_s)
 
     def ended_on(self, process: Process) -> str:
         assert isinstance(process, SpreadProcess)
         part = process.ended_part
-        return "" if part is None else self.names[part]
+        return "" if part is None else process.names[part]
 
     def meter(self, process: Process) -> Meter:
         assert isinstance(process, SpreadProcess)
-        return _Sum([host.meter(part) for host, part in zip(self.hosts, process.parts, strict=True)])
+        return _Sum([host.meter(part) for host, part in zip(process.hosts, process.parts, strict=True)])
 
     def serves_at(self, url: str) -> bool:
         return self.hosts[0].serves_at(url)

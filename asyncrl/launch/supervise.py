@@ -133,6 +133,10 @@ class Supervisor:
         """True when a process whose work ends has ended it."""
         return any(one.process is process and one.state == "done" for one in self.supervised)
 
+    def serves(self, process: ManagedProcess) -> bool:
+        """True for a process that has started and has not died since."""
+        return any(one.process is process and one.state == "serving" for one in self.supervised)
+
     def restarts(self) -> dict[str, int]:
         """Return how often each process was restarted."""
         found = {name: restarts for name, restarts in self._retired.items() if restarts}
@@ -234,23 +238,33 @@ class Supervisor:
         log.warning("%s %s; starting it again", process.name, text)
         for other in self.supervised:
             if process in other.after and other.state in ("serving", "starting"):
-                self._end_with(other, process.name, now)
+                self._end_with(other, process.name)
 
     def _may_start(self, one: SupervisedProcess) -> bool:
         """False while a process that it starts after does not serve."""
         return all(other.state == "serving" for other in self.supervised if other.process in one.after)
 
-    def _end_with(self, one: SupervisedProcess, name: str, now: float) -> None:
+    def _end_with(self, one: SupervisedProcess, name: str) -> None:
         """End a process whose memory `name` needs to start. It starts again afterwards; that is no death of its own."""
+        self._end(one, f"was ended with {name}, with which it shares a GPU")
+        log.warning("%s %s; it starts again when that serves", one.process.name, one.why)
+
+    def end_to_move(self, process: ManagedProcess, why: str) -> None:
+        """End a process, so that it starts again where it is to be then. That is no death of its own."""
+        for one in self.supervised:
+            if one.process is process:
+                self._end(one, why)
+
+    def _end(self, one: SupervisedProcess, why: str) -> None:
+        now = time.monotonic()
         if one.probing is not None:
             one.probing.cancel()
             one.probing = None
         self.process_group.kill(one.process)
         if one.state == "serving":
             one.died = now
-        one.why = f"was ended with {name}, with which it shares a GPU"
+        one.why, one.reason = why, ""
         one.state, one.pause_until = "waiting", now
-        log.warning("%s %s; it starts again when that serves", one.process.name, one.why)
 
     def _give_up(self, one: SupervisedProcess, why: str, before: str) -> None:
         """End the run where a restart would not help. Raises `StorageError`, `UnavailableError`."""

@@ -28,6 +28,7 @@ from asyncrl.launch.activity import ActivityLog
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.failures import USABLE, FailureReport
+from asyncrl.launch.full_trainer import FullTrainer
 from asyncrl.launch.periodic_evaluation import PeriodicEvaluation
 from asyncrl.launch.placement import Placement, placed, plan
 from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_folder
@@ -302,11 +303,16 @@ class TrainRun:
         scaler = (
             Scaler(self.roles, client, self.folder.path, print_status) if self.config.scale.limits else None
         )
+        full_trainer = None
+        if self.cluster is not None and self.config.train.nodes > 1:
+            full_trainer = FullTrainer(self.cluster, self.roles, self.roles.supervisor)
         while not done:
             done = self.roles.supervisor.done(self.roles.trainer)
             if done or time.monotonic() - checked > STATUS_EVERY_S:
                 stats = await client.status()
                 self._follow_roles(activity, quarantines)
+                if full_trainer is not None and (line := full_trainer.tick()):
+                    print_status(line)
                 await activity.record(stats)
                 self._report_failures(stats, failures)
                 if not done:

@@ -229,7 +229,8 @@ class Checkpointer:
         memory = self.memory
         if memory is None or not memory.bring(version):
             return None
-        path, apart = memory.path(version), memory.machines > 1
+        path = memory.path(version)
+        apart = memory.machines > 1 and not memory.brought_together(version)
         stored = (open_parts if apart else open_state)(self.engine, path, self._trained)
         restored = self._restore(path, stored)
         # What can be gone back to is on disk.

@@ -10,6 +10,9 @@ The files outlive the processes that wrote them. With several machines each one'
 [GEMINI](https://doi.org/10.1145/3600006.3613145): after the loss of one that is not rank 0's, all parts are still
 there. Only what rank 0's list names counts: a machine that was away may have kept a version that the run has gone
 back from since.
+
+Another number of ranks, or as many on another number of machines, reads the same parts, brought together on rank 0's
+machine: so a run goes on without a lost machine, and with one that has come back.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ class MemoryCheckpoints:
 
     folder: this machine's. writers: of the ranks' writing threads. every: versions between two; 0 for none. machines:
     over which consecutive ranks are spread evenly; one folder serves all ranks of a machine. stage: ZeRO's; what was
-    written under another one, or by another number of ranks, is not read.
+    written under another one is not read.
     """
 
     def __init__(self, folder: Path, writers: Writers, every: int, machines: int = 1, stage: int = 0) -> None:
@@ -93,18 +96,42 @@ class MemoryCheckpoints:
                 shutil.rmtree(path, ignore_errors=True)
 
     def newest(self, at_most: int) -> int | None:
-        """Return the newest version up to `at_most` that was written whole by as many ranks; for rank 0."""
+        """Return the newest version up to `at_most` that was written whole under the same ZeRO stage; for rank 0."""
         for version, path in self._kept():
-            values = read_json(path / VALUES)
-            if version <= at_most and (path / MARKER).is_file() and values and values[LAYOUT] == self._layout:
+            written = self._written(version)
+            same_stage = written is not None and written["stage"] == self._layout["stage"]
+            if version <= at_most and same_stage and (path / MARKER).is_file():
                 return version
         return None
 
-    def bring(self, version: int) -> bool:
-        """Have each rank's own file in its folder, from its neighbour where it is lost or damaged. A collective.
+    def brought_together(self, version: int) -> bool:
+        """True if `bring` has all parts in rank 0's folder: other ranks wrote them. A collective."""
+        others = self.rank == 0 and self._written(version) not in (None, self._layout)
+        return bool(self._writers.tell({"others": others})[0]["others"])
 
-        Return False, with a line in rank 0's log, where a part is in neither place.
+    def bring(self, version: int) -> bool:
+        """Have each rank's own file in its folder, from its neighbour where it is lost or damaged; in rank 0's the
+        files of all ranks where there were others. A collective.
+
+        Return False, with a line in rank 0's log, where a part is nowhere.
         """
+        try:
+            if self.brought_together(version):
+                moved = self._bring_together(version)
+            else:
+                moved = [state_file(rank) for rank in self._bring_own(version)]
+        except (AsyncRLError, OSError) as error:
+            if self.rank == 0:
+                log.error("memory checkpoint of version %d: %s", version, error)
+            return False
+        if moved and self.rank == 0:
+            log.warning(
+                "memory checkpoint of version %d: %s came from another machine", version, ", ".join(moved)
+            )
+        return True
+
+    def _bring_own(self, version: int) -> list[int]:
+        """Return the ranks whose parts came from their neighbours. Raises `OSError` where one is lost."""
         path = self.path(version)
         listed = self._writers.tell((read_json(path / MARKER) or {}) if self.rank == 0 else {})[0]
         own, copy = path / state_file(self.rank), path / COPIES / state_file(self._before)
@@ -127,21 +154,45 @@ class MemoryCheckpoints:
             if self.rank in lost and not (_whole(own, listed) and values_there):
                 raise OSError(f"{own} is not what was written")
 
-        try:
-            if gone := [rank for rank in lost if not there[self._after(rank)]["copy"]]:
-                raise OSError(f"the parts of ranks {gone} are lost")
-            self._writers.together(fetch)
-        except (AsyncRLError, OSError) as error:
-            if self.rank == 0:
-                log.error("memory checkpoint of version %d: %s", version, error)
-            return False
-        if lost and self.rank == 0:
-            log.warning(
-                "memory checkpoint of version %d: the parts of ranks %s came from the next machine",
-                version,
-                lost,
-            )
-        return True
+        if gone := [rank for rank in lost if not there[self._after(rank)]["copy"]]:
+            raise OSError(f"the parts of ranks {gone} are lost")
+        self._writers.together(fetch)
+        return lost
+
+    def _bring_together(self, version: int) -> list[str]:
+        """Return the parts that rank 0's machine did not have. Raises `OSError` where one is lost."""
+        path = self.path(version)
+        first = self.rank == 0
+        listed = self._writers.tell((read_json(path / MARKER) or {}) if first else {})[0]
+        names = sorted(name for name in listed if name != VALUES)
+        there = {name: str(file) for name in names if (file := _found(path, name, listed))}
+        if first and _whole(path / VALUES, listed):
+            there[VALUES] = str(path / VALUES)
+        found = self._writers.tell(there)
+        holders = {
+            name: [rank for rank in range(self.num_ranks) if name in found[rank]] for name in (VALUES, *names)
+        }
+        if gone := [name for name, ranks in holders.items() if not ranks]:
+            raise OSError(f"lost: {', '.join(gone)}")
+        has = {name: holders[name][0] for name in names}
+
+        def fetch() -> None:
+            for name, source in has.items():
+                if first and source == 0:
+                    Path(there[name]).replace(path / name)
+                elif first:
+                    self._writers.receive(path / name, source)
+                elif self.rank == source:
+                    self._writers.send(Path(there[name]), 0)
+            if first and not all(_whole(path / name, listed) for name in names):
+                raise OSError(f"{path} is not what was written")
+
+        self._writers.together(fetch)
+        return [name for name, source in has.items() if source]
+
+    def _written(self, version: int) -> dict[str, Any] | None:
+        """Return the layout of the ranks that wrote a version, where it is known here."""
+        return (read_json(self.path(version) / VALUES) or {}).get(LAYOUT)
 
     def forget(self, but: int | None = None) -> None:
         """Remove all versions but one, on all machines. A collective."""
@@ -200,6 +251,11 @@ class MemoryCheckpoints:
         """Return `(version, path)` of what is here, whole or not, newest first."""
         found = [(path.name.removeprefix("step-"), path) for path in self.folder.glob("step-*")]
         return sorted(((int(digits), path) for digits, path in found if digits.isdigit()), reverse=True)
+
+
+def _found(path: Path, name: str, listed: Mapping[str, Any]) -> Path | None:
+    """Return where a machine has a rank's part whole."""
+    return next((file for file in (path / name, path / COPIES / name) if _whole(file, listed)), None)
 
 
 def _whole(file: Path, listed: Mapping[str, Any]) -> bool:

@@ -41,7 +41,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
             del os.environ[name]
         if config.train.ranks > 1:
             os.environ[RANK_OF] = str(args.folder)
-            return _run_ranks(config.train.ranks, args)
+            return _run_ranks(config.train.ranks_each, args)
     from asyncrl.process_hooks import collecting_no_garbage, die_with_parent
 
     die_with_parent()
@@ -58,13 +58,14 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
             args.old_policy,
             args.main_buffer,
             args.exploits,
+            args.nodes,
         )
     except (DeadlineError, StopError) as error:
         print(f"asyncrl: {error}", file=sys.stderr)
         return STOPPED
 
 
-def _run_ranks(count: int, args: argparse.Namespace) -> int:
+def _run_ranks(ranks_each: int, args: argparse.Namespace) -> int:
     """Run this command once a rank of this machine under torchrun; return the first exit code that says the run is to
     end. Over several machines the first one has rank 0: torchrun's dynamic rendezvous would not say which."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -79,7 +80,7 @@ def _run_ranks(count: int, args: argparse.Namespace) -> int:
             # Else gloo takes the one that the machine's name resolves to, often loopback.
             os.environ.setdefault(variable, interface)
     try:
-        torchrun([*where, "--nproc-per-node", str(count // args.nodes), "-m", "asyncrl", *sys.argv[1:]])
+        torchrun([*where, "--nproc-per-node", str(ranks_each), "-m", "asyncrl", *sys.argv[1:]])
     except ChildFailedError as error:
         codes = [failure.exitcode for failure in error.failures.values()]
         return next((code for code in codes if code in (MISCONFIGURED, STOPPED)), 1)

@@ -312,10 +312,11 @@ def make_checkpointer(
     model: str,
     recorder: Recorder | None,
     memory: Path | None = None,
+    machines: int = 1,
 ) -> Checkpointer:
     """Return the run's checkpointer; a separate critic's optimizer goes into the same checkpoint.
 
-    memory: the folder of those in memory, if there are to be any.
+    memory: the folder of those in memory, if there are to be any. machines: over which the ranks are spread.
 
     A checkpoint is complete only when the trajectories of its steps are written, since a resumed run does not repeat
     those steps.
@@ -335,7 +336,7 @@ def make_checkpointer(
         else None,
         memory=memory,
         memory_every=config.train.memory_checkpoint_every,
-        machines=config.train.nodes,
+        machines=machines,
     )
 
 
@@ -409,6 +410,7 @@ def run_trainer(
     old_policy: str = "",
     main_buffer: str = "",
     exploits: int = 0,
+    machines: int = 1,
 ) -> int:
     """Train one run to its end; return 0. Every rank calls this.
 
@@ -437,7 +439,7 @@ def run_trainer(
     main = BufferClientSync(main_buffer, bearer, config.buffer_outage_s) if first and exploits else None
     publisher = open_publisher(config, engine, urls, weights_dir, credentials, folder, source, exploiter)
     memory = weights_dir / MEMORY_FOLDER if config.train.memory_checkpoint_every else None
-    checkpointer = make_checkpointer(folder, config, engine, auxiliary, model, recorder, memory)
+    checkpointer = make_checkpointer(folder, config, engine, auxiliary, model, recorder, memory, machines)
     turns: Turns = NoTurns()
     critic = auxiliary.critic.engine if auxiliary.critic is not None else None
     trained = [engine, *([critic] if critic is not None else [])]
@@ -458,8 +460,8 @@ def run_trainer(
         open_swarm(config, folder, model, credentials) if first else None,
         exploiter, main.join_opponents if main is not None else lambda _: None,
     )  # fmt: skip
-    if engine.num_ranks != config.train.ranks:
-        raise RuntimeError(f"there are {engine.num_ranks} ranks, and train.ranks={config.train.ranks}")
+    if engine.num_ranks != (wanted := config.train.ranks_each * machines):
+        raise RuntimeError(f"there are {engine.num_ranks} ranks, and {wanted} were started")
     start = time.monotonic()
     prefixes = "computed once" if engine.shares_prefixes else "not shared (this model does not support it)"
     print(

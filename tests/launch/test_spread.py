@@ -4,7 +4,17 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.spread import Machine, Place, SpreadPlacement, replaced, spread, with_room, without
+from asyncrl.launch.spread import (
+    Machine,
+    Place,
+    SpreadPlacement,
+    replaced,
+    spread,
+    with_all,
+    with_fewer,
+    with_room,
+    without,
+)
 from asyncrl.services.node.messages import NODE_ROLES
 
 ALL = frozenset(NODE_ROLES)
@@ -126,7 +136,7 @@ def test_an_engine_over_machines_has_its_parts_on_different_ones_and_one_that_is
     assert replaced(found, "engine-0", head, [nodes[0]], part=1) is None
     # Its first one, with the server, is lost.
     moved = replaced(found, "engine-0", head, nodes[1:], part=0)
-    assert parts(moved) == [("n3", (0, 1)), ("n2", (0, 1))]
+    assert parts(moved) == [("n3", (0, 1)), ("n5", (0, 1))]
 
 
 def test_a_further_engine_needs_as_many_machines_and_frees_them_when_it_leaves():
@@ -172,6 +182,35 @@ def test_what_ran_on_a_lost_machine_goes_where_room_is_and_to_the_head_last():
     # The trainer's second part never joins the first on the head.
     assert replaced(found, "trainer", head, [nodes[1]], part=1) is None
     assert replaced(found, "trainer", head, nodes[1:], part=1).trainer[1] == Place("n3", (1,))
+
+
+def test_a_trainer_goes_on_with_fewer_machines_and_comes_back_to_all():
+    four = config(train={"ranks": 8, "nodes": 4})
+    head, nodes = Machine("head", 2, ALL), machines(2, 2, 2, 2)
+    found = spread(four, head, nodes)
+    assert [part.machine for part in found.trainer] == ["head", "n1", "n2", "n3"]
+    fewer = with_fewer(found, four, {"head", "n1", "n3"})
+    assert [part.machine for part in fewer.trainer] == ["head", "n1", "n3"]
+    assert fewer.processes == found.processes
+    # The engine has a GPU of n4, and n1 and n3 have parts already.
+    assert with_all(fewer, four, head, [nodes[0], nodes[2], nodes[3]]) is None
+    again = with_all(fewer, four, head, [*nodes, Machine("n5", 2, ALL)])
+    assert [(part.machine, part.gpus) for part in again.trainer][2:] == [("n3", (0, 1)), ("n5", (0, 1))]
+    assert with_all(found, four, head, nodes) is None, "none are missing"
+
+
+def test_a_trainer_with_fewer_machines_keeps_what_ranks_compute_together_and_its_least_number():
+    together = config(train={"ranks": 4, "nodes": 4, "sequence_parallel": 2})
+    found = spread(together, Machine("head", 1, ALL), machines(1, 1, 1, 1))
+    assert [part.machine for part in with_fewer(found, together, {"head", "n1", "n3"}).trainer] == [
+        "head",
+        "n1",
+    ]
+    assert with_fewer(found, together, {"head"}) is None, "two ranks compute the same rows"
+    assert with_fewer(found, together, {"n1", "n2"}) is None, "rank 0 is on the head"
+    at_least = config(train={"ranks": 4, "nodes": 4, "min_nodes": 3})
+    assert with_fewer(found, at_least, {"head", "n1"}) is None
+    assert len(with_fewer(found, at_least, {"head", "n1", "n2"}).trainer) == 3
 
 
 def test_a_process_that_is_added_goes_where_room_is_and_frees_it_when_it_leaves():

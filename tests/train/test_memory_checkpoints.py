@@ -1,14 +1,16 @@
 """A checkpoint in memory is whole or ignored, and a part that is lost comes from the next machine."""
 
 import json
+import shutil
 
 import pytest
 import torch
 from safetensors import SafetensorError
 
-from asyncrl.run.checkpoints import MARKER, VALUES
+from asyncrl.run.checkpoints import MARKER, VALUES, state_file
 from asyncrl.train.memory_checkpoints import MemoryCheckpoints
 from asyncrl.train.writers import Writers
+from asyncrl.weights.chunks import file_checksum
 from tests.train.memory_ranks import WAYS
 
 
@@ -72,15 +74,45 @@ def test_damaged_parts_are_refused_by_their_checksums(tmp_path, file, caplog):
     assert "memory checkpoint of version 5: the parts of ranks [0] are lost" in caplog.text
 
 
-def test_what_another_number_of_ranks_or_zero_stage_wrote_is_not_read(tmp_path):
+def test_what_another_zero_stage_wrote_is_not_read(tmp_path):
     write(memory(tmp_path, stage=1), 5)
     assert memory(tmp_path, stage=1).newest(9) == 5
     assert memory(tmp_path, stage=2).newest(9) is None
-    values = tmp_path / "step-000005" / VALUES
-    found = json.loads(values.read_text())
-    found["layout"]["ranks"] = 2
-    values.write_text(json.dumps(found))
-    assert memory(tmp_path, stage=1).newest(9) is None
+
+
+def written_by_two_machines(folder):
+    """What the machine of rank 0 has: its part, a copy of the other machine's, and the list of both."""
+    kept = memory(folder, stage=1)
+    write(kept, 5)
+    path = folder / "step-000005"
+    values = json.loads((path / VALUES).read_text())
+    values["layout"] |= {"ranks": 2, "machines": 2}
+    (path / VALUES).write_text(json.dumps(values))
+    (path / "copies").mkdir()
+    own, copy = path / state_file(0), path / "copies" / state_file(1)
+    shutil.copyfile(own, copy)
+    listed = {
+        name: [file.stat().st_size, file_checksum(file)]
+        for name, file in ((VALUES, path / VALUES), (own.name, own), (copy.name, copy))
+    }
+    (path / MARKER).write_text(json.dumps(listed))
+    return kept, path
+
+
+def test_fewer_ranks_read_the_parts_of_all_from_a_machine_and_its_copies(tmp_path):
+    kept, path = written_by_two_machines(tmp_path)
+    assert kept.newest(9) == 5 and kept.brought_together(5)
+    assert kept.bring(5)
+    assert (path / state_file(1)).is_file() and not (path / "copies" / state_file(1)).exists()
+    assert kept.bring(5), "a restart in between finds them again"
+
+
+@pytest.mark.parametrize("file", [VALUES, state_file(0), f"copies/{state_file(1)}"])
+def test_fewer_ranks_read_nothing_where_a_part_is_lost(tmp_path, file, caplog):
+    kept, path = written_by_two_machines(tmp_path)
+    (path / file).write_bytes((path / file).read_bytes() + b" ")
+    assert not kept.bring(5)
+    assert f"memory checkpoint of version 5: lost: {file.removeprefix('copies/')}" in caplog.text
 
 
 def test_a_full_memory_costs_the_version_that_did_not_fit(small_disk):

@@ -1,0 +1,56 @@
+"""Brings a trainer that has gone on with fewer machines back to all of them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from asyncrl.launch.process_group import Placed
+from asyncrl.launch.roles import PolicyRoles
+from asyncrl.launch.spread import Spread
+from asyncrl.launch.supervise import Supervisor
+from asyncrl.run.checkpoints import complete_checkpoints
+
+
+class Places(Protocol):
+    """What a cluster says of the trainer's places."""
+
+    def trainer_room(self) -> Spread | None:
+        """Return the places of all ranks; None where there is no room for them, or none are missing."""
+
+    def use(self, found: Spread) -> Placed:
+        """Have the trainer start there from now on."""
+
+    @property
+    def said_trainer(self) -> str:
+        """With how many of its ranks and machines the trainer works."""
+
+
+class FullTrainer:
+    """Starts the trainer again on all machines once there is room, when that costs least: after the next checkpoint."""
+
+    def __init__(self, places: Places, roles: PolicyRoles, supervisor: Supervisor) -> None:
+        self._places = places
+        self._roles = roles
+        self._supervisor = supervisor
+        self._newest: int | None = None
+        """The newest checkpoint on disk when there was room for the first time."""
+
+    def tick(self) -> str:
+        """Look for room; return what to tell the user, if anything."""
+        trainer = self._roles.trainer
+        found = self._places.trainer_room()
+        if found is None or not self._supervisor.serves(trainer):
+            self._newest = None
+            return ""
+        newest = max(
+            (version for version, _ in complete_checkpoints(self._roles.folder / "checkpoints")), default=0
+        )
+        if self._newest is None:
+            self._newest = newest
+        if newest == self._newest and not self._roles.config.train.memory_checkpoint_every:
+            return ""
+        self._newest = None
+        self._supervisor.end_to_move(trainer, "was ended to use all of its machines again")
+        trainer.host, env = self._places.use(found)
+        trainer.env = {**trainer.env, **env}
+        return f"trainer: there is room again, it goes on with {self._places.said_trainer}"
