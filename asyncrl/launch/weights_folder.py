@@ -29,9 +29,7 @@ def check_room(config: Config, model: str, folder: Path) -> None:
     copies = PUBLISHED_COPIES + (STAGED_COPIES * config.engine.count if own_copies else 0)
     advice = ""
     if config.train.memory_checkpoint_every:
-        # Of what a machine's ranks train, and of what the machine before it does, the newest and the one being written.
-        kept = 2 * min(1.0, 2 / config.train.nodes)
-        copies += math.ceil(kept * STATE_BYTES / BYTES[config.model.dtype])
+        copies += math.ceil(memory_checkpoints(config, STATE_BYTES) / BYTES[config.model.dtype])
         advice = ", or set train.memory_checkpoint_every=0"
     if config.train.old_policy == "process":
         # The current version, those before it that tokens may carry, and the one that is written.
@@ -44,6 +42,14 @@ def check_room(config: Config, model: str, folder: Path) -> None:
             f"{one * copies / 2**30:.2f} GiB there, {copies} copies of the weights; name a folder with more room, or "
             f"enlarge it (docker run --shm-size){advice}"
         )
+
+
+def memory_checkpoints(config: Config, state: int) -> float:
+    """Return the bytes that checkpoints in memory take on one machine, for a training state of so many bytes."""
+    if not config.train.memory_checkpoint_every:
+        return 0.0
+    # Of what a machine's ranks train, and of what the machine before it does, the newest and the one being written.
+    return 2 * min(1.0, 2 / config.train.nodes) * state
 
 
 def published_bytes(model: Path, dtype: str) -> int:

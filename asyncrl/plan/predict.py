@@ -12,10 +12,11 @@ from asyncrl.config_sections import is_loaded
 from asyncrl.errors import ConfigError
 from asyncrl.gpus import BY_TURNS
 from asyncrl.launch.placement import Placement, placed, plan
+from asyncrl.launch.weights_folder import memory_checkpoints
 from asyncrl.plan.architectures import architecture
 from asyncrl.plan.engine_memory import GRAPHS, EngineMemory, engine_memory
 from asyncrl.plan.remembered import remembered
-from asyncrl.plan.states import Kept, Size, gathered_weights, kept
+from asyncrl.plan.states import FLOAT32, Kept, Size, gathered_weights, kept
 
 if TYPE_CHECKING:
     from asyncrl.plan.training import Activations, StepMemory, Weights
@@ -106,12 +107,14 @@ class RankMemory:
     """Of them, how many are trained."""
     offloaded: int
     """Bytes in host memory, of all ranks."""
+    state: int
+    """Bytes of the master weights and moments of all trained models, of all ranks."""
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> RankMemory:
         """Return what `dataclasses.asdict` was given."""
         moments = {name: [Item(**item) for item in items] for name, items in data["moments"].items()}
-        return cls(moments, data["parameters"], data["trained"], data["offloaded"])
+        return cls(moments, data["parameters"], data["trained"], data["offloaded"], data["state"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,8 @@ class PolicyMemory:
     """Bytes of one version."""
     offloaded: int
     """Bytes that its trainer keeps in host memory."""
+    state: int
+    """Bytes of what a checkpoint of the training holds: master weights and moments, of a critic, too."""
 
     @property
     def moment(self) -> str:
@@ -175,6 +180,8 @@ class Planner:
         host = {"published weights in /dev/shm, three versions at most": 3 * main.published}
         if offloaded := sum(share.offloaded for share in shares.values()):
             host["offloaded by train.offload, on all ranks"] = offloaded
+        if in_memory := sum(int(memory_checkpoints(share.config, share.state)) for share in shares.values()):
+            host["checkpoints in memory, on each machine"] = in_memory
         devices = _devices(placement, shares, self.gpus)
         return Prediction(given, self.gpu, self.gpus, str(placement), devices, moments, main.engine, host)
 
@@ -196,7 +203,7 @@ class Planner:
             for most in (share, min(share, BY_TURNS))
         )  # fmt: skip
         published = (rank.trained if config.lora.rank else rank.parameters) * element
-        return PolicyMemory(config, rank.moments, engine, lent, published, rank.offloaded)
+        return PolicyMemory(config, rank.moments, engine, lent, published, rank.offloaded, rank.state)
 
     def advise(self, prediction: Prediction) -> Prediction:
         """Find the first changes with which what does not fit would: one alone, or with those tried before it."""
@@ -238,7 +245,9 @@ class Planner:
             memory = self._step(json.dumps(read, sort_keys=True), config, shapes)
             moments = trainer_memory(config, memory)
             offloaded = offloaded_memory(config, memory)
-            return asdict(RankMemory(moments, memory.policy.parameters, memory.policy.trained, offloaded))
+            state = sum(FLOAT32 * weights.trained + weights.moments for weights in memory.trained.values())
+            policy = memory.policy
+            return asdict(RankMemory(moments, policy.parameters, policy.trained, offloaded, state))
 
         return RankMemory.of(remembered([read, train.model_dump(mode="json")], measure))
 

@@ -102,6 +102,14 @@ def test_each_optimizer_keeps_what_its_definition_says():
     assert found == {"adamw": [16384, 512], "muon": [8192, 512], "adamw_8bit": [4096 + 64, 128 + 8]}
 
 
+def test_checkpoints_in_memory_count_in_host_memory():
+    planner, words = Planner(80 * GIB, 2), ["engine.max_model_len=1024", "train.micro_batch_tokens=1024"]
+    kept = planner.predict(load_for_gpus("math_qwen3_grpo", [*words, "train.memory_checkpoint_every=1"]))
+    # The newest and the one being written, each with master weights and two moments in float32.
+    assert kept.host["checkpoints in memory, on each machine"] == 2 * 12 * PARAMETERS["Qwen/Qwen3-0.6B"]
+    assert "checkpoints in memory" not in str(planner.predict(load_for_gpus("math_qwen3_grpo", words)).host)
+
+
 def test_offloading_is_named_where_it_makes_a_run_fit():
     words = [
         "engine.max_model_len=1024",
