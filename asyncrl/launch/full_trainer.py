@@ -51,6 +51,5 @@ class FullTrainer:
             return ""
         self._newest = None
         self._supervisor.end_to_move(trainer, "was ended to use all of its machines again")
-        trainer.host, env = self._places.use(found)
-        trainer.env = {**trainer.env, **env}
+        trainer.go_to(*self._places.use(found))
         return f"trainer: there is room again, it goes on with {self._places.said_trainer}"

@@ -57,8 +57,11 @@ class ManagedProcess:
     env: Mapping[str, str] = field(default_factory=dict)
     nice: int = 0
     host: Host = field(default_factory=LocalHost)
+    """Where it starts."""
     log_start: int = 0
     """Where in the log the output since its latest start begins, in bytes."""
+    started_on: Host | None = None
+    """Where it was started last, once it is to start elsewhere."""
 
     def alive(self) -> bool:
         return self.popen.poll() is None
@@ -73,14 +76,24 @@ class ManagedProcess:
 
     def start_deadline(self, timeout_s: float) -> StartDeadline:
         """Return the deadline of its latest start."""
-        return StartDeadline(self.host.meter(self.popen), timeout_s, self.log)
+        return StartDeadline(self.running_on.meter(self.popen), timeout_s, self.log)
+
+    def go_to(self, host: Host, env: Mapping[str, str]) -> None:
+        """Start on another host from now on, with further variables. What runs still does where it was started."""
+        self.started_on = self.running_on
+        self.host, self.env = host, {**self.env, **env}
+
+    @property
+    def running_on(self) -> Host:
+        """The host of `popen`."""
+        return self.started_on or self.host
 
     def ending(self) -> str:
         """Return how it ended."""
         if problem := self.host.problem():
             return f"was lost: {problem}"
         code = self.popen.poll()
-        machine = self.host.ended_on(self.popen)
+        machine = self.running_on.ended_on(self.popen)
         where = f" on {machine}" if machine else ""
         return (
             f"was killed by signal {-code}{where}"
@@ -166,8 +179,7 @@ class ProcessGroup:
         found = self.elsewhere(process.name)
         if found is None:
             return False
-        process.host, env = found
-        process.env = {**process.env, **env}
+        process.go_to(*found)
         return True
 
     def restart(self, process: ManagedProcess) -> None:
@@ -184,10 +196,11 @@ class ProcessGroup:
         command = [*_told(process.command, process.host, process.ready_file), *port]
         start = Start(process.name, command, process.log, process.ready_file, process.env, process.nice)
         process.popen = process.host.start(start)
+        process.started_on = None
 
     def kill(self, process: ManagedProcess) -> None:
         """Kill a process and everything it started."""
-        process.host.kill(process.popen, KILL_WAIT_S)
+        process.running_on.kill(process.popen, KILL_WAIT_S)
 
     def forget(self, process: ManagedProcess) -> None:
         """Let go of a process that has left the run, and end what is left of it."""
@@ -220,7 +233,7 @@ class ProcessGroup:
         """End processes in reverse start order: SIGTERM, a grace period, then SIGKILL to all they started."""
         chosen = list(self.processes if processes is None else processes)
         for process in chosen:
-            process.host.note_descendants(process.popen)
+            process.running_on.note_descendants(process.popen)
         for process in reversed(chosen):
             if process.alive():
                 process.popen.terminate()

@@ -193,7 +193,7 @@ class Scaler:
             elif now - one.since > self.deadline_s:
                 one.how, one.ending = "deadline", now
             if one.ending is not None:
-                process.host.note_descendants(process.popen)
+                process.running_on.note_descendants(process.popen)
                 process.popen.terminate()
         elif not process.alive() or now - one.ending > STOP_GRACE_S:
             self.roles.process_group.forget(process)

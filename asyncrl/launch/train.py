@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from asyncrl.buffer.replica import FOLDER, LEDGER, seed, settle
 from asyncrl.config import Config
 from asyncrl.credentials import authorization
-from asyncrl.errors import DeadlineError, StopError
+from asyncrl.errors import AsyncRLError, DeadlineError, StopError
 from asyncrl.gpus import found_gpus
 from asyncrl.launch.activity import ActivityLog
 from asyncrl.launch.base_model import cached_base_model
@@ -115,9 +115,16 @@ class TrainRun:
             if self.config.buffer.machine == "node" and ledger.exists():
                 seed(ledger, replica)
             try:
-                return self._run(tasks, model)
-            finally:
-                settle(replica, ledger)
+                result = self._run(tasks, model)
+            except BaseException:
+                try:
+                    settle(replica, ledger)
+                except AsyncRLError as error:
+                    # Why the run has ended says more.
+                    print_status(str(error))
+                raise
+            settle(replica, ledger)
+            return result
 
     def _gather(self, cluster: Cluster, model: str) -> None:
         """Wait for the nodes of the run."""

@@ -140,12 +140,16 @@ def another(run, tmp_path):
         one.close()
 
 
-def test_what_ran_on_a_lost_node_starts_on_another_one_and_the_lost_one_ends_it(
-    run, another, tmp_path, monkeypatch
+@pytest.mark.parametrize("where", ["another node", "the head"])
+def test_what_ran_on_a_lost_node_starts_elsewhere_and_the_lost_one_ends_it(
+    run, another, tmp_path, monkeypatch, where
 ):
     """As a network that falls apart: the lost node goes on, without its launcher."""
     launcher, node, host, group = run
-    second = another(launcher, host)
+    if where == "the head":
+        second = LocalHost(["--host", "127.0.0.1"], "127.0.0.1")
+    else:
+        second = another(launcher, host)
     group.elsewhere = lambda name: (second, {})
     child = group.start("env", ["serve", "env"], {})
     first_url = group.wait_ready(child, 60.0)
