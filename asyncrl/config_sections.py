@@ -684,6 +684,9 @@ class SftConfig(Section):
     oracle_first: Seldom[float] = Field(0.0, ge=0, le=1)
     """Share of the optimizer steps, the first ones, that imitate the expert's episodes alone. Tiny models hardly learn
     to look something up, or to copy it, while most episodes are random; what they have learned before, they keep."""
+    observation_weight: Seldom[float] = Field(0.0, ge=0)
+    """Weight of a token that the agent reads, where one that it writes has 1. A tiny model learns to copy sooner where
+    it also predicts documents in which names recur."""
     concurrency: Seldom[int] = Field(1, ge=1)
     """Episodes played at once; more are faster where sessions wait for a sandbox."""
     steps: int = Field(400, ge=1)

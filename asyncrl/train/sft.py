@@ -109,7 +109,9 @@ def _fit(policy: PolicyModel, data: list[Encoded], config: Config, seed: int) ->
         shown = imitated(data, step, sft)
         batch = [shown[rng.randrange(len(shown))] for _ in range(sft.batch_size)]
         rate = one_cycle(step, sft.steps) * sft.learning_rate
-        loss = _train_batch(engine, batch, weights, config.train.micro_batch_tokens, rate)
+        loss = _train_batch(
+            engine, batch, weights, sft.observation_weight, config.train.micro_batch_tokens, rate
+        )
         if (step + 1) % 50 == 0 or step + 1 == sft.steps:
             _say(f"sft: step {step + 1}/{sft.steps}  loss {loss:.4f}  {time.monotonic() - start:.0f} s")
 
@@ -132,18 +134,34 @@ def agent_weights(data: list[Encoded]) -> dict[str, float]:
     return {agent: (tokens.total() / (len(tokens) * count)) ** 0.5 for agent, count in tokens.items()}
 
 
+def token_weights(batch: list[Encoded], agents: dict[str, float], observation: float) -> torch.Tensor:
+    """Return the weight of each token [B,T], padded on the right: its agent's where the agent wrote it, `observation`
+    where it read it, 0 for the first, which nothing predicts."""
+    weights = torch.zeros(len(batch), max(len(demo.ids) for demo in batch))
+    for row, demo in zip(weights, batch, strict=True):
+        own = torch.from_numpy(demo.mask)
+        row[: len(own)] = torch.where(own, agents[demo.agent], observation)
+    weights[:, 0] = 0.0
+    return weights
+
+
 def _train_batch(
-    engine: TrainEngine, batch: list[Encoded], weights: dict[str, float], budget: int, rate: float
+    engine: TrainEngine,
+    batch: list[Encoded],
+    agents: dict[str, float],
+    observation: float,
+    budget: int,
+    rate: float,
 ) -> float:
-    num_tokens = sum(int(demo.mask.sum()) * weights[demo.agent] for demo in batch)
+    weights = token_weights(batch, agents, observation)
     plan = plan_micro_batches([len(demo.ids) for demo in batch], budget, engine.num_ranks)[engine.rank]
     total = 0.0
     for number, rows in enumerate(plan):
         chosen = [batch[row] for row in rows]
-        ids, mask = pad([(demo.ids, demo.mask) for demo in chosen])
-        logp = engine.logp(ids, mask, 1.0, [demo.images for demo in chosen])
-        each = torch.tensor([weights[demo.agent] for demo in chosen])
-        loss = -(logp.sum(-1) * each).sum() / num_tokens
+        ids, _ = pad([(demo.ids, demo.mask) for demo in chosen])
+        each = weights[rows, : ids.shape[1]]
+        logp = engine.logp(ids, each > 0, 1.0, [demo.images for demo in chosen])
+        loss = -(logp * each).sum() / weights.sum()
         engine.backward(loss, last=number == len(plan) - 1)
         total += float(loss.detach())
     engine.step(rate)

@@ -146,10 +146,8 @@ def test_what_ran_on_a_lost_node_starts_elsewhere_and_the_lost_one_ends_it(
 ):
     """As a network that falls apart: the lost node goes on, without its launcher."""
     launcher, node, host, group = run
-    if where == "the head":
-        second = LocalHost(["--host", "127.0.0.1"], "127.0.0.1")
-    else:
-        second = another(launcher, host)
+    head = LocalHost(["--host", "127.0.0.1"], "127.0.0.1")
+    second = head if where == "the head" else another(launcher, host)
     group.elsewhere = lambda name: (second, {})
     child = group.start("env", ["serve", "env"], {})
     first_url = group.wait_ready(child, 60.0)

@@ -22,7 +22,7 @@ from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.train.demonstrations import Demonstration, demonstrations, encode
 from asyncrl.train.policy import load_policy
-from asyncrl.train.sft import agent_weights, imitated, pad, train_base_model
+from asyncrl.train.sft import agent_weights, imitated, pad, token_weights, train_base_model
 from asyncrl.train.tiny_model import build_vision_model
 from asyncrl.types import Task
 
@@ -178,3 +178,13 @@ def test_an_agent_that_says_little_is_not_lost_beside_one_that_says_much(rendere
         encode(renderer, d) for d in demonstrations(load_env("gridworld"), "gridworld", {}, 3, 1.0, seed=0)
     ]
     assert agent_weights(alone) == {"": 1.0}
+
+
+def test_what_an_agent_reads_weighs_as_much_as_is_asked_and_its_first_token_nothing(renderer):
+    demos = list(demonstrations(load_env("gridworld"), "gridworld", {}, 2, 1.0, seed=0))
+    data = [encode(renderer, demo) for demo in demos]
+    for observation in (0.0, 0.25):
+        weights = token_weights(data, {"": 2.0}, observation)
+        for row, demo in zip(weights.tolist(), data, strict=True):
+            expected = [0.0] + [2.0 if own else observation for own in demo.mask[1:]]
+            assert row == expected + [0.0] * (weights.shape[1] - len(demo.ids))
