@@ -12,18 +12,28 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 START_S = 500.0
 """How long a process may take to start. One that has ended is noticed at once, so this is only for one that hangs."""
+MIN_PAUSE_S = 0.02
+MAX_PAUSE_S = 0.25
+PAUSE_PER_LOOK = 20
+"""Pause between two looks, in CPU times of a look."""
 
 
 def wait_until(
     condition: Callable[[], T], alive: Callable[[], bool] = lambda: True, limit_s: float = START_S
 ) -> T:
-    """Return the first true answer of `condition`; fail once what would make it true is not alive."""
+    """Return the first true answer of `condition`; fail once what would make it true is not alive.
+
+    One that takes long to answer, such as a look at all processes, is asked less often: it would take the CPU from what
+    it waits for.
+    """
     deadline = time.monotonic() + limit_s
-    while not (found := condition()):
+    while True:
+        began = time.thread_time()
+        if found := condition():
+            return found
         assert alive(), "what the test waits for has ended"
         assert time.monotonic() < deadline, "what the test waits for does not happen"
-        time.sleep(0.02)
-    return found
+        time.sleep(min(MAX_PAUSE_S, max(MIN_PAUSE_S, PAUSE_PER_LOOK * (time.thread_time() - began))))
 
 
 def running(process: subprocess.Popen[Any]) -> Callable[[], bool]:
