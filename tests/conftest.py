@@ -130,7 +130,7 @@ def renderer(tiny_model):
 
 @pytest.fixture(scope="session")
 def two_ranks(tmp_path_factory):
-    """Two ranks under torchrun; see `tests.ranks`."""
+    """Two ranks; see `tests.ranks`."""
     from tests.ranks import TwoRanks
 
     ranks = TwoRanks(tmp_path_factory.mktemp("two-ranks"))

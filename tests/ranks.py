@@ -1,6 +1,8 @@
-"""Two ranks under torchrun that serve all tests of a process, since starting them takes longer than what they do.
+"""Two ranks that serve all tests of a process, since starting them takes longer than what they do.
 
-python -m torch.distributed.run ... -m tests.ranks FOLDER
+    python -m tests.ranks FOLDER
+
+They are forked where the processes of runs are, and get what torchrun would tell them.
 """
 
 from __future__ import annotations
@@ -9,13 +11,17 @@ import gc
 import importlib
 import itertools
 import json
-import subprocess
+import os
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
+from asyncrl import process_start
 from asyncrl.jsonfile import write_json
 from asyncrl.process_hooks import die_with_parent
+from asyncrl.process_start import Process, start_process
+from tests.app_thread import free_port
 
 ROOT = Path(__file__).parent.parent
 LOOK_EVERY_S = 0.02
@@ -28,43 +34,49 @@ class TwoRanks:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.process: subprocess.Popen[bytes] | None = None
+        self.ranks: list[Process] = []
         self.calls = itertools.count(1)
 
     def call(self, module: str, *args: str) -> None:
         """Run `module.main(*args)` on both ranks to its end; where one fails, so does this."""
-        if self.process is None:
+        if not self.ranks:
             self._start()
-        assert self.process is not None
         number = next(self.calls)
         write_json(self.folder / f"{number}.json", [module, *args])
         deadline = time.monotonic() + CALL_S
         while not (self.folder / f"{number}.done").exists():
-            if self.process.poll() is not None or time.monotonic() > deadline:
+            if any(rank.poll() is not None for rank in self.ranks) or time.monotonic() > deadline:
                 self.close()
                 raise AssertionError(f"{module} on two ranks:\n{self._log().read_text()[-3000:]}")
             time.sleep(LOOK_EVERY_S)
 
     def close(self) -> None:
-        if self.process is None:
-            return
         (self.folder / "end").touch()
         try:
-            self.process.wait(END_S)
+            # One that waits for another that has failed does not see the end.
+            if all(rank.poll() is None for rank in self.ranks):
+                for rank in self.ranks:
+                    rank.wait(END_S)
         finally:
-            self.process.kill()
-            self.process = None
+            for rank in self.ranks:
+                rank.kill()
+            self.ranks = []
 
     def _start(self) -> None:
         self.folder = self.folder / str(next(self.calls))
         self.folder.mkdir(parents=True)
         self.calls = itertools.count(1)
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        with open(self._log(), "wb") as log:
-            self.process = subprocess.Popen(
-                [*torchrun, "-m", "tests.ranks", str(self.folder)],
-                cwd=ROOT, stdout=log, stderr=log, preexec_fn=die_with_parent,
-            )  # fmt: skip
+        group = {
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+        }
+        command = [sys.executable, "-m", "tests.ranks", str(self.folder)]
+        with open(self._log(), "ab") as log, patch.object(process_start, "FORKED", ((),)):
+            for rank in ("0", "1"):
+                env = {**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank}
+                self.ranks.append(start_process(command, env, log.fileno()))
 
     def _log(self) -> Path:
         return self.folder / "ranks.log"
