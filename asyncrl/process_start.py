@@ -48,6 +48,7 @@ FORKED = (
     ("asyncrl", "serve", "buffer"),
     ("asyncrl", "serve", "engine"),
     ("asyncrl", "serve", "env"),
+    ("asyncrl", "serve", "old_policy"),
     ("asyncrl", "serve", "policy"),
     ("asyncrl", "serve", "rollout"),
     ("asyncrl", "serve", "trainer"),

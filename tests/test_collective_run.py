@@ -7,7 +7,6 @@ log-probability check compares every one of them, whichever engine sampled it.
 import json
 import re
 import signal
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgpack
 import pytest
 
 from asyncrl.config import load_config
+from asyncrl.process_start import start_process
 from asyncrl.run.metrics import read_metrics
 from asyncrl.services.joining import Membership
 from tests.credentials import AUTHORIZED, RUN
@@ -49,9 +49,10 @@ def second_engine(workplace):
         (folder / "config.json").write_text(config.model_copy(update={"engine": alone}).model_dump_json())
         job = json.loads(ask(buffer_of(run), "/v1/job"))
         argv = ["--folder", str(folder), "--model", job["model"], "--weights-dir", job["weights_dir"]]
-        process = subprocess.Popen(
+        # Forked where the processes of runs are.
+        process = start_process(
             [sys.executable, "-m", "asyncrl", "serve", "engine", *argv, "--ready-file", str(ready)],
-            env=environment(),
+            environment(),
         )
         STARTED.append(process)
         members.append(Membership(buffer_of(run), RUN.bearer("buffer"), "engine", ready))

@@ -1,20 +1,15 @@
 """A whole run at learning rate 0, with real engine and trainer: nothing moves."""
 
-import subprocess
-
 import pytest
 
-from tests.runs import RECIPE, command, environment
+from tests.runs import RECIPE, command, to_its_end
 
 
 @pytest.mark.slow
 def test_a_run_at_learning_rate_zero_changes_nothing_and_says_so(tmp_path):
     (tmp_path / "recipe.toml").write_text(RECIPE)
     words = ["--check-lr-zero", f"run.folder={tmp_path / 'runs'}", "run.name=still", "train.num_steps=5"]
-    done = subprocess.run(
-        command(tmp_path, str(tmp_path / "recipe.toml"), *words),
-        env=environment(), capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
+    done = to_its_end(command(tmp_path, str(tmp_path / "recipe.toml"), *words))
     assert done.returncode == 0, done.stdout + done.stderr
     verdicts = [line.split(":")[0] for line in done.stdout.splitlines()[-4:]]
     assert verdicts == [

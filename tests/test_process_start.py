@@ -242,6 +242,7 @@ def test_a_child_is_started_by_its_command_otherwise(program):
     [
         (["asyncrl", "serve", "trainer", "--folder", "x"], {}, True),
         (["asyncrl", "serve", "buffer"], {}, True),
+        (["asyncrl", "serve", "old_policy"], {}, True),
         (["asyncrl", "serve", "node"], {}, False),
         (["asyncrl", "train", "x"], {}, True),
         (["asyncrl", "runs"], {}, False),
