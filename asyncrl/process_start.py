@@ -52,6 +52,7 @@ FORKED = (
     ("asyncrl", "serve", "policy"),
     ("asyncrl", "serve", "rollout"),
     ("asyncrl", "serve", "trainer"),
+    ("asyncrl.chat.check_parsers",),
 )
 """The beginnings of the commands that are forked, after `python -m`."""
 ANSWER_S = 600.0
