@@ -17,6 +17,7 @@ import gc
 import importlib
 import importlib.machinery
 import json
+import logging
 import multiprocessing
 import os
 import select
@@ -41,10 +42,13 @@ from asyncrl.process_start import (
     asyncrl_modules,
     forget_asyncrl,
     run_forked,
+    start_process,
 )
 
 COMMANDS = "asyncrl.cli"
 PLATFORMS = "vllm.platforms"
+RANKS = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
+"""What starts the ranks of torchrun."""
 LIBRARIES = (
     "vllm.entrypoints.anthropic.api_router",
     "vllm.entrypoints.cohere.api_router",
@@ -106,6 +110,7 @@ LIBRARIES = (
     "safetensors.numpy",
     "setproctitle",
     "starlette.staticfiles",
+    "torch.distributed.run",
     "torch.profiler._cupti_monitor",
     "torch.utils.tensorboard",
     "transformers.conversion_mapping",
@@ -350,7 +355,22 @@ def import_libraries(names: Sequence[str]) -> None:
     if PLATFORMS in names:
         replace_kernels_once(sys.modules[PLATFORMS].current_platform)
         set_up_vllm_once()
+    if (ranks := sys.modules.get(RANKS)) is not None:
+        fork_ranks(ranks.SubprocessHandler)
     leave_out_reports()
+
+
+def fork_ranks(handler: Any) -> None:
+    """Have torchrun's `SubprocessHandler` fork ranks as `start_process` does: each would import DeepSpeed anew."""
+    popen = handler._popen
+
+    def start(self: Any, args: Sequence[str], env: dict[str, str]) -> Any:
+        python, *words = args
+        if FORK_SERVER not in env or words[:1] != ["-u"] or self._stdout or self._stderr:
+            return popen(self, args, env)
+        return start_process([python, *words[1:]], env, sys.stdout.fileno(), errors=sys.stderr.fileno())
+
+    handler._popen = start
 
 
 def replace_kernels_once(platform: Any) -> None:
@@ -409,7 +429,10 @@ def leave_out_reports() -> None:
 def import_once(names: Sequence[str]) -> list[ModuleType]:
     """Import for all processes that are forked. Afterwards there must be one thread only: a fork has no other."""
     gc.disable()
+    level = logging.getLogger().level
     modules = [importlib.import_module(name) for name in names]
+    # One of vLLM's libraries sets it for the whole process: those that do without it would log no warnings.
+    logging.getLogger().setLevel(level)
     # Memory that the collector does not look through stays shared.
     gc.freeze()
     gc.enable()

@@ -13,6 +13,9 @@ from asyncrl.weights.vllm_int8 import mend_int8
 
 _EXPERTS = "vllm.model_executor.layers.fused_moe.experts.cpu_moe"
 
+SPIN_S = 0.0005
+"""How long a worker in a process of its own looks for the next message before it sleeps until it is woken."""
+
 _packed: dict[tuple[int, str], torch.Tensor] = {}
 """Experts' weights in the form the kernels read, by the address of the live ones."""
 
@@ -70,6 +73,24 @@ def rotate_heads_by_torch() -> None:
         return self.forward_native(positions, query, key)
 
     setattr(RotaryEmbedding, "forward_cpu", forward)  # noqa: B010 - mypy forbids to assign it
+
+
+def sleep_between_messages() -> None:
+    """Have processes of an engine that wait for each other's next message sleep soon.
+
+    vLLM has each of them look for it for a second, without a pause, so that a GPU waits microseconds less. Here they
+    would take the cores from those that compute, and an engine that is asked every second would never be idle.
+    """
+    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+
+    initialize: Any = SpinCondition.__init__
+
+    def sleepy(
+        self: Any, is_reader: bool, context: Any, notify_address: str, busy_loop_s: float = SPIN_S
+    ) -> None:
+        initialize(self, is_reader, context, notify_address, busy_loop_s)
+
+    setattr(SpinCondition, "__init__", sleepy)  # noqa: B010 - mypy forbids to assign it
 
 
 def make_room_between_stages() -> None:

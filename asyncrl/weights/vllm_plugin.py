@@ -66,11 +66,12 @@ def register() -> None:
 
         record_states()
     if current_platform.is_cpu():
-        from asyncrl.weights.vllm_cpu import keep_weights_live, rotate_heads_by_torch
+        from asyncrl.weights.vllm_cpu import keep_weights_live, rotate_heads_by_torch, sleep_between_messages
         from asyncrl.weights.vllm_experts import record_experts
 
         keep_weights_live()
         rotate_heads_by_torch()
+        sleep_between_messages()
         if RECORD_EXPERTS in os.environ:
             record_experts()
         setattr(current_platform, "get_punica_wrapper", lambda: PUNICA)  # noqa: B010 - mypy forbids to assign it
