@@ -89,7 +89,7 @@ def register() -> None:
 
             make_room_between_stages()
         if STARTED_BY_US in os.environ:
-            _fork_engine_processes(current_platform)
+            fork_engine_processes(current_platform)
             inspect_models_in_place()
     if scheme := os.environ.get(QUANTIZATION):
         from asyncrl.weights.vllm_quantization import quantize_at_start
@@ -106,7 +106,7 @@ def register() -> None:
         )
 
 
-def _fork_engine_processes(platform: Any) -> None:
+def fork_engine_processes(platform: Any) -> None:
     """Undo the CPU platform's choice of "spawn": each process would import vLLM anew.
 
     With more than one OpenMP thread it stays: a fork lacks its parent's threads and would wait for them forever.

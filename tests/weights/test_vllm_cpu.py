@@ -1,9 +1,11 @@
 """Layers compute from the weights that an update has loaded, or the update is refused."""
 
 import sys
+import time
 
 import pytest
 import torch
+import zmq
 
 from asyncrl.weights.vllm_plugin import inspect_models_in_place
 from tests.packages import ImportedWhenUsed
@@ -74,3 +76,28 @@ def test_a_cpu_with_amx_computes_as_one_without(monkeypatch):
     assert [check_cpu_sgl_kernel(64, 64, kind) for kind in kinds] == [True, True]
     vllm_cpu.keep_weights_live()
     assert [check_cpu_sgl_kernel(64, 64, kind) for kind in kinds] == [False, False]
+
+
+def test_processes_of_an_engine_sleep_until_the_next_message_instead_of_looking_for_it(monkeypatch):
+    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+
+    from asyncrl.weights import vllm_cpu
+
+    monkeypatch.setattr(SpinCondition, "__init__", SpinCondition.__init__)
+    vllm_cpu.sleep_between_messages()
+    with zmq.Context() as context:
+        writer, reader = (SpinCondition(read, context, "inproc://messages") for read in (False, True))
+        try:
+            reader.record_read()
+            time.sleep(2 * vllm_cpu.SPIN_S)
+            began = time.monotonic()
+            reader.wait(timeout_ms=200)
+            assert time.monotonic() - began >= 0.15, "vLLM would look again at once for a second"
+            writer.notify()
+            reader.wait(timeout_ms=60_000)
+            assert time.monotonic() - began < 60, "a message wakes it"
+        finally:
+            for one in (writer.local_notify_socket, reader.local_notify_socket):
+                one.close(0)
+            reader.read_cancel_socket.close(0)
+            reader.write_cancel_socket.close(0)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from asyncrl.weights.vllm_plugin import _fork_engine_processes
+from asyncrl.weights.vllm_plugin import fork_engine_processes
 
 METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 
@@ -27,6 +27,6 @@ def test_engine_processes_are_forked_where_no_thread_can_be_lost(monkeypatch, th
     if threads:
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
     platform = Platform()
-    _fork_engine_processes(platform)
+    fork_engine_processes(platform)
     platform.check_and_update_config(SimpleNamespace())
     assert os.environ[METHOD] == method

@@ -62,7 +62,7 @@ def plain(tiny_model, tmp_path_factory):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [
-        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", tiny_model),
+        *(sys.executable, "-m", "tests.services.engine.plain_vllm", "--model", tiny_model),
         *("--served-model-name", "policy", "--port", str(port), "--dtype", "float32", "--enforce-eager"),
         *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
         # Its default on a CPU, a process for the worker, spins while it waits: a whole core, all the time.
