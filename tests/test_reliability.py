@@ -8,9 +8,11 @@ import subprocess
 import pytest
 
 from asyncrl.config import load_config
+from asyncrl.launch.base_model import cached_base_model
 from asyncrl.process_start import FORK_SERVER
 from asyncrl.run.metrics import read_metrics
 from tests.runs import (
+    CACHE,
     RECIPE,
     check_trained_once,
     command,
@@ -43,7 +45,9 @@ def spawned():
 
 
 def test_a_run_survives_the_death_of_every_role(workplace, monkeypatch):
-    # All are started by their commands, as the processes of a user's run are.
+    monkeypatch.setenv("ASYNCRL_CACHE", CACHE)
+    cached_base_model(load_config(workplace / "recipe.toml"))
+    # All roles are started by their commands, as the processes of a user's run are.
     monkeypatch.delenv(FORK_SERVER, raising=False)
     roles = ["trainer", "engine", "rollout", "env", "buffer"]
     run = workplace / "runs" / "deaths"
