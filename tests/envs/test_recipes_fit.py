@@ -14,7 +14,7 @@ from asyncrl.train.demonstrations import demonstrations, encode
 from asyncrl.train.sft import make_renderer
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-SLOW = {"browser", "code", "math_tool", "minigrid", "repair", "search", "terminal"}
+SLOW = {"browser", "code", "math_tool", "minigrid", "search", "terminal"}
 """Episodes that take tens of milliseconds or more: fewer of them are played."""
 
 
