@@ -36,9 +36,9 @@ class Browser(ProceduralEnv):
     blocking: ClassVar[bool] = False
     levels: ClassVar[tuple[int, ...]] = (1, 2, 3)
     tools: ClassVar[list[dict[str, Any]]] = [
-        schema("click", "Click an element.", ref="string"),
-        schema("type", "Write a text into a field.", ref="string", text="string"),
-        schema("select", "Choose an option of a list.", ref="string", option="string"),
+        schema("click", "Click an element.", element="string?", ref="string"),
+        schema("type", "Write a text into a field.", element="string?", ref="string", text="string"),
+        schema("select", "Choose an option of a list.", element="string?", ref="string", option="string"),
         schema("goto", "Open a page by its name, such as home.", page="string"),
     ]
 
@@ -107,12 +107,13 @@ class Browser(ProceduralEnv):
 
     def random_policy(self, messages: list[Message], rng: Random) -> Message:
         """Click, type into or select a random element."""
-        role, _, ref = rng.choice(ELEMENT.findall(str(messages[-1]["content"])) or [("link", "", "e1")])
+        role, name, ref = rng.choice(ELEMENT.findall(str(messages[-1]["content"])) or [("link", "", "e1")])
+        element = {"element": name, "ref": ref}
         if role == "textbox":
-            return call_message(("type", {"ref": ref, "text": rng.choice(self.shop.goal.strip(".").split())}))
+            return call_message(("type", {**element, "text": rng.choice(self.shop.goal.strip(".").split())}))
         if role == "combobox":
-            return call_message(("select", {"ref": ref, "option": str(rng.randint(1, 5))}))
-        return call_message(("click", {"ref": ref}))
+            return call_message(("select", {**element, "option": str(rng.randint(1, 5))}))
+        return call_message(("click", element))
 
     def problem_key(self) -> str:
         return self.shop.key
@@ -128,7 +129,7 @@ class Browser(ProceduralEnv):
                 _click("button", "Find"),
                 _click("link", article.name),
                 lambda page: call_message(
-                    ("select", {"ref": find(page, "combobox", "Count"), "option": str(wanted.count)})
+                    ("select", {**_element(page, "combobox", "Count"), "option": str(wanted.count)})
                 ),
                 _type("Name", wanted.person),
                 _click("button", "Order"),
@@ -146,15 +147,15 @@ class Browser(ProceduralEnv):
             _click("button", "Order"),
         ]
 
-    async def _click(self, ref: str) -> str:
+    async def _click(self, ref: str, element: str = "") -> str:
         return await self._shown(self.tab.click(ref))  # type: ignore[union-attr]
 
-    async def _type(self, ref: str, text: str) -> str:
+    async def _type(self, ref: str, text: str, element: str = "") -> str:
         if len(text) > TEXT_CHARACTERS:
             raise ToolError(f"a text has at most {TEXT_CHARACTERS} characters")
         return await self._shown(self.tab.type(ref, text))  # type: ignore[union-attr]
 
-    async def _select(self, ref: str, option: str) -> str:
+    async def _select(self, ref: str, option: str, element: str = "") -> str:
         return await self._shown(self.tab.select(ref, option))  # type: ignore[union-attr]
 
     async def _goto(self, page: str) -> str:
@@ -176,8 +177,13 @@ def find(page: str, role: str, name: str) -> str:
 
 
 def _click(role: str, name: str) -> Callable[[str], Message]:
-    return lambda page: call_message(("click", {"ref": find(page, role, name)}))
+    return lambda page: call_message(("click", _element(page, role, name)))
 
 
 def _type(name: str, text: str) -> Callable[[str], Message]:
-    return lambda page: call_message(("type", {"ref": find(page, "textbox", name), "text": text}))
+    return lambda page: call_message(("type", {**_element(page, "textbox", name), "text": text}))
+
+
+def _element(page: str, role: str, name: str) -> dict[str, str]:
+    """Return the arguments that name an element. The name comes first: after it, a model finds the reference."""
+    return {"element": name, "ref": find(page, role, name)}
