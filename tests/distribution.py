@@ -63,7 +63,6 @@ SECONDS = {
     "tests/test_engine_machines_run.py": 60,
     "tests/launch/test_sinks.py": 70,
     "tests/plan/test_predicted_memory.py": 70,
-    "tests/docs/recipes/browser_grpo/README.md": 70,
     "tests/launch/test_policies.py": 65,
     "tests/launch/test_supervise.py": 65,
     "tests/launch/test_ray.py": 65,

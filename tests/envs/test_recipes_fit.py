@@ -7,14 +7,12 @@ import pytest
 
 from asyncrl.config import load_config
 from asyncrl.env.registry import load_env
-from asyncrl.envs.browser import chromium
-from asyncrl.errors import ConfigError
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.train.demonstrations import demonstrations, encode
 from asyncrl.train.sft import make_renderer
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-SLOW = {"browser", "code", "math_tool", "minigrid", "search", "terminal"}
+SLOW = {"code", "math_tool", "minigrid", "search", "terminal"}
 """Episodes that take tens of milliseconds or more: fewer of them are played."""
 
 
@@ -30,18 +28,12 @@ def tiny_recipes():
 @pytest.fixture(autouse=True)
 def _nothing_left():
     yield
-    chromium.stop_all()
     asyncio.run(LauncherClient.close_shared())
 
 
 @pytest.mark.parametrize(("path", "name"), list(tiny_recipes()))
 def test_a_tiny_models_recipe_has_room_for_its_episodes(path, name):
     config = load_config(path)
-    if name == "browser":
-        try:
-            chromium.find_chromium()
-        except ConfigError as error:
-            pytest.skip(str(error))
     env, settings = config.env.name, config.env.config
     demos = list(demonstrations(load_env(env), env, settings, 8 if name in SLOW else 60, 0.5, seed=0))
     # As the warm start makes it, on fewer episodes.
