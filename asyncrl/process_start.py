@@ -152,6 +152,24 @@ def start_process(
     )
 
 
+def run_process(
+    command: Sequence[str], env: Mapping[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end as `start_process` starts it; return its exit code, output and errors.
+
+    Raises `subprocess.TimeoutExpired` when it takes longer, and kills it.
+    """
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = start_process(command, env, output.fileno(), errors=errors.fileno())
+        try:
+            code = process.wait(timeout_s)
+        finally:
+            process.kill()
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(command, code, output.read(), errors.read())
+
+
 def start_child(command: Sequence[str], env: Mapping[str, str], library: str) -> Process:
     """Start a process that dies with this one and shares its session, input and output.
 

@@ -23,7 +23,6 @@ from asyncrl.process_hooks import die_with_parent
 from asyncrl.process_start import Process, start_process
 from tests.app_thread import free_port
 
-ROOT = Path(__file__).parent.parent
 LOOK_EVERY_S = 0.02
 CALL_S = 500.0
 END_S = 60.0

@@ -3,14 +3,12 @@
 import json
 import os
 import sqlite3
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import psutil
 
-from asyncrl.process_start import Process, start_process
+from asyncrl.process_start import Process, run_process, start_process
 from asyncrl.run.metrics import read_metrics
 from tests.shared import shared_folder
 from tests.waiting import running, wait_for_url, wait_until
@@ -112,15 +110,7 @@ def resume(workplace, run, *changes):
 
 def to_its_end(command, timeout_s=400):
     """Run a command of a run, forked where there is a server; return its exit code, output and errors."""
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        process = start_process(command, environment(), output.fileno(), errors=errors.fileno())
-        try:
-            code = process.wait(timeout_s)
-        finally:
-            process.kill()
-        output.seek(0)
-        errors.seek(0)
-        return subprocess.CompletedProcess(command, code, output.read(), errors.read())
+    return run_process(command, environment(), timeout_s)
 
 
 def check_trained_once(run, steps=STEPS):

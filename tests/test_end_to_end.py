@@ -154,22 +154,10 @@ def test_a_checkpoint_is_evaluated_as_at_the_end_of_its_run(workplace, finished,
         file.rename(older / file.name)
     after = json.loads((finished / "summary.json").read_text())["eval_after"]
     for folder in (checkpoint, older):
-        done = to_its_end(
-            [
-                *(
-                    sys.executable,
-                    "-m",
-                    "asyncrl",
-                    "eval",
-                    str(folder),
-                    "--env",
-                    "gridworld",
-                    "--tasks",
-                    "20",
-                ),
-                *("--recipe", str(finished / "config.json"), "--out", str(tmp_path / "result.json")),
-            ]
+        arguments = (
+            f"--env gridworld --tasks 20 --recipe {finished / 'config.json'} --out {tmp_path / 'result.json'}"
         )
+        done = to_its_end([sys.executable, "-m", "asyncrl", "eval", str(folder), *arguments.split()])
         assert done.returncode == 0, done.stderr
         found = json.loads((tmp_path / "result.json").read_text())
         assert (found["tasks"], found["failed"]) == (20, {})

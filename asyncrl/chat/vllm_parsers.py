@@ -16,7 +16,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from typing import Any
 from asyncrl.chat.tool_calls import Malformed, Tools, TurnParser, collect, decode_json
 from asyncrl.env.protocol import Action
 from asyncrl.errors import ConfigError
-from asyncrl.process_start import start_process
+from asyncrl.process_start import run_process
 
 CHECK_TIMEOUT_S = 300.0
 """Of importing vLLM on a slow disk and loading a tokenizer."""
@@ -95,20 +94,14 @@ def check_tokenizer(model: str, tool_format: str, reasoning_format: str) -> None
     Raises `ConfigError` naming what is missing.
     """
     command = [sys.executable, "-m", "asyncrl.chat.check_parsers", model, tool_format, reasoning_format]
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        check = start_process(command, os.environ, output.fileno(), errors=errors.fileno())
-        try:
-            code = check.wait(CHECK_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            raise ConfigError(
-                f"model.tool_format: the check of {tool_format!r} took more than {CHECK_TIMEOUT_S:g} s"
-            ) from None
-        finally:
-            check.kill()
-        errors.seek(0)
-        said = errors.read()
-    if code:
-        lines = [line for line in said.strip().splitlines() if line.strip()]
+    try:
+        done = run_process(command, os.environ, CHECK_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(
+            f"model.tool_format: the check of {tool_format!r} took more than {CHECK_TIMEOUT_S:g} s"
+        ) from None
+    if done.returncode:
+        lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
         raise ConfigError(lines[-1] if lines else f"model.tool_format: {tool_format!r} cannot be checked")
 
 

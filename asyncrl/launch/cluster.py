@@ -31,10 +31,9 @@ from asyncrl.launch.spread import (
     Place,
     Spread,
     SpreadPlacement,
-    replaced,
+    relocated,
     spread,
     with_all,
-    with_fewer,
     with_room,
     without,
 )
@@ -164,23 +163,12 @@ class Cluster:
     def elsewhere(self, name: str) -> Placed | None:
         """Return where a process goes whose machine was lost, None where no other one has room. Nodes that have joined
         since the start count, too. Without one for each of its machines the trainer goes on with fewer."""
-        nodes = [node for node in self.registry.nodes() if self._usable(node)]
-        usable = {HEAD, *(node.name for node in nodes)}
-        parts = self._spread.parts(name)
-        lost = [part for part, place in enumerate(parts) if place.machine not in usable]
-        moved = self._spread
-        for part in lost:
-            found = replaced(moved, name, self._head, [_machine(node) for node in nodes], part)
-            if found is None and name == TRAINER:
-                found = with_fewer(moved, self.config, usable)
-                if found is not None:
-                    self._spread = found
-                    log.warning("trainer: goes on with %s", self.said_trainer)
-                    return self._placed(name)
-            if found is None:
-                return None
-            moved = found
+        moved = relocated(self._spread, name, self.config, self._head, self._usable_nodes())
+        if moved is None:
+            return None
         self._spread = moved
+        if name == TRAINER and len(moved.trainer) < self.config.train.nodes:
+            log.warning("trainer: goes on with %s", self.said_trainer)
         return self._placed(name)
 
     @property
@@ -194,8 +182,7 @@ class Cluster:
         """Return the places of all ranks where the trainer has gone on with fewer, and there is room for the others."""
         if len(self._spread.trainer) == self.config.train.nodes:
             return None
-        nodes = [_machine(node) for node in self.registry.nodes() if self._usable(node)]
-        return with_all(self._spread, self.config, self._head, nodes)
+        return with_all(self._spread, self.config, self._head, self._usable_nodes())
 
     def use(self, found: Spread) -> Placed:
         """Have the trainer start at the places of `trainer_room` from now on."""
@@ -205,7 +192,7 @@ class Cluster:
     def room(self, name: str) -> Placed | None:
         """Return where a process goes that is started while the run goes on, None where no machine has room. Nodes that
         have joined since the start count, too."""
-        nodes = [_machine(node) for node in self.registry.nodes() if self._usable(node)]
+        nodes = self._usable_nodes()
         with_gpus = any(machine.gpus for machine in (self._head, *nodes))
         engine = self.config.engine if name.startswith("engine") else None
         gpus = engine.ranks_each if engine is not None and with_gpus else 0
@@ -232,6 +219,9 @@ class Cluster:
 
     def _host(self, place: Place) -> Host:
         return self.local if place.machine == HEAD else self._hosts[place.machine]
+
+    def _usable_nodes(self) -> list[Machine]:
+        return [_machine(node) for node in self.registry.nodes() if self._usable(node)]
 
     def _usable(self, node: Register) -> bool:
         """True for a node that has the run and answers."""

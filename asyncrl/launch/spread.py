@@ -222,6 +222,25 @@ def replaced(
     return None
 
 
+def relocated(
+    found: Spread, name: str, config: Config, head: Machine, nodes: Sequence[Machine]
+) -> Spread | None:
+    """Return `found` with all parts of a process on machines that can be used; None if there is no room for one.
+
+    Without room for all of its parts the trainer has fewer. nodes: those that can be used.
+    """
+    usable = {head.name, *(node.name for node in nodes)}
+    moved = found
+    for part, place in enumerate(found.parts(name)):
+        if place.machine in usable:
+            continue
+        there = replaced(moved, name, head, nodes, part)
+        if there is None:
+            return with_fewer(moved, config, usable) if name == TRAINER else None
+        moved = there
+    return moved
+
+
 def with_fewer(found: Spread, config: Config, usable: Collection[str]) -> Spread | None:
     """Return `found` with the trainer on those of its machines that can be used, None if they are too few.
 

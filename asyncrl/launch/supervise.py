@@ -253,6 +253,7 @@ class Supervisor:
         """End a process, so that it starts again where it is to be then. That is no death of its own."""
         for one in self.supervised:
             if one.process is process:
+                one.reason = ""
                 self._end(one, why)
 
     def _end(self, one: SupervisedProcess, why: str) -> None:
@@ -263,7 +264,7 @@ class Supervisor:
         self.process_group.kill(one.process)
         if one.state == "serving":
             one.died = now
-        one.why, one.reason = why, ""
+        one.why = why
         one.state, one.pause_until = "waiting", now
 
     def _give_up(self, one: SupervisedProcess, why: str, before: str) -> None:

@@ -22,10 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from study_runs import read_records, write_page
+from study_runs import measure, read_records, write_page
 
 from asyncrl.config import load_config
-from asyncrl.run.metrics import read_metrics
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/benchmarks.md"
@@ -84,20 +83,9 @@ def record(recipe: str, seed: int, run: Path) -> dict[str, Any]:
     """Return what is kept of a finished run."""
     summary = json.loads((run / "summary.json").read_text())
     before, after = summary["eval_before"], summary["eval_after"]
-    return {
-        "recipe": recipe,
-        "seed": seed,
-        "settings": settings(recipe),
-        "date": time.strftime("%Y-%m-%d"),
-        "before": before["success"],
-        "after": after["success"],
-        "before_ci": before["success_ci"],
-        "after_ci": after["success_ci"],
-        "tasks": after["tasks"],
-        "steps": summary["steps"],
-        "train_s": round(summary["train_wall_s"]),
-        "rewards": [round(step["reward/mean"], 3) for step in read_metrics(run)],
-    }
+    key = {"recipe": recipe, "seed": seed, "settings": settings(recipe), "date": time.strftime("%Y-%m-%d")}
+    success = {"before": before["success"], "after": after["success"], "after_ci": after["success_ci"]}
+    return key | measure(run, summary) | success
 
 
 def table(records: list[dict[str, Any]], seeds: int) -> str:

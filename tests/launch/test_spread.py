@@ -8,6 +8,7 @@ from asyncrl.launch.spread import (
     Machine,
     Place,
     SpreadPlacement,
+    relocated,
     replaced,
     spread,
     with_all,
@@ -192,6 +193,18 @@ def test_a_trainer_goes_on_with_fewer_machines_and_comes_back_to_all():
     fewer = with_fewer(found, four, {"head", "n1", "n3"})
     assert [part.machine for part in fewer.trainer] == ["head", "n1", "n3"]
     assert fewer.processes == found.processes
+    # n2 and n3 are lost: n5 takes the place of one, and the other's ranks are left out.
+    left = [nodes[0], nodes[3], Machine("n5", 2, ALL)]
+    assert [part.machine for part in relocated(found, "trainer", four, head, left).trainer] == [
+        "head",
+        "n1",
+        "n5",
+    ]
+    assert relocated(found, "trainer", four, head, nodes) == found
+    assert placed(relocated(found, "engine-0", four, head, [nodes[0], nodes[1], nodes[2], left[2]]))[
+        "engine-0"
+    ] == ("n5", (0,))
+    assert relocated(found, "engine-0", four, head, nodes[:3]) is None
     # The engine has a GPU of n4, and n1 and n3 have parts already.
     assert with_all(fewer, four, head, [nodes[0], nodes[2], nodes[3]]) is None
     again = with_all(fewer, four, head, [*nodes, Machine("n5", 2, ALL)])
