@@ -46,6 +46,7 @@ import pyarrow.parquet as pq
 
 from asyncrl.config import load_config, override_config
 from asyncrl.errors import ConfigError
+from asyncrl.launch.check import check_run
 from asyncrl.launch.roles import Roles
 from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
@@ -229,6 +230,7 @@ def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     config = load_config(args.recipe, wanted)
     steps = config.train.num_steps
     config = load_config(args.recipe, [*wanted, f"env.num_tasks={steps * config.buffer.groups_per_step}"])
+    check_run(config, alone=not args.nodes)
     baseline = None
     if not args.no_baseline and config.eval.tasks:
         with RunFolder(folder / "undisturbed") as run_folder:

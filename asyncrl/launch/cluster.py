@@ -111,11 +111,18 @@ class Cluster:
         self._starter = NodeCommands(commands, logs, {VARIABLE: self.credentials.text})
         self._starter.start()
 
-    def gather(self, model: str) -> None:
+    def gather(self, model: str, policies: Mapping[str, str]) -> None:
         """Wait until all nodes have the run, and decide where its processes go. Raises `DeadlineError`, `ConfigError`,
-        and `UnavailableError` where two machines cannot reach each other."""
+        and `UnavailableError` where two machines cannot reach each other.
+
+        policies: the models of the further policies that have engines of their own.
+        """
+        further = {
+            name: (self.config.policy(name).model_dump(mode="json"), one) for name, one in policies.items()
+        }
         # Another name for each launch: settings may have changed.
-        self.registry.offer(f"run-{secrets.token_hex(4)}", self.config.model_dump(mode="json"), model)
+        name = f"run-{secrets.token_hex(4)}"
+        self.registry.offer(name, self.config.model_dump(mode="json"), model, further)
         limit_s = LIMIT_FACTOR * self.config.run.start_timeout_s
         deadline = time.monotonic() + limit_s
         while len(ready := [node for node in self.registry.nodes() if node.run]) < self.options.nodes:

@@ -155,6 +155,7 @@ class NodeHost:
         message = {
             "name": start.name,
             "role": role,
+            "policy": _policy(start.command, self.folder),
             "arguments": arguments,
             "gpus": None if visible is None else [int(number) for number in visible.split(",") if number],
             "port": port,
@@ -255,6 +256,12 @@ class NodeHost:
                 path = self.folder / "endpoints" / name
                 path.touch()
                 os.utime(path)
+
+
+def _policy(command: Sequence[str], run: Path) -> str:
+    """Return the further policy whose folder a command names, "" for the run's own."""
+    folder = Path(command[command.index("--folder") + 1]) if "--folder" in command else run
+    return folder.name if folder.parent == run / "policies" else ""
 
 
 def _arguments(command: Sequence[str]) -> tuple[str, dict[str, list[str]], int]:

@@ -1,9 +1,9 @@
 """Which machine each process of a run is on, and which of its GPUs it has. Pure.
 
     head (the run folder)    launcher, buffer, old policy, the trainer's first ranks, buffers and trainers of further
-                             policies, which the main policy's engines serve
-    nodes                    the buffer if it is to be there, the trainer's other ranks, engines, environments,
-                             rollout workers
+                             policies
+    nodes                    the buffer if it is to be there, the trainer's other ranks, the engines of all policies,
+                             environments, rollout workers
 
 The head takes an engine, environment or worker only where no node takes that role, or the nodes have no GPU left for
 it. Each process goes to the machine with the fewest so far.
@@ -12,10 +12,12 @@ it. Each process goes to the machine with the fewest so far.
 from __future__ import annotations
 
 import collections
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from asyncrl.config import Config
+from asyncrl.config_sections import EngineConfig
 from asyncrl.errors import ConfigError
 from asyncrl.gpus import visible_env
 from asyncrl.launch.placement import Numbers, Placement, env_names
@@ -24,6 +26,7 @@ from asyncrl.tls import VARIABLE as TLS
 from asyncrl.tls import scheme
 
 TRAINER = "trainer"
+TRANSFER = "weight_transfer"
 PORT = 8700
 """Where nodes register, unless another port is given."""
 GROUPS = "groups of torch.distributed"
@@ -164,32 +167,56 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
                 "buffer.machine = node: no node takes the buffer; start one whose --roles name it"
             )
         processes["buffer"] = place(best("buffer.machine", "buffer", 0), 0)
-    size = config.engine.ranks_each if with_gpus else 0
     largest = max(machine.gpus for machine in (head, *nodes))
-    if size > largest:
-        wanted = (
-            f"on engine.nodes = {config.engine.nodes} needs {size} GPUs on each"
-            if config.engine.nodes > 1
-            else "one engine is on one machine, unless engine.nodes says otherwise"
-        )
-        raise ConfigError(
-            f"{config.engine.said_ranks}: {wanted}, and the largest machine has {largest} GPUs; lower it, or "
-            "raise engine.nodes"
-        )
     further = {}
-    for index in range(config.engine.count):
-        places: list[Place] = []
-        for _ in range(config.engine.nodes):
-            key = "engine.nodes" if places else "engine.count"
-            places.append(place(best(key, "engine", size, places), size))
-        processes[f"engine-{index}"] = places[0]
-        if places[1:]:
-            further[f"engine-{index}"] = places[1:]
+    for policy, engine in engine_sections(config).items():
+        size = engine.ranks_each if with_gpus else 0
+        nodes_key = engine_key(policy, "nodes")
+        if size > largest:
+            wanted = (
+                f"on {nodes_key} = {engine.nodes} needs {size} GPUs on each"
+                if engine.nodes > 1
+                else f"one engine is on one machine, unless {nodes_key} says otherwise"
+            )
+            said = f"policies.{policy}.{engine.said_ranks}" if policy else engine.said_ranks
+            raise ConfigError(
+                f"{said}: {wanted}, and the largest machine has {largest} GPUs; lower it, or raise {nodes_key}"
+            )
+        for index in range(engine.count):
+            places: list[Place] = []
+            for _ in range(engine.nodes):
+                key = nodes_key if places else engine_key(policy, "count")
+                places.append(place(best(key, "engine", size, places), size))
+            name = engine_name(policy, index)
+            processes[name] = places[0]
+            if places[1:]:
+                further[name] = places[1:]
     for name in env_names(config):
         processes[name] = place(best("env.services", "env", 0), 0)
     for index in range(config.rollout.workers):
         processes[f"rollout-{index}"] = place(best("rollout.workers", "rollout", 0), 0)
     return Spread(processes, trainer, further)
+
+
+def engine_sections(config: Config) -> dict[str, EngineConfig]:
+    """Return how the engines of each policy are, "" for the recipe's own, of those that have engines of their own."""
+    further = (name for name in config.policies if not config.shares_engines(name))
+    return {"": config.engine, **{name: config.policy(name).engine for name in further}}
+
+
+def engine_key(policy: str, key: str) -> str:
+    """Return how a setting of a policy's engines is named."""
+    return f"policies.{policy}.engine.{key}" if policy else f"engine.{key}"
+
+
+def engine_name(policy: str, index: int) -> str:
+    """Return the name of an engine's process."""
+    return f"{policy}-engine-{index}" if policy else f"engine-{index}"
+
+
+def _role(name: str) -> str:
+    """Return the role that a machine must take for a process."""
+    return "engine" if re.fullmatch(r"(.+-)?engine-\d+", name) else name.split("-")[0]
 
 
 def replaced(
@@ -204,7 +231,7 @@ def replaced(
     others = [place for one in (TRAINER, *found.processes) for place in found.parts(one) if place is not old]
     # No two parts of a process are on one machine.
     taken = {place.machine for place in found.parts(name) if name == TRAINER or place is not old}
-    role = name.split("-")[0]
+    role = _role(name)
 
     def free(machine: Machine) -> list[int]:
         used = {number for place in others if place.machine == machine.name for number in place.gpus or ()}
@@ -308,10 +335,12 @@ def check_one_machine(config: Config) -> None:
         raise ConfigError(
             f"train.nodes = {config.train.nodes}: the run is on one machine; start it with --on nodes"
         )
-    if config.engine.nodes > 1:
-        raise ConfigError(
-            f"engine.nodes = {config.engine.nodes}: the run is on one machine; start it with --on nodes, ray or slurm"
-        )
+    for policy, engine in engine_sections(config).items():
+        if engine.nodes > 1:
+            raise ConfigError(
+                f"{engine_key(policy, 'nodes')} = {engine.nodes}: the run is on one machine; start it with --on nodes, "
+                "ray or slurm"
+            )
     if config.buffer.machine == "node":
         raise ConfigError(
             "buffer.machine = node: the run is on one machine; start it with --on nodes, or set buffer.machine=head"
@@ -340,11 +369,6 @@ def check_machines(config: Config) -> None:
                 f"{given}"
             )
     for name in config.policies:
-        if not config.shares_engines(name):
-            raise ConfigError(
-                f"policies.{name}: has engines of its own, which needs one machine (--on local). On several, further "
-                "policies train adapters of the recipe's model ([lora]), which its engines serve"
-            )
         if (parts := config.policy(name).train.nodes) > 1:
             raise ConfigError(
                 f"policies.{name}.train.nodes must be 1: the trainer of a further policy is on the head, got {parts}"
@@ -353,11 +377,12 @@ def check_machines(config: Config) -> None:
         raise ConfigError(
             "buffer.machine must be 'head' where there are further policies, whose buffers are there, got 'node'"
         )
+    engines = engine_sections(config)
     if scheme() == "https":
         for key, unencrypted in (
             ("train.nodes", GROUPS if config.train.nodes > 1 else ""),
-            ("engine.nodes", GROUPS if config.engine.nodes > 1 else ""),
-            ("engine.weight_transfer", UNENCRYPTED.get(config.engine.weight_transfer, "")),
+            *((engine_key(p, "nodes"), GROUPS if e.nodes > 1 else "") for p, e in engines.items()),
+            *((engine_key(p, TRANSFER), UNENCRYPTED.get(e.weight_transfer, "")) for p, e in engines.items()),
         ):
             if unencrypted:
                 raise ConfigError(
@@ -374,12 +399,13 @@ def check_machines(config: Config) -> None:
         raise ConfigError(
             "placement.lent must be 0 where a run has several machines: its engines are on the others"
         )
-    if config.engine.weight_transfer == "shared_file":
-        raise ConfigError(
-            "engine.weight_transfer must not be 'shared_file' where a run has several machines: its engines do not see "
-            "the trainer's folder; set engine.weight_transfer=http, or collective or nixl on a fast network of their "
-            "own"
-        )
+    for policy, engine in engines.items():
+        if engine.weight_transfer == "shared_file":
+            raise ConfigError(
+                f"{engine_key(policy, TRANSFER)} must not be 'shared_file' where a run has several machines: its "
+                "engines do not see the trainer's folder; set engine.weight_transfer=http, or collective or nixl on a "
+                "fast network of their own"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +424,7 @@ class SpreadPlacement(Placement):
         return self.spread.processes[f"{policy}-{TRAINER}"] if policy else self.spread.trainer[0]
 
     def engine_env(self, index: int, policy: str = "") -> dict[str, str]:
-        return self.env_of(self.spread.processes[f"engine-{index}"])
+        return self.env_of(self.spread.processes[engine_name(policy, index)])
 
     def evaluation_env(self) -> dict[str, str]:
         return visible_env(self.gpus[-1:]) if self.gpus else {}

@@ -130,7 +130,8 @@ class TrainRun:
         """Wait for the nodes of the run."""
         how = "" if cluster.options.comes_by_itself else f"; on each run: {cluster.join_command}"
         print_status(f"waiting for {cluster.options.nodes} nodes{how}")
-        cluster.gather(model)
+        policies = [name for name in self.config.policies if not self.config.shares_engines(name)]
+        cluster.gather(model, {name: base_model(self.config.policy(name)) for name in policies})
         self.placement = cluster.placement
         print_status(f"placement: {self.placement}")
 

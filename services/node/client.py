@@ -62,11 +62,16 @@ class LauncherClient:
         """Return the run."""
         return checked(RunFiles, await self._http.get("/v1/run", SHORT_S))
 
-    async def fetch(self, name: str, size: int, target: Path) -> None:
-        """Fetch a file of the model. One that is there in part is continued."""
+    async def fetch(self, name: str, size: int, target: Path, policy: str = "") -> None:
+        """Fetch a file of a policy's model. One that is there in part is continued."""
         with open(target, "ab") as file:
             while (offset := file.tell()) < size:
-                part = {"name": name, "offset": offset, "size": min(PART_BYTES, size - offset)}
+                part = {
+                    "policy": policy,
+                    "name": name,
+                    "offset": offset,
+                    "size": min(PART_BYTES, size - offset),
+                }
                 data = (await self._http.post("/v1/file", part, PART_S))["data"]
                 if not data:
                     return

@@ -72,21 +72,29 @@ class FileEntry(Message):
     checksum: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
-class RunFiles(Message):
-    """A run as a node fetches it: its configuration, and its model, as the sizes and checksums of the files of a folder
-    or as a name that every node can load."""
+class PolicyFiles(Message):
+    """A policy as a node fetches it: its configuration, and its model, as the sizes and checksums of the files of a
+    folder or as a name that every node can load."""
 
-    run: Name
     config: dict[str, Any]
     model: Annotated[str, Field(max_length=4096)] = ""
     files: dict[FileName, FileEntry] = Field(default_factory=dict, max_length=1024)
 
 
+class RunFiles(PolicyFiles):
+    """A run as a node fetches it: its own policy, and by name the further ones that have engines of their own."""
+
+    run: Name
+    policies: dict[Name, PolicyFiles] = Field(default_factory=dict, max_length=256)
+
+
 class StartProcess(Message):
-    """`arguments` are options of `asyncrl serve ROLE` and their values; `gpus` are positions among the node's."""
+    """`arguments` are options of `asyncrl serve ROLE` and their values; `gpus` are positions among the node's; `policy`
+    is the further one that the process is of, "" for the run's own."""
 
     name: Name
     role: Role
+    policy: Name | Literal[""] = ""
     arguments: dict[str, list[str]]
     gpus: list[Whole] | None = None
     port: Annotated[int, Field(ge=0, le=65535)] = 0

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request, Response
 from pydantic import Field
@@ -25,6 +26,8 @@ from asyncrl.services.node.messages import (
     FileEntry,
     FileName,
     Message,
+    Name,
+    PolicyFiles,
     Register,
     RunFiles,
     Whole,
@@ -36,6 +39,7 @@ from asyncrl.weights.chunks import file_checksum
 
 
 class FilePart(Message):
+    policy: Name | Literal[""] = ""
     name: FileName
     offset: Whole
     size: int = Field(ge=1, le=PART_BYTES)
@@ -55,21 +59,34 @@ class Registry:
         self._lock = threading.Lock()
         self.run: RunFiles | None = None
         """None until `offer`."""
-        self._model = Path()
+        self._models: dict[str, Path] = {}
+        """By policy, "" for the run's own."""
 
-    def offer(self, run: str, config: dict[str, Any], model: str) -> None:
-        """Offer the run to nodes. model: a folder, whose files they fetch, or a name that each can load."""
+    def offer(
+        self,
+        run: str,
+        config: dict[str, Any],
+        model: str,
+        policies: Mapping[str, tuple[dict[str, Any], str]] | None = None,
+    ) -> None:
+        """Offer the run to nodes. model: a folder, whose files they fetch, or a name that each can load. policies: by
+        name, configuration and model of the further ones that nodes have engines of."""
+        own = self._policy("", config, model)
+        further = {name: self._policy(name, *given) for name, given in (policies or {}).items()}
+        self.run = RunFiles(run=run, policies=further, **own.model_dump())
+
+    def _policy(self, name: str, config: dict[str, Any], model: str) -> PolicyFiles:
         folder = Path(model)
-        if folder.is_dir():
-            paths = [
-                path for path in sorted(folder.iterdir()) if path.is_file() and path.name.endswith(DATA_FILES)
-            ]
-            files = {
-                path.name: FileEntry(size=path.stat().st_size, checksum=file_checksum(path)) for path in paths
-            }
-            self._model, self.run = folder, RunFiles(run=run, config=config, files=files)
-        else:
-            self.run = RunFiles(run=run, config=config, model=model)
+        if not folder.is_dir():
+            return PolicyFiles(config=config, model=model)
+        self._models[name] = folder
+        paths = [
+            path for path in sorted(folder.iterdir()) if path.is_file() and path.name.endswith(DATA_FILES)
+        ]
+        files = {
+            path.name: FileEntry(size=path.stat().st_size, checksum=file_checksum(path)) for path in paths
+        }
+        return PolicyFiles(config=config, files=files)
 
     def register(self, node: Register) -> str:
         """Return the name of the run, "" while there is none.
@@ -106,10 +123,13 @@ class Registry:
             return self._nodes[name].node
 
     def read(self, part: FilePart) -> bytes:
-        """Return a part of one of the model's files. Raises `InputError` for any other file."""
-        if self.run is None or part.name not in self.run.files:
-            raise InputError(f"name: the run's model has no file {part.name!r}")
-        with open(self._model / part.name, "rb") as file:
+        """Return a part of one of a model's files. Raises `InputError` for any other file."""
+        policies = {} if self.run is None else {"": self.run, **self.run.policies}
+        found = policies.get(part.policy)
+        if found is None or part.name not in found.files:
+            of = f"the model of policy {part.policy!r}" if part.policy else "the run's model"
+            raise InputError(f"name: {of} has no file {part.name!r}")
+        with open(self._models[part.policy] / part.name, "rb") as file:
             file.seek(part.offset)
             return file.read(part.size)
 

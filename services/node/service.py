@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +46,7 @@ from asyncrl.services.node.messages import (
     MAX_LOG_BYTES,
     EndProcess,
     FileEntry,
+    PolicyFiles,
     Reach,
     Register,
     Report,
@@ -55,7 +56,7 @@ from asyncrl.services.node.messages import (
     checked_arguments,
 )
 from asyncrl.weights.chunks import file_checksum
-from asyncrl.weights.folders import remove_weights, weights_folder
+from asyncrl.weights.folders import policy_weights, remove_weights, weights_folder
 
 UNSEEN_S = 600.0
 """How long a node waits for a launcher that does not answer."""
@@ -63,6 +64,8 @@ FIRST_BEAT_S = 1.0
 LOOK_EVERY_S = 2.0
 WAIT_S = 30.0
 REACH_S = 5.0
+MODELS = "models"
+"""Folder with the models of further policies, by name."""
 
 
 @dataclass(slots=True)
@@ -74,6 +77,15 @@ class _Running:
     used: tuple[float, int] = (0.0, 0)
     """CPU seconds, and bytes read and written, when they were last looked at."""
     looked: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Policy:
+    """Where the files of a policy are here: its folder, its model, and the weights its engines load."""
+
+    folder: Path
+    model: str
+    weights: Path
 
 
 class NodeService:
@@ -97,7 +109,9 @@ class NodeService:
         """The run whose configuration and model are here."""
         self.left = asyncio.Event()
         """Set when the run is over."""
-        self._run_folder, self._model, self._weights = folder, "", folder
+        self._run_folder, self._weights = folder, folder
+        self._policies: dict[str, _Policy] = {}
+        """By name, "" for the run's own."""
         self._running: dict[str, _Running] = {}
         self._starts = 0
         self._heard = time.monotonic()
@@ -163,34 +177,45 @@ class NodeService:
         # The same for every run: nothing of one before is left behind, here or in shared memory.
         self._run_folder = self.folder / "run"
         shutil.rmtree(self._run_folder, ignore_errors=True)
-        for path in (self._run_folder / "logs", self._run_folder / "endpoints"):
-            path.mkdir(parents=True, mode=0o700)
-        self._model = run.model
-        if run.files:
-            model = self.folder / "model"
-            model.mkdir(exist_ok=True)
-            for path in model.iterdir():
-                if path.name not in run.files:
-                    path.unlink()
-            for name, file in run.files.items():
-                await self._fetch(client, model / name, file)
-            self._model = str(model)
-        write_json(self._run_folder / "config.json", run.config)
+        (self._run_folder / "logs").mkdir(parents=True, mode=0o700)
         config = parse_config(run.config, f"the run of {self.launcher}", strict=False)
         self._orphan_s = config.run.node_timeout_s
         self._weights = weights_folder(config, self._run_folder)
         remove_weights(self._weights)
-        private_folder(self._weights)
+        self._policies = {}
+        for name, policy in {"": run, **run.policies}.items():
+            folder = self._run_folder / "policies" / name if name else self._run_folder
+            weights = Path(policy_weights(str(self._weights), name)) if name else self._weights
+            (folder / "endpoints").mkdir(parents=True, mode=0o700)
+            write_json(folder / "config.json", policy.config)
+            private_folder(weights)
+            if name and (policy.files, policy.model) == (run.files, run.model):
+                model = self._policies[""].model
+            else:
+                model = await self._model_of(name, policy, client)
+            self._policies[name] = _Policy(folder, model, weights)
+        _keep_only(self.folder / MODELS, run.policies)
         self.run = run.run
         print(f"node {self.name}: ready for {self.run}", flush=True)
 
-    async def _fetch(self, client: LauncherClient, path: Path, file: FileEntry) -> None:
+    async def _model_of(self, name: str, policy: PolicyFiles, client: LauncherClient) -> str:
+        """Return the folder with a policy's model, after fetching what is not here, or the name it is loaded by."""
+        if not policy.files:
+            return policy.model
+        model = self.folder / MODELS / name if name else self.folder / "model"
+        model.mkdir(parents=True, exist_ok=True)
+        _keep_only(model, policy.files)
+        for file, entry in policy.files.items():
+            await self._fetch(client, model / file, entry, name)
+        return str(model)
+
+    async def _fetch(self, client: LauncherClient, path: Path, file: FileEntry, policy: str) -> None:
         """Fetch a file, unless it is here already. Raises `UnavailableError`."""
         for _ in range(2):
             if path.exists() and path.stat().st_size == file.size and file_checksum(path) == file.checksum:
                 return
             path.unlink(missing_ok=True)
-            await client.fetch(path.name, file.size, path)
+            await client.fetch(path.name, file.size, path, policy)
         if file_checksum(path) != file.checksum:
             raise UnavailableError(f"{path.name}: what the launcher sent is damaged")
 
@@ -206,11 +231,16 @@ class NodeService:
         if body.name in self._running:
             self._kill(self._running.pop(body.name))
         words = checked_arguments(body.role, body.arguments)
-        own = ["--folder", str(self._run_folder)]
+        policy = self._policies.get(body.policy)
+        if policy is None:
+            raise ConflictError(
+                f"node {self.name}: its run has no policy {body.policy!r} with engines of its own"
+            )
+        own = ["--folder", str(policy.folder)]
         if body.role != "env":
-            own += ["--model", self._model]
+            own += ["--model", policy.model]
         if body.role in ("engine", "trainer"):
-            own += ["--weights-dir", str(self._weights)]
+            own += ["--weights-dir", str(policy.weights)]
         ready_file = self._run_folder / "endpoints" / f"{body.name}.json"
         if body.role == "trainer":
             for path in (self._run_folder / "endpoints").glob("trainer-*.*"):
@@ -282,6 +312,17 @@ class NodeService:
         self.end_all()
         if self._weights != self.folder:
             remove_weights(self._weights)
+
+
+def _keep_only(folder: Path, names: Mapping[str, object]) -> None:
+    """Remove what a folder, which need not be there, holds beside these names."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name in names:
+            continue
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _read_from(path: Path, offset: int) -> bytes:

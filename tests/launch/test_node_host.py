@@ -44,7 +44,10 @@ class NodeThread:
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """A launcher's registry with a model of two files, a node, and the run's processes."""
+    """A launcher's registry with a model of two files, a node, and the run's processes.
+
+    Of two further policies, one has a model of its own.
+    """
     monkeypatch.setenv("ASYNCRL_TOKEN", TOKEN)
     # A node answers within seconds; a fork server may still be importing when it is asked first.
     monkeypatch.delenv(FORK_SERVER, raising=False)
@@ -55,7 +58,11 @@ def run(tmp_path, monkeypatch):
     (model / "modeling.py").write_text("raise SystemExit")
     registry = Registry()
     launcher = AppThread(create_registry_app(registry, RUN.access("node")), tmp_path, "launcher")
-    registry.offer("one", parse_config(CONFIG).model_dump(mode="json"), str(model))
+    other = tmp_path / "other-model"
+    other.mkdir()
+    (other / "config.json").write_text('{"another": 1}')
+    config = parse_config(CONFIG).model_dump(mode="json")
+    registry.offer("one", config, str(model), {"b": (config, str(other)), "c": (config, str(model))})
     node = NodeThread("cpu", tmp_path / "node", launcher.url)
     wait_until(lambda: any(found.run == "one" for found in registry.nodes()), limit_s=60.0)
     link = LinkThread()
@@ -117,6 +124,31 @@ def test_a_lost_node_takes_its_processes_with_it_and_may_return(run, monkeypatch
     wait_until(lambda: not host.problem(), limit_s=60.0)
     group.restart(child)
     group.wait_ready(child, 60.0)
+
+
+def test_a_further_policy_has_a_folder_and_a_model_of_its_own_on_a_node(run, tmp_path):
+    _, node, host, group = run
+    here, weights = node.node.folder, node.node._weights
+    assert (here / "models" / "b" / "config.json").read_text() == '{"another": 1}'
+    # The model of the run's own policy is not fetched twice.
+    assert [path.name for path in (here / "models").iterdir()] == ["b"]
+    for policy, model in (("b", here / "models" / "b"), ("c", here / "model")):
+        folder = tmp_path / "run" / "policies" / policy
+        name = f"{policy}-engine-0"
+        argv = ["serve", "engine", "--folder", str(folder), "--model", "x", "--weights-dir", "y"]
+        group.start(name, argv, host=host)
+        running = node.node._running[name].process
+        words = _command(running.pid)
+        running.kill()
+        own = here / "run" / "policies" / policy
+        assert words[words.index("engine") + 1 :][:6] == [
+            *("--folder", str(own), "--model", str(model)),
+            *("--weights-dir", str(weights / f"policy-{policy}")),
+        ]
+        assert (own / "config.json").exists()
+    argv = ["serve", "engine", "--folder", str(tmp_path / "run" / "policies" / "d")]
+    with pytest.raises(ConflictError, match=r"its run has no policy 'd' with engines of its own"):
+        group.start("d-engine-0", argv, host=host)
 
 
 @pytest.fixture

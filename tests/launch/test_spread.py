@@ -8,6 +8,7 @@ from asyncrl.launch.spread import (
     Machine,
     Place,
     SpreadPlacement,
+    check_one_machine,
     relocated,
     replaced,
     spread,
@@ -83,7 +84,14 @@ def test_the_trainers_of_further_policies_are_on_the_head_beside_the_first():
 @pytest.mark.parametrize(
     ("sections", "refused"),
     [
-        ({}, "policies.b: has engines of its own, which needs one machine"),
+        (
+            {"policies": {"b": {"agents": ["b"], "engine": {"weight_transfer": "shared_file"}}}},
+            r"policies.b.engine.weight_transfer must not be 'shared_file' where a run has several machines",
+        ),
+        (
+            {"policies": {"b": {"agents": ["b"], "engine": {"nodes": 4, "tensor_parallel": 4}}}},
+            r"policies.b.engine.nodes: no further machine has 0 GPUs for part 4 of another engine",
+        ),
         ({"lora": {"rank": 4}, "train": {"nodes": 2, "ranks": 2}}, r"policies.b.train.nodes must be 1"),
         (
             {"lora": {"rank": 4}, "buffer": {"machine": "node"}},
@@ -94,7 +102,33 @@ def test_the_trainers_of_further_policies_are_on_the_head_beside_the_first():
 def test_further_policies_that_need_more_than_the_head_are_refused(sections, refused):
     policies = {"policies": {"b": {"agents": ["b"]}}, "engine": {"weight_transfer": "http"}}
     with pytest.raises(ConfigError, match=refused):
-        spread(config(**sections, **policies), Machine("head", 0, ALL), machines(0, 0))
+        spread(config(**(policies | sections)), Machine("head", 0, ALL), machines(0, 0))
+
+
+def test_the_engines_of_a_further_policy_are_on_nodes_as_those_of_the_first():
+    sections = {
+        "engine": {"weight_transfer": "http"},
+        "policies": {"env-b": {"agents": ["b"], "engine": {"count": 2, "tensor_parallel": 2}}},
+    }
+    head, nodes = Machine("head", 2, ALL), machines(3, 4)
+    found = spread(config(**sections), head, nodes)
+    assert {name: place for name, place in placed(found).items() if "engine" in name} == {
+        "engine-0": ("n1", (0,)), "env-b-engine-0": ("n2", (0, 1)), "env-b-engine-1": ("n1", (1, 2)),
+    }  # fmt: skip
+    placement = SpreadPlacement(("0", "1"), spread=found, head="head")
+    assert placement.engine_env(1, "env-b")["CUDA_VISIBLE_DEVICES"] == "1,2"
+    # It takes the place of an engine, not of an environment, wherever its policy's name begins so.
+    nodes = [nodes[1], Machine("n3", 2, frozenset({"engine"}))]
+    assert placed(replaced(found, "env-b-engine-1", head, nodes))["env-b-engine-1"] == ("n3", (0, 1))
+    larger = sections | {"policies": {"env-b": {"agents": ["b"], "engine": {"tensor_parallel": 4}}}}
+    with pytest.raises(
+        ConfigError, match=r"policies.env-b.engine.tensor_parallel = 4: one engine is on one machine"
+    ):
+        spread(config(**larger), head, machines(3))
+    with pytest.raises(ConfigError, match=r"policies.b.engine.nodes = 2: the run is on one machine"):
+        check_one_machine(
+            config(policies={"b": {"agents": ["b"], "engine": {"nodes": 2, "tensor_parallel": 2}}})
+        )
 
 
 def test_a_trainer_over_nodes_takes_its_gpus_first_and_engines_the_rest_the_head_last():
