@@ -94,6 +94,8 @@ class Generated:
     commitments: tuple[bytes, ...] = ()
     """To the hidden states that the tokens were sampled from, each for a chunk of them (`asyncrl.algo.commitments`);
     empty where the engine makes none."""
+    engine: str = ""
+    """Address of the engine that sampled all of it; "" where several did, or it is not known."""
 
     def followed_by(self, rest: Generated) -> Generated:
         """Return both as one turn, which ends as `rest` does, with commitments and prefills and without what else is
@@ -106,6 +108,7 @@ class Generated:
             self.cached_tokens + rest.cached_tokens,
             prefills=self.prefills + rest.prefills,
             commitments=self.commitments + rest.commitments,
+            engine=self.engine if self.engine == rest.engine else "",
         )
 
 

@@ -175,6 +175,9 @@ class Trajectory:
     commitments: tuple[bytes, ...] = ()
     """The engine's, to the hidden states that the sampled tokens came from: one after the other, each for the next few
     (`asyncrl.algo.commitments`). Empty where it made none."""
+    engines: tuple[str, ...] = ()
+    """Address of the engine that sampled each turn, "" where several did or none is known; one for all turns where it
+    is the same, empty where none is known."""
 
     @property
     def rollout(self) -> int:

@@ -52,6 +52,7 @@ def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
         "failed_episodes": failed_episodes(store),
         "quarantined": [worker for (worker,) in store.rows("SELECT worker FROM quarantine ORDER BY worker")],
         "quarantine_reasons": dict(store.rows("SELECT worker, reason FROM quarantine ORDER BY worker")),
+        "faulty_engines": dict(store.rows("SELECT engine, reason FROM faulty_engines ORDER BY engine")),
         "offered_reward_mean": reward / usable if usable else None,
         "offered_tokens_mean": offered,
         "trained_tokens_mean": trained,

@@ -199,6 +199,22 @@ class Leases:
             "UPDATE tasks SET state = 'pending' WHERE state IN ('leased', 'ready') AND worker = ?", (worker,)
         ).rowcount
 
+    def blame(self, engine: str, reason: str) -> None:
+        """Note that an engine is at fault for the workers that are quarantined for the same reason."""
+        self.store.execute(
+            "INSERT OR REPLACE INTO faulty_engines VALUES (?, ?)", (engine, reason[:MAX_REASON])
+        )
+
+    def readmit_users(self, engine: str) -> list[str]:
+        """Readmit the workers that an engine, and no other one, is at fault for; return their names."""
+        row = self.store.row("SELECT reason FROM faulty_engines WHERE engine = ?", engine)
+        self.store.execute("DELETE FROM faulty_engines WHERE engine = ?", (engine,))
+        if row is None or self.store.row("SELECT 1 FROM faulty_engines WHERE reason = ?", row[0]):
+            return []
+        found = self.store.rows("SELECT worker FROM quarantine WHERE reason = ? ORDER BY worker", row[0])
+        self.store.execute("DELETE FROM quarantine WHERE reason = ?", (row[0],))
+        return [worker for (worker,) in found]
+
     def readmit(self, worker: str) -> str:
         """Let a worker have leases again; return why it had none, "" when it was not quarantined."""
         row = self.store.row("SELECT reason FROM quarantine WHERE worker = ?", worker)

@@ -11,7 +11,7 @@ no crash can make a counter drift from the rows. Not thread-safe: one thread use
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -238,17 +238,38 @@ class Ledger:
         with self._store.transaction():
             return self._leases.readmit(worker)
 
-    def reject(self, step: int, leases: Sequence[str], reason: str) -> list[str]:
+    def reject(
+        self,
+        step: int,
+        leases: Sequence[str],
+        reason: str,
+        engines: Mapping[str, Sequence[str]] | None = None,
+    ) -> list[str]:
         """Quarantine the workers that leased these groups of a taken batch; return their names.
 
         Their untrained groups, those in the batch too, are planned again, and the rest of the batch is ready to be
         taken again. Raises `ConflictError` when the step holds no such batch.
+
+        engines: those that seem to be at fault, with the groups that show it. They are if groups of two workers do, or
+        the whole batch is of one: a worker whose word alone counted could have the run give up one engine after
+        another. The quarantine then lasts until `readmit_users`.
         """
         with self._store.transaction():
+            witnesses = min(2, len(self._steps.workers(step)))
+            shown = [self._steps.workers(step, groups) for groups in (engines or {}).values()]
             workers = self._steps.give_back(step, leases)
             for worker in workers:
                 self._leases.quarantine(worker, reason)
+            if all(len(found) >= witnesses for found in shown):
+                for engine in engines or ():
+                    self._leases.blame(engine, reason)
             return workers
+
+    def readmit_users(self, engine: str) -> list[str]:
+        """Readmit the workers that were quarantined for the fault of an engine that none of them can reach any more;
+        return their names."""
+        with self._store.transaction():
+            return self._leases.readmit_users(engine)
 
     def reserve(self, worker: str, count: int) -> list[int]:
         """Return files that a worker on this machine may write large bodies to, at most `count`, perhaps none."""

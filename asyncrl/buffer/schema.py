@@ -61,6 +61,8 @@ CREATE TABLE IF NOT EXISTS bodies (
     checksum INTEGER                        -- of the file's first `size` bytes
 );
 CREATE TABLE IF NOT EXISTS quarantine (worker TEXT PRIMARY KEY, reason TEXT NOT NULL);
+-- Engines at fault for the quarantine of the workers with the same reason.
+CREATE TABLE IF NOT EXISTS faulty_engines (engine TEXT PRIMARY KEY, reason TEXT NOT NULL);
 -- Episodes that failed by no fault of the policy, over all attempts, with the error of the first and
 -- the newest one of each class.
 CREATE TABLE IF NOT EXISTS failures (

@@ -157,6 +157,11 @@ class Steps:
                 dropped += 1
         return dropped
 
+    def workers(self, step: int, leases: Sequence[str] | None = None) -> set[str]:
+        """Return who leased the groups of a taken batch, or those of them in `leases`."""
+        rows = self.store.rows("SELECT lease, worker FROM tasks WHERE state = 'taken' AND step = ?", step)
+        return {worker for lease, worker in rows if leases is None or lease in leases}
+
     def give_back(self, step: int, leases: Sequence[str]) -> list[str]:
         """Undo the batch of `step`; return who leased the groups in `leases`."""
         in_batch = "state = 'taken' AND step = ?"

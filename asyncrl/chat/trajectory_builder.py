@@ -56,6 +56,8 @@ class TrajectoryBuilder:
         self.num_routed = 0
         """How many tokens, from the first, the engine has reported the experts of."""
         self._commitments: list[bytes] = []
+        self._engines: list[str] = []
+        """Of each turn."""
         self._observation_id = ""
         self.components: dict[str, float] = {}
         self.success: bool | None = None
@@ -93,6 +95,7 @@ class TrajectoryBuilder:
         if generated.routed_experts is not None:
             self._add_experts(generated.routed_experts)
         self._commitments += generated.commitments
+        self._engines.append(generated.engine)
         self._turns.append(Turn(start, self.num_tokens, 0.0, observation_id))
         self.cached_tokens += generated.cached_tokens
         self._prefills.update(generated.prefills)
@@ -101,6 +104,7 @@ class TrajectoryBuilder:
         """Append a turn that the policy did not sample here: it is played and credited, but not trained."""
         start, observation_id = self.num_tokens, self._observation_id
         self.add_context(token_ids, observation_id)
+        self._engines.append("")
         self._turns.append(Turn(start, self.num_tokens, 0.0, observation_id))
 
     def drop_context(self) -> None:
@@ -174,7 +178,15 @@ class TrajectoryBuilder:
             routed_experts=np.concatenate(self._routed) if self._routed else None,
             images=self.images,
             commitments=tuple(self._commitments),
+            engines=self._sampled_by(),
         )
+
+    def _sampled_by(self) -> tuple[str, ...]:
+        """Return the engine of each turn, in the form of `Trajectory.engines`."""
+        different = set(self._engines)
+        if len(different) == 1:
+            return () if different == {""} else tuple(different)
+        return tuple(self._engines)
 
     def _add_experts(self, experts: np.ndarray) -> None:
         """Append the experts [M,layers,K] of the tokens that the engine read and had not reported yet.

@@ -40,6 +40,7 @@ SCHEMA = 1
 MAX_TOKENS = 2**24
 """Tokens of one trajectory."""
 MAX_GROUP_SIZE = 4096
+MAX_ADDRESS = 512
 """Trajectories of one group."""
 LOGPROB_TOLERANCE = 1e-3
 """How far above 0 rounding may push the log-probability of a sampled token."""
@@ -254,6 +255,7 @@ def trajectory_to_map(trajectory: Trajectory) -> dict[str, Any]:
         **_experts_to_map(trajectory.routed_experts),
         **_images_to_map(trajectory.images),
         **({"commitments": list(trajectory.commitments)} if trajectory.commitments else {}),
+        **({"engines": list(trajectory.engines)} if trajectory.engines else {}),
     }
 
 
@@ -265,6 +267,7 @@ def trajectory_from_map(raw: Any, where: str = "trajectory") -> Trajectory:
     }
     _check_arrays(arrays, where)
     status, failure = _outcome(fields)
+    turns = _turns_from_list(fields.take("turns", list), len(arrays["token_ids"]), f"{where}.turns")
     trajectory = Trajectory(
         task_id=fields.text("task_id", allow_empty=False),
         episode_index=fields.integer("episode_index", low=0, high=MAX_GROUP_SIZE - 1),
@@ -272,7 +275,7 @@ def trajectory_from_map(raw: Any, where: str = "trajectory") -> Trajectory:
         loss_mask=arrays["loss_mask"],
         behavior_logprobs=arrays["behavior_logprobs"],
         versions=arrays["versions"],
-        turns=_turns_from_list(fields.take("turns", list), len(arrays["token_ids"]), f"{where}.turns"),
+        turns=turns,
         reward=fields.number("reward"),
         status=status,
         components=fields.numbers("components"),
@@ -285,6 +288,7 @@ def trajectory_from_map(raw: Any, where: str = "trajectory") -> Trajectory:
         routed_experts=_experts_from_map(fields, len(arrays["token_ids"])),
         images=_images_from_map(fields, arrays["loss_mask"]),
         commitments=_commitments_from_list(fields, int(np.count_nonzero(arrays["loss_mask"]))),
+        engines=_engines_from_list(fields, len(turns)),
     )
     fields.close()
     return trajectory
@@ -415,6 +419,18 @@ def _commitments_from_list(fields: Fields, num_sampled: int) -> tuple[bytes, ...
         raise InputError(f"{where}: {error}") from None
     if raw and covered != num_sampled:
         raise InputError(f"{where} must be for the {num_sampled} tokens sampled, got {covered}")
+    return tuple(raw)
+
+
+def _engines_from_list(fields: Fields, num_turns: int) -> tuple[str, ...]:
+    """Read the engines of the turns: none, one for all, or one for each."""
+    raw = fields.optional("engines", list, [])
+    where = f"{fields.where}.engines"
+    if len(raw) not in (0, 1, num_turns):
+        raise InputError(f"{where} must be one for all turns or one for each of {num_turns}, got {len(raw)}")
+    for index, item in enumerate(raw):
+        if type(item) is not str or len(item) > MAX_ADDRESS:
+            raise InputError(f"{where}[{index}] must be an address of at most {MAX_ADDRESS} characters")
     return tuple(raw)
 
 

@@ -28,6 +28,7 @@ def join(pieces: Sequence[Generated]) -> Generated:
         pieces[-1].finish_reason,
         pieces[0].cached_tokens,
         prefills=sum((p.prefills for p in pieces), ()),
+        engine=pieces[0].engine if len({p.engine for p in pieces}) == 1 else "",
     )
 
 
@@ -62,6 +63,7 @@ def cut_at_stop(
         generated.top_logprobs[:low],
         generated.prompt_logprobs,
         prefills=generated.prefills,
+        engine=generated.engine,
     )
     return cut, first_stop(decode(cut.token_ids), stop)[1]
 

@@ -60,7 +60,7 @@ class PolicyPlan:
         self.roles = roles
         self.supervisor = supervisor
         config = roles.config
-        self._client = BufferClient(roles.buffer_address(), roles.credentials.bearer("buffer"))
+        self.client = BufferClient(roles.buffer_address(), roles.credentials.bearer("buffer"))
         self._plan = TaskPlan(slots(config.env.name), 0, FEED_FACTOR * config.buffer.groups_per_step)
 
     @property
@@ -71,17 +71,17 @@ class PolicyPlan:
     async def tick(self) -> None:
         """Plan slots. When its training has ended the plan is closed, and groups are played without slots of it."""
         if self.done:
-            await self._client.close_plan(abandon=True)
+            await self.client.close_plan(abandon=True)
         else:
-            await self._plan.feed(self._client)
+            await self._plan.feed(self.client)
 
-    async def quarantined(self) -> dict[str, str]:
-        """Return the workers its buffer has quarantined, and why."""
-        return (await self._client.status())["quarantine_reasons"]
+    async def counts(self) -> dict[str, Any]:
+        """Return the counts of its buffer."""
+        return await self.client.status()
 
     async def describe(self) -> None:
         """Describe the job, for engines that join it."""
-        await self._client.describe(self.roles.job())
+        await self.client.describe(self.roles.job())
 
     async def finish(self) -> dict[str, Any]:
         """Let its trainer end with the groups that are there, and return the buffer's last counts.
@@ -90,9 +90,9 @@ class PolicyPlan:
         """
         while not self.done:
             # Repeated, because the slot of a lost group is pending again.
-            await self._client.close_plan(abandon=True)
+            await self.client.close_plan(abandon=True)
             await asyncio.sleep(TICK_S)
-        return await self._client.status()
+        return await self.client.status()
 
     async def close(self) -> None:
-        await self._client.close()
+        await self.client.close()

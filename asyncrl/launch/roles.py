@@ -121,12 +121,15 @@ class PolicyRoles:
         write_addresses(self._engine_addresses_file, self.engine_addresses("trainer"))
 
     def readmit(self, workers: Sequence[str]) -> None:
-        """Readmit workers that an earlier launch of the run has quarantined: these are new processes."""
+        """Readmit workers that an earlier launch of the run has quarantined: these are new processes, as are its
+        engines."""
         buffer = BufferClientSync(self.buffer_address(), self.credentials.bearer("buffer"))
         try:
             for name in workers:
                 if was := buffer.readmit(name):
                     log.warning("%s was quarantined (%s); it is readmitted", name, was)
+            for engine in buffer.stats()["faulty_engines"]:
+                buffer.readmit_users(engine)
         finally:
             buffer.close()
 
@@ -433,6 +436,21 @@ class Roles(PolicyRoles):
             self.added = [one for one in self.added if one is not process]
             self.retired += [*process.earlier_urls, process.url]
         return process
+
+    def can_leave(self, process: ManagedProcess) -> bool:
+        """True for an engine that the run could do without."""
+        engine, placement = self.config.engine, self.config.placement
+        alike = not (engine.explorers or engine.prefill or placement.lent)
+        return process in self.engines and len(self.engines) > 1 and alike
+
+    def leave(self, process: ManagedProcess) -> None:
+        """End an engine, with what it is doing, and have it take no further part."""
+        self.supervisor.retire(process)
+        self.engines.remove(process)
+        self.added = [one for one in self.added if one is not process]
+        self.retired += [*process.earlier_urls, process.url]
+        self.process_group.kill(process)
+        self.process_group.forget(process)
 
     def _argv(self, role: str, name: str) -> list[str]:
         if role == "rollout":

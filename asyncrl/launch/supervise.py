@@ -236,18 +236,30 @@ class Supervisor:
         one.state, one.pause_until = "waiting", now + min(pause_s, LONGEST_PAUSE_S)
         text = f"{why}: {one.reason}" if one.reason else why
         log.warning("%s %s; starting it again", process.name, text)
-        for other in self.supervised:
-            if process in other.after and other.state in ("serving", "starting"):
-                self._end_with(other, process.name)
+        self._end_those_after(process)
 
     def _may_start(self, one: SupervisedProcess) -> bool:
         """False while a process that it starts after does not serve."""
         return all(other.state == "serving" for other in self.supervised if other.process in one.after)
 
+    def _end_those_after(self, process: ManagedProcess) -> None:
+        """End the processes that start after one that has ended."""
+        for other in self.supervised:
+            if process in other.after and other.state in ("serving", "starting"):
+                self._end_with(other, process.name)
+
     def _end_with(self, one: SupervisedProcess, name: str) -> None:
         """End a process whose memory `name` needs to start. It starts again afterwards; that is no death of its own."""
         self._end(one, f"was ended with {name}, with which it shares a GPU")
         log.warning("%s %s; it starts again when that serves", one.process.name, one.why)
+
+    def start_again(self, process: ManagedProcess, why: str) -> None:
+        """End a process that is at fault, and start it again. That is no death of its own."""
+        for one in self.supervised:
+            if one.process is process and one.state in ("serving", "starting"):
+                one.reason = ""
+                self._end(one, why)
+                self._end_those_after(process)
 
     def end_to_move(self, process: ManagedProcess, why: str) -> None:
         """End a process, so that it starts again where it is to be then. That is no death of its own."""

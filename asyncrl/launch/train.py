@@ -28,6 +28,7 @@ from asyncrl.launch.activity import ActivityLog
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.failures import USABLE, FailureReport
+from asyncrl.launch.faulty_engines import FaultyEngines
 from asyncrl.launch.full_trainer import FullTrainer
 from asyncrl.launch.periodic_evaluation import PeriodicEvaluation
 from asyncrl.launch.placement import Placement, placed, plan
@@ -307,6 +308,7 @@ class TrainRun:
         failures = FailureReport(self.config.buffer.groups_per_step)
         checkpoint_error = ""
         quarantines = QuarantineReport([worker.name for worker in self.roles.workers])
+        self.faulty_engines = FaultyEngines(self.roles)
         activity = self._activity_log()
         scaler = (
             Scaler(self.roles, client, self.folder.path, print_status) if self.config.scale.limits else None
@@ -324,7 +326,7 @@ class TrainRun:
                 await activity.record(stats)
                 self._report_failures(stats, failures)
                 if not done:
-                    await self._report_quarantines(stats, quarantines)
+                    await self._report_quarantines(client, stats, quarantines)
                 checked = time.monotonic()
             if not done:
                 if scaler is not None and await scaler.tick(stats):
@@ -380,11 +382,21 @@ class TrainRun:
         if reason := failures.reason_to_stop(stats):
             raise StopError(f"{reason}\nsee the logs of env and rollout-0 in {self.folder.path / 'logs'}")
 
-    async def _report_quarantines(self, stats: dict[str, Any], quarantines: QuarantineReport) -> None:
-        """Report workers that any policy has quarantined. Raises `StopError` when no worker is left."""
-        reasons = dict(stats["quarantine_reasons"])
-        for policy in self.policies.values():
-            reasons |= await policy.quarantined()
+    async def _report_quarantines(
+        self, client: BufferClient, stats: dict[str, Any], quarantines: QuarantineReport
+    ) -> None:
+        """Deal with engines at fault, and report workers that any policy has quarantined for a fault of their own.
+
+        Raises `StopError` when no worker, or no sound engine, is left.
+        """
+        further = [(one.roles, one.client, await one.counts()) for one in self.policies.values()]
+        reasons: dict[str, str] = {}
+        for policy, buffer, counts in [(self.roles, client, stats), *further]:
+            faulty = counts["faulty_engines"]
+            for line in await self.faulty_engines.handle(policy, buffer, faulty):
+                print_status(line)
+            own = counts["quarantine_reasons"].items()
+            reasons |= {worker: why for worker, why in own if why not in faulty.values()}
         for line in quarantines.new_messages(reasons):
             print_status(line)
         if reason := quarantines.reason_to_stop(reasons, stats, time.monotonic()):

@@ -208,6 +208,7 @@ def silent(first: Trajectory) -> Trajectory:
         behavior_logprobs=np.zeros(0, np.float32),
         versions=np.zeros(0, np.int32),
         turns=(),
+        engines=(),
         reward=first.reward if failed else 0.0,
         components={},
         conversation="",

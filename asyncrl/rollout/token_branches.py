@@ -6,6 +6,7 @@ parents --> likeliest tokens of each, one request --> forks --> look-ahead of ea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -109,7 +110,9 @@ class TokenBranches:
                 order=lease.order,
                 images=images_in(parent.images, 0, fork.place),
             )
-            own = own.followed_by(await self.generator.generate(asked))
+            rest = await self.generator.generate(asked)
+            # The first token is what this engine, or another one of the same weights, holds to be likely.
+            own = replace(own, engine=rest.engine).followed_by(rest)
         ends = own.finish_reason == "stop"
         if is_alike(own.token_ids.tolist(), parent.token_ids[fork.place : turn.end].tolist(), ends):
             return None

@@ -39,6 +39,11 @@ END_TIMEOUT_S = 5.0
 POLL_SPREAD = (0.5, 1.5)
 """Of `poll_s`: the shortest and the longest time that one call for a lease waits."""
 LIMIT_POLL_S = 0.25
+ASK_AGAIN_S = 3.0
+"""How long a worker waits that was refused a lease."""
+POLICY_ASK_AGAIN_S = 60.0
+"""How long it waits that the buffer of a further policy refused. It has to lease a task to ask, and a run that has no
+other worker must see it idle meanwhile to end."""
 """How often a slot above the limit checks it again."""
 MOST_ASKING = 8
 """Slots that ask for a lease at once; further free ones wait for their turn. Each long poll that comes back empty costs
@@ -132,7 +137,8 @@ class RolloutLoop:
         self.counters = WorkerCounters()
         self.running: dict[str, Lease] = {}
         self.refused = ""
-        """Why a buffer refuses this worker further leases; it then idles until it is drained."""
+        """Why a buffer refuses this worker leases; it asks now and then whether it has been readmitted."""
+        self._ask_again_s = 0.0
         self._draining = asyncio.Event()
 
     @property
@@ -169,29 +175,33 @@ class RolloutLoop:
 
     async def _lease(self) -> Lease | None:
         """Return a lease, None where there is none now or will be no further ones."""
+        if self.refused:
+            # The launcher would restart the process if it ended.
+            await self._pause(self._ask_again_s)
         if len(self.running) + self._asking >= self.limit():
             await self._pause(LIMIT_POLL_S)
-        elif self.refused:
-            # The launcher would restart the process if it ended.
-            await self._draining.wait()
         elif not self._draining.is_set():
             self._asking += 1
             try:
                 # Workers that found no slot at the same moment must not all ask again at the same moment.
-                return await self.buffer.lease(self.name, self.poll_s * self._random.uniform(*POLL_SPREAD))
+                lease = await self.buffer.lease(self.name, self.poll_s * self._random.uniform(*POLL_SPREAD))
+                if self.refused:
+                    log.warning("leases are granted again")
+                    self.refused = ""
+                return lease
             except (UnavailableError, TimeoutError, OSError) as error:
                 log.warning("no lease: %s", error)
                 await self._pause(1.0)
             except ConflictError as error:
-                self._stop_leasing(error)
+                self._stop_leasing(error, ASK_AGAIN_S)
             finally:
                 self._asking -= 1
         return None
 
-    def _stop_leasing(self, error: ConflictError) -> None:
+    def _stop_leasing(self, error: ConflictError, ask_again_s: float) -> None:
         if not self.refused:
-            log.error("no further leases: %s", error)
-        self.refused = str(error)
+            log.error("no leases for now: %s", error)
+        self.refused, self._ask_again_s = str(error), ask_again_s
 
     async def _work(self, lease: Lease) -> None:
         self.running[lease.id] = lease
@@ -207,7 +217,7 @@ class RolloutLoop:
                 group = work.result()
             except QuarantineError as error:
                 # The buffer of a further policy refuses this worker.
-                self._stop_leasing(error)
+                self._stop_leasing(error, POLICY_ASK_AGAIN_S)
                 await self._give_back(lease)
                 return
             self.counters.add(group)

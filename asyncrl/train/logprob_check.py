@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What the trainer found in one group."""
+    """What the trainer found in one group, or in those of its tokens that one engine sampled."""
 
     group: str
     num_tokens: int
@@ -62,6 +62,30 @@ class Comparison:
     """Largest absolute difference of one token, nats."""
     num_earlier: int = 0
     """How many of the tokens are of earlier versions."""
+    engine: str = ""
+    """Of the tokens; "" where it is not known, and of a whole group."""
+
+    def with_tokens(self, other: Comparison) -> Comparison:
+        """Return this over the tokens of both."""
+        total = self.num_tokens + other.num_tokens
+        error = (self.error * self.num_tokens + other.error * other.num_tokens) / total
+        return replace(
+            self,
+            num_tokens=total,
+            error=error,
+            # Not `max`, whose result with NaN depends on the order.
+            worst=float(np.maximum(self.worst, other.worst)),
+            num_earlier=self.num_earlier + other.num_earlier,
+        )
+
+
+def of_groups(parts: Sequence[Comparison]) -> list[Comparison]:
+    """Return the comparisons of whole groups, in the order of their first parts."""
+    found: dict[str, Comparison] = {}
+    for part in parts:
+        whole = replace(part, engine="")
+        found[part.group] = found[part.group].with_tokens(whole) if part.group in found else whole
+    return list(found.values())
 
 
 def compare(
@@ -74,6 +98,8 @@ def compare(
     states: States | None = None,
 ) -> list[Comparison]:
     """Compare a sample of the batch's tokens with the policies that sampled them. A collective; equal on every rank.
+
+    Return a comparison for each group and engine that sampled some of its tokens.
 
     weights_dir: where the weights of earlier versions may be found; None compares the tokens of the step's own version
     alone. kept_kv: engines keep their cache across versions, so what a turn samples after a change depends on both and
@@ -95,25 +121,39 @@ def compare(
 
 
 def _comparisons(batch: StepBatch, errors: Ragged, kept_kv: bool) -> list[tuple[Any, ...]]:
-    """Return the fields of a `Comparison` for each group of which tokens were compared. On the first rank."""
-    by_group: dict[int, list[tuple[Tensor, int]]] = {}
+    """Return the fields of a `Comparison` for each group of which tokens were compared, and each engine that sampled
+    some of them. On the first rank."""
+    by_group: dict[tuple[int, str], list[tuple[Tensor, int]]] = {}
     for row, t in enumerate(batch.trajectories):
         values = errors.row(row)
         if kept_kv:
             values = values.masked_fill(torch.from_numpy(_over_older_kv(t)[t.loss_mask]), torch.nan)
-        compared = ~values.isnan()
-        if bool(compared.any()):
-            versions = torch.tensor(t.versions[t.loss_mask])
-            num_earlier = int((compared & (versions < batch.step)).sum())
-            by_group.setdefault(int(batch.group[row]), []).append((values[compared], num_earlier))
+        for engine, sampled in _by_engine(t):
+            compared = ~values.isnan() & torch.from_numpy(sampled)
+            if bool(compared.any()):
+                versions = torch.tensor(t.versions[t.loss_mask])
+                num_earlier = int((compared & (versions < batch.step)).sum())
+                key = int(batch.group[row]), engine
+                by_group.setdefault(key, []).append((values[compared], num_earlier))
     found = []
-    for index, parts in sorted(by_group.items()):
+    for (index, engine), parts in sorted(by_group.items()):
         values = torch.cat([part for part, _ in parts])
         num_earlier = sum(number for _, number in parts)
-        found.append(
-            (batch.group_ids[index], len(values), float(values.mean()), float(values.max()), num_earlier)
-        )
+        group = batch.group_ids[index]
+        found.append((group, len(values), float(values.mean()), float(values.max()), num_earlier, engine))
     return found
+
+
+def _by_engine(t: Trajectory) -> list[tuple[str, np.ndarray]]:
+    """Return each engine that sampled tokens of a trajectory, and which of its sampled tokens these are."""
+    places = np.flatnonzero(t.loss_mask)
+    if len(t.engines) < 2:
+        return [(t.engines[0] if t.engines else "", np.ones(len(places), np.bool_))]
+    found: dict[str, np.ndarray] = {}
+    for turn, engine in zip(t.turns, t.engines, strict=True):
+        own = (places >= turn.start) & (places < turn.end)
+        found[engine] = found.get(engine, False) | own
+    return list(found.items())
 
 
 def comparison_metrics(found: Sequence[Comparison]) -> dict[str, float]:
@@ -177,16 +217,15 @@ def _over_older_kv(t: Trajectory) -> np.ndarray:
 
 def disagreeing(found: Sequence[Comparison], tolerance: Tolerance) -> list[Comparison]:
     """Return the groups whose numbers cannot be those of the policy; NaN counts as a disagreement."""
+    return [c for c in found if is_wrong(c, tolerance)]
 
-    def wrong(c: Comparison) -> bool:
-        on_average = (
-            tolerance.max_logp_error
-            and c.num_tokens >= MIN_TOKENS
-            and not c.error <= tolerance.max_logp_error
-        )
-        return bool(on_average or (tolerance.max_token_error and not c.worst <= tolerance.max_token_error))
 
-    return [c for c in found if wrong(c)]
+def is_wrong(c: Comparison, tolerance: Tolerance) -> bool:
+    """True where the numbers cannot be those of the policy."""
+    on_average = (
+        tolerance.max_logp_error and c.num_tokens >= MIN_TOKENS and not c.error <= tolerance.max_logp_error
+    )
+    return bool(on_average or (tolerance.max_token_error and not c.worst <= tolerance.max_token_error))
 
 
 def disagreement(wrong: Sequence[Comparison], step: int, tolerance: Tolerance) -> str:

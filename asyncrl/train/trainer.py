@@ -44,6 +44,7 @@ from asyncrl.train.commitment_check import (
 )
 from asyncrl.train.controls import Exploiter, make_controls, scheduled_rate
 from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.faulty_engine import faulty_engines
 from asyncrl.train.logprob_check import (
     Comparison,
     Tolerance,
@@ -51,6 +52,7 @@ from asyncrl.train.logprob_check import (
     comparison_metrics,
     disagreeing,
     disagreement,
+    of_groups,
 )
 from asyncrl.train.outer_exchange import Exchange, NoExchange
 from asyncrl.train.poison import PoisonFolder
@@ -93,7 +95,13 @@ class BatchSource(Protocol):
 
     def drop(self, step: int, group_ids: Sequence[str], reason: str) -> int: ...
 
-    def reject(self, step: int, group_ids: Sequence[str], reason: str) -> Sequence[str]: ...
+    def reject(
+        self,
+        step: int,
+        group_ids: Sequence[str],
+        reason: str,
+        engines: Mapping[str, Sequence[str]] | None = None,
+    ) -> Sequence[str]: ...
 
     def stats(self) -> dict[str, Any]: ...
 
@@ -559,9 +567,8 @@ class Trainer:
         tolerance = Tolerance.of(self.config.train.max_logp_error)
         kept_kv = self.config.engine.keep_kv
         states: States | None = {} if self.config.train.commitments else None
-        self.comparisons = compare(
-            self.engine, batch, tolerance, self.settings, self.weights_dir, kept_kv, states
-        )
+        parts = compare(self.engine, batch, tolerance, self.settings, self.weights_dir, kept_kv, states)
+        self.comparisons = of_groups(parts)
         self.commitments = []
         if states is not None:
             examined = self.engine.on_first(lambda: examine(batch, states))
@@ -576,7 +583,8 @@ class Trainer:
         reason = "; ".join(reasons)
         if self.source is not None:
             groups = dict.fromkeys([*(one.group for one in wrong), *(one.group for one in forged)])
-            workers = self.source.reject(batch.step, list(groups), reason)
+            engines = {} if forged else faulty_engines(parts, tolerance)
+            workers = self.source.reject(batch.step, list(groups), reason, engines)
             log.error("quarantined %s: %s", ", ".join(workers), reason)
         self.engine.barrier()
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -196,9 +196,23 @@ class BufferClient:
         body = {"step": step, "leases": list(group_ids), "reason": reason}
         return (await self._http.post("/v1/drop", body))["dropped"]
 
-    async def reject(self, step: int, group_ids: Sequence[str], reason: str) -> list[str]:
-        """Give a taken batch back and quarantine the workers that leased these groups of it; return their names."""
-        body = {"step": step, "leases": list(group_ids), "reason": reason[:MAX_ERROR]}
+    async def reject(
+        self,
+        step: int,
+        group_ids: Sequence[str],
+        reason: str,
+        engines: Mapping[str, Sequence[str]] | None = None,
+    ) -> list[str]:
+        """Give a taken batch back and quarantine the workers that leased these groups of it; return their names.
+
+        engines: those at fault, with the groups that show it, see `Ledger.reject`.
+        """
+        body = {
+            "step": step,
+            "leases": list(group_ids),
+            "reason": reason[:MAX_ERROR],
+            "engines": {engine: list(shown) for engine, shown in (engines or {}).items()},
+        }
         return (await self._http.post("/v1/reject", body))["workers"]
 
     async def pause(self, paused: bool) -> None:
@@ -218,6 +232,11 @@ class BufferClient:
         return (await self._http.post("/v1/quarantine", {"worker": worker, "reason": reason}))[
             "pending_again"
         ]
+
+    async def readmit_users(self, engine: str) -> list[str]:
+        """Readmit the workers that were quarantined for the fault of an engine; return their names. Call when none can
+        reach it any more."""
+        return (await self._http.post("/v1/readmit_users", {"engine": engine}))["workers"]
 
     async def readmit(self, worker: str) -> str:
         """Let a quarantined worker have leases again; return why it had none, "" when it was not quarantined."""
@@ -350,8 +369,14 @@ class BufferClientSync:
     def replan(self, version: int) -> int:
         return self._run(self._client.replan(version))
 
-    def reject(self, step: int, group_ids: Sequence[str], reason: str) -> list[str]:
-        return self._run(self._client.reject(step, group_ids, reason))
+    def reject(
+        self,
+        step: int,
+        group_ids: Sequence[str],
+        reason: str,
+        engines: Mapping[str, Sequence[str]] | None = None,
+    ) -> list[str]:
+        return self._run(self._client.reject(step, group_ids, reason, engines))
 
     def set_staleness_limit(self, limit: int) -> None:
         self._run(self._client.set_staleness_limit(limit))
@@ -361,6 +386,9 @@ class BufferClientSync:
 
     def quarantine(self, worker: str, reason: str) -> int:
         return self._run(self._client.quarantine(worker, reason))
+
+    def readmit_users(self, engine: str) -> list[str]:
+        return self._run(self._client.readmit_users(engine))
 
     def readmit(self, worker: str) -> str:
         return self._run(self._client.readmit(worker))

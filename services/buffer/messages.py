@@ -21,12 +21,14 @@ from asyncrl.http_checks import wrong_fields
 
 MAX_WAIT_S = 300.0
 MAX_TASKS = 100_000
+MAX_ENGINES = 4096
 MAX_BODY_BYTES = 256 * 2**20
 MAX_GROUPS_PER_PUT = 1024
 MSGPACK = "application/msgpack"
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Text = Annotated[str, Field(max_length=65_536)]
+Address = Annotated[str, Field(min_length=1, max_length=512)]
 Whole = Annotated[int, Field(ge=0, lt=2**53)]
 WaitS = Annotated[float, Field(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)]
 M = TypeVar("M", bound="Call")
@@ -133,6 +135,11 @@ class Reject(Call):
     step: Whole
     leases: list[Name] = Field(min_length=1, max_length=MAX_TASKS)
     reason: Text
+    engines: dict[Address, list[Name]] = Field(default_factory=dict, max_length=MAX_ENGINES)
+
+
+class Engine(Call):
+    engine: Address
 
 
 class Version(Call):

@@ -392,6 +392,12 @@ def _add_planning(app: FastAPI, service: BufferService) -> None:
         body = await read(request, messages.Worker)
         return {"was": ledger.readmit(body.worker)}
 
+    @app.post("/v1/readmit_users", openapi_extra=documented(messages.Engine))
+    async def readmit_users(request: Request) -> dict[str, list[str]]:
+        """Let workers have leases again that were quarantined for the fault of an engine."""
+        body = await read(request, messages.Engine)
+        return {"workers": ledger.readmit_users(body.engine)}
+
 
 def _add_leases(app: FastAPI, service: BufferService) -> None:
     ledger = service.ledger
@@ -553,7 +559,7 @@ def _add_steps(app: FastAPI, service: BufferService) -> None:
     async def reject(request: Request) -> dict[str, list[str]]:
         """Give a taken batch back and quarantine the workers that leased these groups of it."""
         body = await read(request, messages.Reject)
-        workers = ledger.reject(body.step, body.leases, body.reason)
+        workers = ledger.reject(body.step, body.leases, body.reason, body.engines)
         service.changed()
         return {"workers": workers}
 

@@ -270,6 +270,51 @@ def test_a_group_labelled_with_a_version_to_come_is_left_out_and_its_worker_set_
         book.lease("forger")
 
 
+FAULTY = "http://10.0.0.2:1"
+
+
+def rejected(workers, shown):
+    """A book whose batch of groups of these workers was rejected for the fault of an engine that some of them show."""
+    book = Ledger(":memory:", LedgerSettings(len(workers), 0, 2))
+    book.add_tasks(tasks(9))
+    leases = [book.lease(worker) for worker in workers]
+    for one in leases:
+        book.put(group(one))
+    book.take(0)
+    ids = [leases[index].id for index in shown]
+    assert book.reject(0, ids, "off", {FAULTY: ids}) == sorted({workers[index] for index in shown})
+    return book
+
+
+@pytest.mark.parametrize(("workers", "shown"), [(["a", "b", "b"], [0, 1]), (["a", "a"], [0])])
+def test_workers_that_a_faulty_engine_has_spoiled_are_readmitted_when_it_is_gone(workers, shown):
+    book = rejected(workers, shown)
+    assert book.stats()["faulty_engines"] == {FAULTY: "off"}
+    with pytest.raises(QuarantineError, match="off"):
+        book.lease("a")
+    assert book.readmit_users("http://10.0.0.3:1") == []
+    assert book.readmit_users(FAULTY) == sorted(set(workers))
+    assert (book.stats()["faulty_engines"], book.stats()["quarantined"]) == ({}, [])
+    assert book.lease("a") is not None
+
+
+def test_one_of_two_workers_cannot_put_its_fault_on_an_engine():
+    book = rejected(["a", "b"], [0])
+    assert (book.stats()["faulty_engines"], book.stats()["quarantined"]) == ({}, ["a"])
+
+
+def test_workers_wait_until_the_last_of_several_faulty_engines_is_gone():
+    book = rejected(["a", "a"], [0])
+    other = "http://10.0.0.4:1"
+    lease = book.lease("b")
+    book.quarantine("b", "its numbers are made up")
+    with book._store.transaction():
+        book._leases.blame(other, "off")
+    assert lease is not None and book.readmit_users(FAULTY) == []
+    assert book.readmit_users(other) == ["a"]
+    assert book.stats()["quarantined"] == ["b"]
+
+
 def test_a_token_id_beyond_the_vocabulary_is_refused():
     book = ledger(vocab_size=2)
     assert book.put(group(lease(book), versions=(0,))).outcome == "ready"

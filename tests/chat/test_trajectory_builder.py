@@ -43,6 +43,22 @@ def test_each_turn_adds_the_experts_of_what_was_read_since_the_last_one():
     assert finished.routed_experts[:, 1, 0].tolist() == list(range(13))
 
 
+@pytest.mark.parametrize(
+    ("of_turns", "found"),
+    [(("a", "a"), ("a",)), (("a", "b"), ("a", "b")), (("a", ""), ("a", "")), (("", ""), ()), ((), ())],
+)
+def test_the_engine_of_each_turn_is_kept_and_told_once_where_it_is_one(of_turns, found):
+    builder = TrajectoryBuilder(Task("t", "e"), 0)
+    for engine in of_turns:
+        builder.add_turn(replace(answer(2, None), engine=engine))
+    assert builder.finish(Status.FINISHED).engines == found
+
+
+def test_a_turn_of_two_engines_is_of_neither():
+    first, second = replace(answer(2, None), engine="a"), replace(answer(2, None), engine="b")
+    assert (first.followed_by(first).engine, first.followed_by(second).engine) == ("a", "")
+
+
 def test_a_report_of_other_tokens_is_a_failure_of_the_engine():
     builder = TrajectoryBuilder(Task("t", "e"), 0)
     builder.add_context(np.arange(5, dtype=np.int32))

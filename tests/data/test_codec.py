@@ -217,6 +217,35 @@ def test_an_episode_without_experts_is_read_and_arrays_that_are_none_are_refused
             codec.encode_trajectory(make_trajectory(routed_experts=wrong))
 
 
+TWO_TURNS = (Turn(1, 2), Turn(2, 3))
+
+
+def sampled_by(*engines):
+    return make_group(make_trajectory(turns=TWO_TURNS, engines=engines))
+
+
+@pytest.mark.parametrize("engines", [(), ("http://a:1",), ("http://a:1", ""), ("http://a:1", "http://b:1")])
+def test_the_engines_of_an_episodes_turns_come_back(engines):
+    decoded = codec.decode_group(codec.encode_group(sampled_by(*engines)))
+    assert decoded.trajectories[0].engines == engines
+
+
+@pytest.mark.parametrize(
+    ("engines", "says"),
+    [
+        (
+            ("a", "b", "c"),
+            r"trajectories\[0\]\.engines must be one for all turns or one for each of 2, got 3",
+        ),
+        (("a" * 513,), r"engines\[0\] must be an address of at most 512 characters"),
+        ((7,), r"engines\[0\] must be an address"),
+    ],
+)
+def test_engines_that_are_not_those_of_the_turns_are_refused(engines, says):
+    with pytest.raises(InputError, match=says):
+        codec.decode_group(codec.encode_group(sampled_by(*engines)))
+
+
 @pytest.mark.parametrize("value", [7, None, "x" * (MAX_CHARACTERS + 1)], ids=["number", "nil", "long"])
 def test_a_conversation_that_is_no_text_or_too_long_is_refused(value):
     raw = raw_group()

@@ -13,6 +13,7 @@ from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.env.protocol import Env, Step
 from asyncrl.errors import EnvironmentFailure, InputError, UnavailableError
 from asyncrl.generation import Generated
+from asyncrl.rollout import worker
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.rollout.worker import MOST_ASKING, RolloutLoop, WorkerCounters
@@ -358,6 +359,24 @@ def test_outages_of_the_buffer_are_ridden_out_and_a_put_counts_once(renderer):
     refused, counters = asyncio.run(scenario())
     assert refused == ["lease", "put"]
     assert (counters.groups, counters.leases_lost) == (1, 0)
+
+
+def test_a_quarantined_worker_asks_again_until_it_is_readmitted(renderer, monkeypatch):
+    monkeypatch.setattr(worker, "ASK_AGAIN_S", 0.01)
+
+    async def scenario():
+        ledger, _, _, loop = setup(renderer, tasks=1, slots=2)
+        ledger.quarantine("w", "its engine was at fault")
+        running = asyncio.ensure_future(loop.run())
+        await until(lambda: loop.refused)
+        refused = loop.refused
+        ledger.readmit("w")
+        await until(lambda: ledger.stats()["ready"] == 1)
+        await finish(loop, running)
+        return refused, loop.refused
+
+    before, after = asyncio.run(scenario())
+    assert (before, after) == ("worker 'w' is quarantined: its engine was at fault", "")
 
 
 def test_a_group_that_the_buffer_refuses_frees_its_slot_at_once_and_the_worker_continues(renderer):

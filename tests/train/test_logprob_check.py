@@ -12,7 +12,7 @@ from asyncrl.config import parse_config
 from asyncrl.data.codec import decode_group
 from asyncrl.errors import ConflictError
 from asyncrl.train.auxiliary_models import AuxiliaryModels
-from asyncrl.train.logprob_check import Tolerance, compare, disagreeing
+from asyncrl.train.logprob_check import Tolerance, compare, disagreeing, of_groups
 from asyncrl.train.step_batch import build_step_batch
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.train.trainer import Trainer
@@ -176,6 +176,34 @@ def made_up(played):
     return replace(played, trajectories=tuple(wrong))
 
 
+def test_the_tokens_of_each_engine_are_compared_apart(engine):
+    honest = near_policy(engine, four(), noise=0.0)
+    by_two = []
+    for t in honest[1].trajectories:
+        logp = t.behavior_logprobs.copy()
+        second = slice(t.turns[1].start, t.turns[1].end)
+        logp[second] -= 2.0 * t.loss_mask[second]
+        by_two.append(replace(t, behavior_logprobs=logp, engines=("http://a:1", "http://b:1")))
+    of_one = tuple(replace(t, engines=("http://a:1",)) for t in honest[0].trajectories)
+    sent = [
+        replace(honest[0], trajectories=of_one),
+        replace(honest[1], trajectories=tuple(by_two)),
+        honest[2],
+    ]
+    parts = comparisons(engine, sent)
+    assert [(c.group, c.engine, c.num_tokens, round(c.error, 3)) for c in parts] == [
+        ("g-t0", "http://a:1", 24, 0.0),
+        ("g-t1", "http://a:1", 12, 0.0),
+        ("g-t1", "http://b:1", 12, 2.0),
+        ("g-t2", "", 24, 0.0),
+    ]
+    whole = of_groups(parts)
+    assert [(c.group, c.engine, c.num_tokens, round(c.error, 3)) for c in whole] == [
+        ("g-t0", "", 24, 0.0), ("g-t1", "", 24, 1.0), ("g-t2", "", 24, 0.0),
+    ]  # fmt: skip
+    assert whole[1].worst == pytest.approx(2.0, abs=1e-3)
+
+
 class World:
     """A real ledger with two workers; what `liar` sends was not sampled from the policy."""
 
@@ -202,8 +230,8 @@ class World:
         self.batches.append([decode_group(body).task.id for body in taken])
         return taken
 
-    def reject(self, step, group_ids, reason):
-        return self.ledger.reject(step, group_ids, reason)
+    def reject(self, step, group_ids, reason, engines):
+        return self.ledger.reject(step, group_ids, reason, engines)
 
     def commit(self, version):
         self.ledger.commit(version)

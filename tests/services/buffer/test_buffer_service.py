@@ -26,6 +26,7 @@ CALLS = {
     "/v1/opponents": {"versions": [3]},
     "/v1/quarantine": {"worker": "w", "reason": "r"},
     "/v1/readmit": {"worker": "w"},
+    "/v1/readmit_users": {"engine": "http://10.0.0.1:1"},
     "/v1/lease": {"worker": "w", "wait_s": 0},
     "/v1/renew": {"lease": "1-1-ab"},
     "/v1/release": {"lease": "1-1-ab"},

@@ -114,6 +114,8 @@ def test_a_session_stays_on_its_engine_and_equal_prompts_meet_on_one():
                     request(f"{number}", session=f"s{number % 20}", prompt=(number % 20, number))
                 )
             placed = {name: url for url, e in engines.items() for name in e.seen}
+            answer = await router.generate(request("told", session="s0", prompt=(0, 60)))
+            assert answer.engine == placed["0"]
             for number in range(4):
                 await router.generate(request(f"same{number}", session=f"sibling{number}", prompt=(99,)))
             siblings = {url for url, e in engines.items() if any(n.startswith("same") for n in e.seen)}
