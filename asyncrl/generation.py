@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
@@ -110,6 +111,13 @@ class Generated:
             commitments=self.commitments + rest.commitments,
             engine=self.engine if self.engine == rest.engine else "",
         )
+
+
+def engines_of(turns: Sequence[str]) -> tuple[str, ...]:
+    """Return the engines of an episode's turns in the form of `Trajectory.engines`."""
+    if len(set(turns)) != 1:
+        return tuple(turns)
+    return (turns[0],) if turns[0] else ()
 
 
 def remainder(request: GenerateRequest, had: Generated) -> GenerateRequest:

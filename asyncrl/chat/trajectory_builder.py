@@ -13,7 +13,7 @@ import numpy as np
 from asyncrl.data.transcript import encode_transcript
 from asyncrl.env.protocol import Step
 from asyncrl.errors import InfrastructureError, InputError
-from asyncrl.generation import Generated
+from asyncrl.generation import Generated, engines_of
 from asyncrl.images import MAX_IMAGES, images_in, moved
 from asyncrl.types import (
     NOT_SAMPLED,
@@ -178,15 +178,8 @@ class TrajectoryBuilder:
             routed_experts=np.concatenate(self._routed) if self._routed else None,
             images=self.images,
             commitments=tuple(self._commitments),
-            engines=self._sampled_by(),
+            engines=engines_of(self._engines),
         )
-
-    def _sampled_by(self) -> tuple[str, ...]:
-        """Return the engine of each turn, in the form of `Trajectory.engines`."""
-        different = set(self._engines)
-        if len(different) == 1:
-            return () if different == {""} else tuple(different)
-        return tuple(self._engines)
 
     def _add_experts(self, experts: np.ndarray) -> None:
         """Append the experts [M,layers,K] of the tokens that the engine read and had not reported yet.

@@ -10,6 +10,7 @@ import numpy as np
 
 from asyncrl.data.transcript import encode_transcript
 from asyncrl.gateway.tree import Call, CallTree, add_components, digest, images, path
+from asyncrl.generation import engines_of
 from asyncrl.types import NOT_SAMPLED, PREFILLS, FailureClass, Message, Status, Trajectory, Turn
 
 
@@ -152,4 +153,5 @@ def _trajectory(
         error=verdict.error[:2000],
         timing=dict(timing),
         info=info,
+        engines=engines_of([call.generated.engine for call in calls if call.index in owned]),
     )

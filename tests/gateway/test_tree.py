@@ -59,6 +59,19 @@ def test_every_sampled_token_is_trained_exactly_once_in_its_own_context(tree, re
     assert max(1, len(tree.leaves())) == len(trajectories)
 
 
+def test_each_turn_of_an_agent_names_its_engine():
+    tree = CallTree()
+    first = Call("c0", None, np.array([1], np.int32), replace(generated([2]), engine="http://a:1"), b"")
+    second = Call("c1", first, np.array([3], np.int32), replace(generated([4]), engine="http://b:1"), b"")
+    branch = Call("c2", first, np.array([5], np.int32), replace(generated([6]), engine="http://a:1"), b"")
+    for call in (first, second, branch):
+        tree.add(call)
+    found, _ = export_tree(tree, "t", 0, Verdict(), {})
+    # What two branches share is a turn of one of them.
+    assert {t.engines for t in found} == {("http://a:1", "http://b:1"), ("http://a:1",)}
+    assert [len(t.turns) for t in found] == [2, 1]
+
+
 def test_a_call_that_branches_share_counts_its_prompt_once():
     handed = replace(generated([1, 2]), prefills=(Prefilled.HANDED,))
     tree, ids = CallTree(), np.array([7], np.int32)
