@@ -22,6 +22,8 @@ SIZES = {1: (2, 9), 2: (3, 12), 3: (4, 25), 4: (6, 10)}
 """Level -> the number of numbers, and the largest of them; the hardest level adds some of `LARGE`."""
 LARGE = (25, 50, 75, 100)
 MAX_TARGET = 999
+LARGEST = 100
+"""The most that `largest` may be."""
 RULES = "Reach the target with + - * / from the numbers, each at most once. Answer with the expression."
 RULES_ALL = "Reach the target with + - * / from the numbers, each exactly once. Answer with the expression."
 
@@ -44,15 +46,19 @@ class Problem:
 class Countdown(ProceduralEnv):
     """Reach a target number from given ones with + - * /.
 
-    `level` 1 to 4 has 2 to 6 numbers; `attempts` answers are allowed; `use_all` demands every number."""
+    `level` 1 to 4 has 2 to 6 numbers; `largest` is the most that one may be, 0 for that of the level; `attempts` answers
+    are allowed; `use_all` demands every number."""
 
     blocking: ClassVar[bool] = False
 
-    def __init__(self, task: Task, level: int = 1, attempts: int = 2, use_all: bool = False) -> None:
+    def __init__(
+        self, task: Task, level: int = 1, attempts: int = 2, use_all: bool = False, largest: int = 0
+    ) -> None:
         super().__init__(task, level)
+        whole_number("largest", largest, 0, LARGEST)
         self.max_turns = whole_number("attempts", attempts, 1, 16)
         self.use_all = use_all
-        self.problem = self.draw(lambda rng: make(rng, self.level, use_all), lambda p: p.key)
+        self.problem = self.draw(lambda rng: make(rng, self.level, use_all, largest), lambda p: p.key)
         self.attempts = 0
 
     def reset(self) -> list[Message]:
@@ -89,9 +95,10 @@ class Countdown(ProceduralEnv):
         return (self.problem.solution,)
 
 
-def make(rng: random.Random, level: int, use_all: bool) -> Problem:
-    """Draw numbers and combine them at random until the result is a suitable target."""
-    count, largest = SIZES[level]
+def make(rng: random.Random, level: int, use_all: bool, largest: int = 0) -> Problem:
+    """Draw numbers and combine them at random until the result is a suitable target. largest: 0 for the level's."""
+    count, most = SIZES[level]
+    largest = largest or most
     while True:
         numbers = [rng.randint(1, largest) for _ in range(count)]
         if level == max(SIZES):
