@@ -45,3 +45,10 @@ def test_the_table_has_a_column_for_each_seed_and_the_mean_gain(study):
         "| [office_grpo](../recipes/office_grpo/README.md) | 20 | 200 |  | 0.250 to 0.200 |  | -0.05 |",
         "| [sql_grpo](../recipes/sql_grpo/README.md) | 20 | 200 | 0.300 to 0.700 |  | 0.300 to 0.800 | +0.45 |",
     ]
+
+
+def test_a_run_that_is_made_again_has_a_folder_of_its_own(study, tmp_path):
+    assert study.free_name("sql_grpo-1", tmp_path) == "sql_grpo-1"
+    for name in ("sql_grpo-1", "sql_grpo-1-1"):
+        (tmp_path / name).mkdir()
+    assert study.free_name("sql_grpo-1", tmp_path) == "sql_grpo-1-2"

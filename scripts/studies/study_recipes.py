@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import os
 import subprocess
@@ -64,7 +65,7 @@ def current(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def train(recipe: str, seed: int, folder: Path) -> dict[str, Any] | None:
     """Run the command; return its record, None where it failed."""
     start, load = time.monotonic(), os.getloadavg()[0]
-    name = f"{recipe}-{seed}"
+    name = free_name(f"{recipe}-{seed}", folder / "runs")
     argv = [sys.executable, "-m", "asyncrl", "train", recipe, f"run.seed={seed}", f"run.name={name}"]
     with open(folder / f"{name}.log", "w") as output:
         code = subprocess.run(
@@ -77,6 +78,12 @@ def train(recipe: str, seed: int, folder: Path) -> dict[str, Any] | None:
         "wall_s": round(time.monotonic() - start),
         "load_before": round(load, 1),
     }
+
+
+def free_name(name: str, runs: Path) -> str:
+    """Return the name of a new run: what was interrupted, failed or had other settings keeps its folder."""
+    tries = (f"{name}-{number}" if number else name for number in itertools.count())
+    return next(one for one in tries if not (runs / one).exists())
 
 
 def record(recipe: str, seed: int, run: Path) -> dict[str, Any]:
