@@ -243,21 +243,49 @@ class World:
         return self.ledger.stats()
 
 
+def trained(world):
+    """Train three steps of two groups; return the world afterwards."""
+    sections = {"train": {"num_steps": 3}, "buffer": {"max_staleness": 0}}
+    config = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}} | sections)
+    objective = build_objective(config.algo)
+    assert Trainer(config, world.engine, objective, AuxiliaryModels(objective), world, world).run() == 3
+    return world
+
+
 def test_a_liar_is_quarantined_under_its_own_name_and_its_task_is_given_to_another(tiny_model):
-    engine = make_engine(tiny_model)
-    config = parse_config(
-        {
-            "model": {"path": "m"},
-            "env": {"name": "gridworld"},
-            "train": {"num_steps": 3},
-            "buffer": {"max_staleness": 0},
-        }
-    )
-    objective, world = build_objective(config.algo), World(engine)
-    assert Trainer(config, engine, objective, AuxiliaryModels(objective), world, world).run() == 3
+    world = trained(World(make_engine(tiny_model)))
     assert world.batches == [["t0", "t1"], ["t0", "t1"], ["t2", "t3"], ["t4", "t5"]]
     stats = world.ledger.stats()
     assert stats["quarantined"] == ["liar"]
+    assert (stats["trained"], stats["failed"], stats["version"]) == (6, 0, 3)
+
+
+class FaultyEngine(World):
+    """One worker uses two engines. The second one samples from another policy until its users are readmitted."""
+
+    faulty = "http://b:1"
+
+    def take(self, step, wait_s):
+        if self.ledger.stats()["faulty_engines"]:
+            assert self.ledger.readmit_users(self.faulty) == ["w"]
+            self.faulty = ""
+        for url in ("http://a:1", "http://b:1"):
+            if (lease := self.ledger.lease("w")) is None:
+                continue
+            played = replace(group(lease.task.id, [0.0, 1.0, 0.0, 1.0], lease.version), id=lease.id)
+            sent = made_up(played) if url == self.faulty else near_policy(self.engine, [played], noise=0.0)[0]
+            named = tuple(replace(t, engines=(url,)) for t in sent.trajectories)
+            self.ledger.put(replace(sent, trajectories=named, worker="w"))
+        taken = self.ledger.take(step).groups or []
+        self.batches.append([decode_group(body).task.id for body in taken])
+        return taken
+
+
+def test_the_worker_of_a_faulty_engine_is_readmitted_and_the_batch_sampled_again(tiny_model):
+    world = trained(FaultyEngine(make_engine(tiny_model)))
+    assert world.batches == [["t0", "t1"], ["t0", "t1"], ["t2", "t3"], ["t4", "t5"]]
+    stats = world.ledger.stats()
+    assert (stats["faulty_engines"], stats["quarantined"]) == ({}, [])
     assert (stats["trained"], stats["failed"], stats["version"]) == (6, 0, 3)
 
 
