@@ -77,6 +77,14 @@ def test_a_wrong_answer_is_answered_and_the_next_may_be_right():
     assert (last.reward, last.done, last.success) == (1.0, True, True)
 
 
+def test_numbers_are_as_large_as_asked_for_or_as_the_level_has_them():
+    drawn = {large: [make(seed, largest=large).problem for seed in range(200)] for large in (0, 50)}
+    most = {large: max(max(problem.numbers) for problem in problems) for large, problems in drawn.items()}
+    assert (most[0], 45 < most[50] <= 50) == (9, True)
+    # Few problems have numbers to 9, so that many seeds draw the same one.
+    assert len({problem.key for problem in drawn[0]}) < 120 < 180 < len({p.key for p in drawn[50]})
+
+
 def test_the_attempts_run_out():
     env = make(attempts=1)
     step = env.step(Action("nothing"))
@@ -95,6 +103,8 @@ def test_levels_have_more_numbers_and_wrong_ones_are_refused():
         make(level=5)
     with pytest.raises(ValueError, match="attempts: must be an integer from 1 to 16, got 0"):
         make(attempts=0)
+    with pytest.raises(ValueError, match="largest: must be an integer from 0 to 100, got 101"):
+        make(largest=101)
     assert len(Countdown(Task("t", "countdown", 0, data={"level": 4})).problem.numbers) == 6
 
 
