@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
-_PREFIX = re.compile(r"^(?:\([\w-]+ pid=\d+\) )?(?:ERROR [\d-]+ [\d:.]+ \[[^\]]*\] )?")
-"""What vLLM puts before each line of a process of its own."""
+_PREFIX = re.compile(
+    r"^(?:\[(?:rank|default)\d+\]:? ?)*(?:\([\w-]+ pid=\d+\) )?(?:ERROR [\d-]+ [\d:.]+ \[[^\]]*\] )?"
+)
+"""What torch puts before each line of a rank's error, and vLLM before those of a process of its own."""
 _IN_GROUP = re.compile(r"^\s*[|+] ")
 _MEMBER = re.compile(r"^\s*\+[+-]*-{8,} \d+ -{8,}$")
 """What precedes each error of a group."""

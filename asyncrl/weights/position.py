@@ -61,6 +61,12 @@ class Position:
         """Weights that were committed while the engine slept, and are loaded when it wakes."""
         self._caught_up = not directory
 
+    @property
+    def epoch(self) -> int:
+        """Of the newest weights that were loaded or noted; 0 without any of a run."""
+        newest = self.noted or self.file
+        return newest.epoch if newest is not None else 0
+
     def missed(self) -> WeightFile | None:
         """Return the weights that must be loaded before anything is served; None if there are none.
 

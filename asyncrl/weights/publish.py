@@ -134,9 +134,32 @@ class FilePublisher:
         await self.close()
         self._publishing = True
         try:
+            if self._loaded is None:
+                file = await self._after_what_is_loaded(file)
             return await self._publish(file)
         finally:
             self._publishing = False
+
+    async def _after_what_is_loaded(self, file: WeightFile) -> WeightFile:
+        """Return the file with an epoch after those of the engines.
+
+        The folder's record has theirs, unless what was in shared memory was lost: engines would then refuse a trainer
+        that goes back.
+        """
+
+        async def epoch(engine: EngineControl) -> int:
+            try:
+                return int((await engine.request("state", timeout_s=self.phase_timeout_s)).get("epoch", 0))
+            except AsyncRLError:
+                # It loads nothing now, or is asked again when it has returned.
+                return 0
+
+        found = await asyncio.gather(*(epoch(engine) for engine in self.engines))
+        self.epoch = max(self.epoch, max(found, default=0) + 1)
+        file = replace(file, epoch=self.epoch)
+        if self.members is not None:
+            self.members.note(file)
+        return file
 
     async def _publish(self, file: WeightFile) -> PublishReport:
         before = read_committed(self.directory)

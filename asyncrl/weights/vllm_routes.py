@@ -201,6 +201,7 @@ class Routes:
         version = await policy.newest(engine)
         length = engine.vllm_config.model_config.max_model_len
         state = {"version": version, "paused": await engine.is_paused(), "max_model_len": int(length)}
+        state["epoch"] = policy.position.epoch
         if policy.loan.lent:
             state |= {"lent": True, "asleep": policy.loan.asleep}
         if prefills():

@@ -29,6 +29,21 @@ def test_the_line_that_ends_a_traceback_is_the_error():
     assert last_error("noise\n" + log_of("print(1); {}['a']") + "leaving\n") == "KeyError: 'a'"
 
 
+RANK = """\
+trainer: rank 0 of 2 is ready
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "<frozen runpy>", line 198, in _run_module_as_main
+[rank1]:     raise SystemExit(main())
+[rank1]:                      ^^^^^^
+[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+"""
+
+
+def test_the_error_of_a_rank_is_read_through_the_prefix_that_torch_gives_it():
+    assert last_error(RANK) == "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    assert lacks_memory(last_error(RANK))
+
+
 def test_a_group_of_errors_is_reported_by_its_members():
     code = "raise ExceptionGroup('unhandled errors', [OSError(28, 'No space left on device')])"
     assert last_error(log_of(code)) == "OSError: [Errno 28] No space left on device"

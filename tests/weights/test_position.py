@@ -55,6 +55,15 @@ def test_a_record_comes_back_equal(tmp_path):
     assert read_committed(tmp_path / "nowhere") is None
 
 
+def test_the_epoch_is_that_of_the_newest_weights_also_of_those_that_are_noted(tmp_path):
+    position = Position(str(tmp_path), 0)
+    assert position.epoch == 0
+    position.moved(written(tmp_path, 4, epoch=2))
+    assert position.epoch == 2
+    position.noted = written(tmp_path, 5, epoch=3)
+    assert position.epoch == 3
+
+
 def test_commits_follow_each_other_and_only_a_new_trainer_may_go_back(tmp_path):
     position = Position(str(tmp_path), 0)
     fourth, fifth = written(tmp_path, 4), written(tmp_path, 5)

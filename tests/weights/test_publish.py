@@ -14,10 +14,14 @@ from asyncrl.weights.publish import FilePublisher
 class Engine:
     """Records what it was asked; raises `errors[path]` where given."""
 
+    epoch = 0
+
     def __init__(self, url, calls, **errors):
         self.url, self.calls, self.errors = url, calls, errors
 
     async def request(self, path, body=None, timeout_s=60.0):
+        if path == "state":
+            return {"version": 0, "epoch": self.epoch}
         verb = path.removeprefix("weights/")
         await asyncio.sleep(0)
         self.calls.append((self.url, verb, body["version"]))
@@ -120,7 +124,8 @@ def test_a_damaged_file_is_written_again_and_every_engine_asked_again(tmp_path):
         """Verifies files as an engine does."""
 
         async def request(self, path, body=None, timeout_s=60.0):
-            verify_weights(weight_file_from_json(body))
+            if body is not None:
+                verify_weights(weight_file_from_json(body))
             return await super().request(path, body, timeout_s)
 
     calls = []
@@ -143,6 +148,18 @@ def test_each_life_of_a_trainer_has_an_epoch_of_its_own_and_may_go_back(tmp_path
         publish(second, 4)
     committed = read_committed(tmp_path)
     assert (committed.version, committed.epoch) == (4, 2)
+
+
+def test_a_trainer_whose_folder_was_lost_goes_on_after_what_its_engines_have_loaded(tmp_path):
+    loaded = Engine("a", [])
+    loaded.epoch = 3
+    publisher = FilePublisher(tmp_path, [loaded, Engine("b", [])])
+    publish(publisher, 5)
+    committed = read_committed(tmp_path)
+    assert (committed.version, committed.epoch, publisher.epoch) == (5, 4, 4)
+    loaded.epoch = 9
+    publish(publisher, 6)
+    assert read_committed(tmp_path).epoch == 4
 
 
 def test_a_disk_without_room_is_named(tmp_path):

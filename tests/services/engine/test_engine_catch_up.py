@@ -63,12 +63,15 @@ def test_a_commit_is_taken_once_and_never_from_a_trainer_that_is_gone(late, tiny
             await client.request("weights/commit", old.to_json())
         versions = [(await client.state())["version"]]
         await client.request("weights/commit", back.to_json())
-        return first, again, [*versions, (await client.state())["version"]]
+        state = await client.state()
+        return first, again, [*versions, state["version"]], state["epoch"]
 
-    first, again, versions = with_client(url, scenario)
+    first, again, versions, epoch = with_client(url, scenario)
     assert first["pause_s"] > 0
     assert again["pause_s"] == 0
     assert versions == [6, 4]
+    # From it the next trainer takes its own, where the folder's record was lost.
+    assert epoch == 3
 
 
 def test_an_engine_that_is_killed_takes_all_its_processes_along(late_engine):
