@@ -46,8 +46,8 @@ class Problem:
 class Countdown(ProceduralEnv):
     """Reach a target number from given ones with + - * /.
 
-    `level` 1 to 4 has 2 to 6 numbers; `largest` is the most that one may be, 0 for that of the level; `attempts` answers
-    are allowed; `use_all` demands every number."""
+    `level` 1 to 4 has 2 to 6 numbers, of at most `largest`, or what the level says for 0; `attempts` answers are
+    allowed; `use_all` demands every number."""
 
     blocking: ClassVar[bool] = False
 
