@@ -149,7 +149,7 @@ class FilePublisher:
 
         async def epoch(engine: EngineControl) -> int:
             try:
-                return int((await engine.request("state", timeout_s=self.phase_timeout_s)).get("epoch", 0))
+                return int((await engine.request("weights/epoch", {}, self.phase_timeout_s))["epoch"])
             except AsyncRLError:
                 # It loads nothing now, or is asked again when it has returned.
                 return 0

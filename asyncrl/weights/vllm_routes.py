@@ -11,6 +11,7 @@ requests, bodies are msgpack with raw arrays, and each answer streams back as it
                                    the images that requests name with their places. An engine that prefills
                                    answers a request with `prefill` by a `ticket`; one that decodes takes it
 `POST /asyncrl/v1/abort`           {ids: [...]}
+`POST /asyncrl/v1/weights/epoch`   {} -> that of the weights that are loaded, or noted while the engine sleeps
 `POST /asyncrl/v1/weights/expect`  a `WeightFile` -> room is made for it; its path, the workers' devices and group,
                                    and which weights are loaded
 `POST /asyncrl/v1/weights/join`    a `GroupPlace` -> the workers are in that group
@@ -201,7 +202,6 @@ class Routes:
         version = await policy.newest(engine)
         length = engine.vllm_config.model_config.max_model_len
         state = {"version": version, "paused": await engine.is_paused(), "max_model_len": int(length)}
-        state["epoch"] = policy.position.epoch
         if policy.loan.lent:
             state |= {"lent": True, "asleep": policy.loan.asleep}
         if prefills():
@@ -283,6 +283,8 @@ async def _weights(name: str, policy: Served, engine: AsyncLLM, body: dict[str, 
     """Do what the trainer asks about weights. Raises `InputError`, `ConflictError`, KeyError, TypeError, ValueError."""
     if name == "weights/join":
         return await policy.transfers.join(engine, GroupPlace(**body))
+    if name == "weights/epoch":
+        return {"epoch": policy.position.epoch}
     file = weight_file_from_json(body)
     match name:
         case "weights/expect":

@@ -83,6 +83,8 @@ class Engine:
                 os.kill(process.pid, signal.SIGSTOP)
         if not self.processes:
             raise InfrastructureError("gone")
+        if path == "weights/epoch":
+            return {"epoch": 0}
         if path == "weights/expect":
             self.staging.make_room(weight_file_from_json(body))
             return {"devices": ["cpu"] * len(self.boxes), "group": self.group, "base": ""}
