@@ -127,11 +127,11 @@ class Placement:
             return f"no GPU is used{turns}{lent}"
         parts = []
         for policy, numbers in self.trainers.items():
-            parts.append(f"{_prefixed(policy, 'trainer')} {_ranges(numbers)}")
+            parts.append(f"{prefixed(policy, 'trainer')} {_ranges(numbers)}")
         for policy, engines in self.engines.items():
             own = len(engines) - (self.lent if not policy else 0)
             parts += [
-                f"{_prefixed(policy, f'engine-{i}')} {_ranges(one)}{' (lent)' if i >= own else ''}"
+                f"{prefixed(policy, f'engine-{i}')} {_ranges(one)}{' (lent)' if i >= own else ''}"
                 for i, one in enumerate(engines)
             ]
         if self.evaluation:
@@ -228,7 +228,7 @@ def _trainers(
     for name, count in ranks.items():
         if count > free.count:
             raise ConfigError(
-                f"{_key(name, 'train.ranks')} = {count} needs as many GPUs, {_there_are(free.count)}"
+                f"{setting_of(name, 'train.ranks')} = {count} needs as many GPUs, {_there_are(free.count)}"
             )
     if given:
         if len(given) != needed:
@@ -258,7 +258,7 @@ def _engines(
     on_loan = lent * config.engine.ranks
     needed = sum(map(sum, sizes.values()))
     said = " + ".join(
-        f"{_engine_key(name, p)} = {p.most('engine')} x {_key(name, p.engine.said_ranks)}"
+        f"{_engine_key(name, p)} = {p.most('engine')} x {setting_of(name, p.engine.said_ranks)}"
         for name, p in serving.items()
     )
     given = config.placement.engines
@@ -354,21 +354,23 @@ def _flat(engines: Mapping[str, Sequence[Numbers]]) -> list[int]:
     return [number for one in engines.values() for numbers in one for number in numbers]
 
 
-def _key(policy: str, key: str) -> str:
+def setting_of(policy: str, key: str) -> str:
+    """Return how a policy's setting is named, "" being the recipe's own."""
     return f"policies.{policy}.{key}" if policy else key
 
 
 def _engine_key(policy: str, config: Config) -> str:
     """Return the key that says for how many engines GPUs are set aside."""
-    return "scale.engine[1]" if "engine" in config.scale.limits else _key(policy, "engine.count")
+    return "scale.engine[1]" if "engine" in config.scale.limits else setting_of(policy, "engine.count")
 
 
-def _prefixed(policy: str, name: str) -> str:
+def prefixed(policy: str, name: str) -> str:
+    """Return the name of a policy's process, which is `name` for the recipe's own policy."""
     return f"{policy}-{name}" if policy else name
 
 
 def _sum_of(key: str, counts: Mapping[str, int]) -> str:
-    return " + ".join(f"{_key(name, key)} = {count}" for name, count in counts.items())
+    return " + ".join(f"{setting_of(name, key)} = {count}" for name, count in counts.items())
 
 
 def _of(count: int) -> str:

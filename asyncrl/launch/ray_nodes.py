@@ -26,7 +26,8 @@ from asyncrl.credentials import VARIABLE, user_folder
 from asyncrl.errors import ConfigError, DeadlineError
 from asyncrl.gpus import VARIABLE as VISIBLE
 from asyncrl.launch.node_commands import NodeCommands
-from asyncrl.launch.placement import env_names
+from asyncrl.launch.placement import env_names, prefixed
+from asyncrl.launch.spread import engine_sections
 from asyncrl.startup import KEY
 
 ADDRESS = "RAY_ADDRESS"
@@ -59,9 +60,10 @@ def bundles(config: Config, gpus: bool) -> list[Bundle]:
     wanted = [
         *((f"trainer-{part}", "trainer", ranks, ranks) for part in range(1, config.train.nodes)),
         *(
-            (f"engine-{index}{f'-{part}' if part else ''}", "engine", 1, config.engine.ranks_each)
-            for index in range(config.most("engine"))
-            for part in range(config.engine.nodes)
+            (prefixed(policy, f"engine-{index}{f'-{part}' if part else ''}"), "engine", 1, engine.ranks_each)
+            for policy, engine in engine_sections(config).items()
+            for index in range(engine.count if policy else config.most("engine"))
+            for part in range(engine.nodes)
         ),
         *((name, "env", 1, 0) for name in env_names(config, config.most("env"))),
         *((f"rollout-{index}", "rollout", 1, 0) for index in range(config.most("rollout"))),

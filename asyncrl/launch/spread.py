@@ -20,13 +20,13 @@ from asyncrl.config import Config
 from asyncrl.config_sections import EngineConfig
 from asyncrl.errors import ConfigError
 from asyncrl.gpus import visible_env
-from asyncrl.launch.placement import Numbers, Placement, env_names
+from asyncrl.launch.placement import Numbers, Placement, env_names, prefixed, setting_of
 from asyncrl.services.node.messages import NODE_ROLES
 from asyncrl.tls import VARIABLE as TLS
 from asyncrl.tls import scheme
 
 TRAINER = "trainer"
-TRANSFER = "weight_transfer"
+TRANSFER = "engine.weight_transfer"
 PORT = 8700
 """Where nodes register, unless another port is given."""
 GROUPS = "groups of torch.distributed"
@@ -171,23 +171,23 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
     further = {}
     for policy, engine in engine_sections(config).items():
         size = engine.ranks_each if with_gpus else 0
-        nodes_key = engine_key(policy, "nodes")
+        nodes_key = setting_of(policy, "engine.nodes")
         if size > largest:
             wanted = (
                 f"on {nodes_key} = {engine.nodes} needs {size} GPUs on each"
                 if engine.nodes > 1
                 else f"one engine is on one machine, unless {nodes_key} says otherwise"
             )
-            said = f"policies.{policy}.{engine.said_ranks}" if policy else engine.said_ranks
             raise ConfigError(
-                f"{said}: {wanted}, and the largest machine has {largest} GPUs; lower it, or raise {nodes_key}"
+                f"{setting_of(policy, engine.said_ranks)}: {wanted}, and the largest machine has {largest} GPUs; "
+                f"lower it, or raise {nodes_key}"
             )
         for index in range(engine.count):
             places: list[Place] = []
             for _ in range(engine.nodes):
-                key = nodes_key if places else engine_key(policy, "count")
+                key = nodes_key if places else setting_of(policy, "engine.count")
                 places.append(place(best(key, "engine", size, places), size))
-            name = engine_name(policy, index)
+            name = prefixed(policy, f"engine-{index}")
             processes[name] = places[0]
             if places[1:]:
                 further[name] = places[1:]
@@ -202,16 +202,6 @@ def engine_sections(config: Config) -> dict[str, EngineConfig]:
     """Return how the engines of each policy are, "" for the recipe's own, of those that have engines of their own."""
     further = (name for name in config.policies if not config.shares_engines(name))
     return {"": config.engine, **{name: config.policy(name).engine for name in further}}
-
-
-def engine_key(policy: str, key: str) -> str:
-    """Return how a setting of a policy's engines is named."""
-    return f"policies.{policy}.engine.{key}" if policy else f"engine.{key}"
-
-
-def engine_name(policy: str, index: int) -> str:
-    """Return the name of an engine's process."""
-    return f"{policy}-engine-{index}" if policy else f"engine-{index}"
 
 
 def _role(name: str) -> str:
@@ -338,8 +328,8 @@ def check_one_machine(config: Config) -> None:
     for policy, engine in engine_sections(config).items():
         if engine.nodes > 1:
             raise ConfigError(
-                f"{engine_key(policy, 'nodes')} = {engine.nodes}: the run is on one machine; start it with --on nodes, "
-                "ray or slurm"
+                f"{setting_of(policy, 'engine.nodes')} = {engine.nodes}: the run is on one machine; start it with --on "
+                "nodes, ray or slurm"
             )
     if config.buffer.machine == "node":
         raise ConfigError(
@@ -381,8 +371,8 @@ def check_machines(config: Config) -> None:
     if scheme() == "https":
         for key, unencrypted in (
             ("train.nodes", GROUPS if config.train.nodes > 1 else ""),
-            *((engine_key(p, "nodes"), GROUPS if e.nodes > 1 else "") for p, e in engines.items()),
-            *((engine_key(p, TRANSFER), UNENCRYPTED.get(e.weight_transfer, "")) for p, e in engines.items()),
+            *((setting_of(p, "engine.nodes"), GROUPS if e.nodes > 1 else "") for p, e in engines.items()),
+            *((setting_of(p, TRANSFER), UNENCRYPTED.get(e.weight_transfer, "")) for p, e in engines.items()),
         ):
             if unencrypted:
                 raise ConfigError(
@@ -402,7 +392,7 @@ def check_machines(config: Config) -> None:
     for policy, engine in engines.items():
         if engine.weight_transfer == "shared_file":
             raise ConfigError(
-                f"{engine_key(policy, TRANSFER)} must not be 'shared_file' where a run has several machines: its "
+                f"{setting_of(policy, TRANSFER)} must not be 'shared_file' where a run has several machines: its "
                 "engines do not see the trainer's folder; set engine.weight_transfer=http, or collective or nixl on a "
                 "fast network of their own"
             )
@@ -424,7 +414,7 @@ class SpreadPlacement(Placement):
         return self.spread.processes[f"{policy}-{TRAINER}"] if policy else self.spread.trainer[0]
 
     def engine_env(self, index: int, policy: str = "") -> dict[str, str]:
-        return self.env_of(self.spread.processes[engine_name(policy, index)])
+        return self.env_of(self.spread.processes[prefixed(policy, f"engine-{index}")])
 
     def evaluation_env(self) -> dict[str, str]:
         return visible_env(self.gpus[-1:]) if self.gpus else {}

@@ -41,6 +41,11 @@ def test_each_process_of_a_node_has_a_bundle_with_what_its_role_needs():
         *("rollout-0", "rollout-1", "rollout-2"),
     ]
     assert all("GPU" not in one.resources for one in bundles(config, gpus=False))
+    own = {"b": {"agents": ["b"], "engine": {"count": 2, "tensor_parallel": 1}}}
+    of_two = parse_config(config.model_dump(mode="json") | {"policies": own})
+    assert [(one.name, one.role, one.resources["GPU"]) for one in bundles(of_two, gpus=True)[1:4]] == [
+        ("engine-0", "engine", 2), ("b-engine-0", "engine", 1), ("b-engine-1", "engine", 1),
+    ]  # fmt: skip
     over = config.engine.model_copy(update={"nodes": 2, "pipeline_parallel": 2})
     engines = bundles(config.model_copy(update={"engine": over}), gpus=True)[1:3]
     assert [(one.name, one.role, one.resources["GPU"]) for one in engines] == [
