@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
@@ -109,8 +109,14 @@ class Generated:
             self.cached_tokens + rest.cached_tokens,
             prefills=self.prefills + rest.prefills,
             commitments=self.commitments + rest.commitments,
-            engine=self.engine if self.engine == rest.engine else "",
+            engine=common_engine((self.engine, rest.engine)),
         )
+
+
+def common_engine(parts: Iterable[str]) -> str:
+    """Return the engine that sampled all parts of a turn, "" where several did, or it is not known."""
+    different = set(parts)
+    return different.pop() if len(different) == 1 else ""
 
 
 def engines_of(turns: Sequence[str]) -> tuple[str, ...]:

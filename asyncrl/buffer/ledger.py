@@ -255,12 +255,13 @@ class Ledger:
         another. The quarantine then lasts until `readmit_users`.
         """
         with self._store.transaction():
-            witnesses = min(2, len(self._steps.workers(step)))
-            shown = [self._steps.workers(step, groups) for groups in (engines or {}).values()]
+            leased_by = self._steps.leased_by(step)
+            needed = min(2, len(set(leased_by.values())))
+            witnesses = [{leased_by.get(one) for one in shown} - {None} for shown in (engines or {}).values()]
             workers = self._steps.give_back(step, leases)
             for worker in workers:
                 self._leases.quarantine(worker, reason)
-            if all(len(found) >= witnesses for found in shown):
+            if all(len(found) >= needed for found in witnesses):
                 for engine in engines or ():
                     self._leases.blame(engine, reason)
             return workers

@@ -157,10 +157,11 @@ class Steps:
                 dropped += 1
         return dropped
 
-    def workers(self, step: int, leases: Sequence[str] | None = None) -> set[str]:
-        """Return who leased the groups of a taken batch, or those of them in `leases`."""
-        rows = self.store.rows("SELECT lease, worker FROM tasks WHERE state = 'taken' AND step = ?", step)
-        return {worker for lease, worker in rows if leases is None or lease in leases}
+    def leased_by(self, step: int) -> dict[str, str]:
+        """Return by its lease who leased each group of a taken batch."""
+        return dict(
+            self.store.rows("SELECT lease, worker FROM tasks WHERE state = 'taken' AND step = ?", step)
+        )
 
     def give_back(self, step: int, leases: Sequence[str]) -> list[str]:
         """Undo the batch of `step`; return who leased the groups in `leases`."""

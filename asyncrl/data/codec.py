@@ -40,8 +40,9 @@ SCHEMA = 1
 MAX_TOKENS = 2**24
 """Tokens of one trajectory."""
 MAX_GROUP_SIZE = 4096
-MAX_ADDRESS = 512
 """Trajectories of one group."""
+MAX_ADDRESS = 512
+"""Characters of an engine's address."""
 LOGPROB_TOLERANCE = 1e-3
 """How far above 0 rounding may push the log-probability of a sampled token."""
 

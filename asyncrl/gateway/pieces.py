@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from asyncrl.generation import Generated
+from asyncrl.generation import Generated, common_engine
 
 PIECE_TOKENS = 32
 _UNFINISHED = "\ufffd"
@@ -28,7 +28,7 @@ def join(pieces: Sequence[Generated]) -> Generated:
         pieces[-1].finish_reason,
         pieces[0].cached_tokens,
         prefills=sum((p.prefills for p in pieces), ()),
-        engine=pieces[0].engine if len({p.engine for p in pieces}) == 1 else "",
+        engine=common_engine(p.engine for p in pieces),
     )
 
 

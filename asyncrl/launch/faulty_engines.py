@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from asyncrl.errors import StopError
 from asyncrl.launch.process_group import ManagedProcess
 from asyncrl.launch.roles import PolicyRoles, Roles
+from asyncrl.launch.scaling import HEARD_S
 from asyncrl.services.buffer.client import BufferClient
 
-HEARD_S = 10.0
-"""After this time workers have heard that an engine takes part no longer."""
 WHY = "sampled other tokens than its weights would"
 
 

@@ -50,6 +50,6 @@ class FullTrainer:
         if newest == self._newest and not self._roles.config.train.memory_checkpoint_every:
             return ""
         self._newest = None
-        self._supervisor.end_to_move(trainer, "was ended to use all of its machines again")
+        self._supervisor.start_again(trainer, "was ended to use all of its machines again")
         trainer.go_to(*self._places.use(found))
         return f"trainer: there is room again, it goes on with {self._places.said_trainer}"

@@ -75,10 +75,6 @@ class PolicyPlan:
         else:
             await self._plan.feed(self.client)
 
-    async def counts(self) -> dict[str, Any]:
-        """Return the counts of its buffer."""
-        return await self.client.status()
-
     async def describe(self) -> None:
         """Describe the job, for engines that join it."""
         await self.client.describe(self.roles.job())

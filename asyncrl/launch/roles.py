@@ -11,7 +11,7 @@ from asyncrl.config import Config
 from asyncrl.endpoint import stop_file, write_addresses
 from asyncrl.gpus import found_gpus
 from asyncrl.launch.health_probes import HeartbeatProbe, HttpProbe
-from asyncrl.launch.placement import Placement, env_names, plan
+from asyncrl.launch.placement import Placement, env_names, plan, prefixed
 from asyncrl.launch.process_group import ManagedProcess, Placed, ProcessGroup, generation_nice
 from asyncrl.launch.spread_host import SpreadHost
 from asyncrl.launch.supervise import Supervisor
@@ -157,7 +157,7 @@ class PolicyRoles:
         trainer = set(self.placement.trainers.get(self.name, ()))
         engines = [*self.engines, *(self.host.engines if self.host is not None else ())]
         sharing = {
-            f"{name}-engine-{index}" if name else f"engine-{index}"
+            prefixed(name, f"engine-{index}")
             for name, placed in self.placement.engines.items()
             for index, numbers in enumerate(placed)
             if trainer & set(numbers)
@@ -428,9 +428,11 @@ class Roles(PolicyRoles):
         self.retired = [url for url in self.retired if url != process.url]
         self._supervise(process, "/asyncrl/v1/state" if role == "engine" else "/healthz")
 
-    def retire(self, role: str) -> ManagedProcess:
-        """Have the newest process of a role take no further part; it runs on until it is ended. Return it."""
-        process = self.of_role(role).pop()
+    def retire(self, role: str, process: ManagedProcess | None = None) -> ManagedProcess:
+        """Have a process of a role, the newest unless one is given, take no further part; it runs on until it is ended.
+        Return it."""
+        process = process or self.of_role(role)[-1]
+        self.of_role(role).remove(process)
         self.supervisor.retire(process)
         if role != "rollout":
             self.added = [one for one in self.added if one is not process]
@@ -445,12 +447,7 @@ class Roles(PolicyRoles):
 
     def leave(self, process: ManagedProcess) -> None:
         """End an engine, with what it is doing, and have it take no further part."""
-        self.supervisor.retire(process)
-        self.engines.remove(process)
-        self.added = [one for one in self.added if one is not process]
-        self.retired += [*process.earlier_urls, process.url]
-        self.process_group.kill(process)
-        self.process_group.forget(process)
+        self.process_group.forget(self.retire("engine", process))
 
     def _argv(self, role: str, name: str) -> list[str]:
         if role == "rollout":

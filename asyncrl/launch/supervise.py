@@ -254,19 +254,12 @@ class Supervisor:
         log.warning("%s %s; it starts again when that serves", one.process.name, one.why)
 
     def start_again(self, process: ManagedProcess, why: str) -> None:
-        """End a process that is at fault, and start it again. That is no death of its own."""
-        for one in self.supervised:
-            if one.process is process and one.state in ("serving", "starting"):
-                one.reason = ""
-                self._end(one, why)
-                self._end_those_after(process)
-
-    def end_to_move(self, process: ManagedProcess, why: str) -> None:
-        """End a process, so that it starts again where it is to be then. That is no death of its own."""
+        """End a process, so that it starts again, where it is to be then. That is no death of its own."""
         for one in self.supervised:
             if one.process is process:
                 one.reason = ""
                 self._end(one, why)
+                self._end_those_after(process)
 
     def _end(self, one: SupervisedProcess, why: str) -> None:
         now = time.monotonic()

@@ -95,6 +95,8 @@ class TrainRun:
         self.eval_after: EvalResult | None = None
         self.periodic_evaluation: PeriodicEvaluation
         self.sinks: SinkProcesses
+        self.models: dict[str, str] = {}
+        """Of the further policies."""
         self.policies: dict[str, PolicyPlan] = {}
         self.policy_stats: dict[str, dict[str, Any]] = {}
         """Last counts of the further policies' buffers."""
@@ -107,6 +109,7 @@ class TrainRun:
         mark_unfinished(self.folder.path)
         self.folder.write_json("config.json", self.config.model_dump(mode="json"))
         model = base_model(self.config)
+        self.models = {name: base_model(self.config.policy(name)) for name in self.config.policies}
         ledger, replica = self.folder.path / LEDGER, self.folder.path / FOLDER
         # What an earlier launch has left, whose buffer was on a node.
         settle(replica, ledger)
@@ -131,8 +134,8 @@ class TrainRun:
         """Wait for the nodes of the run."""
         how = "" if cluster.options.comes_by_itself else f"; on each run: {cluster.join_command}"
         print_status(f"waiting for {cluster.options.nodes} nodes{how}")
-        policies = [name for name in self.config.policies if not self.config.shares_engines(name)]
-        cluster.gather(model, {name: base_model(self.config.policy(name)) for name in policies})
+        own = {name: one for name, one in self.models.items() if not self.config.shares_engines(name)}
+        cluster.gather(model, own)
         self.placement = cluster.placement
         print_status(f"placement: {self.placement}")
 
@@ -232,8 +235,7 @@ class TrainRun:
 
     def _add_policies(self) -> None:
         for name in self.config.policies:
-            config = self.config.policy(name)
-            model = base_model(config)
+            config, model = self.config.policy(name), self.models[name]
             check_same_tokenizer(self.roles.model, model, name)
             self.roles.add_policy(name, config, policy_folder(self.folder.path, name, config), model)
 
@@ -308,7 +310,7 @@ class TrainRun:
         failures = FailureReport(self.config.buffer.groups_per_step)
         checkpoint_error = ""
         quarantines = QuarantineReport([worker.name for worker in self.roles.workers])
-        self.faulty_engines = FaultyEngines(self.roles)
+        faulty_engines = FaultyEngines(self.roles)
         activity = self._activity_log()
         scaler = (
             Scaler(self.roles, client, self.folder.path, print_status) if self.config.scale.limits else None
@@ -326,7 +328,7 @@ class TrainRun:
                 await activity.record(stats)
                 self._report_failures(stats, failures)
                 if not done:
-                    await self._report_quarantines(client, stats, quarantines)
+                    await self._report_quarantines(client, stats, quarantines, faulty_engines)
                 checked = time.monotonic()
             if not done:
                 if scaler is not None and await scaler.tick(stats):
@@ -383,17 +385,21 @@ class TrainRun:
             raise StopError(f"{reason}\nsee the logs of env and rollout-0 in {self.folder.path / 'logs'}")
 
     async def _report_quarantines(
-        self, client: BufferClient, stats: dict[str, Any], quarantines: QuarantineReport
+        self,
+        client: BufferClient,
+        stats: dict[str, Any],
+        quarantines: QuarantineReport,
+        faulty_engines: FaultyEngines,
     ) -> None:
         """Deal with engines at fault, and report workers that any policy has quarantined for a fault of their own.
 
         Raises `StopError` when no worker, or no sound engine, is left.
         """
-        further = [(one.roles, one.client, await one.counts()) for one in self.policies.values()]
+        further = [(one.roles, one.client, await one.client.status()) for one in self.policies.values()]
         reasons: dict[str, str] = {}
         for policy, buffer, counts in [(self.roles, client, stats), *further]:
             faulty = counts["faulty_engines"]
-            for line in await self.faulty_engines.handle(policy, buffer, faulty):
+            for line in await faulty_engines.handle(policy, buffer, faulty):
                 print_status(line)
             own = counts["quarantine_reasons"].items()
             reasons |= {worker: why for worker, why in own if why not in faulty.values()}

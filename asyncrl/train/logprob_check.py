@@ -128,11 +128,14 @@ def _comparisons(batch: StepBatch, errors: Ragged, kept_kv: bool) -> list[tuple[
         values = errors.row(row)
         if kept_kv:
             values = values.masked_fill(torch.from_numpy(_over_older_kv(t)[t.loss_mask]), torch.nan)
+        known = ~values.isnan()
+        if not bool(known.any()):
+            continue
+        earlier = torch.tensor(t.versions[t.loss_mask]) < batch.step
         for engine, sampled in _by_engine(t):
-            compared = ~values.isnan() & torch.from_numpy(sampled)
+            compared = known & torch.from_numpy(sampled)
             if bool(compared.any()):
-                versions = torch.tensor(t.versions[t.loss_mask])
-                num_earlier = int((compared & (versions < batch.step)).sum())
+                num_earlier = int((compared & earlier).sum())
                 key = int(batch.group[row]), engine
                 by_group.setdefault(key, []).append((values[compared], num_earlier))
     found = []

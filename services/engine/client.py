@@ -149,7 +149,7 @@ class EngineClient:
                     raise InputError(await _error_text(response))
                 while left:
                     (size,) = struct.unpack("<I", await response.content.readexactly(4))
-                    _deliver(left, msgpack.unpackb(await response.content.readexactly(size)))
+                    _deliver(left, msgpack.unpackb(await response.content.readexactly(size)), self.url)
         except asyncio.IncompleteReadError:
             return "the engine closed the stream early"
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -248,18 +248,18 @@ def _encode(request: GenerateRequest) -> dict[str, Any]:
     }
 
 
-def _deliver(left: dict[str, _Pending], message: dict[str, Any]) -> None:
+def _deliver(left: dict[str, _Pending], message: dict[str, Any], engine: str) -> None:
     pending = left.pop(message["id"])
     if "error" in message:
         failed = AsleepError if message.get("asleep") else InfrastructureError
         # What is refused, other engines would refuse, too.
         _fail(pending, (InputError if message["refused"] else failed)(message["error"]))
     elif not pending.answer.done():
-        pending.answer.set_result(decode_generated(message))
+        pending.answer.set_result(decode_generated(message, engine))
 
 
-def decode_generated(message: dict[str, Any]) -> Generated:
-    """Turn one frame into arrays; every token gets the version of its span."""
+def decode_generated(message: dict[str, Any], engine: str = "") -> Generated:
+    """Turn one frame into arrays; every token gets the version of its span. engine: the address it came from."""
     token_ids = np.frombuffer(message["token_ids"], dtype="<i4")
     versions = np.full(len(token_ids), -1, dtype=np.int32)
     for version, start, end in message["spans"]:
@@ -275,6 +275,7 @@ def decode_generated(message: dict[str, Any]) -> Generated:
         routed_experts=_routed_experts(message.get("routed_experts")),
         commitments=tuple(message.get("commitments", ())),
         ticket=message.get("ticket", b""),
+        engine=engine,
     )
 
 

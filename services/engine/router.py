@@ -263,7 +263,7 @@ class EngineRouter:
         settled.running += 1
         try:
             request, came_of_it = await self._prefilled(engine, request, prefill)
-            generated = replace(await engine.client.generate(request), engine=engine.client.url)
+            generated = await engine.client.generate(request)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._engines.get(engine.client.url) is not engine and not (task and task.cancelling()):
