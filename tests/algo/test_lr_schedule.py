@@ -36,3 +36,10 @@ def test_after_the_warm_up_they_are_those_of_transformers(schedule):
 def test_every_step_of_a_run_moves_even_one_that_is_all_warm_up(schedule):
     for num_steps, warmup_steps in ((1, 0), (3, 3), (3, 5), (10, 0)):
         assert all(0 < lr_factor(schedule, step, num_steps, warmup_steps) <= 1 for step in range(num_steps))
+
+
+@pytest.mark.parametrize(("schedule", "expected"), [("constant", 1.0), ("linear", 0.0), ("cosine", 0.0)])
+def test_nothing_is_left_of_a_falling_rate_after_the_last_step(schedule, expected):
+    # The guard asks for the rate of the step to come, also where a run is all warm-up.
+    for num_steps, warmup_steps in ((2, 2), (6, 2), (1, 0)):
+        assert lr_factor(schedule, num_steps, num_steps, warmup_steps) == pytest.approx(expected)

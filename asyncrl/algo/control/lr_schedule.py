@@ -21,10 +21,13 @@ from typing import Literal
 def lr_factor(
     schedule: Literal["constant", "linear", "cosine"], step: int, num_steps: int, warmup_steps: int = 0
 ) -> float:
-    """Return what the learning rate is multiplied with in `step` (from 0) of `num_steps`, in (0, 1]."""
+    """Return what the learning rate is multiplied with in `step` (from 0) of `num_steps`, in (0, 1]; in the step that
+    would follow the last one, 0 for the schedules that fall."""
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     if schedule == "constant":
         return 1.0
+    if step >= num_steps:
+        return 0.0
     progress = (step - warmup_steps) / (num_steps - warmup_steps)
     return 1.0 - progress if schedule == "linear" else (1.0 + math.cos(math.pi * progress)) / 2.0
