@@ -145,6 +145,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "adapters from files, got 'collective'"
         )
     yield from _sleep_problems(recipe)
+    yield from _trainer_turns_problems(recipe)
     yield from _lending_problems(recipe)
     if recipe.engine.keep_kv and (recipe.lora.rank or recipe.train.schedule == "asynchronous"):
         yield (
@@ -552,6 +553,17 @@ def _lending_problems(recipe: Recipe) -> Iterator[str]:
             "placement.lent must be 0 with train.router_replay: a turn that moves to another engine has no record of "
             f"its experts, got {lent}"
         )
+
+
+def _trainer_turns_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps the trainers of several policies from using the same GPUs by turns."""
+    if not recipe.placement.trainers_by_turns:
+        return
+    key = "placement.trainers_by_turns must be false"
+    if recipe.train.nodes > 1:
+        yield f"{key} where train.nodes is above 1, got {recipe.train.nodes}: the trainers take turns on one machine"
+    if recipe.train.schedule == "periodic":
+        yield f"{key} under train.schedule='periodic', whose trainer works while it waits for groups"
 
 
 def _speculation_problems(recipe: Recipe) -> Iterator[str]:

@@ -249,7 +249,8 @@ class EngineConfig(Section):
 
 class PlacementConfig(Section):
     """Which GPUs each process has, as numbers from 0 among those that `CUDA_VISIBLE_DEVICES` leaves the run. What is
-    left out follows from their number (docs/placement.md). Unused on a CPU, but for `sleep` and `lent`."""
+    left out follows from their number (docs/placement.md). Unused on a CPU, but for `sleep`, `lent` and
+    `trainers_by_turns`."""
 
     trainer: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     """GPUs of the trainers' ranks, those of further policies after the main one's; left out, the first."""
@@ -270,6 +271,9 @@ class PlacementConfig(Section):
     sleep: bool | Literal["auto"] = "auto"
     """Let engines give up their GPU memory while the trainer works, and the trainer its own while they do. "auto":
     where they share a GPU under `train.schedule = "synchronous"`."""
+    trainers_by_turns: Seldom[bool] = False
+    """Let the trainers of all policies use the same GPUs, one of them at a time: the others' states are in host memory
+    (docs/placement.md). `trainer` then names as many GPUs as the largest of them has ranks."""
     lent: Seldom[int] = Field(0, ge=0)
     """The last so many of `engine.count` engines stand on the trainer's GPUs and sample only while it waits for a
     batch, beside the others. They need `train.schedule` "asynchronous" or "partial" (docs/placement.md)."""

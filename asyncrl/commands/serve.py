@@ -119,6 +119,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "N",
         "help": "of an exploiter: versions after which it joins the population at the latest",
     },
+    "--turns": {
+        "type": Path,
+        "metavar": "DIR",
+        "help": "folder of the locks of trainers that use the same GPUs by turns (placement.trainers_by_turns)",
+    },
     "--old-policy": {
         "default": "",
         "metavar": "@FILE",

@@ -43,6 +43,8 @@ class Placement:
     """Whether engines and trainer use the memory by turns."""
     lent: int = 0
     """How many of the main policy's engines, its last ones, stand on its trainer's GPUs and work while that waits."""
+    trainers_by_turns: bool = False
+    """Whether the trainers of all policies are on the same GPUs, and one of them works at a time."""
 
     @property
     def shared(self) -> bool:
@@ -124,7 +126,9 @@ class Placement:
         if not self.gpus:
             turns = ", engine and trainer work by turns" if self.sleep else ""
             lent = f", {_count(self.lent, 'engine')} lent while the trainer waits" if self.lent else ""
-            return f"no GPU is used{turns}{lent}"
+            return (
+                f"no GPU is used{turns}{lent}{', trainers work by turns' if self.trainers_by_turns else ''}"
+            )
         parts = []
         for policy, numbers in self.trainers.items():
             parts.append(f"{prefixed(policy, 'trainer')} {_ranges(numbers)}")
@@ -146,7 +150,8 @@ class Placement:
         turns = ", by turns" if self.sleep else ""
         beside = self._training & set(chain.from_iterable(self._own_engines()))
         shared = f" (shared{turns}, engines take {self.gpu_memory_utilization:g})" if beside else ""
-        return f"{_of(len(self.gpus))}: {', '.join(parts)}{shared}"
+        trainers = "; trainers work by turns" if self.trainers_by_turns else ""
+        return f"{_of(len(self.gpus))}: {', '.join(parts)}{shared}{trainers}"
 
 
 def env_names(config: Config, count: int = 0) -> list[str]:
@@ -163,20 +168,26 @@ def plan(config: Config, gpus: Sequence[str]) -> Placement:
     """
     section = config.placement
     policies = {"": config} | {name: config.policy(name) for name in config.policies}
+    if section.trainers_by_turns and not config.policies:
+        raise ConfigError(
+            "placement.trainers_by_turns must be false where there are no policies: there is one trainer"
+        )
     if not gpus:
-        return Placement(sleep=section.sleep is True, lent=section.lent)
+        return Placement(
+            sleep=section.sleep is True, lent=section.lent, trainers_by_turns=section.trainers_by_turns
+        )
     for key in ("trainer", "engines", "evaluation", "old_policy", "servers"):
         _check_numbers(key, getattr(section, key), len(gpus))
     free = _Free(len(gpus), [*section.servers, *section.old_policy])
     on_loan = section.lent * config.engine.ranks
     others = section.engines[: max(0, len(section.engines) - on_loan)]
-    trainers = _trainers(policies, section.trainer, others, free)
+    trainers = _trainers(policies, section.trainer, others, free, section.trainers_by_turns)
     engines = _engines(config, policies, free, trainers)
     evaluation = _evaluation(config, free, engines)
     shared = set(chain.from_iterable(trainers.values())) & set(_flat(engines))
     placement = Placement(
         gpus, trainers, engines, evaluation, tuple(section.servers), tuple(section.old_policy),
-        _by_turns(config, bool(shared)), section.lent,
+        _by_turns(config, bool(shared)), section.lent, section.trainers_by_turns,
     )  # fmt: skip
     if "engine" in config.scale.limits and (shared or placement.engines_in_turn or placement.sleep):
         raise ConfigError(
@@ -221,10 +232,13 @@ class _Free:
 
 
 def _trainers(
-    policies: Mapping[str, Config], given: Sequence[int], engines: Sequence[int], free: _Free
+    policies: Mapping[str, Config], given: Sequence[int], engines: Sequence[int], free: _Free, by_turns: bool
 ) -> dict[str, Numbers]:
     ranks = {name: policy.train.ranks for name, policy in policies.items()}
     needed, said = sum(ranks.values()), _sum_of("train.ranks", ranks)
+    if by_turns:
+        largest = max(ranks, key=ranks.__getitem__)
+        needed, said = ranks[largest], f"{setting_of(largest, 'train.ranks')} = {ranks[largest]}"
     for name, count in ranks.items():
         if count > free.count:
             raise ConfigError(
@@ -243,7 +257,10 @@ def _trainers(
         chosen = list(free.take(needed))
         if len(chosen) < needed:
             raise ConfigError(f"{said} needs {_of(needed)}, {_left(left, free)}")
-    found = {name: tuple(chosen.pop(0) for _ in range(count)) for name, count in ranks.items()}
+    if by_turns:
+        found = {name: tuple(chosen[:count]) for name, count in ranks.items()}
+    else:
+        found = {name: tuple(chosen.pop(0) for _ in range(count)) for name, count in ranks.items()}
     for numbers in found.values():
         _check_apart("placement.trainer", numbers)
     return found

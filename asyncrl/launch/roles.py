@@ -285,11 +285,13 @@ class PolicyRoles:
         return ["--explorer"] if index >= engine.count - engine.explorers else []
 
     def _trainer_argv(self) -> list[str]:
+        by_turns = self.config.placement.trainers_by_turns
         return [
             *("serve", "trainer", *self._folder(), "--model", self.model),
             *("--buffer", self.buffer_address("trainer"), "--weights-dir", str(self.weights_dir)),
             *("--engines", f"@{self._engine_addresses_file}"),
             *(("--old-policy", f"@{self._old_policy_file}") if self.old_policy is not None else ()),
+            *(("--turns", str(self.process_group.ready)) if by_turns else ()),
             *self._exploiter_argv(),
         ]
 

@@ -153,14 +153,21 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
             )
     trainer = [place(machine, ranks) for machine in (head, *others)]
     processes = {}
+    shared = trainer[0].gpus or ()
+    """Of the head's GPUs, those of trainers that use them by turns."""
     for policy in config.policies:
         own = config.policy(policy).train.ranks if with_gpus else 0
-        if len(free[head.name]) < own:
+        more = max(0, own - len(shared)) if config.placement.trainers_by_turns else own
+        if len(free[head.name]) < more:
             raise ConfigError(
                 f"policies.{policy}.train.ranks = {own} needs as many GPUs of this machine beside those of the other "
                 f"trainers; {_left(free)}"
             )
-        processes[f"{policy}-{TRAINER}"] = place(head, own)
+        found = place(head, more)
+        if config.placement.trainers_by_turns and found.gpus is not None:
+            shared = (*shared, *found.gpus)
+            found = replace(found, gpus=shared[:own])
+        processes[f"{policy}-{TRAINER}"] = found
     if config.buffer.machine == "node":
         if not any("buffer" in machine.roles for machine in nodes):
             raise ConfigError(

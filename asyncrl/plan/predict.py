@@ -388,8 +388,14 @@ def _fill(
     """Note what a GPU holds when it holds most."""
     contexts = Item("CUDA contexts", (len(trainers) + len(engines)) * CONTEXT)
     turns = (False, True) if (placement.sleep or lent) and trainers and engines else (None,)
+    by_turns = placement.trainers_by_turns and len(trainers) > 1
     states: list[tuple[str, list[Item]]] = []
-    for turn in turns:
+    if by_turns:
+        served = [item for one in engines for item in one.one_engine(asleep=False, lent=lent)]
+        for working in trainers:
+            ranks = [item for one in trainers for item in one.rank(one is not working)]
+            states.append((working.moment, _added([*ranks, *served, contexts])))
+    for turn in () if by_turns else turns:
         ranks = [item for one in trainers for item in one.rank(turn is True)]
         served = [item for one in engines for item in one.one_engine(asleep=turn is False, lent=lent)]
         when = trainers[0].moment if trainers and not turn else "the engines' turn" if trainers else ""

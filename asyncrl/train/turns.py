@@ -9,17 +9,30 @@ The GPUs of a trainer that lends them change hands only where it would wait, bes
 
     no batch is there -> its states leave -> engines on loan wake with the newest weights
     -> a batch is there -> they sleep -> its states return
+
+Trainers of several policies may use the same GPUs by turns, beside engines that have others:
+
+    a batch is there -> no other trainer works -> its states return -> train, write weights -> its states leave
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.deepspeed_engine import TrainEngine, broadcast_flag
 from asyncrl.train.loan import Returned
 from asyncrl.train.offload import to_device, to_host
+from asyncrl.train.trainer_lock import TrainerLock
+
+log = logging.getLogger("asyncrl.train")
+
+LOOK_S = 2.0
+"""How often the ranks of a trainer that waits for its turn meet."""
+SAY_EVERY_S = 30.0
+"""How often it says so."""
 
 
 class Turns(Protocol):
@@ -30,8 +43,8 @@ class Turns(Protocol):
 
     def to_trainer(self) -> None: ...
 
-    def to_engines(self) -> None:
-        """Call when the trainer has ended."""
+    def to_others(self) -> None:
+        """Let engines, or other trainers, use the memory. Call when the trainer has ended."""
         ...
 
     def after_step(self) -> None:
@@ -55,7 +68,7 @@ class NoTurns:
     def to_trainer(self) -> None:
         """Do nothing."""
 
-    def to_engines(self) -> None:
+    def to_others(self) -> None:
         """Do nothing."""
 
     def after_step(self) -> None:
@@ -91,7 +104,7 @@ class MemoryTurns:
         for engine in self.trained:
             to_device(engine)
 
-    def to_engines(self) -> None:
+    def to_others(self) -> None:
         """Move the states to the host, then wake the engines. Raises what `sleep` raises, on rank 0."""
         if not self.training:
             return
@@ -101,8 +114,8 @@ class MemoryTurns:
         self._each_sleeps(False)
 
     def after_step(self) -> None:
-        """See `to_engines`."""
-        self.to_engines()
+        """See `to_others`."""
+        self.to_others()
 
     def while_waiting(self) -> None:
         """Do nothing: it is the engines' turn already."""
@@ -151,7 +164,7 @@ class Lending:
             to_device(engine)
         self._turns_s += time.perf_counter() - start
 
-    def to_engines(self) -> None:
+    def to_others(self) -> None:
         """Move the states to the host, then wake the engines on loan."""
         if not self.training:
             return
@@ -167,9 +180,9 @@ class Lending:
         """Do nothing: the next batch may be there already."""
 
     def while_waiting(self) -> None:
-        """See `to_engines`. An engine that was not there is looked for again."""
+        """See `to_others`. An engine that was not there is looked for again."""
         if self.training:
-            self.to_engines()
+            self.to_others()
         elif self._missing:
             self._missing = not self.switch(False).all_there
             self._woken = time.perf_counter()
@@ -188,3 +201,74 @@ class Lending:
         found = self.switch(asleep) if first.rank == 0 else Returned()
         first.barrier()
         return found
+
+
+class TrainerTurns:
+    """Begins with this trainer's turn.
+
+    trained: the models whose states leave the device. lock: this rank's.
+    """
+
+    lends = False
+
+    def __init__(self, trained: Sequence[TrainEngine], lock: TrainerLock) -> None:
+        self.trained = trained
+        self.lock = lock
+        self.training = True
+        self._waited_s = self._moved_s = 0.0
+
+    def to_trainer(self) -> None:
+        """Wait until no other trainer works, then bring the states back."""
+        if self.training:
+            return
+        self.training = True
+        start = time.perf_counter()
+        wait_for_turn(self.lock, self.trained[0].rank, self.trained[0].progress.mark)
+        there = time.perf_counter()
+        for engine in self.trained:
+            to_device(engine)
+        self._waited_s += there - start
+        self._moved_s += time.perf_counter() - there
+
+    def to_others(self) -> None:
+        """Move the states to the host, then let another trainer work."""
+        if not self.training:
+            return
+        self.training = False
+        start = time.perf_counter()
+        for engine in self.trained:
+            to_host(engine)
+        self.lock.release()
+        self._moved_s += time.perf_counter() - start
+
+    def after_step(self) -> None:
+        """See `to_others`."""
+        self.to_others()
+
+    def while_waiting(self) -> None:
+        """Do nothing: others may use the memory already."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return how many seconds the trainer waited for its turns, and how many its states took to move."""
+        found = {"turn/waited_s": self._waited_s, "turn/moved_s": self._moved_s}
+        self._waited_s = self._moved_s = 0.0
+        return found
+
+
+def wait_for_turn(lock: TrainerLock, rank: int, mark: Callable[[], None] = lambda: None) -> None:
+    """Return when every rank has its GPU. A collective.
+
+    Rank 0 comes first, so that no two trainers wait for each other; another's rank may still be ending. A trainer that
+    hangs in its turn is ended by its own supervision, and with it its turn. mark: called while this one waits.
+    """
+    waited_s, said_s = 0.0, 0.0
+    while not broadcast_flag(lock.acquire(LOOK_S) if rank == 0 else False):
+        mark()
+        waited_s += LOOK_S
+        if rank == 0 and waited_s - said_s >= SAY_EVERY_S:
+            said_s = waited_s
+            log.warning(
+                "waits for its turn on the GPUs for %.0f s; %s's trainer has them", waited_s, lock.holder()
+            )
+    while rank and not lock.acquire(LOOK_S):
+        mark()

@@ -61,7 +61,8 @@ from asyncrl.train.progress import Progress
 from asyncrl.train.recover import recover
 from asyncrl.train.threads import set_threads
 from asyncrl.train.trainer import Trainer
-from asyncrl.train.turns import Lending, MemoryTurns, NoTurns, Turns
+from asyncrl.train.trainer_lock import TrainerLock
+from asyncrl.train.turns import Lending, MemoryTurns, NoTurns, TrainerTurns, Turns, wait_for_turn
 from asyncrl.types import Group
 from asyncrl.weights.carrier import Carrier, CollectiveCarrier
 from asyncrl.weights.files import WeightFile, on_cpu
@@ -400,6 +401,25 @@ def _engines_asleep(
     return switch
 
 
+def _turns(
+    trained: Sequence[TrainEngine], switch: SleepSwitch | LoanSwitch | None, lock: TrainerLock | None
+) -> Turns:
+    """Return who uses the memory of the trainer's GPUs when. It is the trainer's turn."""
+    if isinstance(switch, LoanSwitch):
+        return Lending(trained, switch)
+    if switch is not None:
+        return MemoryTurns(trained, switch)
+    return TrainerTurns(trained, lock) if lock is not None else NoTurns()
+
+
+def _first_turn(folder: Path, name: str) -> TrainerLock:
+    """Wait until no other trainer uses this one's GPUs, before any rank loads a model. Return this rank's lock."""
+    rank = int(os.environ.get("RANK", "0"))
+    lock = TrainerLock(folder, rank, name)
+    wait_for_turn(lock, rank)
+    return lock
+
+
 def run_trainer(
     folder: Path,
     model: str,
@@ -411,13 +431,14 @@ def run_trainer(
     main_buffer: str = "",
     exploits: int = 0,
     machines: int = 1,
+    turns_folder: Path | None = None,
 ) -> int:
     """Train one run to its end; return 0. Every rank calls this.
 
     engines: addresses, or one "@FILE" that will hold them, so that the model can be loaded meanwhile. Raises
     `DeadlineError` if the file is not written in time. old_policy: such a file for the old-policy process, if any.
     main_buffer, exploits: of an exploiter, the buffer of the policy that it is trained against, and its limit of
-    versions.
+    versions. turns_folder: where the trainers of all policies that use the same GPUs have their locks.
     """
     config = load_config(folder / "config.json")
     heartbeat = Heartbeat(folder / "endpoints" / f"trainer-{os.environ.get('RANK', '0')}.beat")
@@ -425,9 +446,18 @@ def run_trainer(
     objective = build_objective(config.algo)
     init_distributed(config.rank_timeout_s)
     switch = _engines_asleep(config, engines, credentials)
+    lock = _first_turn(turns_folder, folder.name) if turns_folder is not None else None
     engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
     old_policies = open_old_policies(config, weights_dir, old_policy, credentials) if old_policy else None
     auxiliary = load_auxiliary_models(config, objective, engine, model, old_policies)
+    critic = auxiliary.critic.engine if auxiliary.critic is not None else None
+    trained = [engine, *([critic] if critic is not None else [])]
+    for one in trained:
+        one.progress = engine.progress
+    turns = _turns(trained, switch, lock)
+    if lock is not None:
+        # The engines may take longer than another trainer does to load its model.
+        turns.to_others()
     first = engine.rank == 0
     if first:
         start_tracing("trainer")
@@ -440,16 +470,8 @@ def run_trainer(
     publisher = open_publisher(config, engine, urls, weights_dir, credentials, folder, source, exploiter)
     memory = weights_dir / MEMORY_FOLDER if config.train.memory_checkpoint_every else None
     checkpointer = make_checkpointer(folder, config, engine, auxiliary, model, recorder, memory, machines)
-    turns: Turns = NoTurns()
-    critic = auxiliary.critic.engine if auxiliary.critic is not None else None
-    trained = [engine, *([critic] if critic is not None else [])]
-    for one in trained:
-        one.progress = engine.progress
-    if isinstance(switch, LoanSwitch):
-        turns = Lending(trained, switch)
-    elif switch is not None:
-        turns = MemoryTurns(trained, switch)
-        publisher.before_commit = turns.to_engines
+    if not turns.lends:
+        publisher.before_commit = turns.to_others
     trainer = Trainer(
         config, engine, objective, auxiliary, source, publisher,
         recorder.on_step if recorder else lambda *_: None, checkpointer,
@@ -470,12 +492,13 @@ def run_trainer(
     )
     (folder / "endpoints" / f"trainer-{engine.rank}.ready").touch()
     heartbeat.watch(engine.progress, config.rank_timeout_s)
+    turns.to_trainer()
     version = trainer.run(recover(trainer, checkpointer, source, publisher))
     wall_s = time.monotonic() - start
     if version or not trainer.stopped:
         turns.to_trainer()
         checkpointer.finish(version, trainer.state_dict())
-    turns.to_engines()
+    turns.to_others()
     trainer.exchange.leave()
     if trainer.swarm is not None:
         trainer.swarm.close()

@@ -8,6 +8,7 @@ from asyncrl.launch.placement import placed, plan
 
 GPUS = [str(number) for number in range(8)]
 LORA = {"lora": {"rank": 8}}
+BY_TURNS = {"placement": {"trainers_by_turns": True}}
 
 
 def config(**sections):
@@ -90,6 +91,24 @@ def policy(name, **sections):
             "3 GPUs: trainer 0-1, engine-0 2, engine-1 0 (lent), evaluation 2",
         ),
         (0, engines(3) | {"placement": {"lent": 2}}, "no GPU is used, 2 engines lent while the trainer waits"),
+        (
+            4,
+            trainer(2) | policy("other", engine={"count": 1}) | BY_TURNS,
+            "4 GPUs: trainer 0-1, other-trainer 0-1, engine-0 2, other-engine-0 3; trainers work by turns",
+        ),
+        (
+            4,
+            policy("other", engine={"count": 1}, train={"ranks": 2})
+            | {"placement": {"trainers_by_turns": True, "trainer": [3, 1]}},
+            "4 GPUs: trainer 3, other-trainer 1+3, engine-0 0, other-engine-0 2; trainers work by turns",
+        ),
+        (
+            1,
+            policy("other", engine={"count": 1}) | BY_TURNS,
+            "1 GPU: trainer 0, other-trainer 0, engine-0 0, other-engine-0 0 (shared, engines take 0.225); trainers "
+            "work by turns",
+        ),
+        (0, policy("other") | BY_TURNS, "no GPU is used, trainers work by turns"),
         (0, {"train": {"schedule": "synchronous"}, "placement": {"sleep": True}},
          "no GPU is used, engine and trainer work by turns"),
     ],
@@ -117,6 +136,13 @@ def test_gpus_are_given_out(gpus, sections, line):
             r"policies.other.engine.tensor_parallel = 1 need 2 GPUs, 0 are left beside train.ranks = 1 \+ "
             "policies.other.train.ranks = 1",
         ),
+        (
+            4,
+            policy("other", engine={"count": 1}, train={"ranks": 2})
+            | {"placement": {"trainers_by_turns": True, "trainer": [0]}},
+            r"placement.trainer: policies.other.train.ranks = 2 needs 2 GPUs, got \[0\]",
+        ),
+        (4, BY_TURNS, "placement.trainers_by_turns must be false where there are no policies"),
         (2, {"placement": {"servers": [0, 1]}}, "train.ranks = 1 needs 1 GPU, 0 of 2 are left"),
         (2, {"placement": {"trainer": [2]}}, r"placement.trainer: there is no GPU 2, there are 2 \(0 to 1\)"),
         (2, {"placement": {"trainer": [0, 1]}}, r"placement.trainer: train.ranks = 1 needs 1 GPU, got \[0, 1\]"),
@@ -170,6 +196,28 @@ def test_what_does_not_fit_is_refused_with_keys_and_numbers(gpus, sections, mess
 def test_engines_sleep_only_where_nothing_samples_meanwhile(sections, message):
     with pytest.raises(ConfigError, match=message):
         config(placement={"sleep": True}, **sections)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            policy("other") | {"train": {"nodes": 2, "ranks": 2}},
+            "placement.trainers_by_turns must be false where train.nodes is above 1, got 2",
+        ),
+        (
+            policy("other") | {"train": {"schedule": "periodic"}},
+            "placement.trainers_by_turns must be false under train.schedule='periodic'",
+        ),
+        (
+            policy("other", train={"schedule": "periodic"}, buffer={"max_staleness": 0}),
+            "policies.other: 1 .*\n  placement.trainers_by_turns must be false under train.schedule='periodic'",
+        ),
+    ],
+)
+def test_trainers_take_turns_only_where_they_work_on_batches_that_are_there(sections, message):
+    with pytest.raises(ConfigError, match=message):
+        config(**BY_TURNS, **sections)
 
 
 @pytest.mark.parametrize(

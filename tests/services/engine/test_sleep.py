@@ -51,7 +51,7 @@ def test_the_engine_sleeps_exactly_while_the_trainer_works(engine_url, switch, t
         def publish(self, version, engine):
             # As the real publisher: the weights are read, then whoever waits for that is told.
             states.append(("weights", is_sleeping(engine_url)))
-            turns.to_engines()
+            turns.to_others()
             states.append(("load", is_sleeping(engine_url)))
             return super().publish(version, engine)
 
