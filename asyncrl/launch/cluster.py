@@ -33,6 +33,7 @@ from asyncrl.launch.spread import (
     SpreadPlacement,
     relocated,
     spread,
+    train_section,
     with_all,
     with_room,
     without,
@@ -115,7 +116,7 @@ class Cluster:
         """Wait until all nodes have the run, and decide where its processes go. Raises `DeadlineError`, `ConfigError`,
         and `UnavailableError` where two machines cannot reach each other.
 
-        policies: the models of the further policies that have engines of their own.
+        policies: the models of the further policies of which something runs on nodes.
         """
         further = {
             name: (self.config.policy(name).model_dump(mode="json"), one) for name, one in policies.items()
@@ -174,27 +175,26 @@ class Cluster:
         if moved is None:
             return None
         self._spread = moved
-        if name == TRAINER and len(moved.trainer) < self.config.train.nodes:
-            log.warning("trainer: goes on with %s", self.said_trainer)
+        train = train_section(self.config, name)
+        if train is not None and len(moved.parts(name)) < train.nodes:
+            log.warning("%s: goes on with %s", name, self.said_trainer(name))
         return self._placed(name)
 
-    @property
-    def said_trainer(self) -> str:
-        """With how many of its ranks and machines the trainer works."""
-        train, machines = self.config.train, len(self._spread.trainer)
+    def said_trainer(self, name: str) -> str:
+        """With how many of its ranks and machines a trainer works."""
+        train, machines = train_section(self.config, name), len(self._spread.parts(name))
+        assert train is not None
         ranks = train.ranks_each * machines
         return f"{ranks} of {train.ranks} ranks, on {machines} of {train.nodes} machines"
 
-    def trainer_room(self) -> Spread | None:
-        """Return the places of all ranks where the trainer has gone on with fewer, and there is room for the others."""
-        if len(self._spread.trainer) == self.config.train.nodes:
-            return None
-        return with_all(self._spread, self.config, self._head, self._usable_nodes())
+    def trainer_room(self, name: str) -> Spread | None:
+        """Return the places of all ranks where a trainer has gone on with fewer, and there is room for the others."""
+        return with_all(self._spread, name, self.config, self._head, self._usable_nodes())
 
-    def use(self, found: Spread) -> Placed:
-        """Have the trainer start at the places of `trainer_room` from now on."""
+    def use(self, found: Spread, name: str) -> Placed:
+        """Have a trainer start at the places of `trainer_room` from now on."""
         self._spread = found
-        return self._placed(TRAINER)
+        return self._placed(name)
 
     def room(self, name: str) -> Placed | None:
         """Return where a process goes that is started while the run goes on, None where no machine has room. Nodes that
@@ -216,8 +216,8 @@ class Cluster:
 
     def _placed(self, name: str) -> Placed:
         """Return the host of a process, and the variables that show its GPUs there; those of parts are their host's."""
-        parts = self._spread.parts(name)
-        over_machines = len(parts) > 1 or (name == TRAINER and self.config.train.nodes > 1)
+        parts, train = self._spread.parts(name), train_section(self.config, name)
+        over_machines = len(parts) > 1 or (train is not None and train.nodes > 1)
         if not over_machines:
             return self._host(parts[0]), self.placement.env_of(parts[0])
         host = self._over_machines.setdefault(name, SpreadHost())

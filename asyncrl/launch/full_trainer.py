@@ -12,16 +12,15 @@ from asyncrl.run.checkpoints import complete_checkpoints
 
 
 class Places(Protocol):
-    """What a cluster says of the trainer's places."""
+    """What a cluster says of trainers' places, by the names of their processes."""
 
-    def trainer_room(self) -> Spread | None:
+    def trainer_room(self, name: str) -> Spread | None:
         """Return the places of all ranks; None where there is no room for them, or none are missing."""
 
-    def use(self, found: Spread) -> Placed:
+    def use(self, found: Spread, name: str) -> Placed:
         """Have the trainer start there from now on."""
 
-    @property
-    def said_trainer(self) -> str:
+    def said_trainer(self, name: str) -> str:
         """With how many of its ranks and machines the trainer works."""
 
 
@@ -38,7 +37,7 @@ class FullTrainer:
     def tick(self) -> str:
         """Look for room; return what to tell the user, if anything."""
         trainer = self._roles.trainer
-        found = self._places.trainer_room()
+        found = self._places.trainer_room(trainer.name)
         if found is None or not self._supervisor.serves(trainer):
             self._newest = None
             return ""
@@ -51,5 +50,7 @@ class FullTrainer:
             return ""
         self._newest = None
         self._supervisor.start_again(trainer, "was ended to use all of its machines again")
-        trainer.go_to(*self._places.use(found))
-        return f"trainer: there is room again, it goes on with {self._places.said_trainer}"
+        trainer.go_to(*self._places.use(found, trainer.name))
+        return (
+            f"{trainer.name}: there is room again, it goes on with {self._places.said_trainer(trainer.name)}"
+        )

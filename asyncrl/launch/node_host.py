@@ -132,7 +132,7 @@ class NodeHost:
         self._node = registry.latest(name)
         self._client = NodeClient(self._node.url, token)
         self._processes: dict[str, NodeProcess] = {}
-        self._touched: dict[str, int] = {}
+        self._touched: dict[Path, int] = {}
         self._heard = time.monotonic()
         self._error = ""
         self._following = link.begin(self._follow())
@@ -250,12 +250,14 @@ class NodeHost:
             if len(said["log"]) < MAX_LOG_BYTES:
                 # Before that, what its log says last is still to come.
                 process.returncode = said["code"]
-        for name, at_ns in report["touched"].items():
-            if self._touched.get(name) != at_ns:
-                self._touched[name] = at_ns
-                path = self.folder / "endpoints" / name
-                path.touch()
-                os.utime(path)
+        for policy, files in report["touched"].items():
+            folder = self.folder / "policies" / policy if policy else self.folder
+            for name, at_ns in files.items():
+                path = folder / "endpoints" / name
+                if self._touched.get(path) != at_ns:
+                    self._touched[path] = at_ns
+                    path.touch()
+                    os.utime(path)
 
 
 def _policy(command: Sequence[str], run: Path) -> str:

@@ -55,10 +55,14 @@ class Bundle:
 def bundles(config: Config, gpus: bool) -> list[Bundle]:
     """Return what a run asks for beside the head, room for what may be added among it. gpus: whether the cluster has
     any. Pure."""
-    ranks = config.train.ranks_each
+    trains = {"": config.train, **{name: config.policy(name).train for name in config.policies}}
     further = {str(role): resources for role, resources in config.placement.ray.items()}
     wanted = [
-        *((f"trainer-{part}", "trainer", ranks, ranks) for part in range(1, config.train.nodes)),
+        *(
+            (prefixed(policy, f"trainer-{part}"), "trainer", train.ranks_each, train.ranks_each)
+            for policy, train in trains.items()
+            for part in range(1, train.nodes)
+        ),
         *(
             (prefixed(policy, f"engine-{index}{f'-{part}' if part else ''}"), "engine", 1, engine.ranks_each)
             for policy, engine in engine_sections(config).items()
@@ -78,6 +82,12 @@ def bundles(config: Config, gpus: bool) -> list[Bundle]:
         )
         for name, role, cpus, devices in wanted
     ]
+
+
+def head_gpus(config: Config) -> int:
+    """Return how many GPUs of the launcher's machine the trainers' first ranks need. Pure."""
+    ranks = [config.train.ranks_each, *(config.policy(name).train.ranks_each for name in config.policies)]
+    return max(ranks) if config.placement.trainers_by_turns else sum(ranks)
 
 
 def count_nodes(config: Config) -> int:
@@ -133,9 +143,8 @@ class RayNodes:
         gpus = ray.cluster_resources().get("GPU", 0) > 0
         wanted = bundles(self.config, gpus)
         head = {f"node:{ray.util.get_node_ip_address()}": HERE}
-        ranks = self.config.train.ranks_each
         if gpus:
-            head["GPU"] = float(ranks)
+            head["GPU"] = float(head_gpus(self.config))
         self._group = placement_group([head, *(dict(one.resources) for one in wanted)], strategy="SPREAD")
         if not self._group.wait(self.config.run.start_timeout_s):
             asked = "; ".join(f"{one.name}: {dict(one.resources)}" for one in wanted)

@@ -1,9 +1,10 @@
 """Which machine each process of a run is on, and which of its GPUs it has. Pure.
 
-    head (the run folder)    launcher, buffer, old policy, the trainer's first ranks, buffers and trainers of further
-                             policies
-    nodes                    the buffer if it is to be there, the trainer's other ranks, the engines of all policies,
-                             environments, rollout workers
+    head (the run folder)    launcher, buffers, old policy, the trainers' first ranks
+    nodes                    the buffers if they are to be there, the trainers' other ranks, engines, environments,
+                             rollout workers
+
+Buffers, trainers and engines are those of all policies.
 
 The head takes an engine, environment or worker only where no node takes that role, or the nodes have no GPU left for
 it. Each process goes to the machine with the fewest so far.
@@ -17,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from asyncrl.config import Config
-from asyncrl.config_sections import EngineConfig
+from asyncrl.config_sections import EngineConfig, TrainConfig
 from asyncrl.errors import ConfigError
 from asyncrl.gpus import visible_env
 from asyncrl.launch.placement import Numbers, Placement, env_names, prefixed, setting_of
@@ -74,8 +75,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The places of all processes by name, and those of the trainer's parts, the head's first. `further`: by the name
-    of an engine over several machines, its places but the first, which has its server."""
+    """The places of all processes by name, and those of the main trainer's parts, the head's first. `further`: by the
+    name of an engine or another policy's trainer over several machines, its places but the first, which has its
+    server or its first ranks."""
 
     processes: Mapping[str, Place]
     trainer: Sequence[Place]
@@ -89,7 +91,10 @@ class Spread:
 
     def moved(self, name: str, part: int, place: Place) -> Spread:
         """Return this with a part of a process elsewhere."""
-        parts = [place if number == part else old for number, old in enumerate(self.parts(name))]
+        return self.with_parts(name, [place if n == part else old for n, old in enumerate(self.parts(name))])
+
+    def with_parts(self, name: str, parts: Sequence[Place]) -> Spread:
+        """Return this with a process in these places."""
         if name == TRAINER:
             return replace(self, trainer=parts)
         return replace(self, processes={**self.processes, name: parts[0]}, further=self._further(name, parts))
@@ -153,29 +158,41 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
             )
     trainer = [place(machine, ranks) for machine in (head, *others)]
     processes = {}
+    further = {}
     shared = trainer[0].gpus or ()
     """Of the head's GPUs, those of trainers that use them by turns."""
     for policy in config.policies:
-        own = config.policy(policy).train.ranks if with_gpus else 0
+        train = config.policy(policy).train
+        own = train.ranks_each if with_gpus else 0
         more = max(0, own - len(shared)) if config.placement.trainers_by_turns else own
         if len(free[head.name]) < more:
+            key, of = setting_of(policy, "train.nodes"), "as many GPUs"
+            if train.nodes > 1:
+                of = f"{own} GPUs on each of {key} = {train.nodes}, and so"
             raise ConfigError(
-                f"policies.{policy}.train.ranks = {own} needs as many GPUs of this machine beside those of the other "
-                f"trainers; {_left(free)}"
+                f"{setting_of(policy, 'train.ranks')} = {train.ranks} needs {of} of this machine beside those of the "
+                f"other trainers; {_left(free)}"
             )
         found = place(head, more)
         if config.placement.trainers_by_turns and found.gpus is not None:
             shared = (*shared, *found.gpus)
             found = replace(found, gpus=shared[:own])
-        processes[f"{policy}-{TRAINER}"] = found
-    if config.buffer.machine == "node":
+        places = [found]
+        for _ in range(train.nodes - 1):
+            key = setting_of(policy, "train.nodes")
+            places.append(place(best(key, TRAINER, own, places), own))
+        name = prefixed(policy, TRAINER)
+        processes[name] = places[0]
+        if places[1:]:
+            further[name] = places[1:]
+    for policy in ("", *config.policies):
+        if _of(config, policy).buffer.machine != "node":
+            continue
+        key = setting_of(policy, "buffer.machine")
         if not any("buffer" in machine.roles for machine in nodes):
-            raise ConfigError(
-                "buffer.machine = node: no node takes the buffer; start one whose --roles name it"
-            )
-        processes["buffer"] = place(best("buffer.machine", "buffer", 0), 0)
+            raise ConfigError(f"{key} = node: no node takes the buffer; start one whose --roles name it")
+        processes[prefixed(policy, "buffer")] = place(best(key, "buffer", 0), 0)
     largest = max(machine.gpus for machine in (head, *nodes))
-    further = {}
     for policy, engine in engine_sections(config).items():
         size = engine.ranks_each if with_gpus else 0
         nodes_key = setting_of(policy, "engine.nodes")
@@ -190,7 +207,7 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
                 f"lower it, or raise {nodes_key}"
             )
         for index in range(engine.count):
-            places: list[Place] = []
+            places = []
             for _ in range(engine.nodes):
                 key = nodes_key if places else setting_of(policy, "engine.count")
                 places.append(place(best(key, "engine", size, places), size))
@@ -205,6 +222,24 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
     return Spread(processes, trainer, further)
 
 
+def _of(config: Config, policy: str) -> Config:
+    """Return the configuration of a policy, "" being the recipe's own."""
+    return config.policy(policy) if policy else config
+
+
+def on_nodes(config: Config, policy: str) -> bool:
+    """True for a further policy of which something runs on nodes."""
+    own = config.policy(policy)
+    return not config.shares_engines(policy) or own.train.nodes > 1 or own.buffer.machine == "node"
+
+
+def train_section(config: Config, name: str) -> TrainConfig | None:
+    """Return how a trainer is, by the name of its process; None for another process."""
+    if _role(name) != TRAINER:
+        return None
+    return _of(config, name.removesuffix(TRAINER).removesuffix("-")).train
+
+
 def engine_sections(config: Config) -> dict[str, EngineConfig]:
     """Return how the engines of each policy are, "" for the recipe's own, of those that have engines of their own."""
     further = (name for name in config.policies if not config.shares_engines(name))
@@ -213,7 +248,8 @@ def engine_sections(config: Config) -> dict[str, EngineConfig]:
 
 def _role(name: str) -> str:
     """Return the role that a machine must take for a process."""
-    return "engine" if re.fullmatch(r"(.+-)?engine-\d+", name) else name.split("-")[0]
+    found = re.fullmatch(r"(?:.+-)?(?:(engine)-\d+|(trainer|buffer))", name)
+    return next(filter(None, found.groups())) if found else name.split("-")[0]
 
 
 def replaced(
@@ -227,8 +263,8 @@ def replaced(
     gpus = len(old.gpus or ())
     others = [place for one in (TRAINER, *found.processes) for place in found.parts(one) if place is not old]
     # No two parts of a process are on one machine.
-    taken = {place.machine for place in found.parts(name) if name == TRAINER or place is not old}
     role = _role(name)
+    taken = {place.machine for place in found.parts(name) if role == TRAINER or place is not old}
 
     def free(machine: Machine) -> list[int]:
         used = {number for place in others if place.machine == machine.name for number in place.gpus or ()}
@@ -251,7 +287,7 @@ def relocated(
 ) -> Spread | None:
     """Return `found` with all parts of a process on machines that can be used; None if there is no room for one.
 
-    Without room for all of its parts the trainer has fewer. nodes: those that can be used.
+    Without room for all of its parts a trainer has fewer. nodes: those that can be used.
     """
     usable = {head.name, *(node.name for node in nodes)}
     moved = found
@@ -260,39 +296,44 @@ def relocated(
             continue
         there = replaced(moved, name, head, nodes, part)
         if there is None:
-            return with_fewer(moved, config, usable) if name == TRAINER else None
+            return with_fewer(moved, name, config, usable) if _role(name) == TRAINER else None
         moved = there
     return moved
 
 
-def with_fewer(found: Spread, config: Config, usable: Collection[str]) -> Spread | None:
-    """Return `found` with the trainer on those of its machines that can be used, None if they are too few.
+def with_fewer(found: Spread, name: str, config: Config, usable: Collection[str]) -> Spread | None:
+    """Return `found` with a trainer on those of its machines that can be used, None if they are too few.
 
     usable: names of machines. What consecutive ranks compute together (`train.sequence_parallel`) stays whole.
     """
-    train = config.train
-    left = [place for place in found.trainer if place.machine in usable]
+    train, parts = train_section(config, name), found.parts(name)
+    assert train is not None
+    left = [place for place in parts if place.machine in usable]
     while left and train.ranks_each * len(left) % train.sequence_parallel:
         left.pop()
     # Rank 0 is on the head, whose loss ends the run.
-    if len(left) < train.min_nodes or not left or left[0] != found.trainer[0]:
+    if len(left) < train.min_nodes or not left or left[0] != parts[0]:
         return None
-    return replace(found, trainer=left)
+    return found.with_parts(name, left)
 
 
-def with_all(found: Spread, config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread | None:
+def with_all(
+    found: Spread, name: str, config: Config, head: Machine, nodes: Sequence[Machine]
+) -> Spread | None:
     """Return `found` with a trainer that has fewer than its machines on all of them again; None if there is no room.
 
     nodes: those that can be used.
     """
-    missing = config.train.nodes - len(found.trainer)
+    train, parts = train_section(config, name), found.parts(name)
+    assert train is not None
+    missing = train.nodes - len(parts)
     if not missing:
         return None
-    gpus = config.train.ranks_each if any(machine.gpus for machine in (head, *nodes)) else 0
+    gpus = train.ranks_each if any(machine.gpus for machine in (head, *nodes)) else 0
     nowhere = [Place("", tuple(range(gpus)))] * missing
-    grown: Spread | None = replace(found, trainer=[*found.trainer, *nowhere])
-    for part in range(len(found.trainer), config.train.nodes):
-        grown = replaced(grown, TRAINER, head, nodes, part) if grown is not None else None
+    grown: Spread | None = found.with_parts(name, [*parts, *nowhere])
+    for part in range(len(parts), train.nodes):
+        grown = replaced(grown, name, head, nodes, part) if grown is not None else None
     return grown
 
 
@@ -328,10 +369,11 @@ def without(found: Spread, name: str) -> Spread:
 
 def check_one_machine(config: Config) -> None:
     """Raise `ConfigError` for what needs several machines, in a run on one."""
-    if config.train.nodes > 1:
-        raise ConfigError(
-            f"train.nodes = {config.train.nodes}: the run is on one machine; start it with --on nodes"
-        )
+    for policy in ("", *config.policies):
+        if (parts := _of(config, policy).train.nodes) > 1:
+            raise ConfigError(
+                f"{setting_of(policy, 'train.nodes')} = {parts}: the run is on one machine; start it with --on nodes"
+            )
     for policy, engine in engine_sections(config).items():
         if engine.nodes > 1:
             raise ConfigError(
@@ -365,19 +407,13 @@ def check_machines(config: Config) -> None:
                 f"placement.{key} must be left out where a run has several machines, which have GPUs of their own, got "
                 f"{given}"
             )
-    for name in config.policies:
-        if (parts := config.policy(name).train.nodes) > 1:
-            raise ConfigError(
-                f"policies.{name}.train.nodes must be 1: the trainer of a further policy is on the head, got {parts}"
-            )
-    if config.policies and config.buffer.machine == "node":
-        raise ConfigError(
-            "buffer.machine must be 'head' where there are further policies, whose buffers are there, got 'node'"
-        )
     engines = engine_sections(config)
     if scheme() == "https":
         for key, unencrypted in (
-            ("train.nodes", GROUPS if config.train.nodes > 1 else ""),
+            *(
+                (setting_of(p, "train.nodes"), GROUPS if _of(config, p).train.nodes > 1 else "")
+                for p in ("", *config.policies)
+            ),
             *((setting_of(p, "engine.nodes"), GROUPS if e.nodes > 1 else "") for p, e in engines.items()),
             *((setting_of(p, TRANSFER), UNENCRYPTED.get(e.weight_transfer, "")) for p, e in engines.items()),
         ):

@@ -17,6 +17,7 @@ import json
 import sys
 import time
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asyncrl.buffer.replica import FOLDER, LEDGER, seed, settle
@@ -32,13 +33,13 @@ from asyncrl.launch.faulty_engines import FaultyEngines
 from asyncrl.launch.full_trainer import FullTrainer
 from asyncrl.launch.periodic_evaluation import PeriodicEvaluation
 from asyncrl.launch.placement import Placement, placed, plan
-from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_folder
+from asyncrl.launch.policies import POLICIES, PolicyPlan, check_same_tokenizer, policy_folder
 from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.launch.quarantine import QuarantineReport
 from asyncrl.launch.roles import PolicyRoles, Roles
 from asyncrl.launch.scaling import Scaler
 from asyncrl.launch.sinks import SinkProcesses
-from asyncrl.launch.spread import ClusterOptions, check_one_machine
+from asyncrl.launch.spread import ClusterOptions, check_one_machine, on_nodes
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
 from asyncrl.launch.tasks import PoolPlan, TaskPlan, plan_tasks
 from asyncrl.launch.weights_folder import check_room
@@ -110,31 +111,42 @@ class TrainRun:
         self.folder.write_json("config.json", self.config.model_dump(mode="json"))
         model = base_model(self.config)
         self.models = {name: base_model(self.config.policy(name)) for name in self.config.policies}
-        ledger, replica = self.folder.path / LEDGER, self.folder.path / FOLDER
-        # What an earlier launch has left, whose buffer was on a node.
-        settle(replica, ledger)
+        # What an earlier launch has left, whose buffers were on nodes.
+        self._settle()
         with self.cluster or contextlib.nullcontext():
             if self.cluster is not None:
                 self._gather(self.cluster, model)
-            if self.config.buffer.machine == "node" and ledger.exists():
-                seed(ledger, replica)
+            for folder, config in self._buffers():
+                if config.buffer.machine == "node" and (folder / LEDGER).exists():
+                    seed(folder / LEDGER, folder / FOLDER)
             try:
                 result = self._run(tasks, model)
             except BaseException:
                 try:
-                    settle(replica, ledger)
+                    self._settle()
                 except AsyncRLError as error:
                     # Why the run has ended says more.
                     print_status(str(error))
                 raise
-            settle(replica, ledger)
+            self._settle()
             return result
+
+    def _buffers(self) -> list[tuple[Path, Config]]:
+        """Return the folder and the configuration of each policy, whose buffer's ledger is in it."""
+        path = self.folder.path
+        further = [(path / POLICIES / name, self.config.policy(name)) for name in self.config.policies]
+        return [(path, self.config), *further]
+
+    def _settle(self) -> None:
+        """Have in the run's folders what buffers on nodes have acknowledged."""
+        for folder, _ in self._buffers():
+            settle(folder / FOLDER, folder / LEDGER)
 
     def _gather(self, cluster: Cluster, model: str) -> None:
         """Wait for the nodes of the run."""
         how = "" if cluster.options.comes_by_itself else f"; on each run: {cluster.join_command}"
         print_status(f"waiting for {cluster.options.nodes} nodes{how}")
-        own = {name: one for name, one in self.models.items() if not self.config.shares_engines(name)}
+        own = {name: one for name, one in self.models.items() if on_nodes(self.config, name)}
         cluster.gather(model, own)
         self.placement = cluster.placement
         print_status(f"placement: {self.placement}")
@@ -315,16 +327,15 @@ class TrainRun:
         scaler = (
             Scaler(self.roles, client, self.folder.path, print_status) if self.config.scale.limits else None
         )
-        full_trainer = None
-        if self.cluster is not None and self.config.train.nodes > 1:
-            full_trainer = FullTrainer(self.cluster, self.roles, self.roles.supervisor)
+        full_trainers = self._full_trainers()
         while not done:
             done = self.roles.supervisor.done(self.roles.trainer)
             if done or time.monotonic() - checked > STATUS_EVERY_S:
                 stats = await client.status()
                 self._follow_roles(activity, quarantines)
-                if full_trainer is not None and (line := full_trainer.tick()):
-                    print_status(line)
+                for full_trainer in full_trainers:
+                    if line := full_trainer.tick():
+                        print_status(line)
                 await activity.record(stats)
                 self._report_failures(stats, failures)
                 if not done:
@@ -357,6 +368,13 @@ class TrainRun:
                     print_status(f"{error}; metrics.jsonl has everything, and the run does without it")
             print_evaluation(self.periodic_evaluation.tick())
             await asyncio.sleep(TICK_S)
+
+    def _full_trainers(self) -> list[FullTrainer]:
+        """Return what brings trainers over several machines back to all of them."""
+        if self.cluster is None:
+            return []
+        over_machines = [r for r in (self.roles, *self.roles.policies.values()) if r.config.train.nodes > 1]
+        return [FullTrainer(self.cluster, roles, self.roles.supervisor) for roles in over_machines]
 
     def _activity_log(self) -> ActivityLog:
         roles = self.roles

@@ -44,7 +44,7 @@ _ARGUMENTS: Mapping[str, Mapping[str, re.Pattern[str]]] = {
         **{"--buffer": _URL, "--engines": _URL, "--explorers": _URL, "--env": _URL, "--name": _NAME},
         "--policy": _POLICY,
     },
-    "trainer": {"--buffer": _URL, **_PARTS},
+    "trainer": {"--buffer": _URL, "--main-buffer": _URL, "--exploits": _NUMBER, **_PARTS},
 }
 
 _REPEATED = ("--policy",)
@@ -82,7 +82,7 @@ class PolicyFiles(Message):
 
 
 class RunFiles(PolicyFiles):
-    """A run as a node fetches it: its own policy, and by name the further ones that have engines of their own."""
+    """A run as a node fetches it: its own policy, and by name the further ones of which something runs on nodes."""
 
     run: Name
     policies: dict[Name, PolicyFiles] = Field(default_factory=dict, max_length=256)

@@ -70,7 +70,7 @@ class Registry:
         policies: Mapping[str, tuple[dict[str, Any], str]] | None = None,
     ) -> None:
         """Offer the run to nodes. model: a folder, whose files they fetch, or a name that each can load. policies: by
-        name, configuration and model of the further ones that nodes have engines of."""
+        name, configuration and model of the further ones of which something runs on nodes."""
         own = self._policy("", config, model)
         further = {name: self._policy(name, *given) for name, given in (policies or {}).items()}
         self.run = RunFiles(run=run, policies=further, **own.model_dump())

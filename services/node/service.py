@@ -234,7 +234,7 @@ class NodeService:
         policy = self._policies.get(body.policy)
         if policy is None:
             raise ConflictError(
-                f"node {self.name}: its run has no policy {body.policy!r} with engines of its own"
+                f"node {self.name}: its run has no policy {body.policy!r} of which something runs here"
             )
         own = ["--folder", str(policy.folder)]
         if body.role != "env":
@@ -243,7 +243,7 @@ class NodeService:
             own += ["--weights-dir", str(policy.weights)]
         ready_file = self._run_folder / "endpoints" / f"{body.name}.json"
         if body.role == "trainer":
-            for path in (self._run_folder / "endpoints").glob("trainer-*.*"):
+            for path in (policy.folder / "endpoints").glob("trainer-*.*"):
                 path.unlink()
         else:
             ready_file.unlink(missing_ok=True)
@@ -301,10 +301,7 @@ class NodeService:
                 "cpu_s": running.used[0],
                 "data_bytes": running.used[1],
             }
-        touched = {}
-        for path in (self._run_folder / "endpoints").glob("trainer-*.*"):
-            with contextlib.suppress(FileNotFoundError):
-                touched[path.name] = path.stat().st_mtime_ns
+        touched = {name: _touched(policy.folder / "endpoints") for name, policy in self._policies.items()}
         return {"boot": self.boot, "processes": processes, "touched": touched}
 
     def close(self) -> None:
@@ -323,6 +320,15 @@ def _keep_only(folder: Path, names: Mapping[str, object]) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+def _touched(endpoints: Path) -> dict[str, int]:
+    """Return when the ranks of a trainer last touched their files, in nanoseconds."""
+    found = {}
+    for path in endpoints.glob("trainer-*.*"):
+        with contextlib.suppress(FileNotFoundError):
+            found[path.name] = path.stat().st_mtime_ns
+    return found
 
 
 def _read_from(path: Path, offset: int) -> bytes:

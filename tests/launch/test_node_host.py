@@ -146,8 +146,14 @@ def test_a_further_policy_has_a_folder_and_a_model_of_its_own_on_a_node(run, tmp
             *("--weights-dir", str(weights / f"policy-{policy}")),
         ]
         assert (own / "config.json").exists()
+    # What its trainer touches there is touched in the policy's folder of the run.
+    (here / "run" / "policies" / "b" / "endpoints" / "trainer-1.beat").touch()
+    beat = tmp_path / "run" / "policies" / "b" / "endpoints" / "trainer-1.beat"
+    beat.parent.mkdir(parents=True)
+    wait_until(beat.exists, limit_s=60.0)
+    assert not (tmp_path / "run" / "endpoints" / "trainer-1.beat").exists()
     argv = ["serve", "engine", "--folder", str(tmp_path / "run" / "policies" / "d")]
-    with pytest.raises(ConflictError, match=r"its run has no policy 'd' with engines of its own"):
+    with pytest.raises(ConflictError, match=r"its run has no policy 'd' of which something runs here"):
         group.start("d-engine-0", argv, host=host)
 
 

@@ -9,7 +9,7 @@ from asyncrl.config import parse_config
 from asyncrl.config_sections import ScaleConfig
 from asyncrl.endpoint import advertised_host
 from asyncrl.errors import ConfigError
-from asyncrl.launch.ray_nodes import RayNodes, bundles
+from asyncrl.launch.ray_nodes import RayNodes, bundles, head_gpus
 from asyncrl.tls import make_certificates
 from tests.packages import needs
 from tests.runs import STARTED, command, environment, wait_for_step
@@ -43,9 +43,11 @@ def test_each_process_of_a_node_has_a_bundle_with_what_its_role_needs():
     assert all("GPU" not in one.resources for one in bundles(config, gpus=False))
     own = {"b": {"agents": ["b"], "engine": {"count": 2, "tensor_parallel": 1}}}
     of_two = parse_config(config.model_dump(mode="json") | {"policies": own})
-    assert [(one.name, one.role, one.resources["GPU"]) for one in bundles(of_two, gpus=True)[1:4]] == [
+    assert [(one.name, one.role, one.resources["GPU"]) for one in bundles(of_two, gpus=True)[:5]] == [
+        ("trainer-1", "trainer", 2), ("b-trainer-1", "trainer", 2),
         ("engine-0", "engine", 2), ("b-engine-0", "engine", 1), ("b-engine-1", "engine", 1),
     ]  # fmt: skip
+    assert (head_gpus(config), head_gpus(of_two)) == (2, 4)
     over = config.engine.model_copy(update={"nodes": 2, "pipeline_parallel": 2})
     engines = bundles(config.model_copy(update={"engine": over}), gpus=True)[1:3]
     assert [(one.name, one.role, one.resources["GPU"]) for one in engines] == [

@@ -9,6 +9,7 @@ from asyncrl.launch.spread import (
     Place,
     SpreadPlacement,
     check_one_machine,
+    on_nodes,
     relocated,
     replaced,
     spread,
@@ -81,6 +82,41 @@ def test_the_trainers_of_further_policies_are_on_the_head_beside_the_first():
         spread(config(**sections), Machine("head", 3, ALL), machines(1))
 
 
+def test_the_trainers_and_buffers_of_further_policies_may_be_over_machines_as_the_first_ones():
+    sections = {
+        "lora": {"rank": 4},
+        "engine": {"weight_transfer": "http"},
+        "train": {"ranks": 2, "nodes": 2},
+        "buffer": {"machine": "node"},
+        "policies": {"env-b": {"agents": ["b"], "train": {"ranks": 6, "nodes": 3}}, "c": {"agents": ["c"]}},
+    }
+    made, head, nodes = config(**sections), Machine("head", 5, ALL), machines(4, 4, 4)
+    found = spread(made, head, nodes)
+
+    def parts(one, name):
+        return [(part.machine, part.gpus) for part in one.parts(name)]
+
+    assert parts(found, "trainer") == [("head", (0,)), ("n1", (0,))]
+    assert parts(found, "env-b-trainer") == [("head", (1, 2)), ("n2", (0, 1)), ("n3", (0, 1))]
+    # Of ranks of its own: the section is the recipe's but for what the policy says.
+    assert parts(found, "c-trainer") == [("head", (3,)), ("n1", (1,))]
+    assert {found.parts(name)[0].machine for name in ("buffer", "env-b-buffer", "c-buffer")} == {
+        "n1",
+        "n2",
+        "n3",
+    }
+    alone = {name: sections[name] for name in ("lora", "engine", "policies")}
+    assert on_nodes(made, "c") and not on_nodes(config(**alone), "c")
+
+    fewer = relocated(found, "env-b-trainer", made, head, nodes[1:2])
+    assert parts(fewer, "env-b-trainer") == [("head", (1, 2)), ("n2", (0, 1))]
+    assert parts(fewer, "trainer") == parts(found, "trainer")
+    again = with_all(fewer, "env-b-trainer", made, head, nodes)
+    assert parts(again, "env-b-trainer") == parts(found, "env-b-trainer")
+    moved = relocated(found, "env-b-buffer", made, head, [n for n in nodes if n.name != "n2"])
+    assert moved.parts("env-b-buffer")[0].machine in ("n1", "n3")
+
+
 def test_trainers_that_take_turns_are_on_the_same_gpus_of_the_head():
     sections = {
         "lora": {"rank": 4},
@@ -107,17 +143,22 @@ def test_trainers_that_take_turns_are_on_the_same_gpus_of_the_head():
             {"policies": {"b": {"agents": ["b"], "engine": {"nodes": 4, "tensor_parallel": 4}}}},
             r"policies.b.engine.nodes: no further machine has 0 GPUs for part 4 of another engine",
         ),
-        ({"lora": {"rank": 4}, "train": {"nodes": 2, "ranks": 2}}, r"policies.b.train.nodes must be 1"),
         (
-            {"lora": {"rank": 4}, "buffer": {"machine": "node"}},
-            "buffer.machine must be 'head' where there are",
+            {"policies": {"b": {"agents": ["b"], "train": {"nodes": 4, "ranks": 4}}}, "lora": {"rank": 4}},
+            r"policies.b.train.nodes: no further machine has 0 GPUs for part 4 of another trainer",
+        ),
+        (
+            {"lora": {"rank": 4}, "policies": {"b": {"agents": ["b"], "buffer": {"machine": "node"}}}},
+            "policies.b.buffer.machine = node: no node takes the buffer",
         ),
     ],
 )
 def test_further_policies_that_need_more_than_the_head_are_refused(sections, refused):
     policies = {"policies": {"b": {"agents": ["b"]}}, "engine": {"weight_transfer": "http"}}
     with pytest.raises(ConfigError, match=refused):
-        spread(config(**(policies | sections)), Machine("head", 0, ALL), machines(0, 0))
+        spread(
+            config(**(policies | sections)), Machine("head", 0, ALL), machines(0, 0, roles=ALL - {"buffer"})
+        )
 
 
 def test_the_engines_of_a_further_policy_are_on_nodes_as_those_of_the_first():
@@ -239,7 +280,7 @@ def test_a_trainer_goes_on_with_fewer_machines_and_comes_back_to_all():
     head, nodes = Machine("head", 2, ALL), machines(2, 2, 2, 2)
     found = spread(four, head, nodes)
     assert [part.machine for part in found.trainer] == ["head", "n1", "n2", "n3"]
-    fewer = with_fewer(found, four, {"head", "n1", "n3"})
+    fewer = with_fewer(found, "trainer", four, {"head", "n1", "n3"})
     assert [part.machine for part in fewer.trainer] == ["head", "n1", "n3"]
     assert fewer.processes == found.processes
     # n2 and n3 are lost: n5 takes the place of one, and the other's ranks are left out.
@@ -255,24 +296,26 @@ def test_a_trainer_goes_on_with_fewer_machines_and_comes_back_to_all():
     ] == ("n5", (0,))
     assert relocated(found, "engine-0", four, head, nodes[:3]) is None
     # The engine has a GPU of n4, and n1 and n3 have parts already.
-    assert with_all(fewer, four, head, [nodes[0], nodes[2], nodes[3]]) is None
-    again = with_all(fewer, four, head, [*nodes, Machine("n5", 2, ALL)])
+    assert with_all(fewer, "trainer", four, head, [nodes[0], nodes[2], nodes[3]]) is None
+    again = with_all(fewer, "trainer", four, head, [*nodes, Machine("n5", 2, ALL)])
     assert [(part.machine, part.gpus) for part in again.trainer][2:] == [("n3", (0, 1)), ("n5", (0, 1))]
-    assert with_all(found, four, head, nodes) is None, "none are missing"
+    assert with_all(found, "trainer", four, head, nodes) is None, "none are missing"
 
 
 def test_a_trainer_with_fewer_machines_keeps_what_ranks_compute_together_and_its_least_number():
     together = config(train={"ranks": 4, "nodes": 4, "sequence_parallel": 2})
     found = spread(together, Machine("head", 1, ALL), machines(1, 1, 1, 1))
-    assert [part.machine for part in with_fewer(found, together, {"head", "n1", "n3"}).trainer] == [
+    assert [
+        part.machine for part in with_fewer(found, "trainer", together, {"head", "n1", "n3"}).trainer
+    ] == [
         "head",
         "n1",
     ]
-    assert with_fewer(found, together, {"head"}) is None, "two ranks compute the same rows"
-    assert with_fewer(found, together, {"n1", "n2"}) is None, "rank 0 is on the head"
+    assert with_fewer(found, "trainer", together, {"head"}) is None, "two ranks compute the same rows"
+    assert with_fewer(found, "trainer", together, {"n1", "n2"}) is None, "rank 0 is on the head"
     at_least = config(train={"ranks": 4, "nodes": 4, "min_nodes": 3})
-    assert with_fewer(found, at_least, {"head", "n1"}) is None
-    assert len(with_fewer(found, at_least, {"head", "n1", "n2"}).trainer) == 3
+    assert with_fewer(found, "trainer", at_least, {"head", "n1"}) is None
+    assert len(with_fewer(found, "trainer", at_least, {"head", "n1", "n2"}).trainer) == 3
 
 
 def test_a_process_that_is_added_goes_where_room_is_and_frees_it_when_it_leaves():
