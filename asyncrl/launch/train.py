@@ -26,6 +26,7 @@ from asyncrl.errors import AsyncRLError, DeadlineError, StopError
 from asyncrl.gpus import found_gpus
 from asyncrl.launch.activity import ActivityLog
 from asyncrl.launch.base_model import cached_base_model
+from asyncrl.launch.engine_moves import EngineMoves
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.failures import USABLE, FailureReport
 from asyncrl.launch.faulty_engines import FaultyEngines
@@ -175,7 +176,7 @@ class TrainRun:
         return RunResult(
             main=_policy_result(self.roles, stats),
             totals=self.totals.totals(),
-            num_engines=len(self.roles.engines),
+            num_engines=self.totals.mean_engines(),
             seed=self.config.run.seed,
             eval_before=self.eval_before,
             eval_after=self.eval_after,
@@ -294,7 +295,7 @@ class TrainRun:
 
     async def _train(self, client: BufferClient, tasks: TaskPlan | PoolPlan) -> None:
         """Feed tasks and show progress until the trainer ends."""
-        self.totals.training_started()
+        self.totals.training_started(len(self.roles.engines))
         observer = RunObserver(self.folder.path)
         with steps_shown(self.folder.path, self.config.train.num_steps, observer) as show:
             await self._feed(client, tasks, observer, show)
@@ -312,9 +313,11 @@ class TrainRun:
         quarantines = QuarantineReport([worker.name for worker in self.roles.workers])
         faulty_engines = FaultyEngines(self.roles)
         activity = self._activity_log()
-        scaler = (
-            Scaler(self.roles, client, self.folder.path, print_status) if self.config.scale.limits else None
-        )
+        scaler: Scaler | EngineMoves | None = None
+        if self.config.scale.limits:
+            scaler = Scaler(self.roles, client, self.folder.path, print_status)
+        elif self.config.scale.between_policies:
+            scaler = EngineMoves(self.roles, self.folder.path, print_status)
         full_trainer = None
         if self.cluster is not None and self.config.train.nodes > 1:
             full_trainer = FullTrainer(self.cluster, self.roles, self.roles.supervisor)
@@ -425,6 +428,7 @@ class TrainRun:
         for worker in self.roles.workers:
             if (busy_s := await asyncio.to_thread(ask, worker.url)) is not None:
                 self.totals.record_engine_busy(worker.name, busy_s)
+        self.totals.record_engines(len(self.roles.engines))
         self.totals.record_restarts(self.roles.supervisor.restarts())
         self.totals.save()
 
