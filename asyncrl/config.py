@@ -21,7 +21,7 @@ from pydantic import Field, ValidationError, model_validator
 from asyncrl import gpus
 from asyncrl.algo.curation.opponents import Population
 from asyncrl.config_changes import of_today, what_became_of, what_became_of_value
-from asyncrl.config_checks import exploiter_problems, policy_problems, section_problems
+from asyncrl.config_checks import balance_problems, exploiter_problems, policy_problems, section_problems
 from asyncrl.config_sections import (
     SCHEDULES,
     SELF_TEACHER,
@@ -122,7 +122,7 @@ class Config(Section):
                 self.policy(name)
             except ConfigError as error:
                 raise ValueError(str(error)) from None
-        if problem := next(exploiter_problems(self), ""):
+        if problem := next(chain(exploiter_problems(self), balance_problems(self)), ""):
             raise ValueError(problem)
         return self
 
@@ -134,6 +134,7 @@ class Config(Section):
         data = self.model_dump(mode="json") | {"policies": {}}
         data["eval"]["tasks"] = 0
         data["opponents"]["choose"] = "off"
+        data["scale"]["between_policies"] = False
         sections = self.policies[name].model_dump(mode="json", exclude={"agents", "exploits"})
         for section, changes in sections.items():
             if changes:

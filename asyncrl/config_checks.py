@@ -690,6 +690,37 @@ def exploiter_problems(recipe: ManyPolicies) -> Iterator[str]:
             yield f"train.checkpoint_every must be above 0 with {key}: the exploiter goes back to its first checkpoint"
 
 
+def balance_problems(recipe: ManyPolicies) -> Iterator[str]:
+    """Yield what keeps engines from changing over between policies."""
+    key = "scale.between_policies"
+    if not recipe.scale.between_policies:
+        return
+    own = {name: recipe.policy(name).engine for name in recipe.policies if not recipe.shares_engines(name)}
+    if not own:
+        yield (
+            f"{key} must be false where no policy of [policies.NAME] has engines of its own: there is nobody to change "
+            "over to"
+        )
+        return
+    engines = {"engine": recipe.engine, **{f"policies.{name}.engine": engine for name, engine in own.items()}}
+    for section, engine in engines.items():
+        for name, value in (("explorers", engine.explorers), ("prefill", engine.prefill)):
+            if value:
+                yield f"{section}.{name} must be 0 with {key}: the last engines stay what they are, got {value}"
+        if (engine.ranks, engine.nodes) != (recipe.engine.ranks, recipe.engine.nodes):
+            yield (
+                f"{section}: engines must have as many ranks, on as many machines, as the recipe's own with {key}: "
+                f"one starts on the GPUs of another; got {engine.ranks} ranks on {engine.nodes}, the recipe's have "
+                f"{recipe.engine.ranks} on {recipe.engine.nodes}"
+            )
+    count = sum(engine.count for engine in engines.values())
+    if count <= len(engines):
+        yield (
+            f"{key} must be false with one engine for each policy, which it keeps: raise engine.count of one, got "
+            f"{count} for {len(engines)} policies"
+        )
+
+
 def check_curriculum(recipe: Recipe) -> Factory | None:
     """Return what makes the run's curriculum of its tasks; None where tasks come in their own order.
 

@@ -368,6 +368,9 @@ class ScaleConfig(Section):
     """Limits of `env.services`."""
     engine: Seldom[list[int]] = Field(default_factory=list)
     """Limits of `engine.count`. GPUs for the upper limit are set aside from the start."""
+    between_policies: Seldom[bool] = False
+    """Engines change over between the policies of the run by their load; each policy keeps at least one
+    (docs/policies.md)."""
     cooldown_s: Seldom[float] = Field(60.0, gt=0)
     """Least seconds between two changes; what was observed since the last one, over at least so long, decides."""
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from asyncrl.errors import ConfigError
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
+ORDER = "CUDA_DEVICE_ORDER"
 INTERPRETER = "TRITON_INTERPRET"
 """Environment variable: with "1" Triton runs kernels in Python, on any machine."""
 ENGINE_SHARE = 0.9
@@ -122,8 +123,13 @@ def visible_env(names: Sequence[str], env: Mapping[str, str] = os.environ) -> di
     shown = {VARIABLE: ",".join(names)}
     if VARIABLE not in env:
         # The indices are nvidia-smi's. CUDA's own order puts the fastest GPU first.
-        shown["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        shown[ORDER] = "PCI_BUS_ID"
     return shown
+
+
+def visibility(env: Mapping[str, str]) -> dict[str, str]:
+    """Return those of a process's variables by which `visible_env` has shown it devices."""
+    return {name: env[name] for name in (VARIABLE, ORDER) if name in env}
 
 
 def _names_device(name: str, listed: Sequence[ListedGpu]) -> bool:

@@ -95,6 +95,12 @@ class ChaosRoles(Roles):
     def route(self, caller: str, callee: Any) -> str:
         return self.network.route(caller, callee.name, callee.url)
 
+    def retire(self, role: str, process: Any = None) -> Any:
+        """Tell those who know it by its proxy, too."""
+        process = super().retire(role, process)
+        self.retired += [self.route(caller, process) for caller in ("rollout", "trainer")]
+        return process
+
 
 class NodeMonkey(Monkey):
     """Kills whole machines."""

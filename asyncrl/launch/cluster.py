@@ -31,6 +31,7 @@ from asyncrl.launch.spread import (
     Place,
     Spread,
     SpreadPlacement,
+    engine_section,
     relocated,
     spread,
     train_section,
@@ -201,7 +202,7 @@ class Cluster:
         have joined since the start count, too."""
         nodes = self._usable_nodes()
         with_gpus = any(machine.gpus for machine in (self._head, *nodes))
-        engine = self.config.engine if name.startswith("engine") else None
+        engine = engine_section(self.config, name)
         gpus = engine.ranks_each if engine is not None and with_gpus else 0
         found = with_room(self._spread, name, gpus, self._head, nodes, engine.nodes if engine else 1)
         if found is None:

@@ -10,9 +10,9 @@ import time
 from collections.abc import Mapping
 
 from asyncrl.errors import StopError
+from asyncrl.launch.process_changes import HEARD_S
 from asyncrl.launch.process_group import ManagedProcess
 from asyncrl.launch.roles import PolicyRoles, Roles
-from asyncrl.launch.scaling import HEARD_S
 from asyncrl.services.buffer.client import BufferClient
 
 WHY = "sampled other tokens than its weights would"
@@ -26,7 +26,7 @@ class FaultyEngines:
         self._started_again: set[str] = set()
         """Names of processes."""
         self._left_at: dict[str, float] = {}
-        """By its address, when an engine that the run has not started was left out."""
+        """By its address, when an engine was left out that is none of the run's, or no longer."""
 
     async def handle(self, policy: PolicyRoles, buffer: BufferClient, faulty: Mapping[str, str]) -> list[str]:
         """Deal with a policy's faulty engines, given with the reasons; return what to tell the user.
@@ -54,20 +54,24 @@ class FaultyEngines:
             self._started_again.add(process.name)
             self.roles.supervisor.start_again(process, WHY)
             return f"{process.name} {WHY}, and is started again: {reason}"
-        if policy is not self.roles or not self.roles.can_leave(process):
+        if not policy.can_leave(process):
             raise StopError(
                 f"{process.name} {WHY}, also after it was started again, and the run has no other one: {reason}. Its "
                 "machine, its GPU or its software is at fault; mend it, and go on with --resume"
             )
-        self.roles.leave(process)
+        policy.leave(process)
         return f"{process.name} {WHY}, also after it was started again; the run goes on without it: {reason}"
 
     def _leave_out(self, policy: PolicyRoles, url: str, reason: str) -> tuple[bool, str]:
         """Have nobody use an engine that has joined the run; return whether everybody has heard, and what to say."""
-        if policy is not self.roles:
-            raise StopError(f"the engine at {url}, which has joined policy {policy.name!r}, {WHY}: {reason}")
-        if url not in self._left_at:
+        if url not in policy.retired:
+            if policy is not self.roles:
+                raise StopError(
+                    f"the engine at {url}, which has joined policy {policy.name!r}, {WHY}: {reason}"
+                )
             self._left_at[url] = time.monotonic()
             self.roles.retired.append(url)
             return False, f"the engine at {url}, which has joined, {WHY}, and takes part no longer: {reason}"
-        return time.monotonic() - self._left_at[url] > HEARD_S, ""
+        # One that the run itself has retired is not noted before.
+        left_at = self._left_at.setdefault(url, time.monotonic())
+        return time.monotonic() - left_at > HEARD_S, ""

@@ -194,6 +194,11 @@ def plan(config: Config, gpus: Sequence[str]) -> Placement:
             f"scale.engine = {config.scale.engine}: an engine that starts while others use its GPU finds no memory; "
             f"have a GPU for each that there may be ({_there_are(len(gpus))}), or leave it out"
         )
+    if config.scale.between_policies and (shared or placement.engines_in_turn):
+        raise ConfigError(
+            "scale.between_policies = true: an engine that starts while others use its GPU finds no memory; have a GPU "
+            f"for each rank of an engine and of a trainer ({_there_are(len(gpus))}), or leave it out"
+        )
     by_turns = set(chain.from_iterable(trainers.values())) if placement.sleep else placement.lending
     if by_turns & set(evaluation):
         raise ConfigError(

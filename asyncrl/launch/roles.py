@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ log = logging.getLogger("asyncrl.launch")
 
 MAX_RETIRED = 1024
 """Addresses of retired processes that others are told."""
+ENGINE_STATE = "/asyncrl/v1/state"
 
 
 class PolicyRoles:
@@ -59,10 +60,16 @@ class PolicyRoles:
         self.engines: list[ManagedProcess] = []
         self.old_policy: ManagedProcess | None = None
         """Scores tokens under the versions that sampled them, where the recipe asks for it."""
+        self.added: list[ManagedProcess] = []
+        """Those of the engines, and of the environments of a run, that were started while it went on."""
+        self.retired: list[str] = []
+        """Addresses at which such processes take nothing new, latest last."""
         self.replica: ManagedProcess | None = None
         """Has what the buffer acknowledges, where that is on a node."""
         self.buffer: ManagedProcess
         self.trainer: ManagedProcess
+        self.supervisor: Supervisor
+        """The run's."""
 
     def start_services(self) -> None:
         """Start buffer and engines; `wait_engines` waits until these serve. Raises `ConfigError`.
@@ -133,24 +140,23 @@ class PolicyRoles:
         finally:
             buffer.close()
 
-    def watch(self, supervisor: Supervisor) -> None:
+    def watch(self) -> None:
         """Have them supervised."""
         if self.replica is not None:
-            supervisor.watch(
-                self.replica, HttpProbe(self.replica, "/healthz"), self.config.run.start_timeout_s
-            )
-        supervisor.watch(self.buffer, HttpProbe(self.buffer, "/healthz"), self.config.run.start_timeout_s)
+            self._supervise(self.replica)
+        self._supervise(self.buffer)
         for process in self.engines:
-            probe = HttpProbe(process, "/asyncrl/v1/state", self.credentials.bearer("engine"))
-            supervisor.watch(process, probe, self.config.run.start_timeout_s)
+            self._supervise(process, ENGINE_STATE)
         if self.old_policy is not None:
-            supervisor.watch(
-                self.old_policy, HttpProbe(self.old_policy, "/healthz"), self.config.run.start_timeout_s
-            )
+            self._supervise(self.old_policy)
         trainer_start_s = self.config.run.start_timeout_s
-        supervisor.watch(
+        self.supervisor.watch(
             self.trainer, self._probe, trainer_start_s, ends=True, serving=False, after=self._before_trainer()
         )
+
+    def _supervise(self, process: ManagedProcess, path: str = "/healthz") -> None:
+        token = self.credentials.bearer("engine") if path == ENGINE_STATE else ""
+        self.supervisor.watch(process, HttpProbe(process, path, token), self.config.run.start_timeout_s)
 
     def _before_trainer(self) -> list[ManagedProcess]:
         """Return the engines that share a GPU with the trainer."""
@@ -212,7 +218,82 @@ class PolicyRoles:
             "envs": [],
             "policies": [],
             "moved": self._moved(self.engines),
+            **self._changed(("engine",)),
         }
+
+    def _changed(self, roles: Sequence[str]) -> dict[str, Any]:
+        """Return which processes of these roles came or took their leave while the run went on."""
+        if self.host is not None:
+            found = self.host._changed(("engine",))
+            added = {"engine": [policy_url(url, self.name) for url in found["added"]["engine"]]}
+            return {"added": added, "retired": [policy_url(url, self.name) for url in found["retired"]]}
+        added = {role: [one.url for one in self.of_role(role) if one in self.added] for role in roles}
+        return {"added": added, "retired": self.retired[-MAX_RETIRED:]}
+
+    def of_role(self, role: str) -> list[ManagedProcess]:
+        """Return the processes of a role that take part: "engine", and of a run "rollout" or "env"."""
+        assert role == "engine"
+        return self.engines
+
+    def start_one(self, role: str, gpus: Mapping[str, str] | None = None) -> ManagedProcess | None:
+        """Start one more process of a role, which takes part once it was `admit`ted; None where no machine has room.
+
+        gpus: the variables that show it its GPUs where the run is on one machine, by default those of the placement.
+        Call from the main thread. Raises `AsyncRLError` where it cannot be started.
+        """
+        known = {process.name for process in self.process_group.processes}
+        index = 0
+        while (name := self._name(role, index)) in known:
+            index += 1
+        group = self.process_group
+        if group.room is None:
+            if gpus is None:
+                gpus = self.placement.engine_env(index, self.name) if role == "engine" else {}
+            found: Placed | None = (group.host, gpus)
+        else:
+            found = group.room(name)
+        if found is None:
+            return None
+        host, env = found
+        if role == "rollout":
+            env = {**env, **self.placement.service_env()}
+        return group.start(name, self._argv(role, name), dict(env), nice=self.nice, host=host)
+
+    def admit(self, role: str, process: ManagedProcess) -> None:
+        """Have a process take part that `start_one` has started and that serves."""
+        self.of_role(role).append(process)
+        if role != "rollout":
+            self.added.append(process)
+        # Another process may have had the address before.
+        self.retired = [url for url in self.retired if url != process.url]
+        self._supervise(process, ENGINE_STATE if role == "engine" else "/healthz")
+
+    def retire(self, role: str, process: ManagedProcess | None = None) -> ManagedProcess:
+        """Have a process of a role, the newest unless one is given, take no further part; it runs on until it is ended.
+        Return it."""
+        process = process or self.of_role(role)[-1]
+        self.of_role(role).remove(process)
+        self.supervisor.retire(process)
+        if role != "rollout":
+            self.added = [one for one in self.added if one is not process]
+            self.retired += [*process.earlier_urls, process.url]
+        return process
+
+    def can_leave(self, process: ManagedProcess) -> bool:
+        """True for an engine that the policy could do without."""
+        engine, placement = self.config.engine, self.config.placement
+        alike = not (engine.explorers or engine.prefill or placement.lent)
+        return process in self.engines and len(self.engines) > 1 and alike
+
+    def leave(self, process: ManagedProcess) -> None:
+        """End an engine, with what it is doing, and have it take no further part."""
+        self.process_group.forget(self.retire("engine", process))
+
+    def _argv(self, role: str, name: str) -> list[str]:
+        return ["serve", role, *self._engine_argv()]
+
+    def _name(self, role: str, index: int) -> str:
+        return prefixed(self.name, f"{role}-{index}")
 
     def _moved(self, processes: Sequence[ManagedProcess]) -> dict[str, str]:
         """Return where processes are now that others may know at another address."""
@@ -335,18 +416,16 @@ class Roles(PolicyRoles):
         """Further policies by name."""
         self.workers: list[ManagedProcess] = []
         self.envs: list[ManagedProcess] = []
-        self.added: list[ManagedProcess] = []
-        """Those of the engines and environments that were started while the run went on."""
-        self.retired: list[str] = []
-        """Addresses at which engines and environments take nothing new, latest last."""
 
     def add_policy(self, name: str, config: Config, folder: Path, model: str) -> None:
         """Add the processes of a further policy. Call before `start`."""
         weights_dir = Path(policy_weights(str(self.weights_dir), name))
         host = self if self.config.shares_engines(name) else None
-        self.policies[name] = PolicyRoles(
+        policy = PolicyRoles(
             config, folder, model, weights_dir, self.process_group, name, host, self.placement
         )
+        policy.supervisor = self.supervisor
+        self.policies[name] = policy
 
     def start(self) -> None:
         """Start everything and have it supervised. Raises `UnavailableError`, `DeadlineError`, `ConfigError`."""
@@ -379,89 +458,28 @@ class Roles(PolicyRoles):
         for process in (*self.envs, *self.workers):
             self._supervise(process)
         for policy in policies:
-            policy.watch(self.supervisor)
+            policy.watch()
 
     def job(self) -> dict[str, Any]:
         return super().job() | {
             "envs": [process.url for process in self.envs],
             "policies": self._policy_addresses(),
             "moved": self._moved([*self.engines, *self.envs]),
-            "added": {
-                role: [one.url for one in self.of_role(role) if one in self.added]
-                for role in ("engine", "env")
-            },
-            "retired": self.retired[-MAX_RETIRED:],
+            **self._changed(("engine", "env")),
         }
 
     def of_role(self, role: str) -> list[ManagedProcess]:
-        """Return the processes of "rollout", "env" or "engine" that take part in the run."""
         return {"rollout": self.workers, "env": self.envs, "engine": self.engines}[role]
-
-    def start_one(self, role: str) -> ManagedProcess | None:
-        """Start one more process of a role, which takes part once it was `admit`ted; None where no machine has room.
-
-        Call from the main thread. Raises `AsyncRLError` where it cannot be started.
-        """
-        known = {process.name for process in self.process_group.processes}
-        index = 0
-        while (name := self._name(role, index)) in known:
-            index += 1
-        group = self.process_group
-        if group.room is None:
-            found: Placed | None = (
-                group.host,
-                self.placement.engine_env(index) if role == "engine" else {},
-            )
-        else:
-            found = group.room(name)
-        if found is None:
-            return None
-        host, env = found
-        if role == "rollout":
-            env = {**env, **self.placement.service_env()}
-        return group.start(name, self._argv(role, name), dict(env), nice=self.nice, host=host)
-
-    def admit(self, role: str, process: ManagedProcess) -> None:
-        """Have a process take part that `start_one` has started and that serves."""
-        self.of_role(role).append(process)
-        if role != "rollout":
-            self.added.append(process)
-        # Another process may have had the address before.
-        self.retired = [url for url in self.retired if url != process.url]
-        self._supervise(process, "/asyncrl/v1/state" if role == "engine" else "/healthz")
-
-    def retire(self, role: str, process: ManagedProcess | None = None) -> ManagedProcess:
-        """Have a process of a role, the newest unless one is given, take no further part; it runs on until it is ended.
-        Return it."""
-        process = process or self.of_role(role)[-1]
-        self.of_role(role).remove(process)
-        self.supervisor.retire(process)
-        if role != "rollout":
-            self.added = [one for one in self.added if one is not process]
-            self.retired += [*process.earlier_urls, process.url]
-        return process
-
-    def can_leave(self, process: ManagedProcess) -> bool:
-        """True for an engine that the run could do without."""
-        engine, placement = self.config.engine, self.config.placement
-        alike = not (engine.explorers or engine.prefill or placement.lent)
-        return process in self.engines and len(self.engines) > 1 and alike
-
-    def leave(self, process: ManagedProcess) -> None:
-        """End an engine, with what it is doing, and have it take no further part."""
-        self.process_group.forget(self.retire("engine", process))
 
     def _argv(self, role: str, name: str) -> list[str]:
         if role == "rollout":
             return self._worker_argv(name)
-        return ["serve", role, *(self._engine_argv() if role == "engine" else self._folder())]
+        return ["serve", "env", *self._folder()] if role == "env" else super()._argv(role, name)
 
     def _name(self, role: str, index: int) -> str:
-        return env_names(self.config, index + 1)[index] if role == "env" else f"{role}-{index}"
-
-    def _supervise(self, process: ManagedProcess, path: str = "/healthz") -> None:
-        token = self.credentials.bearer("engine") if path != "/healthz" else ""
-        self.supervisor.watch(process, HttpProbe(process, path, token), self.config.run.start_timeout_s)
+        if role == "env":
+            return env_names(self.config, index + 1)[index]
+        return f"rollout-{index}" if role == "rollout" else super()._name(role, index)
 
     @property
     def every_engine(self) -> list[ManagedProcess]:

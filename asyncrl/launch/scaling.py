@@ -11,7 +11,6 @@ at the deadline is played again by others. Each change is a line for the user an
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,58 +23,18 @@ from asyncrl.credentials import authorization
 from asyncrl.errors import AsyncRLError
 from asyncrl.launch.activity import ANSWER_S, states
 from asyncrl.launch.autoscale import Change, Decision, Load, Observation, decide, trim
-from asyncrl.launch.process_group import STOP_GRACE_S, ManagedProcess, with_reason
+from asyncrl.launch.process_changes import (
+    OBSERVE_EVERY_S,
+    OBSERVED_PER_COOLDOWN,
+    FailedStarts,
+    Growth,
+    Retirement,
+    write_event,
+)
+from asyncrl.launch.process_group import ManagedProcess
 from asyncrl.launch.roles import Roles
 from asyncrl.services.buffer.client import BufferClient
-from asyncrl.startup import StartDeadline
 from asyncrl.tls import client_context
-
-FILE = "scaling.jsonl"
-OBSERVE_EVERY_S = 2.0
-OBSERVED_PER_COOLDOWN = 4
-"""Observations at least, where a cool-down is short."""
-HEARD_S = 10.0
-"""Until then everybody has heard that an engine or an environment service takes nothing new."""
-RETRY_COOLDOWNS = 4
-"""Cool-downs for which a role keeps its number after a start that failed, and twice as many after each further one in a
-row: memory that is short now, or a machine that is missing, may be there later."""
-MOST_RETRY_COOLDOWNS = 64
-
-
-@dataclass(slots=True)
-class _Growth:
-    """A process that has been started and does not serve yet."""
-
-    decision: Decision
-    process: ManagedProcess
-    deadline: StartDeadline
-
-
-@dataclass(slots=True)
-class _Retirement:
-    """A process that takes nothing new. Monotonic seconds."""
-
-    decision: Decision
-    process: ManagedProcess
-    since: float
-    told: bool = False
-    """Whether it knows itself; only workers are told."""
-    ending: float | None = None
-    """When it was asked to end."""
-    how: str = ""
-    """"drained", or why it ended before: "deadline", "died"."""
-    death: str = ""
-    """How it died, with the error in its log."""
-    unfinished: int = 0
-    """What it still had then: groups of a worker, requests of an engine, sessions of an environment service."""
-
-
-@dataclass(slots=True)
-class _Failed:
-    """Starts of a role that failed in a row. until: when the next one may be tried, in monotonic seconds."""
-
-    count: int
-    until: float
 
 
 @dataclass(slots=True)
@@ -96,11 +55,13 @@ class Scaler:
         self.cooldown_s = config.scale.cooldown_s
         self.deadline_s = config.rollout.episode_timeout_s
         """How long a process that leaves may finish what it has."""
-        self._file = folder / FILE
+        self.folder = folder
         self._window: list[Observation] = []
         self._changes: dict[str, Change] = {}
-        self._failed: dict[str, _Failed] = {}
-        self._change: _Growth | _Retirement | None = None
+        self._failed = FailedStarts(self.cooldown_s)
+        self._decision = Decision("", 0, "")
+        """What is under way, with its process."""
+        self._change: Growth | Retirement | None = None
         self._looked = float("-inf")
         self._seen = _Seen(0.0)
 
@@ -118,26 +79,26 @@ class Scaler:
         if now - self._looked < min(OBSERVE_EVERY_S, self.cooldown_s / OBSERVED_PER_COOLDOWN):
             return False
         self._looked = now
-        if isinstance(self._change, _Growth):
+        if isinstance(self._change, Growth):
             return self._grow(self._change)
-        if isinstance(self._change, _Retirement):
+        if isinstance(self._change, Retirement):
             await self._retire(self._change)
             return False
         self._window = trim([*self._window, await self._observe(stats)], self.cooldown_s)
-        limits = self._limits_now(now)
-        decision = decide(limits, self.counts, self._window, self._changes, self.cooldown_s)
+        decision = decide(self._limits_now(), self.counts, self._window, self._changes, self.cooldown_s)
+        self._decision = decision
         if decision.step > 0:
             self._start(decision)
         elif decision.step < 0:
             process = self.roles.retire(decision.role)
-            self._change = _Retirement(decision, process, now)
-            self._note(decision, f"{process.name} finishes what it has and leaves")
+            self._change = Retirement(decision.role, process, now)
+            self._note(f"{process.name} finishes what it has and leaves")
             return True
         return False
 
-    def _limits_now(self, now: float) -> dict[str, tuple[int, int]]:
+    def _limits_now(self) -> dict[str, tuple[int, int]]:
         """Return the limits; where the last start has just failed, the upper one is the number that there is."""
-        held = {role for role, failed in self._failed.items() if now < failed.until}
+        held = self._failed.held()
         return {
             role: (least, self.counts[role] if role in held else most)
             for role, (least, most) in self.limits.items()
@@ -148,79 +109,58 @@ class Scaler:
         try:
             process = self.roles.start_one(decision.role)
         except AsyncRLError as error:
-            self._give_up(decision, str(error))
+            self._give_up(str(error))
             return
         if process is None:
-            self._give_up(decision, "no machine has room for another one")
+            self._give_up("no machine has room for another one")
             return
-        deadline = process.start_deadline(self.roles.config.run.start_timeout_s)
-        self._change = _Growth(decision, process, deadline)
+        self._change = Growth(process, process.start_deadline(self.roles.config.run.start_timeout_s))
 
-    def _grow(self, growth: _Growth) -> bool:
+    def _grow(self, growth: Growth) -> bool:
         """Have a process take part once it serves; True then."""
-        process = growth.process
-        if process.alive() and process.announced():
-            self.roles.admit(growth.decision.role, process)
-            self._failed.pop(growth.decision.role, None)
-            self._note(growth.decision, f"{process.name} takes part")
-            self._done(growth.decision)
+        process, role = growth.process, self._decision.role
+        if growth.serves:
+            self.roles.admit(role, process)
+            self._failed.succeeded(role)
+            self._note(f"{process.name} takes part")
+            self._done()
             return True
-        ended = "" if process.alive() else with_reason(process, process.ending())
-        if ended := ended or growth.deadline.missed():
+        if failure := growth.failure():
             self.roles.process_group.forget(process)
-            self._give_up(growth.decision, f"{process.name} {ended}")
+            self._give_up(f"{process.name} {failure}")
         return False
 
-    def _give_up(self, decision: Decision, why: str) -> None:
+    def _give_up(self, why: str) -> None:
         """Keep the number that there is for a while."""
-        role, count = decision.role, self.counts[decision.role]
-        failures = self._failed[role].count + 1 if role in self._failed else 1
-        wait_s = self.cooldown_s * min(MOST_RETRY_COOLDOWNS, RETRY_COOLDOWNS * 2 ** (failures - 1))
-        self._failed[role] = _Failed(failures, time.monotonic() + wait_s)
+        role, count = self._decision.role, self.counts[self._decision.role]
+        wait_s = self._failed.failed(role)
         self.say(f"scale.{role}: stays at {count} for {wait_s:g} s: {why}")
-        self._write(decision, count=count, failed=why, wait_s=wait_s)
-        self._done(decision)
+        self._write(count=count, failed=why, wait_s=wait_s)
+        self._done()
 
-    async def _retire(self, one: _Retirement) -> None:
+    async def _retire(self, one: Retirement) -> None:
         """Wait for what a process still has, end it, and note how it left."""
-        process, role = one.process, one.decision.role
-        now = time.monotonic()
-        if one.ending is None:
-            if not process.alive():
-                one.how, one.ending, one.death = "died", now, with_reason(process, process.ending())
-            elif await self._has_nothing_left(one):
-                one.how, one.ending = "drained", now
-            elif now - one.since > self.deadline_s:
-                one.how, one.ending = "deadline", now
-            if one.ending is not None:
-                process.running_on.note_descendants(process.popen)
-                process.popen.terminate()
-        elif not process.alive() or now - one.ending > STOP_GRACE_S:
-            self.roles.process_group.forget(process)
-            lost = 0
-            if role == "rollout":
-                # Of one that gave them back, or has none, nothing is left.
-                lost = await self.buffer.reclaim(process.name)
-                # The next worker has its name, and is another process.
-                await self.buffer.readmit(process.name)
-            self.say(f"scale.{role}: {process.name} has left: {_said(one)}")
-            left = {"left": one.how, "unfinished": one.unfinished, "leases_lost": lost}
-            if one.death:
-                left["death"] = one.death
-            self._write(one.decision, name=process.name, count=self.counts[role], **left)
-            self._done(one.decision)
+        process, role = one.process, one.role
+        if not await one.ended(self.roles.credentials, self.deadline_s, await self._heard(one)):
+            return
+        self.roles.process_group.forget(process)
+        lost = 0
+        if role == "rollout":
+            # Of one that gave them back, or has none, nothing is left.
+            lost = await self.buffer.reclaim(process.name)
+            # The next worker has its name, and is another process.
+            await self.buffer.readmit(process.name)
+        self.say(f"scale.{role}: {process.name} has left: {one.said()}")
+        self._write(count=self.counts[role], leases_lost=lost, **one.record())
+        self._done()
 
-    async def _has_nothing_left(self, one: _Retirement) -> bool:
-        """True when a process has finished all it had, and nobody gives it more."""
-        role, process = one.decision.role, one.process
-        if role == "rollout" and not one.told:
-            one.told = await self._drain(process)
-        found = (await states(role, [process], self.roles.credentials)).get(process.name)
-        if found is None:
-            return False
-        one.unfinished = _work_of(role, found)
-        heard = one.told if role == "rollout" else time.monotonic() - one.since > HEARD_S
-        return heard and not one.unfinished
+    async def _heard(self, one: Retirement) -> bool:
+        """True when nobody gives a process anything any more."""
+        if one.role != "rollout":
+            return one.heard
+        if not one.told and one.ending is None and one.process.alive():
+            one.told = await self._drain(one.process)
+        return one.told
 
     async def _drain(self, process: ManagedProcess) -> bool:
         """Tell a worker to lease nothing more; False while it does not answer."""
@@ -236,20 +176,20 @@ class Scaler:
         except (aiohttp.ClientError, OSError, TimeoutError):
             return False
 
-    def _done(self, decision: Decision) -> None:
+    def _done(self) -> None:
         """Begin to observe anew."""
-        self._changes[decision.role] = Change(time.monotonic(), decision.step)
+        self._changes[self._decision.role] = Change(time.monotonic(), self._decision.step)
         self._change, self._window = None, []
 
-    def _note(self, decision: Decision, what: str) -> None:
-        role, count = decision.role, self.counts[decision.role]
-        self.say(f"scale.{role}: {count - decision.step} -> {count}: {decision.reason}; {what}")
-        self._write(decision, count=count, what=what)
+    def _note(self, what: str) -> None:
+        decision, count = self._decision, self.counts[self._decision.role]
+        self.say(f"scale.{decision.role}: {count - decision.step} -> {count}: {decision.reason}; {what}")
+        self._write(count=count, what=what)
 
-    def _write(self, decision: Decision, **more: Any) -> None:
-        event = {"time": round(time.time(), 3), "role": decision.role, "step": decision.step}
-        with open(self._file, "a", encoding="utf-8") as file:
-            file.write(json.dumps(event | {"reason": decision.reason} | more) + "\n")
+    def _write(self, **more: Any) -> None:
+        decision = self._decision
+        about = {"role": decision.role, "step": decision.step, "reason": decision.reason}
+        write_event(self.folder, about | more)
 
     async def _observe(self, stats: Mapping[str, Any]) -> Observation:
         config, roles = self.roles.config, self.roles
@@ -324,19 +264,3 @@ def engine_load(
 
 def _mean_cores(found: Mapping[str, Any], cores: Mapping[str, float]) -> float:
     return sum(cores.get(name, 0.0) for name in found) / len(found)
-
-
-def _work_of(role: str, state: Mapping[str, Any]) -> int:
-    """Return what a process still has to finish, by what it says of itself."""
-    if role == "rollout":
-        return len(state.get("running", ()))
-    return state["sessions"] if role == "env" else state["running"] + state["waiting"]
-
-
-def _said(one: _Retirement) -> str:
-    what = {"rollout": "groups", "env": "sessions", "engine": "requests"}[one.decision.role]
-    return {
-        "drained": "all it had is finished",
-        "deadline": f"{one.unfinished} {what} were not finished in time and are played again",
-        "died": f"it {one.death} meanwhile, and the {what} that it had are played again",
-    }[one.how]

@@ -246,6 +246,14 @@ def engine_sections(config: Config) -> dict[str, EngineConfig]:
     return {"": config.engine, **{name: config.policy(name).engine for name in further}}
 
 
+def engine_section(config: Config, name: str) -> EngineConfig | None:
+    """Return how the engine of this name is; None where it is the name of no engine."""
+    for policy, section in engine_sections(config).items():
+        if re.fullmatch(rf"{re.escape(prefixed(policy, 'engine'))}-\d+", name):
+            return section
+    return None
+
+
 def _role(name: str) -> str:
     """Return the role that a machine must take for a process."""
     found = re.fullmatch(r"(?:.+-)?(?:(engine)-\d+|(trainer|buffer))", name)

@@ -29,8 +29,8 @@ class RunResult:
     main: PolicyResult
     totals: dict[str, Any]
     """Over all launches of the run, see `run.totals.RunTotals.totals`."""
-    num_engines: int
-    """Of the main policy."""
+    num_engines: float
+    """Of the main policy while it trained, on average."""
     seed: int
     eval_before: EvalResult | None = None
     eval_after: EvalResult | None = None

@@ -27,6 +27,7 @@ from asyncrl.errors import AsyncRLError, DeadlineError, StopError
 from asyncrl.gpus import found_gpus
 from asyncrl.launch.activity import ActivityLog
 from asyncrl.launch.base_model import cached_base_model
+from asyncrl.launch.engine_moves import EngineMoves
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.failures import USABLE, FailureReport
 from asyncrl.launch.faulty_engines import FaultyEngines
@@ -187,7 +188,7 @@ class TrainRun:
         return RunResult(
             main=_policy_result(self.roles, stats),
             totals=self.totals.totals(),
-            num_engines=len(self.roles.engines),
+            num_engines=self.totals.mean_engines(),
             seed=self.config.run.seed,
             eval_before=self.eval_before,
             eval_after=self.eval_after,
@@ -306,7 +307,7 @@ class TrainRun:
 
     async def _train(self, client: BufferClient, tasks: TaskPlan | PoolPlan) -> None:
         """Feed tasks and show progress until the trainer ends."""
-        self.totals.training_started()
+        self.totals.training_started(len(self.roles.engines))
         observer = RunObserver(self.folder.path)
         with steps_shown(self.folder.path, self.config.train.num_steps, observer) as show:
             await self._feed(client, tasks, observer, show)
@@ -324,10 +325,12 @@ class TrainRun:
         quarantines = QuarantineReport([worker.name for worker in self.roles.workers])
         faulty_engines = FaultyEngines(self.roles)
         activity = self._activity_log()
-        scaler = (
-            Scaler(self.roles, client, self.folder.path, print_status) if self.config.scale.limits else None
-        )
         full_trainers = self._full_trainers()
+        scaler: Scaler | EngineMoves | None = None
+        if self.config.scale.limits:
+            scaler = Scaler(self.roles, client, self.folder.path, print_status)
+        elif self.config.scale.between_policies:
+            scaler = EngineMoves(self.roles, self.folder.path, print_status)
         while not done:
             done = self.roles.supervisor.done(self.roles.trainer)
             if done or time.monotonic() - checked > STATUS_EVERY_S:
@@ -443,6 +446,7 @@ class TrainRun:
         for worker in self.roles.workers:
             if (busy_s := await asyncio.to_thread(ask, worker.url)) is not None:
                 self.totals.record_engine_busy(worker.name, busy_s)
+        self.totals.record_engines(len(self.roles.engines))
         self.totals.record_restarts(self.roles.supervisor.restarts())
         self.totals.save()
 

@@ -29,17 +29,38 @@ class RunTotals:
         self._train_start: float | None = None
         self._train_s = 0.0
         self._busy_s = 0.0
+        self._engine_s = 0.0
+        self._engines, self._engines_since = 0, 0.0
         self._seen: dict[str, float] = {}
         self._restarts: dict[str, int] = {}
 
-    def training_started(self) -> None:
-        """Start counting the time of training."""
-        self._train_start = time.monotonic()
+    def training_started(self, engines: int = 0) -> None:
+        """Start counting the time of training, and of the main policy's engines, of which there are so many."""
+        self._train_start = self._engines_since = time.monotonic()
+        self._engines = engines
 
     def training_ended(self) -> None:
         """Stop counting the time of training."""
+        self.record_engines(0)
         if self._train_start is not None:
             self._train_s, self._train_start = self._train_s + time.monotonic() - self._train_start, None
+
+    def record_engines(self, engines: int) -> None:
+        """Record how many engines the main policy has from now on."""
+        now = time.monotonic()
+        self._engine_s = self._engine_s_at(now)
+        self._engines, self._engines_since = engines, now
+
+    def _engine_s_at(self, now: float) -> float:
+        """Return the time of training until now, summed over the engines."""
+        if self._train_start is None:
+            return self._engine_s
+        return self._engine_s + self._engines * (now - self._engines_since)
+
+    def mean_engines(self) -> float:
+        """Return how many engines the main policy had on average while it trained."""
+        totals = self.totals()
+        return float(totals["engine_s"]) / max(1e-9, totals["train_wall_s"])
 
     def record_engine_busy(self, worker: str, engine_busy_s: float) -> None:
         """Record for how long a worker has seen engines busy. A worker that was restarted counts from zero."""
@@ -60,6 +81,7 @@ class RunTotals:
             "lives": earlier["lives"] + 1,
             "wall_s": earlier["wall_s"] + now - self._start,
             "train_wall_s": earlier["train_wall_s"] + train_s,
+            "engine_s": earlier["engine_s"] + self._engine_s_at(now),
             "engine_busy_s": earlier["engine_busy_s"] + self._busy_s,
             "restarts": dict(Counter(earlier["restarts"]) + Counter(self._restarts)),
         }
@@ -99,4 +121,11 @@ def _read(run: Path) -> dict[str, Any]:
 
 
 def _zero() -> dict[str, Any]:
-    return {"lives": 0, "wall_s": 0.0, "train_wall_s": 0.0, "engine_busy_s": 0.0, "restarts": {}}
+    return {
+        "lives": 0,
+        "wall_s": 0.0,
+        "train_wall_s": 0.0,
+        "engine_s": 0.0,
+        "engine_busy_s": 0.0,
+        "restarts": {},
+    }

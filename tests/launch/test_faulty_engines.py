@@ -24,7 +24,13 @@ class Run:
     alike."""
 
     def __init__(self, process_group, folder, engines):
-        config = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}})
+        config = parse_config(
+            {
+                "model": {"path": "m"},
+                "env": {"name": "gridworld"},
+                "policies": {"b": {"agents": ["b"]}},
+            }
+        )
         self.roles = Roles(config, folder, "m", folder / "weights", process_group=process_group)
         started = [process_group.start(f"engine-{number}", ["serve", "env"]) for number in range(engines)]
         for process in started:
@@ -109,6 +115,40 @@ def test_a_faulty_engine_is_started_again_once_and_left_out_where_that_does_not_
         StopError, match=r"engine-0 .*, also after it was started again, and the run has no other one"
     ):
         found.handle()
+
+
+def test_a_further_policy_goes_on_without_its_faulty_engine_and_one_that_changes_over_is_no_guest(
+    run, monkeypatch
+):
+    found = run(engines=2)
+    found.roles.add_policy("b", found.roles.config, found.roles.folder, "m")
+    policy = found.roles.policies["b"]
+    policy.engines, found.roles.engines = found.roles.engines, []
+    first, second = policy.engines
+
+    async def handle():
+        client = BufferClient(found.service.url, TOKEN)
+        try:
+            return await found.faulty.handle(policy, client, (await client.status())["faulty_engines"])
+        finally:
+            await client.close()
+
+    for _ in range(2):
+        found.spoil(second.url)
+        said = asyncio.run(handle())
+    assert said == [
+        "engine-1 sampled other tokens than its weights would, also after it was started again; the run goes on "
+        f"without it: {WHY}"
+    ]
+    assert (policy.engines, policy.job()["retired"], found.roles.retired) == ([first], [second.url], [])
+
+    policy.retire("engine", first)
+    found.spoil(first.url)
+    assert asyncio.run(handle()) == []
+    assert found.ledger.stats()["quarantined"] == ["w"]
+    monkeypatch.setattr(faulty_engines, "HEARD_S", 0.0)
+    assert asyncio.run(handle()) == []
+    assert found.ledger.stats()["quarantined"] == []
 
 
 def test_a_faulty_engine_that_has_joined_is_left_alone_and_its_users_return_when_all_have_heard(

@@ -246,6 +246,17 @@ def test_gpus_are_lent_only_where_engines_can_come_and_go(sections, message):
         config(placement={"lent": 1}, **sections)
 
 
+def test_engines_change_over_between_policies_only_where_each_has_gpus_of_its_own():
+    two = engines(2) | policy("other") | {"scale": {"between_policies": True}}
+    assert plan(config(**two), GPUS[:6]).engines == {"": [(2,), (3,)], "other": [(4,), (5,)]}
+    shared = {"placement": {"engines": [2, 2, 3, 4]}}
+    for sections, gpus in ((two, GPUS[:1]), (two | shared, GPUS[:6])):
+        with pytest.raises(
+            ConfigError, match=r"scale.between_policies = true: an engine that starts while others"
+        ):
+            plan(config(**sections), gpus)
+
+
 def test_lent_engines_leave_the_memory_of_the_others_as_it_is():
     recipe = config(placement={"lent": 1}, **engines(2))
     found = plan(recipe, GPUS[:2])

@@ -9,6 +9,7 @@ from asyncrl.launch.spread import (
     Place,
     SpreadPlacement,
     check_one_machine,
+    engine_section,
     on_nodes,
     relocated,
     replaced,
@@ -330,6 +331,20 @@ def test_a_process_that_is_added_goes_where_room_is_and_frees_it_when_it_leaves(
     assert placed(with_room(found, "rollout-1", 0, head, joined))["rollout-1"] == ("n3", None)
     freed = without(found, "engine-1")
     assert placed(with_room(freed, "engine-1", 1, head, nodes))["engine-1"] == ("n2", (0,))
+
+
+def test_an_engine_of_another_policy_goes_where_one_has_left():
+    policies = {"b": {"agents": ["b"], "engine": {"count": 1, "max_num_seqs": 8}}}
+    recipe = config(engine={"weight_transfer": "http", "count": 2}, policies=policies)
+    head, nodes = Machine("head", 2, ALL), machines(1, 1, 1)
+    found = spread(recipe, head, nodes)
+    (left,) = placed(found)["engine-1"][1]
+    assert with_room(found, "b-engine-1", 1, head, nodes) is None
+    found = with_room(without(found, "engine-1"), "b-engine-1", 1, head, nodes)
+    assert placed(found)["b-engine-1"] == ("n2", (left,))
+    assert engine_section(recipe, "b-engine-1").max_num_seqs == 8
+    assert engine_section(recipe, "engine-1").max_num_seqs == recipe.engine.max_num_seqs
+    assert [engine_section(recipe, name) for name in ("b-trainer", "env", "rollout-0")] == [None] * 3
 
 
 def test_nodes_take_only_the_roles_they_were_started_for():

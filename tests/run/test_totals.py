@@ -45,9 +45,27 @@ def test_times_and_restarts_add_up_over_launches_even_when_one_was_killed(tmp_pa
     second = launch(tmp_path, True, monkeypatch, [(0, "w", 0.5), (4, "w", 2.5)], {"engine-0": 2, "env": 1})
     second.training_ended()
     assert second.totals() == {
-        "lives": 2, "wall_s": 15.0 + 9.0, "train_wall_s": 10.0 + 4.0, "engine_busy_s": 6.0 + 2.0,
+        "lives": 2, "wall_s": 15.0 + 9.0, "train_wall_s": 10.0 + 4.0, "engine_s": 0.0,
+        "engine_busy_s": 6.0 + 2.0,
         "restarts": {"engine-0": 3, "env": 1},
     }  # fmt: skip
+
+
+def test_engines_that_come_and_go_count_for_as_long_as_the_run_trained_with_them(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with RunFolder(tmp_path / "run") as folder:
+        totals = RunTotals(folder, False)
+        now[0] = 7.0
+        totals.training_started(2)
+        for seconds, engines in ((6, 1), (3, 3), (1, 3)):
+            now[0] += seconds
+            totals.record_engines(engines)
+        totals.training_ended()
+        now[0] += 100
+        # Two for 6 s, one for 3 s, three for 1 s.
+        assert totals.totals()["engine_s"] == 12 + 3 + 3
+        assert totals.mean_engines() == 1.8
 
 
 def test_a_worker_that_was_restarted_counts_from_zero(tmp_path, monkeypatch):

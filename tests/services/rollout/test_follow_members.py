@@ -6,7 +6,7 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.services.buffer.client import BufferClient, members_of
-from asyncrl.services.rollout.service import RolloutService
+from asyncrl.services.rollout.service import PolicyAddresses, RolloutService
 from asyncrl.services.trainer.service import SyncFilePublisher
 from tests.buffer.serving import ThreadService
 from tests.credentials import RUN
@@ -82,6 +82,48 @@ def test_a_worker_keeps_members_that_a_restarted_buffer_does_not_know_yet_and_fo
         everybody,
         ({OWN}, {ENV, GUEST_ENV}),
         ({MOVED}, {MOVED_ENV, GUEST_ENV}),
+    ]
+
+
+def test_an_engine_that_changes_over_leaves_the_main_policys_router_and_its_successor_joins_the_others(
+    buffers, tiny_model
+):
+    """The successor may get the address that the engine had before."""
+    config = parse_config(
+        {
+            "model": {"path": tiny_model},
+            "env": {"name": "gridworld"},
+            "policies": {"b": {"agents": ["b"]}},
+        }
+    )
+
+    async def scenario():
+        clients = [BufferClient(buffer.url) for buffer in buffers]
+        policies = {"b": PolicyAddresses([MOVED])}
+        service = RolloutService(config, tiny_model, [OWN, GUEST], [ENV], "", RUN, "w", policies)
+        routers = {"": service.router, "b": service.policies["b"].router}
+        seen = []
+
+        async def follow(**changes):
+            for (name, router), client in zip(routers.items(), clients, strict=True):
+                await client.describe(JOB | changes.get(name or "main", {}))
+                await service._follow(name, client, router)
+            seen.append([{engine.url for engine in router.engines} for router in routers.values()])
+
+        await follow()
+        left = {"retired": [GUEST]}
+        await follow(main=left)
+        await follow(main=left, b={"added": {"engine": [GUEST]}})
+        await follow(main={"added": {"engine": [MOVED_ENV]}} | left, b={"retired": [GUEST]})
+        for closing in (*clients, service):
+            await closing.close()
+        return seen
+
+    assert asyncio.run(scenario()) == [
+        [{OWN, GUEST}, {MOVED}],
+        [{OWN}, {MOVED}],
+        [{OWN}, {MOVED, GUEST}],
+        [{OWN, MOVED_ENV}, {MOVED}],
     ]
 
 
