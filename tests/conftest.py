@@ -42,6 +42,8 @@ def pytest_configure(config):
     if not hasattr(config, "workerinput"):
         # What this process and those that share the tests with it make once for all.
         os.environ[SHARED] = tempfile.mkdtemp(prefix="asyncrl-tests-")
+        # Else a vLLM that is none of our engines leaves its sockets beside it.
+        os.environ.setdefault("VLLM_RPC_BASE_PATH", os.environ[SHARED])
         # On GPUs each process must find its own devices when it imports torch.
         forks = on_cpu() and FORK_SERVER not in os.environ
         config.fork_server = start_fork_server(shared_folder()) if forks else None

@@ -5,9 +5,9 @@
 Trains gridworld_grpo once as it is calibrated on (synchronous) and then in six other ways: schedules, staleness limits,
 sizes of steps and groups. Each is predicted from the first run alone. The report has groups an hour of each, measured
 and predicted, and their ratio. With --repeats all runs are made several times, one round after the other with a seed of
-its own each, and each round is predicted from its own first run: what is reported is the median of what was measured,
-the median of what was predicted, and the ratio of the two. With --runs the folders are kept, and those that are there
-are not made again.
+its own each, every second one in the opposite order, so that a machine that becomes slower favours nobody. Each round
+is predicted from its own run of that kind: what is reported is the median of what was measured, the median of what was
+predicted, and the ratio of the two. With --runs the folders are kept, and those that are there are not made again.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.runs or Path(scratch)
         for repeat in range(args.repeats):
-            for name, changes in RUNS.items():
+            for name in list(RUNS)[:: -1 if repeat % 2 else 1]:
                 run = folder / _file(name, repeat)
                 if not (run / "summary.json").exists():
-                    train([*_common(args), f"run.seed={repeat}", *changes], run)
+                    train([*_common(args), f"run.seed={repeat}", *RUNS[name]], run)
         write_report(compare(folder, args), args.json)
 
 
