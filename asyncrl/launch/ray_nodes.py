@@ -159,7 +159,8 @@ class RayNodes:
             return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
 
         if gpus:
-            here = ray.remote(visible_gpus).options(num_cpus=0, num_gpus=ranks, scheduling_strategy=there(0))
+            asked = ray.remote(visible_gpus)
+            here = asked.options(num_cpus=0, num_gpus=head["GPU"], scheduling_strategy=there(0))
             os.environ[VISIBLE] = ray.get(here.remote())
         node = ray.remote(NodeActor)
         for index, one in enumerate(wanted, 1):

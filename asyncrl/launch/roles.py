@@ -217,7 +217,7 @@ class PolicyRoles:
             "explorers": self.explorer_addresses(),
             "envs": [],
             "policies": [],
-            "moved": self._moved(self.engines),
+            "moved": self._moved_engines(),
             **self._changed(("engine",)),
         }
 
@@ -294,6 +294,13 @@ class PolicyRoles:
 
     def _name(self, role: str, index: int) -> str:
         return prefixed(self.name, f"{role}-{index}")
+
+    def _moved_engines(self) -> dict[str, str]:
+        """Return where the engines that serve this policy are now, by their earlier addresses."""
+        if self.host is None:
+            return self._moved(self.engines)
+        found = self.host._moved_engines()
+        return {policy_url(old, self.name): policy_url(new, self.name) for old, new in found.items()}
 
     def _moved(self, processes: Sequence[ManagedProcess]) -> dict[str, str]:
         """Return where processes are now that others may know at another address."""
