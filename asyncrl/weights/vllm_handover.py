@@ -10,15 +10,19 @@ says of hosts and ports, and keeps the KV cache of one version of the weights ap
   failed: when it ends, its request is computed anew, under the new weights.
 - An engine that prefills holds blocks until they are pulled. A pause does not wait for that: the ticket to them says
   which weights computed them, and the pull goes on.
+- vLLM refuses to pull from an engine whose model has another path. On each machine of a run the model is in a folder of
+  its own, so what is compared is its configuration.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from asyncrl.credentials import own_credentials
+from asyncrl.weights.chunks import file_checksum
 from asyncrl.weights.kv_ticket import seal, unseal
 from asyncrl.weights.vllm_prefixes import make_unfindable
 
@@ -96,8 +100,16 @@ def set_version(scheduler: Any, version: int) -> None:
     setattr(scheduler.connector.connector_scheduler, VERSION, version)
 
 
+def model_identity(model: str) -> str:
+    """Return what is the same for a model wherever it is: the checksum of its configuration, or the name it is loaded
+    by."""
+    file = Path(model) / "config.json"
+    return file_checksum(file) if file.is_file() else model
+
+
 def add_to_engine_core(base_version: int) -> None:
     """Make vLLM's engine core and connector do what is said above."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_worker
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
     from vllm.v1.core.sched.interface import PauseState
     from vllm.v1.core.sched.scheduler import Scheduler
@@ -109,6 +121,7 @@ def add_to_engine_core(base_version: int) -> None:
         NixlPullConnectorScheduler.get_num_new_matched_tokens,
     )
     finished, sealing = Scheduler.has_finished_requests, key()
+    compatibility = base_worker.compute_nixl_compatibility_hash
 
     def on_new_request(self: Any, request: Any) -> None:
         version = getattr(self, VERSION, base_version)
@@ -129,6 +142,15 @@ def add_to_engine_core(base_version: int) -> None:
             return bool(self.finished_req_ids)
         return finished(self)
 
+    def compatibility_by_content(vllm_config: Any, *more: Any, **named: Any) -> str:
+        model = vllm_config.model_config
+        path, model.model = model.model, model_identity(model.model)
+        try:
+            return compatibility(vllm_config, *more, **named)
+        finally:
+            model.model = path
+
+    setattr(base_worker, "compute_nixl_compatibility_hash", compatibility_by_content)  # noqa: B010
     setattr(NixlPullConnectorScheduler, "on_new_request", on_new_request)  # noqa: B010 - mypy forbids to assign it
     setattr(NixlPullConnectorScheduler, "get_num_new_matched_tokens", get_num_new_matched_tokens)  # noqa: B010
     setattr(Scheduler, "has_finished_requests", has_finished_requests)  # noqa: B010

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import shutil
 
 import numpy as np
 import psutil
@@ -44,12 +45,12 @@ def test_a_split_turn_is_sampled_as_a_whole_one_and_outlives_new_weights_and_the
     weights = [folder / "weights" for folder in folders]
     for folder in weights:
         folder.mkdir(parents=True)
+    # As on another machine.
+    elsewhere = str(shutil.copytree(tiny_model, tmp_path / "model"))
     with contextlib.ExitStack() as stack:
         started = [
-            stack.enter_context(
-                starting(folder, tiny_model, where, prefill=folder is folders[1], engine=SPLIT)
-            )
-            for folder, where in zip(folders, weights, strict=True)
+            stack.enter_context(starting(folder, model, where, prefill=folder is folders[1], engine=SPLIT))
+            for folder, model, where in zip(folders, (tiny_model, elsewhere), weights, strict=True)
         ]
         for group, child in started:
             group.wait_ready(child, START_S)
