@@ -21,6 +21,8 @@ ZERO_SUM = 0.1
 """Mean rewards of steps with negative ones in them that stay closer to 0 are those of both sides of a game."""
 LEAST = 5
 """Steps from which on a trend is judged."""
+LEAST_PROMPTS = 10
+"""Prompts from which on it is judged what becomes of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,22 @@ def skipped_steps(run: Observed) -> Finding | None:
         f"that is not finite{why}",
         "asyncrl replay repeats a group of the run's poison/ folder; lower train.learning_rate, or set "
         "model.dtype = float32",
+    )  # fmt: skip
+
+
+def vain_prefills(run: Observed) -> Finding | None:
+    """Most prompts that an engine is to compute for another are computed by that again."""
+    names = ("handed", "again", "failed", "late")
+    handed, *vain = (int(sum(run.recent(f"prefill/{name}"))) for name in names)
+    if handed + sum(vain) < LEAST_PROMPTS or handed >= sum(vain):
+        return None
+    again, failed, late = vain
+    return Finding(
+        "vain_prefills", "failing",
+        f"of {handed + sum(vain)} prompts that engines were to compute for others {handed} were handed over: {again} "
+        f"were computed again, {failed} failed, {late} came too late",
+        "see logs/engine-0.log: engines that decode connect to the NIXL agents of those that prefill; or set "
+        "engine.prefill = 0",
     )  # fmt: skip
 
 
@@ -312,8 +330,8 @@ def loaded_machine(run: Observed) -> Finding | None:
 
 
 RULES: tuple[Callable[[Observed], Finding | None], ...] = (
-    failed_episodes, restarts, skipped_steps, collapse, no_signal, flat_reward, entropy_collapse, ratio_drift,
-    engine_mismatch, truncated, shrinking, waiting_trainer, slow_publish, full_cache, loaded_machine,
+    failed_episodes, restarts, skipped_steps, vain_prefills, collapse, no_signal, flat_reward, entropy_collapse,
+    ratio_drift, engine_mismatch, truncated, shrinking, waiting_trainer, slow_publish, full_cache, loaded_machine,
 )  # fmt: skip
 
 
