@@ -272,7 +272,8 @@ def test_held_contexts_keep_new_conversations_away_until_they_are_let_go():
             held = {}
             for hint, ttl_s in (("held", 60.0), ("free", 0.0)):
                 router.hold("agent", 120, ttl_s)
-                for number in range(8):
+                # Ports are random, and with them which engine is whose: of so few as eight all may have the same.
+                for number in range(24):
                     name = f"{hint}{number}"
                     await router.generate(request(name, session=name, prompt=(number,)))
                     router.hold(name, 0, 0.0)
@@ -281,7 +282,7 @@ def test_held_contexts_keep_new_conversations_away_until_they_are_let_go():
 
     held = asyncio.run(scenario())
     assert held["held"] == 0
-    assert 0 < held["free"] < 8
+    assert 0 < held["free"] < 24
 
 
 def test_an_engine_that_joins_again_holds_nothing_of_before():
