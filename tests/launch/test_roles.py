@@ -26,6 +26,7 @@ def test_a_policy_is_told_where_an_engine_that_serves_it_has_moved_whoever_it_be
     roles = Roles(config, tmp_path, "m", tmp_path / "weights", process_group=process_group)
     roles.add_policy("b", config.policy("b"), tmp_path / "policies" / "b", "m")
     roles.engines = [SimpleNamespace(name="engine-0", url="http://new:1", earlier_urls=["http://old:1"])]
+    roles.policies["b"].buffer = SimpleNamespace(name="b-buffer", url="http://buffer:1")
     assert roles.job()["moved"] == {"http://old:1": "http://new:1"}
     job = roles.policies["b"].job()
     assert (job["engines"], job["moved"]) == (addresses, moved)
