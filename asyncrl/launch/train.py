@@ -162,8 +162,9 @@ class TrainRun:
             check_room(self.config, self.roles.model, self.weights_dir)
             for roles in (self.roles, *self.roles.policies.values()):
                 private_folder(roles.weights_dir)
-            if self.placement.gpus or self.placement.sleep or self.placement.lent:
-                print_status(f"placement: {self.placement}")
+            placement = self.placement
+            if placement.gpus or placement.sleep or placement.lent or placement.trainers_by_turns:
+                print_status(f"placement: {placement}")
             print_status("starting buffer, environments and engine(s); the first answer takes about 20 s")
             self.roles.start()
             stats = asyncio.run(self.roles.supervisor.run(self._phases(tasks)))
