@@ -129,8 +129,11 @@ class Config(Section):
     def policy(self, name: str) -> Config:
         """Return the configuration of a further policy: this one with that policy's changes. Raises `ConfigError`.
 
-        Keys of its sections replace this configuration's; `algo` is replaced as a whole.
+        Keys of its sections replace this configuration's; `algo` is replaced as a whole. name: "" for the recipe's own
+        policy, whose configuration this is.
         """
+        if not name:
+            return self
         data = self.model_dump(mode="json") | {"policies": {}}
         data["eval"]["tasks"] = 0
         data["opponents"]["choose"] = "off"

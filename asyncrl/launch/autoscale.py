@@ -107,8 +107,7 @@ def decide(
         """True where the role may go one step in this direction."""
         if role not in limits or not limits[role][0] <= counts[role] + step <= limits[role][1]:
             return False
-        last = changes.get(role)
-        return last is None or last.step == step or now - last.time_s >= REVERSAL * cooldown_s
+        return may_change(changes.get(role), step, now, cooldown_s)
 
     waits = _mean(one.trainer_waits for one in window)
     if waits >= STARVED:
@@ -124,6 +123,11 @@ def decide(
         why = "; ".join(causes.values()) or _no_cause(window)
         return Decision("", 0, f"the trainer waits for {waits:.0%} of the time: {why}")
     return Decision("", 0, f"the trainer waits for {waits:.0%} of the time")
+
+
+def may_change(last: Change | None, step: int, now_s: float, cooldown_s: float) -> bool:
+    """True where a change in this direction may follow the latest one: one back takes longer."""
+    return last is None or last.step == step or now_s - last.time_s >= REVERSAL * cooldown_s
 
 
 def trim(window: Sequence[Observation], cooldown_s: float) -> list[Observation]:

@@ -28,11 +28,11 @@ from asyncrl.launch.autoscale import (
     FULL,
     PATIENCE,
     QUEUE,
-    REVERSAL,
     SPARE,
     STARVED,
     STEPS_SEEN,
     Change,
+    may_change,
 )
 
 AHEAD = 2.0
@@ -114,8 +114,7 @@ def decide(
 
     def free(policy: str, step: int) -> bool:
         """True where a policy may get (1) or give (-1) an engine."""
-        last = changes.get(policy)
-        return last is None or last.step == step or now - last.time_s >= REVERSAL * cooldown_s
+        return may_change(changes.get(policy), step, now, cooldown_s)
 
     by_load = sorted(latest.keys() & whole.keys(), key=lambda policy: (latest[policy].load, policy))
     for receiver in reversed(by_load):

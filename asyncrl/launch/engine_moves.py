@@ -23,11 +23,11 @@ from asyncrl.launch.activity import states
 from asyncrl.launch.autoscale import Change
 from asyncrl.launch.engine_balance import EngineLoad, Moment, Move, called, decide, trim
 from asyncrl.launch.process_changes import (
-    OBSERVE_EVERY_S,
-    OBSERVED_PER_COOLDOWN,
     FailedStarts,
     Growth,
     Retirement,
+    observe_every_s,
+    trainer_waits,
     write_event,
 )
 from asyncrl.launch.roles import PolicyRoles, Roles
@@ -70,7 +70,7 @@ class EngineMoves:
         Return True when engines that others must know of have come or are leaving: then the jobs are to be described.
         """
         now = time.monotonic()
-        if now - self._looked < min(OBSERVE_EVERY_S, self.cooldown_s / OBSERVED_PER_COOLDOWN):
+        if now - self._looked < observe_every_s(self.cooldown_s):
             return False
         self._looked = now
         if self._under_way is not None:
@@ -171,9 +171,6 @@ class EngineMoves:
     async def _observe(self, stats: Mapping[str, Any]) -> Moment:
         engines = [engine for policy in self.policies.values() for engine in policy.engines]
         found = await states("engine", engines, self.roles.credentials)
-        waiting = (
-            "waiting_for_groups" if self.roles.config.train.schedule == "periodic" else "waiting_for_batch"
-        )
         loads = {
             name: engine_load(
                 [found.get(engine.name) for engine in policy.engines], policy.config.engine.max_num_seqs
@@ -181,7 +178,8 @@ class EngineMoves:
             for name, policy in self.policies.items()
         }
         answered = {name: load for name, load in loads.items() if load is not None}
-        return Moment(time.monotonic(), stats["version"], stats[waiting] > 0, answered)
+        waits = trainer_waits(self.roles.config.train.schedule, stats)
+        return Moment(time.monotonic(), stats["version"], waits, answered)
 
 
 def engine_load(said: list[dict[str, Any] | None], max_num_seqs: int) -> EngineLoad | None:

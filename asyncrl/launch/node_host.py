@@ -25,6 +25,7 @@ from asyncrl.errors import AsyncRLError, UnavailableError
 from asyncrl.gpus import VARIABLE as VISIBLE
 from asyncrl.hosts.host import Start
 from asyncrl.process_start import Process
+from asyncrl.run.folder import POLICIES, folder_of
 from asyncrl.services.node.client import SHORT_S, NodeClient
 from asyncrl.services.node.messages import MAX_LOG_BYTES
 from asyncrl.services.node.registry import Registry
@@ -251,9 +252,9 @@ class NodeHost:
                 # Before that, what its log says last is still to come.
                 process.returncode = said["code"]
         for policy, files in report["touched"].items():
-            folder = self.folder / "policies" / policy if policy else self.folder
+            endpoints = folder_of(self.folder, policy) / "endpoints"
             for name, at_ns in files.items():
-                path = folder / "endpoints" / name
+                path = endpoints / name
                 if self._touched.get(path) != at_ns:
                     self._touched[path] = at_ns
                     path.touch()
@@ -263,7 +264,7 @@ class NodeHost:
 def _policy(command: Sequence[str], run: Path) -> str:
     """Return the further policy whose folder a command names, "" for the run's own."""
     folder = Path(command[command.index("--folder") + 1]) if "--folder" in command else run
-    return folder.name if folder.parent == run / "policies" else ""
+    return folder.name if folder.parent == run / POLICIES else ""
 
 
 def _arguments(command: Sequence[str]) -> tuple[str, dict[str, list[str]], int]:

@@ -167,7 +167,7 @@ def plan(config: Config, gpus: Sequence[str]) -> Placement:
     gpus: those the launcher itself may use; with none the section chooses nothing.
     """
     section = config.placement
-    policies = {"": config} | {name: config.policy(name) for name in config.policies}
+    policies = {name: config.policy(name) for name in ("", *config.policies)}
     if section.trainers_by_turns and not config.policies:
         raise ConfigError(
             "placement.trainers_by_turns must be false where there are no policies: there is one trainer"

@@ -13,19 +13,17 @@ from asyncrl.errors import ConfigError
 from asyncrl.launch.roles import PolicyRoles
 from asyncrl.launch.supervise import Supervisor
 from asyncrl.launch.tasks import FEED_FACTOR, TaskPlan
-from asyncrl.run.folder import RunFolder
+from asyncrl.run.folder import RunFolder, folder_of
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.types import Task
 
 TICK_S = 0.25
-POLICIES = "policies"
-"""Folder of a run with those of its further policies."""
 TOKENIZER_FILES = ("tokenizer.json", "chat_template.jinja")
 
 
 def policy_folder(run: Path, name: str, config: Config) -> Path:
     """Make the folder of a policy and return it. Tools open it like the folder of a run."""
-    path = run / POLICIES / name
+    path = folder_of(run, name)
     try:
         (path / "endpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -35,6 +35,16 @@ WORK = {"rollout": "groups", "env": "sessions", "engine": "requests"}
 """What a process of each role has to finish."""
 
 
+def observe_every_s(cooldown_s: float) -> float:
+    """Return how often a run is observed."""
+    return min(OBSERVE_EVERY_S, cooldown_s / OBSERVED_PER_COOLDOWN)
+
+
+def trainer_waits(schedule: str, stats: Mapping[str, Any]) -> bool:
+    """True while the trainer waits for groups, by the latest counts of its buffer."""
+    return bool(stats["waiting_for_groups" if schedule == "periodic" else "waiting_for_batch"] > 0)
+
+
 @dataclass(slots=True)
 class Growth:
     """A process that has been started and does not serve yet."""

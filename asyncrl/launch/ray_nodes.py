@@ -55,7 +55,7 @@ class Bundle:
 def bundles(config: Config, gpus: bool) -> list[Bundle]:
     """Return what a run asks for beside the head, room for what may be added among it. gpus: whether the cluster has
     any. Pure."""
-    trains = {"": config.train, **{name: config.policy(name).train for name in config.policies}}
+    trains = {name: config.policy(name).train for name in ("", *config.policies)}
     further = {str(role): resources for role, resources in config.placement.ray.items()}
     wanted = [
         *(
@@ -86,7 +86,7 @@ def bundles(config: Config, gpus: bool) -> list[Bundle]:
 
 def head_gpus(config: Config) -> int:
     """Return how many GPUs of the launcher's machine the trainers' first ranks need. Pure."""
-    ranks = [config.train.ranks_each, *(config.policy(name).train.ranks_each for name in config.policies)]
+    ranks = [config.policy(name).train.ranks_each for name in ("", *config.policies)]
     return max(ranks) if config.placement.trainers_by_turns else sum(ranks)
 
 

@@ -24,11 +24,11 @@ from asyncrl.errors import AsyncRLError
 from asyncrl.launch.activity import ANSWER_S, states
 from asyncrl.launch.autoscale import Change, Decision, Load, Observation, decide, trim
 from asyncrl.launch.process_changes import (
-    OBSERVE_EVERY_S,
-    OBSERVED_PER_COOLDOWN,
     FailedStarts,
     Growth,
     Retirement,
+    observe_every_s,
+    trainer_waits,
     write_event,
 )
 from asyncrl.launch.process_group import ManagedProcess
@@ -76,7 +76,7 @@ class Scaler:
         Return True when processes that others must know of have come or are leaving: then the job is to be described.
         """
         now = time.monotonic()
-        if now - self._looked < min(OBSERVE_EVERY_S, self.cooldown_s / OBSERVED_PER_COOLDOWN):
+        if now - self._looked < observe_every_s(self.cooldown_s):
             return False
         self._looked = now
         if isinstance(self._change, Growth):
@@ -204,7 +204,6 @@ class Scaler:
             if name in before.cpu_s
         }
         self._seen.cpu_s = {name: state["cpu_s"] for name, state in {**rollout, **env}.items()}
-        waiting = "waiting_for_groups" if config.train.schedule == "periodic" else "waiting_for_batch"
         found = {
             "rollout": worker_load(rollout, cores),
             "env": env_load(env, cores, config.env.processes),
@@ -213,7 +212,7 @@ class Scaler:
         return Observation(
             now,
             stats["version"],
-            stats[waiting] > 0,
+            trainer_waits(config.train.schedule, stats),
             stats["ready"] / config.buffer.groups_per_step,
             stats["free_slots"],
             stats["pending"] > 0 and not stats["paused"],

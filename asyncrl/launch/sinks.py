@@ -11,6 +11,7 @@ from pathlib import Path
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 from asyncrl.run import sinks
+from asyncrl.run.folder import folder_of
 
 END_S = 60.0
 """How long sinks may take to send the last steps of a run that has ended."""
@@ -54,7 +55,7 @@ class SinkProcesses:
             for policy in config.policies:
                 label = f"{folder.resolve().name}-{policy}"
                 self._start(
-                    f"sink-{sink}-{policy}", sink, label, folder / "policies" / policy, interpreter(config)
+                    f"sink-{sink}-{policy}", sink, label, folder_of(folder, policy), interpreter(config)
                 )
 
     def _start(self, name: str, sink: str, label: str, folder: Path, python: str) -> None:

@@ -186,7 +186,7 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
         if places[1:]:
             further[name] = places[1:]
     for policy in ("", *config.policies):
-        if _of(config, policy).buffer.machine != "node":
+        if config.policy(policy).buffer.machine != "node":
             continue
         key = setting_of(policy, "buffer.machine")
         if not any("buffer" in machine.roles for machine in nodes):
@@ -222,11 +222,6 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
     return Spread(processes, trainer, further)
 
 
-def _of(config: Config, policy: str) -> Config:
-    """Return the configuration of a policy, "" being the recipe's own."""
-    return config.policy(policy) if policy else config
-
-
 def on_nodes(config: Config, policy: str) -> bool:
     """True for a further policy of which something runs on nodes."""
     own = config.policy(policy)
@@ -237,7 +232,7 @@ def train_section(config: Config, name: str) -> TrainConfig | None:
     """Return how a trainer is, by the name of its process; None for another process."""
     if _role(name) != TRAINER:
         return None
-    return _of(config, name.removesuffix(TRAINER).removesuffix("-")).train
+    return config.policy(name.removesuffix(TRAINER).removesuffix("-")).train
 
 
 def engine_sections(config: Config) -> dict[str, EngineConfig]:
@@ -378,7 +373,7 @@ def without(found: Spread, name: str) -> Spread:
 def check_one_machine(config: Config) -> None:
     """Raise `ConfigError` for what needs several machines, in a run on one."""
     for policy in ("", *config.policies):
-        if (parts := _of(config, policy).train.nodes) > 1:
+        if (parts := config.policy(policy).train.nodes) > 1:
             raise ConfigError(
                 f"{setting_of(policy, 'train.nodes')} = {parts}: the run is on one machine; start it with --on nodes"
             )
@@ -419,7 +414,7 @@ def check_machines(config: Config) -> None:
     if scheme() == "https":
         for key, unencrypted in (
             *(
-                (setting_of(p, "train.nodes"), GROUPS if _of(config, p).train.nodes > 1 else "")
+                (setting_of(p, "train.nodes"), GROUPS if config.policy(p).train.nodes > 1 else "")
                 for p in ("", *config.policies)
             ),
             *((setting_of(p, "engine.nodes"), GROUPS if e.nodes > 1 else "") for p, e in engines.items()),

@@ -34,7 +34,7 @@ from asyncrl.launch.faulty_engines import FaultyEngines
 from asyncrl.launch.full_trainer import FullTrainer
 from asyncrl.launch.periodic_evaluation import PeriodicEvaluation
 from asyncrl.launch.placement import Placement, placed, plan
-from asyncrl.launch.policies import POLICIES, PolicyPlan, check_same_tokenizer, policy_folder
+from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_folder
 from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.launch.quarantine import QuarantineReport
 from asyncrl.launch.roles import PolicyRoles, Roles
@@ -47,7 +47,7 @@ from asyncrl.launch.weights_folder import check_room
 from asyncrl.monitor.observe import RunObserver
 from asyncrl.monitor.panel import ShowStep, steps_shown
 from asyncrl.run.checkpoints import complete_checkpoints
-from asyncrl.run.folder import RunFolder, private_folder
+from asyncrl.run.folder import RunFolder, folder_of, private_folder
 from asyncrl.run.metrics import plot_rewards, read_metrics
 from asyncrl.run.totals import RunTotals, mark_unfinished
 from asyncrl.services.buffer.client import BufferClient
@@ -134,9 +134,8 @@ class TrainRun:
 
     def _buffers(self) -> list[tuple[Path, Config]]:
         """Return the folder and the configuration of each policy, whose buffer's ledger is in it."""
-        path = self.folder.path
-        further = [(path / POLICIES / name, self.config.policy(name)) for name in self.config.policies]
-        return [(path, self.config), *further]
+        names = ("", *self.config.policies)
+        return [(folder_of(self.folder.path, name), self.config.policy(name)) for name in names]
 
     def _settle(self) -> None:
         """Have in the run's folders what buffers on nodes have acknowledged."""

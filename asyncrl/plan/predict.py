@@ -173,7 +173,7 @@ class Planner:
         """Return what a run takes. Raises `ConfigError`."""
         placement = plan(given, [str(number) for number in range(self.gpus)])
         config = placed(given, placement)
-        policies = {"": config} | {name: config.policy(name) for name in config.policies}
+        policies = {name: config.policy(name) for name in ("", *config.policies)}
         shares = {name: self._policy(policy) for name, policy in policies.items()}
         main = shares[""]
         moments = {name: sum(item.bytes for item in items) for name, items in main.trainer.items()}
@@ -387,18 +387,19 @@ def _fill(
 ) -> None:
     """Note what a GPU holds when it holds most."""
     contexts = Item("CUDA contexts", (len(trainers) + len(engines)) * CONTEXT)
-    turns = (False, True) if (placement.sleep or lent) and trainers and engines else (None,)
-    by_turns = placement.trainers_by_turns and len(trainers) > 1
+    every = range(len(trainers))
+    # Which trainers work, and whether the engines sleep meanwhile.
+    if placement.trainers_by_turns:
+        turns: list[tuple[Sequence[int], bool]] = [([number], False) for number in every] or [(every, False)]
+    elif (placement.sleep or lent) and trainers and engines:
+        turns = [(every, True), ((), False)]
+    else:
+        turns = [(every, False)]
     states: list[tuple[str, list[Item]]] = []
-    if by_turns:
-        served = [item for one in engines for item in one.one_engine(asleep=False, lent=lent)]
-        for working in trainers:
-            ranks = [item for one in trainers for item in one.rank(one is not working)]
-            states.append((working.moment, _added([*ranks, *served, contexts])))
-    for turn in () if by_turns else turns:
-        ranks = [item for one in trainers for item in one.rank(turn is True)]
-        served = [item for one in engines for item in one.one_engine(asleep=turn is False, lent=lent)]
-        when = trainers[0].moment if trainers and not turn else "the engines' turn" if trainers else ""
+    for working, asleep in turns:
+        ranks = [item for number in every for item in trainers[number].rank(number not in working)]
+        served = [item for one in engines for item in one.one_engine(asleep=asleep, lent=lent)]
+        when = trainers[working[0]].moment if working else "the engines' turn" if trainers else ""
         states.append((when, _added([*ranks, *served, contexts])))
     device.moment, device.items = max(states, key=lambda state: sum(item.bytes for item in state[1]))
     for one in engines:

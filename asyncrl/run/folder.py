@@ -12,6 +12,14 @@ from asyncrl.config import Config, load_config, override_config
 from asyncrl.errors import ConfigError
 from asyncrl.jsonfile import write_json
 
+POLICIES = "policies"
+"""Folder of a run with those of its further policies."""
+
+
+def folder_of(run: Path, policy: str) -> Path:
+    """Return the folder of a policy, which is that of the run for the recipe's own ("")."""
+    return run / POLICIES / policy if policy else run
+
 
 class RunFolder:
     """`runs/NAME/` with its lock. Use as a context manager."""

@@ -268,7 +268,9 @@ def wait_for_turn(lock: TrainerLock, rank: int, mark: Callable[[], None] = lambd
         if rank == 0 and waited_s - said_s >= SAY_EVERY_S:
             said_s = waited_s
             log.warning(
-                "waits for its turn on the GPUs for %.0f s; %s's trainer has them", waited_s, lock.holder()
+                "waits for its turn on the GPUs for %.0f s; the trainer of %s has them",
+                waited_s,
+                lock.holder(),
             )
     while rank and not lock.acquire(LOOK_S):
         mark()

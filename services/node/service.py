@@ -38,7 +38,7 @@ from asyncrl.hosts.local import LocalHost
 from asyncrl.http_checks import MSGPACK
 from asyncrl.jsonfile import write_json
 from asyncrl.process_start import Process
-from asyncrl.run.folder import private_folder
+from asyncrl.run.folder import folder_of, private_folder
 from asyncrl.services.http.app import create_app, serve
 from asyncrl.services.node.client import LauncherClient
 from asyncrl.services.node.messages import (
@@ -184,7 +184,7 @@ class NodeService:
         remove_weights(self._weights)
         self._policies = {}
         for name, policy in {"": run, **run.policies}.items():
-            folder = self._run_folder / "policies" / name if name else self._run_folder
+            folder = folder_of(self._run_folder, name)
             weights = Path(policy_weights(str(self._weights), name)) if name else self._weights
             (folder / "endpoints").mkdir(parents=True, mode=0o700)
             write_json(folder / "config.json", policy.config)

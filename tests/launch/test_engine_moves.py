@@ -11,6 +11,7 @@ import signal
 import pytest
 
 import asyncrl.launch.engine_moves as engine_moves
+import asyncrl.launch.process_changes as process_changes
 from asyncrl.config import parse_config
 from asyncrl.gpus import ORDER, VARIABLE
 from asyncrl.launch.engine_balance import Move
@@ -42,7 +43,7 @@ class Moving:
         )
         self.group, self.folder, self.said, self.move, self.held = process_group, folder, [], None, set()
         monkeypatch.setattr(engine_moves, "decide", self._decide)
-        monkeypatch.setattr(engine_moves, "OBSERVE_EVERY_S", 0.01)
+        monkeypatch.setattr(process_changes, "OBSERVE_EVERY_S", 0.01)
         monkeypatch.setattr(PolicyRoles, "_argv", lambda *_: ["serve", "env", "--folder", str(folder)])
         self.roles = Roles(config, folder, "m", folder / "weights", process_group=process_group)
         self.roles.add_policy("keepers", config.policy("keepers"), folder, "m")

@@ -8,6 +8,7 @@ import urllib.request
 
 import pytest
 
+import asyncrl.launch.process_changes as process_changes
 import asyncrl.launch.scaling as scaling
 from asyncrl.config import parse_config
 from asyncrl.hosts.local import spawn
@@ -41,7 +42,7 @@ class Scaled:
         self.folder, self.said, self.seen = folder, [], []
         self.decision, self.limits = Decision("", 0, ""), {}
         monkeypatch.setattr(scaling, "decide", self._decide)
-        monkeypatch.setattr(scaling, "OBSERVE_EVERY_S", 0.01)
+        monkeypatch.setattr(process_changes, "OBSERVE_EVERY_S", 0.01)
         self.roles = Roles(config, folder, "m", folder / "weights", process_group=process_group)
         self.runner = asyncio.Runner()
         self.scaler = Scaler(self.roles, buffer, folder, self.said.append)
