@@ -134,6 +134,11 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "train.optimizer must be 'adamw' or 'muon' where train.offload is not 'none': states of 8 bits are for the "
             "GPU, got 'adamw_8bit'"
         )
+    if recipe.train.offload_folder and recipe.train.offload == "none":
+        yield (
+            "train.offload must be 'optimizer' or 'parameters' where train.offload_folder says in whose files, got "
+            "'none'"
+        )
     if recipe.judge.url and recipe.env.name == "agent":
         yield (
             "judge.url must be left out for env.name='agent', whose agent reports its own reward, got "

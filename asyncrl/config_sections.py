@@ -449,6 +449,9 @@ class TrainConfig(Section):
     """What DeepSpeed spreads over the ranks: 1 optimizer states, 2 also gradients, 3 also weights."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
     """What stays in host memory between its uses under ZeRO stage 3: the optimizer's states, or the weights, too."""
+    offload_folder: Seldom[str] = ""
+    """A folder on a local NVMe disk in whose files `offload` keeps it instead, where host memory has no room for all of
+    it (docs/large-models.md)."""
     ranks: int = Field(1, ge=1)
     """Trainer processes, one a GPU."""
     nodes: int = Field(1, ge=1)

@@ -179,7 +179,8 @@ class Planner:
         moments = {name: sum(item.bytes for item in items) for name, items in main.trainer.items()}
         host = {"published weights in /dev/shm, three versions at most": 3 * main.published}
         if offloaded := sum(share.offloaded for share in shares.values()):
-            host["offloaded by train.offload, on all ranks"] = offloaded
+            where = " in files of train.offload_folder" if given.train.offload_folder else ""
+            host[f"offloaded by train.offload{where}, on all ranks"] = offloaded
         if in_memory := sum(int(memory_checkpoints(share.config, share.state)) for share in shares.values()):
             host["checkpoints in memory, on each machine"] = in_memory
         devices = _devices(placement, shares, self.gpus)

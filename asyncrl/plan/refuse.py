@@ -72,12 +72,14 @@ def _check_host(config: Config, total: int) -> None:
     parameters = stored // (2 if _stored_in_16_bits(Path(config.model.path)) else 4)
     weights = parameters * (2 if config.model.dtype == "bfloat16" else 4)
     engines = config.engine.count * weights
-    trainer = weights + (0 if config.lora.rank else OPTIMIZER_BYTES * parameters)
+    elsewhere = config.train.offload_folder or config.lora.rank
+    trainer = weights + (0 if elsewhere else OPTIMIZER_BYTES * parameters)
     if engines + trainer > total:
         raise ConfigError(
             f"model.path: {config.model.path!r} has {parameters / 1e9:.1f} billion parameters: {config.engine.count} "
             f"engine(s) need {engines / GIB:.1f} GiB and the trainer {trainer / GIB:.1f} GiB, activations and "
-            f"caches not counted, and the machine has {total / GIB:.1f} GiB; lora.rank=16 trains an adapter alone"
+            f"caches not counted, and the machine has {total / GIB:.1f} GiB; lora.rank=16 trains an adapter alone, "
+            "train.offload_folder keeps the optimizer's states in files"
         )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import deepspeed
@@ -29,6 +30,7 @@ from asyncrl.data.codec import pack, unpack
 from asyncrl.train import sequence_parallel
 from asyncrl.train.checkpoint_form import checkpoint_form
 from asyncrl.train.lora import has_adapter, merged, published
+from asyncrl.train.offload_files import OffloadFiles
 from asyncrl.train.optimizers import Muon, make_optimizer
 from asyncrl.train.pieces import Piece, buckets, find_pieces, whole_numel, whole_shape
 from asyncrl.train.policy import probe
@@ -123,7 +125,8 @@ def deepspeed_config(train: TrainConfig, dtype: str, num_trained: int) -> dict[s
 
 def _offload(train: TrainConfig) -> dict[str, Any]:
     """Return the part of ZeRO's settings that keeps states, and with them the weights, in host memory."""
-    place = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    # What moves on into files is not pinned: the kernel must be free to write it out.
+    place = {"device": "cpu", "pin_memory": torch.cuda.is_available() and not train.offload_folder}
     kinds = {"none": (), "optimizer": ("optimizer",), "parameters": ("optimizer", "param")}[train.offload]
     return {f"offload_{kind}": dict(place) for kind in kinds}
 
@@ -209,6 +212,11 @@ class TrainEngine:
         if isinstance(self.optimizer, Muon):
             self.optimizer.pieces = lambda: self.pieces
             self.optimizer.divided, self.optimizer.device = self.divided, engine.device
+        if train.offload_folder:
+            files = OffloadFiles(Path(train.offload_folder))
+            files.take(engine)
+            # Moments are made by the first step, and other ones by a checkpoint that is loaded.
+            self.optimizer.register_step_post_hook(lambda *_: files.take(engine))
         return engine
 
     @property

@@ -55,6 +55,9 @@ def _deepspeed_moves(engine: TrainEngine) -> bool:
 def _move(engine: TrainEngine, device: torch.device, away: bool) -> None:
     """Move the moments and, where there are any, the float32 weights, in place: others hold references to them."""
     optimizer: Any = engine.engine.optimizer
+    if engine.stage == 3 and optimizer.offload_optimizer:
+        # They are in host memory all the time.
+        return
     masters = "fp32_partitioned_groups_flat" if engine.stage == 3 else "fp32_groups_flat_partition"
     states = getattr(optimizer, "optimizer", optimizer).state.values()
     moments = (tensor for state in states for tensor in state.values() if isinstance(tensor, torch.Tensor))

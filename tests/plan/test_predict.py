@@ -94,6 +94,19 @@ def test_what_is_offloaded_counts_in_host_memory():
     assert of("optimizer", "param") == [2000, 0, 0, 0, 0, 4500]
 
 
+def test_what_is_offloaded_to_files_is_named_so(tiny_model):
+    words = [f"model.path={tiny_model}", "rollout.hinted=0", "train.zero_stage=3", "train.offload=optimizer"]
+    planner = Planner(80 * GIB, 1)
+    memory, files = (
+        planner.predict(load_for_gpus("math_qwen3_grpo", [*words, *more])).host
+        for more in ([], ["train.offload_folder=nvme"])
+    )
+    assert (
+        files["offloaded by train.offload in files of train.offload_folder, on all ranks"]
+        == (memory["offloaded by train.offload, on all ranks"])
+    )
+
+
 def test_each_optimizer_keeps_what_its_definition_says():
     matrix, norm = ("model.layers.0.mlp.up_proj.weight", (64, 32)), ("model.norm.weight", (64,))
     found = {

@@ -79,6 +79,8 @@ def test_on_a_cpu_only_what_cannot_fit_for_certain_is_refused(tmp_path, monkeypa
     with pytest.raises(ConfigError, match=r"model\.path.*2 engine\(s\) need.*lora\.rank=16"):
         refuse.check_memory(config)
     refuse.check_memory(load_config("gridworld_grpo", [*words, "lora.rank=16"]))
+    in_files = ["train.zero_stage=3", "train.offload=optimizer", "train.offload_folder=nvme"]
+    refuse.check_memory(load_config("gridworld_grpo", [*words, *in_files]))
 
 
 def test_the_command_refuses_before_there_is_a_run_folder(tmp_path, monkeypatch, capsys):

@@ -37,3 +37,14 @@ def test_states_may_leave_before_the_first_step(tiny_model):
     to_host(engine)
     to_device(engine)
     assert step_once(engine).num_tokens > 0
+
+
+def test_states_that_are_offloaded_always_stay_on_the_host(tiny_model, monkeypatch):
+    engine = make_engine(tiny_model, 3, offload="optimizer")
+    step_once(engine)
+    monkeypatch.setattr(engine, "device", torch.device("meta"))
+    to_host(engine)
+    to_device(engine)
+    flats = engine.engine.optimizer.fp32_partitioned_groups_flat
+    moments = [t for flat in flats for t in engine.optimizer.state[flat].values()]
+    assert {tensor.device.type for tensor in (*flats, *moments)} == {"cpu"}
