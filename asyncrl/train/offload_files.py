@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asyncrl.errors import ConfigError
+from asyncrl.errors import ConfigError, StorageError
 
 
 class OffloadFiles:
@@ -38,7 +38,7 @@ class OffloadFiles:
     def take(self, engine: Any) -> None:
         """Move what a DeepSpeed engine of ZeRO-3 keeps in host memory, but for what is in a file already.
 
-        Tensors stay the objects they are; those that shared memory share it again. Raises `ConfigError` where the disk
+        Tensors stay the objects they are; those that shared memory share it again. Raises `StorageError` where the disk
         is full.
         """
         moved: dict[int, torch.UntypedStorage] = {}
@@ -65,8 +65,8 @@ class OffloadFiles:
                 os.posix_fallocate(file.fileno(), 0, size)
                 mapping = mmap.mmap(file.fileno(), size)
         except OSError as error:
-            raise ConfigError(
-                f"train.offload_folder: no room for {size / 2**30:.1f} GiB more in {self.folder}: {error}"
+            raise StorageError(
+                f"train.offload_folder: no room for {size / 2**20:,.0f} MiB more in {self.folder}: {error}"
             ) from error
         found = torch.frombuffer(mapping, dtype=torch.uint8)
         found.copy_(torch.empty(0, dtype=torch.uint8).set_(storage))  # type: ignore[call-overload]

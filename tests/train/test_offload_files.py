@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from asyncrl.config import TrainConfig, parse_config
-from asyncrl.errors import ConfigError
+from asyncrl.errors import ConfigError, StorageError
 from asyncrl.train.full_state import WholeTensors, gather_state, load_state
 from asyncrl.train.offload_files import OffloadFiles
 from tests.train.one_step import make_engine
