@@ -72,7 +72,7 @@ def test_a_disk_without_room_is_named_before_anything_is_trained(tiny_model, tmp
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**10, hard))
     try:
         with pytest.raises(
-            StorageError, match=rf"train.offload_folder: no room for .* GiB more in {tmp_path}"
+            StorageError, match=rf"train.offload_folder: no room for .* MiB more in {tmp_path}"
         ):
             make_engine(tiny_model, 3, offload="optimizer", offload_folder=str(tmp_path))
     finally:
