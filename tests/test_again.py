@@ -22,6 +22,7 @@ def names(tmp_path):
     return [f"{path}::test_that_{what}" for what in ("passes", "fails")]
 
 
+@pytest.mark.slow
 def test_only_what_passes_by_itself_is_forgiven_and_named(names, capfd):
     passes, fails = names
     assert run_again([passes]) == 0

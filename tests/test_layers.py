@@ -1,6 +1,7 @@
 """Imports point down only, heavy packages stay where they belong."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -99,8 +100,13 @@ def modules():
             yield relative.split("/")[0].removesuffix(".py"), path
 
 
+@functools.cache
 def imported(path):
-    """Yield the modules that a file imports; of `from package import module` the module."""
+    """Return the modules that a file imports; of `from package import module` the module."""
+    return tuple(imports_of(path))
+
+
+def imports_of(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

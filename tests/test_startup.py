@@ -66,6 +66,7 @@ def test_a_process_that_does_nothing_fails_after_its_timeout(started, clock):
     assert deadline.missed() == NO_PROGRESS
 
 
+@pytest.mark.slow
 def test_cpu_time_is_progress(started, clock):
     process = started(BUSY)
     deadline = StartDeadline(process.pid, 10.0)
@@ -78,6 +79,7 @@ def test_cpu_time_is_progress(started, clock):
     assert deadline.missed() == NO_PROGRESS
 
 
+@pytest.mark.slow
 def test_cpu_time_of_descendants_is_progress(started, clock):
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY!r}])"
     process = started(code)

@@ -275,6 +275,7 @@ def test_what_a_renderer_remembers_is_bounded_in_bytes(renderer, monkeypatch):
         assert small.opening([ASKED]) is first, "what is used stays"
 
 
+@pytest.mark.slow
 def test_a_tokenizer_is_loaded_without_torch_which_can_be_imported_afterwards(tiny_model, renderer):
     program = """
 import json, sys

@@ -13,6 +13,7 @@ from tests.monitor.folders import add_step, make_run
 from tests.waiting import wait_for_url
 
 
+@pytest.mark.slow
 def test_the_printed_link_opens_what_the_run_has(tmp_path):
     make_run(tmp_path / "runs" / "one")
     ready = tmp_path / "ready.json"

@@ -132,6 +132,7 @@ def sandbox():
         pytest.skip(str(error))
 
 
+@pytest.mark.slow
 def test_functions_are_judged_by_the_benchmarks_own_tests_in_the_sandbox(tmp_path, sandbox):
     (total,) = imported(tmp_path, "humaneval", HUMAN)
     right = "```python\ndef total(numbers: List[int]) -> int:\n    return sum(numbers)\n```"
@@ -147,6 +148,7 @@ def test_functions_are_judged_by_the_benchmarks_own_tests_in_the_sandbox(tmp_pat
     assert not judged(twice, "def twice(x):\n    return 4")
 
 
+@pytest.mark.slow
 def test_programs_are_judged_by_their_output_or_by_a_method(tmp_path, sandbox):
     add, larger = imported(tmp_path, "livecodebench", LCB, METHOD)
     assert add.data["tests"] == [["1 2\n", "3\n"], ["5 6\n", "11"]] and add.data["tags"] == ["site"]

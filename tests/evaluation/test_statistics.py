@@ -82,6 +82,7 @@ def test_intervals_of_successes_lie_within_0_and_1_and_move_with_every_failure()
     assert highs == sorted(highs, reverse=True)
 
 
+@pytest.mark.slow
 def test_intervals_cover_as_often_as_they_say_when_samples_of_a_task_are_alike():
     rng = random.Random(0)
     # Near 1 the interval is wider than it need be.

@@ -131,6 +131,7 @@ def test_more_tasks_than_a_file_has_are_refused():
         part_tasks("walk", suite.parts["walk"])
 
 
+@pytest.mark.slow
 def test_harbor_folders_and_environments_for_verifiers_are_parts(monkeypatch):
     pytest.importorskip("verifiers", reason="verifiers is not installed")
     folder = Path(asyncrl.__file__).parent / "recipes" / "terminal_grpo" / "tasks"

@@ -70,6 +70,7 @@ def test_a_trainer_that_does_not_save_in_time_is_not_waited_for(interrupted, cap
     assert capsys.readouterr().err.splitlines()[1] == "there is no checkpoint yet; trainer has saved no other"
 
 
+@pytest.mark.slow
 def test_a_second_interruption_stops_at_once(interrupted, monkeypatch):
     monkeypatch.setattr("asyncrl.launch.process_group.STOP_GRACE_S", 3000.0)
     run = interrupted(DEAF)

@@ -76,6 +76,7 @@ def run(tmp_path, monkeypatch):
     launcher.close()
 
 
+@pytest.mark.slow
 def test_a_process_on_a_node_is_watched_like_one_of_this_machine(run, tmp_path):
     _, node, host, group = run
     fetched = tmp_path / "node" / "model"
@@ -107,6 +108,7 @@ def test_a_process_on_a_node_is_watched_like_one_of_this_machine(run, tmp_path):
     group.stop([refused])
 
 
+@pytest.mark.slow
 def test_a_lost_node_takes_its_processes_with_it_and_may_return(run, monkeypatch):
     monkeypatch.setattr(node_host, "LOST_S", 1.0)
     launcher, node, host, group = run
@@ -178,6 +180,7 @@ def another(run, tmp_path):
         one.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["another node", "the head"])
 def test_what_ran_on_a_lost_node_starts_elsewhere_and_the_lost_one_ends_it(
     run, another, tmp_path, monkeypatch, where

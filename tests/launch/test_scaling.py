@@ -140,6 +140,7 @@ def test_a_process_that_leaves_may_die_or_take_too_long_over_what_it_has(scaled)
     assert left == [("env-1", "died", "was killed by signal 9"), ("env", "deadline", None)]
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_as_it_leaves_loses_its_leases_at_once_and_leaves_its_name_to_the_next(
     scaled, process_group, tmp_path
 ):

@@ -103,6 +103,7 @@ def wandb_records(path):
             parts = b""
 
 
+@pytest.mark.slow
 def test_steps_reach_weights_and_biases_offline(tmp_path, monkeypatch):
     for name, value in {"WANDB_MODE": "offline", "HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)

@@ -51,6 +51,7 @@ def test_a_part_moves_to_another_host_and_the_address_is_that_of_the_first(host,
     assert host.ended_on(process) == "third"
 
 
+@pytest.mark.slow
 def test_the_console_names_the_machine_on_which_a_process_has_ended(host, tmp_path, monkeypatch):
     monkeypatch.delenv(FORK_SERVER, raising=False)
     (tmp_path / "config.json").write_text('{"model": {"path": "m"}, "env": {"name": "gridworld"}}')

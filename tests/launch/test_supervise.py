@@ -121,6 +121,7 @@ def no_pause(monkeypatch):
     monkeypatch.setattr("asyncrl.launch.supervise.LONGEST_PAUSE_S", 0.05)
 
 
+@pytest.mark.slow
 def test_a_child_that_dies_again_and_again_is_given_up_with_the_error_it_ended_with(
     process_group, tmp_path, no_pause
 ):
@@ -134,6 +135,7 @@ def test_a_child_that_dies_again_and_again_is_given_up_with_the_error_it_ended_w
     assert starts(child) == MAX_DEATHS
 
 
+@pytest.mark.slow
 def test_the_error_is_on_the_console_at_every_death(process_group, tmp_path, no_pause, caplog):
     child = script(process_group, "role", "raise LookupError('out of luck')")
     supervisor = Supervisor(process_group, tmp_path / "restarts.jsonl", 30.0)
@@ -143,6 +145,7 @@ def test_the_error_is_on_the_console_at_every_death(process_group, tmp_path, no_
     assert [record.getMessage() for record in caplog.records] == [line] * (MAX_DEATHS - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "ends"), [(2, True), (3, True), (3, False)])
 def test_a_child_that_ended_on_purpose_is_not_started_again(process_group, tmp_path, code, ends):
     child = script(
@@ -156,6 +159,7 @@ def test_a_child_that_ended_on_purpose_is_not_started_again(process_group, tmp_p
     assert starts(child) == 1
 
 
+@pytest.mark.slow
 def test_a_service_that_refuses_its_configuration_twice_is_given_up(process_group, tmp_path, no_pause):
     code = (
         "import sys; print('alive'); print('asyncrl: env.name: wrong', file=sys.stderr); raise SystemExit(2)"
@@ -167,6 +171,7 @@ def test_a_service_that_refuses_its_configuration_twice_is_given_up(process_grou
     assert starts(child) == 2
 
 
+@pytest.mark.slow
 def test_a_service_whose_address_is_taken_is_tried_again(process_group, tmp_path, no_pause):
     told = "asyncrl: cannot listen on 127.0.0.1:7: Address already in use"
     code = f"import sys; print('alive'); print({told!r}, file=sys.stderr); raise SystemExit(2)"
@@ -177,6 +182,7 @@ def test_a_service_whose_address_is_taken_is_tried_again(process_group, tmp_path
     assert starts(child) == MAX_DEATHS
 
 
+@pytest.mark.slow
 def test_memory_that_is_lacking_twice_ends_the_run(process_group, tmp_path, no_pause):
     child = script(process_group, "trainer", "print('alive', flush=True); raise MemoryError('8 GiB')")
     supervisor = Supervisor(process_group, tmp_path / "restarts.jsonl", 30.0)
@@ -207,6 +213,7 @@ class Always(Never):
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grows", [False, True])
 def test_deaths_without_any_progress_of_the_run_end_it(process_group, tmp_path, no_pause, monkeypatch, grows):
     monkeypatch.setattr("asyncrl.launch.supervise.MAX_DEATHS_WITHOUT_PROGRESS", 8)
@@ -229,6 +236,7 @@ def test_deaths_without_any_progress_of_the_run_end_it(process_group, tmp_path, 
         assert starts(child) == 8
 
 
+@pytest.mark.slow
 def test_a_trainer_that_has_finished_is_done(process_group, tmp_path):
     child = script(process_group, "trainer", "pass")
     supervisor = Supervisor(process_group, tmp_path / "restarts.jsonl", 30.0)

@@ -56,6 +56,7 @@ def test_a_synchronous_step_takes_what_its_parts_take():
     assert (outcome.staleness_max, outcome.counts["trained"]) == (0, 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "oldest"), [*zip(SCHEDULES, (0, 0, 1, 2, 2), strict=True)])
 def test_no_schedule_exceeds_its_staleness_limit_and_each_group_is_trained_once(schedule, oldest):
     outcome = simulate(recipe(schedule), COSTS, HEAVY, engines=2)
@@ -65,6 +66,7 @@ def test_no_schedule_exceeds_its_staleness_limit_and_each_group_is_trained_once(
     assert outcome.staleness_max <= oldest
 
 
+@pytest.mark.slow
 def test_generation_beside_training_is_faster_than_by_turns():
     rates = {name: simulate(recipe(name), COSTS, HEAVY, engines=1).groups_per_hour for name in SCHEDULES}
     assert rates["synchronous"] < rates["one_step_off"] < rates["partial"]
@@ -109,6 +111,7 @@ def test_engines_and_trainer_that_share_gpus_never_work_at_once():
     assert turns == pytest.approx(apart + 2.0, rel=0.01)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     schedule=st.sampled_from(SCHEDULES),

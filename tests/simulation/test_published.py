@@ -14,6 +14,7 @@ SMALL = replace(SETUPS[0], slices=32, groups=256)
 """One GPU that trains and three that generate 8 groups of 16."""
 
 
+@pytest.mark.slow
 def test_a_set_up_is_simulated_under_both_schedules_and_shown_with_its_assumptions(
     tmp_path, monkeypatch, capsys
 ):
@@ -33,6 +34,7 @@ def test_a_set_up_is_simulated_under_both_schedules_and_shown_with_its_assumptio
     assert f"- **{SMALL.name}** assumes: 512 groups of 16" in printed
 
 
+@pytest.mark.slow
 def test_published_seconds_of_training_are_taken_as_they_are():
     given = compare(replace(SMALL, train_s=(50.0, 200.0)), steps=3)
     assert given.synchronous.trainer.busy * given.synchronous.step_s == pytest.approx(50.0)

@@ -77,6 +77,7 @@ def kept(engine):
     return {path.name for path in engine.policy.staging._folder.glob("*/*")}
 
 
+@pytest.mark.slow
 def test_a_link_with_a_delay_and_a_rate_carries_each_version_once_and_then_only_what_changed(
     tmp_path, started
 ):

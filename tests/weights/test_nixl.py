@@ -99,6 +99,7 @@ def test_on_one_machine_ucx_is_held_to_loopback_unless_told_otherwise(monkeypatc
         assert os.environ["UCX_NET_DEVICES"] == "eth7"
 
 
+@pytest.mark.slow
 def test_engines_get_each_version_what_changed_if_they_can_use_it_and_all_of_it_after_they_were_away(
     tmp_path, started, monkeypatch
 ):
@@ -162,6 +163,7 @@ def run(scenario, urls):
     return asyncio.run(whole())
 
 
+@pytest.mark.slow
 def test_a_lender_that_stops_or_dies_ends_the_read_with_a_reason_within_its_deadline(tmp_path, monkeypatch):
     monkeypatch.setattr(nixl_agent, "PIECE_BYTES", 2**20)
     # Shared memory would be read without the other process's help.
