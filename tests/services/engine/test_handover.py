@@ -60,6 +60,8 @@ def test_a_split_turn_is_sampled_as_a_whole_one_and_outlives_new_weights_and_the
             decode, prefill = (EngineClient(url, RUN.bearer("engine")) for url in urls)
             trainer = [EngineClient(url, RUN.bearer("engine")) for url in urls]
             router = EngineRouter([decode, prefill], 32)
+            # On a busy machine a prompt may take longer to compute than a run would wait for it.
+            router._prefill.late_s = START_S
 
             async def commit(client, where, policy):
                 file = write_weights(where, 1, policy.model.named_parameters())
