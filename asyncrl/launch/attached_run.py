@@ -31,6 +31,11 @@ from asyncrl.services.engine.client import EngineClient
 from asyncrl.weights.files import write_weights
 
 
+def may_share(config: Config) -> bool:
+    """True for a run with one engine, which can be one that other runs have, too."""
+    return config.engine.count == 1
+
+
 class SharedEngine:
     """One engine that serves successive runs of one environment."""
 
@@ -116,10 +121,9 @@ class AttachedRun(TrainRun):
     periodic_evaluation: DeferredEvaluation
 
     def __init__(self, config: Config, folder: RunFolder, shared: SharedEngine) -> None:
-        if config.engine.explorers:
+        if not may_share(config):
             raise ConfigError(
-                "engine.explorers: must be 0 where runs share one engine, which computes in one precision, got "
-                f"{config.engine.explorers}"
+                f"engine.count: must be 1 where runs share an engine, got {config.engine.count}"
             )
         super().__init__(config, folder)
         self.shared = shared

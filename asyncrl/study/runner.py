@@ -1,7 +1,8 @@
 """Makes the runs of a study that have no record yet, on as few engines as their settings allow.
 
-An engine takes longer to start than a short run takes to train, so runs that serve one model in one way share one,
-one after the other. A study that was interrupted continues where it stopped; a run that failed is made again.
+An engine takes longer to start than a short run takes to train, so runs that serve one model in one way share one, one
+after the other; a run of several engines has its own. A study that was interrupted continues where it stopped; a run
+that failed is made again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 
 from asyncrl.config import Config
 from asyncrl.errors import AsyncRLError, ConfigError
-from asyncrl.launch.attached_run import AttachedRun, SharedEngine
+from asyncrl.launch.attached_run import AttachedRun, SharedEngine, may_share
+from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
 from asyncrl.study.records import StudyRecords, measured, value_of
 from asyncrl.study.study_file import Study, StudyRun, study_run, tuning_runs
@@ -106,8 +108,10 @@ def _make_missing(runs: Iterable[StudyRun], records: StudyRecords, say: Say) -> 
     for _, sharing in groupby(missing, key=lambda one: _engine_settings(one[1])):
         group = list(sharing)
         with tempfile.TemporaryDirectory(prefix="asyncrl-study-") as folder:
-            say(f"starting an engine for {len(group)} runs")
-            shared = SharedEngine(group[0][1], Path(folder) / "engine")
+            shared = None
+            if may_share(group[0][1]):
+                say(f"starting an engine for {len(group)} runs")
+                shared = SharedEngine(group[0][1], Path(folder) / "engine")
             try:
                 for run, _ in group:
                     left_s = (time.monotonic() - start) / made * (len(missing) - made) if made else None
@@ -121,20 +125,26 @@ def _make_missing(runs: Iterable[StudyRun], records: StudyRecords, say: Say) -> 
                             f"{record['held_out'][-1]['success']:.3f} in {record['wall_s']:.0f} s")  # fmt: skip
                     made += 1
             finally:
-                shared.stop()
+                if shared is not None:
+                    shared.stop()
 
 
-def _make(run: StudyRun, shared: SharedEngine) -> dict[str, Any]:
-    """Make one run and return its record; a run that fails leaves its error."""
+def _make(run: StudyRun, shared: SharedEngine | None) -> dict[str, Any]:
+    """Make one run, without `shared` on engines of its own, and return its record; one that fails leaves its error."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="asyncrl-study-") as folder:
         path = Path(folder) / "run"
         try:
-            shared.reset()
+            if shared is not None:
+                shared.reset()
             with RunFolder(path) as run_folder:
-                summary = AttachedRun(
-                    run.config(f"run.folder={json.dumps(folder)}"), run_folder, shared
-                ).run()
+                config = run.config(f"run.folder={json.dumps(folder)}")
+                made = (
+                    TrainRun(config, run_folder)
+                    if shared is None
+                    else AttachedRun(config, run_folder, shared)
+                )
+                summary = made.run()
             found = measured(path, summary)
         except AsyncRLError as error:
             found = {"error": str(error)[:2000]}
