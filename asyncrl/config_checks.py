@@ -173,6 +173,8 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
     yield from _prefill_problems(recipe)
     if recipe.train.router_replay:
         yield from _replay_problems(recipe)
+    if recipe.train.old_policy == "interrupt":
+        yield from _interruption_problems(recipe)
     if recipe.train.commitments:
         yield from _commitment_problems(recipe)
     if recipe.train.replay_groups and recipe.train.schedule == "periodic":
@@ -610,8 +612,50 @@ def _replay_problems(recipe: Recipe) -> Iterator[str]:
             "train.old_policy",
             recipe.train.old_policy != "trainer",
             "'trainer'",
-            "the process is sent tokens without their experts",
+            "elsewhere tokens are scored without their experts",
         ),
+    )
+
+
+def _interruption_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps engines from being asked, before each update, for all that was sampled."""
+    schedule, lent = recipe.train.schedule, recipe.placement.lent
+    yield from _ruled_out(
+        "for train.old_policy='interrupt'",
+        (
+            "train.schedule",
+            schedule not in ("asynchronous", "partial"),
+            "'asynchronous' or 'partial'",
+            f"under {schedule!r} no episode spans two versions",
+        ),
+        (
+            "buffer.max_staleness",
+            recipe.buffer.max_staleness == 0,
+            "above 0",
+            "without it no token is of an earlier version",
+        ),
+        ("lora.rank", recipe.lora.rank > 0, "0", "requests go on under the adapter they began with"),
+        (
+            "placement.lent",
+            lent > 0,
+            "0",
+            f"engines that sleep while the trainer works say nothing, got {lent}",
+        ),
+        (
+            "scale.engine",
+            "engine" in recipe.scale.limits,
+            "left out",
+            "an engine that leaves takes along what it has sampled",
+        ),
+        ("engine.prefill", recipe.engine.prefill > 0, "0", "prompts and tokens of a turn are in two engines"),
+        ("engine.explorers", recipe.engine.explorers > 0, "0", "what explorers sample is not trained"),
+        (
+            "rollout.fork_at",
+            recipe.rollout.fork_at == "look_ahead",
+            "another one",
+            "the token at which a branch begins is sampled by no engine",
+        ),
+        ("policies", bool(recipe.policies), "left out", "only a run with one trainer has been tried"),
     )
 
 
@@ -770,10 +814,10 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
     if settings["staleness_control"]["enabled"]:
         _check_staleness_control(recipe, settings["staleness_control"])
     _check_drafter(recipe)
-    if recipe.train.old_policy == "process" and "snapshots" not in words:
+    if recipe.train.old_policy != "trainer" and "snapshots" not in words:
         raise ConfigError(
-            "train.old_policy: 'process' scores tokens for an objective that reads them, such as one with "
-            "algo.proximal.name='snapshot'; allowed otherwise: trainer"
+            f"train.old_policy: {recipe.train.old_policy!r} scores tokens for an objective that reads them, such as "
+            "one with algo.proximal.name='snapshot'; allowed otherwise: trainer"
         )
     if recipe.swarm.url and (asked := sorted(words & {"agents", "answers", "branches", "greedy"})):
         raise ConfigError(

@@ -494,9 +494,10 @@ class TrainConfig(Section):
     learning rate; halve it, too, when the policy moves far in a step (docs/algorithms/asynchrony-control.md)."""
     on_poison: Seldom[Literal["continue", "stop"]] = "continue"
     """What follows a group that makes the loss or gradient NaN, when it has been saved and left out."""
-    old_policy: Seldom[Literal["trainer", "process"]] = "trainer"
-    """Where tokens are scored under the versions that sampled them, for objectives that read it: in the trainer, or a
-    process that scores groups while others are still being sampled (docs/algorithms/proximal.md)."""
+    old_policy: Seldom[Literal["trainer", "process", "interrupt"]] = "trainer"
+    """How tokens are scored under the versions that sampled them, for objectives that read it: by copies in the
+    trainer, by a process that scores groups while others are still being sampled, or by the trainer before each
+    update, for which engines pause and say what they have sampled (docs/algorithms/proximal.md)."""
     quantized_forward: Seldom[bool] = True
     """Round in the trainer's forward passes as engines with `engine.quantization` do. False for comparison: the policy
     that samples is then another one than that which is trained."""

@@ -148,10 +148,11 @@ def engine_weights(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def engine_url(tiny_model, engine_weights, tmp_path_factory):
-    """The address of a real vLLM server that serves `tiny_model` as version 0."""
+    """The address of a real vLLM server that serves `tiny_model` as version 0, and keeps what each version samples."""
     from tests.engines import serving
 
-    with serving(tmp_path_factory.mktemp("engine"), tiny_model, engine_weights) as engine:
+    keeps = {"algo": {"proximal": {"name": "snapshot"}}, "train": {"old_policy": "interrupt"}}
+    with serving(tmp_path_factory.mktemp("engine"), tiny_model, engine_weights, **keeps) as engine:
         yield engine.url
 
 

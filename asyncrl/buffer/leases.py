@@ -170,6 +170,12 @@ class Leases:
         )
         return again
 
+    def lose_ready(self, lease: str, reason: str) -> bool:
+        """Count a group that is ready as a lost attempt; True when its task waits for another."""
+        seq, attempts = self.find(lease, "seq, attempts")
+        self.bodies.delete("seq = ?", (seq,))
+        return self.lose(seq, attempts, FailureClass.INFRASTRUCTURE.value, reason)
+
     def expire(self, now: float) -> int:
         rows = self.store.rows(
             "SELECT seq, attempts, worker FROM tasks WHERE state = 'leased' AND expires < ?", now

@@ -266,6 +266,16 @@ class Ledger:
                     self._leases.blame(engine, reason)
             return workers
 
+    def fail_taken(self, step: int, leases: Sequence[str], reason: str) -> int:
+        """Count these groups of a taken batch as attempts lost to the infrastructure; return how many are planned
+        again. The rest of the batch is ready to be taken again.
+
+        Raises `ConflictError` when the step holds no such batch.
+        """
+        with self._store.transaction():
+            self._steps.give_back(step, leases)
+            return sum(self._leases.lose_ready(lease, reason) for lease in leases)
+
     def readmit_users(self, engine: str) -> list[str]:
         """Readmit the workers that were quarantined for the fault of an engine that none of them can reach any more;
         return their names."""

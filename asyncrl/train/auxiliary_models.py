@@ -33,6 +33,7 @@ from asyncrl.train.old_policy import OldPolicies
 from asyncrl.train.policy import PolicyModel
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.router_replay import replaying
+from asyncrl.train.scored_versions import ScoredVersions
 from asyncrl.train.scoring import EngineScorer
 from asyncrl.train.self_teacher import SelfTeacher, Shown
 from asyncrl.train.serve_rows import gather_values, plan_rows, serve_rows, share_batch
@@ -92,7 +93,7 @@ class AuxiliaryModels:
     reference: FrozenPolicy | DividedPolicy | BasePolicy | EngineScorer | None = None
     teacher: FrozenPolicy | DividedPolicy | EngineScorer | SelfTeacher | None = None
     average: AveragedPolicy | None = None
-    snapshots: Snapshots | OldPolicies | None = None
+    snapshots: Snapshots | OldPolicies | ScoredVersions | None = None
     critic: Critic | None = None
     slow_critic: SlowCritic | None = None
 
@@ -217,13 +218,21 @@ class AuxiliaryModels:
 
     def _snapshot_logp(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Ragged:
         """Score each token with the version that sampled it."""
-        assert self.snapshots is not None
-        if isinstance(self.snapshots, OldPolicies):
-            return self.snapshots.score(engine, batch)
+        snapshots = self.snapshots
+        assert snapshots is not None
+        if isinstance(snapshots, OldPolicies):
+            return snapshots.score(engine, batch)
         result = Ragged.full(batch.counts)
         by_version = {int(version): rows for version, rows in engine.on_first(lambda: rows_by_version(batch))}
+        if isinstance(snapshots, ScoredVersions):
+            # The others were scored before their weights changed.
+            by_version = {version: rows for version, rows in by_version.items() if version == batch.step}
+            if engine.rank == 0:
+                result = snapshots.find(batch)
         for version, rows in by_version.items():
-            model = None if version == batch.step else self.snapshots.load(version)
+            model = None
+            if version != batch.step and isinstance(snapshots, Snapshots):
+                model = snapshots.load(version)
 
             def forward(rows: Rows, model: PolicyModel | None = model) -> dict[str, Tensor]:
                 if model is None:
@@ -235,6 +244,8 @@ class AuxiliaryModels:
                 t = batch.row(row)
                 mine = torch.from_numpy(t.versions[t.loss_mask] == version)
                 result.row(row)[mine] = logp.row(row)[mine]
+        if isinstance(snapshots, ScoredVersions) and engine.rank == 0:
+            snapshots.keep_scores(batch, result)
         return result
 
     def _frozen_logp(
@@ -290,8 +301,35 @@ class AuxiliaryModels:
 
     def before_run(self, engine: TrainEngine, version: int) -> None:
         """Snapshot the weights the run starts from. A collective under ZeRO-3."""
-        if self.snapshots is not None and version not in self.snapshots.versions:
+        if isinstance(self.snapshots, ScoredVersions):
+            self.snapshots.scored_version = version - 1
+        elif self.snapshots is not None and version not in self.snapshots.versions:
             self.snapshots.remember(engine, version)
+
+    def before_update(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> None:
+        """Score what the version of the step has sampled, before the first change of its weights; then do nothing until
+        the next step. A collective."""
+        snapshots = self.snapshots
+        if not isinstance(snapshots, ScoredVersions) or snapshots.scored_version == batch.step:
+            return
+        snapshots.scored_version = batch.step
+        found: list[StepBatch] = []
+
+        def unscored() -> int:
+            found.append(snapshots.unscored(batch))
+            return found[0].num_rows
+
+        if not engine.on_first(unscored):
+            return
+        rows = share_batch(engine, found[0] if found else None)
+
+        def forward(some: Rows) -> dict[str, Tensor]:
+            return engine.outputs(some.token_ids, some.mask, settings.temperature)
+
+        logprobs = whole_batch(engine, rows, settings, forward, ("logp",))["logp"]
+        if engine.rank == 0:
+            snapshots.keep_scores(rows, logprobs)
+            snapshots.scored(rows)
 
     def after_step(self, engine: TrainEngine, version: int, metrics: dict[str, float]) -> dict[str, float]:
         """Bring averages, snapshots and refreshed references up to `version`; return their metrics."""
@@ -300,7 +338,9 @@ class AuxiliaryModels:
             clipped = metrics.get("clip_fraction")
             active = None if clipped is None else 1.0 - clipped
             found |= self.average.after_step(engine, metrics.get("lag/mean", 0.0), active)
-        if self.snapshots is not None:
+        if isinstance(self.snapshots, ScoredVersions):
+            found |= self.snapshots.after_step(version)
+        elif self.snapshots is not None:
             self.snapshots.remember(engine, version)
         if isinstance(self.reference, FrozenPolicy):
             self.reference.after_step(engine, version)
@@ -316,11 +356,8 @@ class AuxiliaryModels:
             "snapshots": self.snapshots,
             "slow_critic": self.slow_critic,
         }
-        return {
-            name: model.state_dict()
-            for name, model in kept.items()
-            if isinstance(model, FrozenPolicy | AveragedPolicy | Snapshots | OldPolicies | SlowCritic)
-        }
+        kinds = FrozenPolicy | AveragedPolicy | Snapshots | OldPolicies | ScoredVersions | SlowCritic
+        return {name: model.state_dict() for name, model in kept.items() if isinstance(model, kinds)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, part in state.items():

@@ -21,6 +21,7 @@ from asyncrl.train.critic import CriticSettings, make_critic, make_slow_critic
 from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading, engine_for_reading
 from asyncrl.train.old_policy import OldPolicies
 from asyncrl.train.policy import Matching, PolicyModel, load_frozen, load_policy
+from asyncrl.train.scored_versions import ScoredVersions
 from asyncrl.train.scoring import EngineScorer
 from asyncrl.train.self_teacher import SelfTeacher
 
@@ -50,7 +51,7 @@ def load_auxiliary_models(
     """
     dtype = config.model.dtype
     average: AveragedPolicy | None = None
-    snapshots: Snapshots | OldPolicies | None = None
+    snapshots: Snapshots | OldPolicies | ScoredVersions | None = None
     if "average" in objective.needs:
         copy = _copy(config, model).to(engine.device)
         params = objective.proximal_params
@@ -58,9 +59,11 @@ def load_auxiliary_models(
             copy, **{key: params[key] for key in ("beta", "reset_below") if key in params}
         )
     if "snapshots" in objective.needs:
-        snapshots = old_policies or Snapshots(
-            _copy(config, model).to(engine.device), config.buffer.max_staleness
-        )
+        keep = config.buffer.max_staleness
+        if config.train.old_policy == "interrupt":
+            snapshots = ScoredVersions(keep)
+        else:
+            snapshots = old_policies or Snapshots(_copy(config, model).to(engine.device), keep)
     critic = make_critic(_critic(objective), config.train, model, dtype) if objective.needs_values else None
     return AuxiliaryModels(
         objective,

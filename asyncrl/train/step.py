@@ -353,6 +353,7 @@ def discard(step: Step) -> None:
 
 def apply(step: Step, divide_by: float = 1.0) -> float:
     """Take the optimizer steps; return the largest gradient norm. The policy's gradient is divided by `divide_by`."""
+    step.auxiliary.before_update(step.engine, step.batch, step.settings)
     norms = [0.0]
     critic = step.auxiliary.critic
     if critic is not None and critic.engine is not None:

@@ -59,6 +59,7 @@ from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.publication import at_once, in_thread
 from asyncrl.train.replay_pool import ReplayPool
 from asyncrl.train.schedule import gather, settle
+from asyncrl.train.scored_versions import ScoredVersions
 from asyncrl.train.serve_rows import share_batch
 from asyncrl.train.sft_phase import SftPhase, SftPhaseSettings
 from asyncrl.train.step import StepReport, train_step
@@ -71,6 +72,7 @@ from asyncrl.train.swarm_pool import SwarmPool
 from asyncrl.train.turns import NoTurns, Turns
 from asyncrl.types import Group
 from asyncrl.weights.publish import PublishReport
+from asyncrl.weights.sampled import Sequence as SampledSequence
 
 log = logging.getLogger("asyncrl.train")
 
@@ -103,6 +105,8 @@ class BatchSource(Protocol):
         engines: Mapping[str, Sequence[str]] | None = None,
     ) -> Sequence[str]: ...
 
+    def fail_taken(self, step: int, group_ids: Sequence[str], reason: str) -> int: ...
+
     def stats(self) -> dict[str, Any]: ...
 
 
@@ -113,6 +117,10 @@ class Publisher(Protocol):
 
     def gather(self, version: int, engine: TrainEngine) -> Callable[[], PublishReport]:
         """Copy the weights; return what brings the copy to the engines, for a thread beside the training."""
+        ...
+
+    def interrupt(self, version: int, limit_s: float) -> list[SampledSequence]:
+        """See `FilePublisher.interrupt`. No collective: only the first rank calls it."""
         ...
 
 
@@ -203,6 +211,8 @@ class Trainer:
         self._planned = False
         self._published: Future[PublishReport] | None = None
         """On rank 0, a version's way to the engines and into the buffer in the background."""
+        if isinstance(auxiliary.snapshots, ScoredVersions):
+            auxiliary.snapshots.interrupt = self._interrupt
         self._recorded: Future[None] | None = None
         """On rank 0, what records the newest version's step once that is committed."""
 
@@ -229,7 +239,7 @@ class Trainer:
             if batch is not None:
                 with times.waiting():
                     self.turns.to_trainer()
-            accepted = batch is not None and self._logprobs_agree(batch)
+            accepted = batch is not None and self._logprobs_agree(batch) and self._all_scored(batch)
             if streamed is not None and not accepted:
                 streamed.abandon()
             if batch is None:
@@ -363,6 +373,8 @@ class Trainer:
                 self.engine, self.objective, self.auxiliary, batch, self.settings, self._rate(batch.step),
                 self.controls, lambda found: self._set_aside(batch, found),
             )  # fmt: skip
+        # Where no optimizer step was taken, too: the next version has the same weights and another number.
+        self.auxiliary.before_update(self.engine, batch, self.settings)
         self._guard(batch, report)
         self._exploit(batch, report)
         if report.went_back_to is None:
@@ -588,6 +600,33 @@ class Trainer:
             log.error("quarantined %s: %s", ", ".join(workers), reason)
         self.engine.barrier()
         return False
+
+    def _all_scored(self, batch: StepBatch) -> bool:
+        """False when log-probabilities of earlier versions are missing that cannot be computed any more: the batch is
+        then given back without the groups that need them.
+
+        An engine has died, say, before it said what it had sampled, or the trainer went back to a checkpoint.
+        """
+        scored = self.auxiliary.snapshots
+        if not isinstance(scored, ScoredVersions):
+            return True
+        missing = self.engine.on_first(lambda: scored.missing(batch))
+        if not missing:
+            return True
+        if self.source is not None:
+            reason = (
+                f"old log-probabilities of {sum(missing.values())} tokens in {len(missing)} groups are missing: their "
+                f"versions were replaced before they were scored (step {batch.step}, train.old_policy='interrupt')"
+            )
+            log.warning("%s; the groups are sampled again", reason)
+            self.source.fail_taken(batch.step, list(missing), reason)
+        self.engine.barrier()
+        return False
+
+    def _interrupt(self, version: int) -> list[SampledSequence]:
+        """Pause the engines, once they have the version, and return what it has sampled. On rank 0."""
+        self._wait_for_publication()
+        return self.publisher.interrupt(version, self.config.rank_timeout_s)
 
     def _set_aside(self, batch: StepBatch, found: dict[int, str]) -> None:
         """Save poisoned groups and take them out of the batch. Raises `StopError` where the recipe says so."""

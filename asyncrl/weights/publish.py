@@ -18,11 +18,13 @@ from typing import Any
 from torch import Tensor
 
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
-from asyncrl.weights.carrier import Carrier, EngineControl
+from asyncrl.weights.carrier import Carrier, EngineControl, ask_each
 from asyncrl.weights.delta import write_delta
 from asyncrl.weights.files import WeightFile, on_cpu, remove_older, verify_weights, write_weights
 from asyncrl.weights.members import Members
 from asyncrl.weights.position import read_committed, write_committed
+from asyncrl.weights.sampled import Sequence as SampledSequence
+from asyncrl.weights.sampled import sequences_from_list, without_prefixes
 
 log = logging.getLogger("asyncrl.weights")
 
@@ -125,6 +127,26 @@ class FilePublisher:
         except OSError as error:
             log.warning("version %d has no delta: %s", file.version, error)
             return file
+
+    async def interrupt(self, version: int, limit_s: float) -> list[SampledSequence]:
+        """Pause all engines until the next publish, for `limit_s` at most; return the sequences in which `version` has
+        sampled tokens.
+
+        What an engine sampled that does not answer is missing, as is what one serves that has another version.
+        """
+        body = {"limit_s": limit_s, "finish_requests": self.finish_requests}
+        engines = [engine for engine in self.engines if engine.url not in self.quarantined]
+        missed: dict[str, str] = {}
+        answers = await ask_each(engines, "weights/interrupt", body, self.phase_timeout_s, missed)
+        found = []
+        for url, answer in answers.items():
+            if answer["version"] == version:
+                found += sequences_from_list(answer["sequences"], f"engine {url}: sequences")
+            else:
+                missed[url] = f"it serves version {answer['version']}"
+        for url, reason in missed.items():
+            log.warning("engine %s: what it sampled of version %d is not known: %s", url, version, reason)
+        return without_prefixes(found)
 
     async def publish(self, file: WeightFile) -> PublishReport:
         """Prepare and commit `file` on every engine; engines that fail are quarantined.

@@ -4,7 +4,7 @@ It adds the weight-transfer backend `shared_file`, what keeps the KV cache acros
 hands it from engine to engine (`vllm_handover`). It mends the CPU backend: layers compute from live weights, MLA is
 rotated right (`vllm_cpu`), LoRA adapters are applied by `vllm_punica`, and the experts of each token are recorded
 (`vllm_experts`). Vision models load without torchvision (`vllm_images`). The hidden states that tokens are sampled from
-are recorded where asked for (`vllm_commitments`).
+are recorded where asked for (`vllm_commitments`), and so are the sequences that a version samples (`vllm_sampled`).
 
 In servers that asyncrl starts, every process also ends with its parent: otherwise vLLM's engine process and its
 memory would outlive a server that was killed. On CPU that process is forked instead of spawned where possible, and
@@ -19,13 +19,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from asyncrl.process_hooks import die_with_parent
-from asyncrl.weights import vllm_handover
+from asyncrl.weights import vllm_handover, vllm_sampled
 from asyncrl.weights.vllm_images import (
     VISION,
     keep_images_of_running_requests,
     serve_without_torchvision,
 )
 from asyncrl.weights.vllm_prefixes import add_to_engine_core
+from asyncrl.weights.vllm_sampled import KEEP_SAMPLED
 
 T = TypeVar("T")
 BACKEND = "shared_file"
@@ -98,6 +99,8 @@ def register() -> None:
     add_to_engine_core()
     if vllm_handover.hands_over():
         vllm_handover.add_to_engine_core(int(os.environ[STARTED_BY_US]))
+    if KEEP_SAMPLED in os.environ:
+        vllm_sampled.add_to_engine_core(int(os.environ[STARTED_BY_US]))
     if os.environ.get(VISION):
         keep_images_of_running_requests()
     if BACKEND not in WeightTransferEngineFactory._registry:

@@ -25,6 +25,8 @@ requests, bodies are msgpack with raw arrays, and each answer streams back as it
 `POST /asyncrl/v1/weights/commit`  a `WeightFile` -> pause, load, set the version, resume; with `finish_requests`
                                    running requests end under the old weights first, with `keep_kv` they keep
                                    their KV; an adapter is loaded beside those in use
+`POST /asyncrl/v1/weights/interrupt` {limit_s} -> generation is paused until the next commit, for `limit_s` at most; the
+                                   version and the sequences in which it has sampled tokens
 `POST /asyncrl/v1/lent`            {asleep} -> an engine on loan sleeps or is awake, see `vllm_lent`
 `GET  /asyncrl/v1/state`           {version, paused, running, waiting, kv_usage, iterations, computed_tokens, kv_tokens,
                                    max_model_len}, of an engine on loan {lent, asleep}, of one
@@ -285,6 +287,9 @@ async def _weights(name: str, policy: Served, engine: AsyncLLM, body: dict[str, 
         return await policy.transfers.join(engine, GroupPlace(**body))
     if name == "weights/epoch":
         return {"epoch": policy.position.epoch}
+    mode: PauseMode = "wait" if body.get("finish_requests") else "keep"
+    if name == "weights/interrupt":
+        return await policy.interrupt(engine, mode, float(body["limit_s"]))
     file = weight_file_from_json(body)
     match name:
         case "weights/expect":
@@ -308,7 +313,6 @@ async def _weights(name: str, policy: Served, engine: AsyncLLM, body: dict[str, 
         case "weights/prepare":
             return {"verify_s": await policy.prepare(engine, file)}
         case "weights/commit":
-            mode: PauseMode = "wait" if body.get("finish_requests") else "keep"
             return await policy.commit(engine, file, mode, bool(body.get("keep_kv")))
     raise InputError(f"no route {PREFIX}{name}")
 

@@ -35,6 +35,7 @@ from asyncrl.weights.vllm_images import VISION
 from asyncrl.weights.vllm_lent import Loan, loan_from_environment
 from asyncrl.weights.vllm_plugin import WEIGHTS_DIR
 from asyncrl.weights.vllm_prefixes import FORGET
+from asyncrl.weights.vllm_sampled import KEEP_SAMPLED, RENEW_SAMPLED, SAMPLED
 from asyncrl.weights.vllm_transfers import Transfers
 
 if TYPE_CHECKING:
@@ -99,6 +100,10 @@ class Served:
         self.fetches = Fetches(self.staging, authorization(bearer(None, "weights")))
         self.reads = Reads(self.staging)
         self.adapters = None if lora is None else Adapters(lora, folder, base_version(), ids)
+        self._interrupted: asyncio.Task[None] | None = None
+        """What ends an interruption that no new weights end."""
+        self._interrupted_s = 0.0
+        """When that interruption began, of `time.perf_counter`."""
 
     def offered(self, epoch: int, version: int, kind: str) -> Offered | None:
         """Return what other engines may fetch from this one of a version; None of one it neither has nor fetches."""
@@ -200,6 +205,37 @@ class Served:
             await self.transfers.keep_only(engine, file)
             return report
 
+    async def interrupt(self, engine: AsyncLLM, mode: PauseMode, limit_s: float) -> dict[str, Any]:
+        """Pause generation until new weights are committed, for `limit_s` at most; return the version and all sequences
+        in which it has sampled tokens.
+
+        Running requests freeze ("keep") or finish first ("wait"). May be repeated. Raises `InputError`,
+        `UnavailableError`.
+        """
+        if KEEP_SAMPLED not in os.environ:
+            raise InputError("this engine keeps no sequences: train.old_policy is not 'interrupt'")
+        async with self.committing:
+            if self._interrupted is None:
+                self._interrupted_s = time.perf_counter()
+            self._forget_interruption()
+            await _pause(engine, mode, clear_cache=False)
+            self._interrupted = asyncio.ensure_future(self._go_on_after(engine, limit_s))
+            version, sequences = await engine.engine_core.call_utility_async(SAMPLED)
+            return {"version": version, "sequences": sequences}
+
+    def _forget_interruption(self) -> None:
+        if self._interrupted is not None:
+            self._interrupted.cancel()
+        self._interrupted = None
+
+    async def _go_on_after(self, engine: AsyncLLM, limit_s: float) -> None:
+        """End an interruption whose trainer may be gone. What is sampled from now on it has not seen."""
+        await asyncio.sleep(limit_s)
+        async with self.committing:
+            self._interrupted = None
+            log.warning("no new weights came within %g s of an interruption; generation goes on", limit_s)
+            await engine.resume_generation()
+
     async def load_noted(self, engine: AsyncLLM) -> None:
         """Load what was committed while the engine slept. Call with `committing`. Raises `InputError`."""
         file = self.position.to_load()
@@ -250,13 +286,15 @@ class Served:
             )
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        start = time.perf_counter()
+        start = time.perf_counter() if self._interrupted is None else self._interrupted_s
         await _pause(engine, mode, clear_cache=not (keep_kv or hands_over()))
         try:
             if hands_over():
                 await engine.engine_core.call_utility_async(RENEW, file.version)
             elif keep_kv:
                 await engine.engine_core.call_utility_async(FORGET)
+            if KEEP_SAMPLED in os.environ:
+                await engine.engine_core.call_utility_async(RENEW_SAMPLED, file.version)
             await engine.start_weight_update()
             where = {"path": file.path, "epoch": file.epoch, "version": file.version}
             request = WeightTransferUpdateRequest(update_info=where)
@@ -268,6 +306,7 @@ class Served:
             log.exception("weights of version %d were loaded in part; the engine ends", file.version)
             os._exit(1)
         self.position.moved(file)
+        self._forget_interruption()
         await engine.resume_generation()
         return {"version": file.version, "pause_s": time.perf_counter() - start}
 

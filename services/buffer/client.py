@@ -215,6 +215,12 @@ class BufferClient:
         }
         return (await self._http.post("/v1/reject", body))["workers"]
 
+    async def fail_taken(self, step: int, group_ids: Sequence[str], reason: str) -> int:
+        """Give a taken batch back and count these groups of it as attempts lost to the infrastructure; return how many
+        are planned again."""
+        body = {"step": step, "leases": list(group_ids), "reason": reason[:MAX_ERROR]}
+        return (await self._http.post("/v1/fail_taken", body))["pending_again"]
+
     async def pause(self, paused: bool) -> None:
         """Stop or resume granting leases."""
         await self._http.post("/v1/pause", {"paused": paused})
@@ -377,6 +383,9 @@ class BufferClientSync:
         engines: Mapping[str, Sequence[str]] | None = None,
     ) -> list[str]:
         return self._run(self._client.reject(step, group_ids, reason, engines))
+
+    def fail_taken(self, step: int, group_ids: Sequence[str], reason: str) -> int:
+        return self._run(self._client.fail_taken(step, group_ids, reason))
 
     def set_staleness_limit(self, limit: int) -> None:
         self._run(self._client.set_staleness_limit(limit))

@@ -138,6 +138,12 @@ class Reject(Call):
     engines: dict[Address, list[Name]] = Field(default_factory=dict, max_length=MAX_ENGINES)
 
 
+class FailTaken(Call):
+    step: Whole
+    leases: list[Name] = Field(min_length=1, max_length=MAX_TASKS)
+    reason: Text
+
+
 class Engine(Call):
     engine: Address
 

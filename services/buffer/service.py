@@ -73,7 +73,18 @@ STALL_S = 5.0
 OWN_STATUSES: dict[type[Exception], int] = {UnknownLeaseError: 404, LeaseGoneError: 410}
 
 _TRAINER = (
-    *("take", "peek", "drop", "reject", "commit", "rollback", "replan", "staleness_limit", "pause"),
+    *(
+        "take",
+        "peek",
+        "drop",
+        "reject",
+        "fail_taken",
+        "commit",
+        "rollback",
+        "replan",
+        "staleness_limit",
+        "pause",
+    ),
     *("opponents", "quarantine"),
 )
 _WORKER = ("lease", "renew", "release", "fail", "put", "put_many", "reserve", "put_files", "reclaim")
@@ -562,6 +573,14 @@ def _add_steps(app: FastAPI, service: BufferService) -> None:
         workers = ledger.reject(body.step, body.leases, body.reason, body.engines)
         service.changed()
         return {"workers": workers}
+
+    @app.post("/v1/fail_taken", openapi_extra=documented(messages.FailTaken))
+    async def fail_taken(request: Request) -> dict[str, int]:
+        """Give a taken batch back and count these groups of it as lost attempts."""
+        body = await read(request, messages.FailTaken)
+        again = ledger.fail_taken(body.step, body.leases, body.reason)
+        service.changed()
+        return {"pending_again": again}
 
     @app.post("/v1/commit", openapi_extra=documented(messages.Version))
     async def commit(request: Request) -> dict[str, int]:

@@ -62,6 +62,8 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         handover=("prefill" if args.prefill else "decode") if engine.prefill and args.weights_dir else "",
         record_experts=config.train.router_replay,
         record_states=config.train.commitments,
+        # Of a run that publishes weights, as for handing over.
+        keep_sampled=config.train.old_policy == "interrupt" and bool(args.weights_dir),
         speculative=engine.speculative,
         extra_args=tuple(engine.extra_args),
         weights_dir=str(args.weights_dir or ""),

@@ -49,6 +49,7 @@ from asyncrl.tls import client_context, own_files, scheme
 from asyncrl.weights.adapter import buffer_rank
 from asyncrl.weights.folders import SCRATCH, clear_shared_memory
 from asyncrl.weights.vllm_plugin import ENGINE_URL, RECORD_EXPERTS, RECORD_STATES, STAGES, WEIGHTS_DIR
+from asyncrl.weights.vllm_sampled import KEEP_SAMPLED
 
 LOOPBACK = "127.0.0.1"
 WEIGHT_BACKEND = "shared_file"
@@ -99,6 +100,8 @@ class EngineOptions:
     """Whether it reports the experts that each token was routed to (`train.router_replay`)."""
     record_states: bool = False
     """Whether it commits to the hidden states of sampled tokens (`train.commitments`)."""
+    keep_sampled: bool = False
+    """Whether it keeps the sequences that each version samples (`train.old_policy` is "interrupt")."""
     speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     extra_args: Sequence[str] = field(default_factory=tuple)
     weights_dir: str = ""
@@ -239,6 +242,8 @@ def build_env(
     if options.record_states:
         # vLLM's second model runner, for GPUs, does not keep the states where they are recorded.
         env.update({RECORD_STATES: "1", "VLLM_USE_V2_MODEL_RUNNER": "0"})
+    if options.keep_sampled:
+        env[KEEP_SAMPLED] = "1"
     if sockets:
         # vLLM leaves behind sockets and the file by which its ranks find each other. Compiled code of torch is kept.
         env.setdefault("TORCHINDUCTOR_CACHE_DIR", compile_cache())

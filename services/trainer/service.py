@@ -71,6 +71,7 @@ from asyncrl.weights.members import Members
 from asyncrl.weights.nixl_agent import check_nixl
 from asyncrl.weights.nixl_carrier import NixlCarrier
 from asyncrl.weights.publish import FilePublisher, PublishReport
+from asyncrl.weights.sampled import Sequence as SampledSequence
 
 BEAT_S = 1.0
 FOLLOW_S = 3.0
@@ -144,6 +145,12 @@ class SyncFilePublisher:
         # Here and not while the next batch is checked with the weights of earlier versions.
         self.publisher.make_room(version)
         return lambda: self._commit(*self._write(version, tensors.items()))
+
+    def interrupt(self, version: int, limit_s: float) -> list[SampledSequence]:
+        """See `FilePublisher.interrupt`. On rank 0."""
+        self._follow_members()
+        asked = self.publisher.interrupt(version, limit_s)
+        return asyncio.run_coroutine_threadsafe(asked, self._loop).result()
 
     def _write(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> tuple[WeightFile, float]:
         """Write a file; return it with the seconds that took."""

@@ -286,6 +286,26 @@ def rejected(workers, shown):
     return book
 
 
+def test_groups_of_a_batch_that_cannot_be_trained_are_lost_attempts_and_the_rest_is_taken_again():
+    book = Ledger(":memory:", LedgerSettings(2, 0, 2, max_attempts=2))
+    book.add_tasks(tasks(3))
+    leases = [book.lease("a") for _ in range(2)]
+    for one in leases:
+        book.put(group(one))
+    book.take(0)
+    assert book.fail_taken(0, [leases[0].id], "unknown") == 1
+    assert (book.stats()["ready"], book.stats()["quarantined"]) == (1, [])
+    with pytest.raises(ConflictError, match="no such batch is taken"):
+        book.fail_taken(0, [leases[0].id], "unknown")
+    again = book.lease("a")
+    assert (again.task.id, again.attempt) == (leases[0].task.id, 2)
+    book.put(group(again))
+    assert len(book.take(0).groups) == 2
+    # As often as `max_attempts` says; the task is then set aside.
+    assert book.fail_taken(0, [again.id], "unknown") == 0
+    assert book.stats()["failed"] == 1
+
+
 @pytest.mark.parametrize(("workers", "shown"), [(["a", "b", "b"], [0, 1]), (["a", "a"], [0])])
 def test_workers_that_a_faulty_engine_has_spoiled_are_readmitted_when_it_is_gone(workers, shown):
     book = rejected(workers, shown)

@@ -220,6 +220,7 @@ def test_a_format_that_the_models_tokenizer_cannot_write_is_refused_before_anyth
         "engine.explorers=1 engine.count=2 rollout.explore=17",
         "train.offload_activations=true",
         "train.old_policy=process",
+        "train.old_policy=interrupt",
         "teacher.path=http://127.0.0.1:9",
     ],
 )

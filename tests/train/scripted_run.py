@@ -51,7 +51,14 @@ def groups_at(version):
 
 
 def make_trainer(
-    engine, script, num_steps=3, max_staleness=1, on_step=lambda *_: None, schedule="partial", **algo
+    engine,
+    script,
+    num_steps=3,
+    max_staleness=1,
+    on_step=lambda *_: None,
+    schedule="partial",
+    snapshots=None,
+    **algo,
 ):
     config = parse_config(
         {
@@ -69,4 +76,5 @@ def make_trainer(
         }
     )
     objective = build_objective(config.algo)
-    return Trainer(config, engine, objective, AuxiliaryModels(objective), script, script, on_step)
+    auxiliary = AuxiliaryModels(objective, snapshots=snapshots)
+    return Trainer(config, engine, objective, auxiliary, script, script, on_step)

@@ -424,6 +424,7 @@ def test_a_worker_speaks_for_itself_only_and_cannot_do_what_the_trainer_does(tmp
         for act in (
             lambda c: c.take(0, 0), lambda c: c.peek(0, [], 0), lambda c: c.commit(1), lambda c: c.rollback(0),
             lambda c: c.quarantine("a", "r"), lambda c: c.reject(0, ["1-1-ab"], "r"), lambda c: c.pause(True),
+            lambda c: c.fail_taken(0, ["1-1-ab"], "r"),
             lambda c: c.drop(0, [], "r"), lambda c: c.set_staleness_limit(0), lambda c: c.add_tasks(tasks(1)),
             lambda c: c.join_opponents([1]),
             lambda c: c.close_plan(True), lambda c: c.reclaim("a"), lambda c: c.lease("a", 0),

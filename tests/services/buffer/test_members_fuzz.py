@@ -17,6 +17,7 @@ CALLS = {
     "/v1/leave": {"url": URL},
     "/v1/reclaim": {"worker": "w"},
     "/v1/reject": {"step": 0, "leases": ["1-1-ab"], "reason": "r"},
+    "/v1/fail_taken": {"step": 0, "leases": ["1-1-ab"], "reason": "r"},
 }
 NEVER = [None, True, 1.5, float("nan"), b"", b"\xff", [[]], [None], [b"\xff"], {"a": b"\xff"}, 2**64 - 1]
 """Wrong for every field."""

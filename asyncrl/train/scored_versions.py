@@ -1,0 +1,137 @@
+"""Old log-probabilities from an interruption: what a version has sampled is scored before its weights change.
+
+The third exact route of 2605.12070, beside `auxiliary_weights.Snapshots` and `old_policy.OldPolicies`, whose numbers it
+gives without weights of earlier versions. Before the first optimizer step from version v to v + 1:
+
+    engines: generation pauses until the next publish -> all sequences in which v has sampled tokens, ended or not
+    trainer: their log-probabilities under the weights that are still v's, kept for `keep` versions
+
+A token is found again by its version and its context, wherever it ends up in a batch. The step's own numbers for the
+batch in training are kept first, and left out here: episodes that begin alike may be trained at different steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from asyncrl.errors import ConfigError
+from asyncrl.train.ragged import Ragged
+from asyncrl.train.scored_tokens import ScoredTokens, prefix_hashes
+from asyncrl.train.step_batch import StepBatch
+from asyncrl.types import NOT_SAMPLED, Status, Trajectory
+from asyncrl.weights.sampled import Sequence
+
+
+class ScoredVersions:
+    """Used as `Snapshots` is. All it keeps is on the first rank.
+
+    keep: versions before the current one that a batch may hold tokens of. interrupt: pauses the engines and returns in
+    which sequences a version has sampled tokens. Whatever asks or fills it is called on the first rank.
+    """
+
+    def __init__(self, keep: int, interrupt: Callable[[int], list[Sequence]] = lambda _: []) -> None:
+        self.keep = keep
+        self.interrupt = interrupt
+        self.tokens = ScoredTokens()
+        self.scored_version = -1
+        """The newest version whose engines were interrupted; equal on every rank."""
+        self.metrics: dict[str, float] = {}
+        """Of the step in progress."""
+        self._start_s = 0.0
+
+    def unscored(self, batch: StepBatch) -> StepBatch:
+        """Interrupt the engines; return as rows what the version of the step has sampled that no score is kept of."""
+        self._start_s = time.perf_counter()
+        version, rows = batch.step, []
+        for sequence in self.interrupt(version):
+            ids, places = sequence.token_ids, np.flatnonzero(sequence.sampled)
+            places = places[np.isnan(self.tokens.find(version, prefix_hashes(ids, places)))]
+            if len(places):
+                rows.append(_row(ids, places, version))
+        self.metrics["old_policy/scored_tokens"] = 0.0
+        self.metrics["old_policy/interrupt_s"] = time.perf_counter() - self._start_s
+        return StepBatch(tuple(rows), torch.zeros(len(rows), dtype=torch.long), version)
+
+    def keep_scores(self, rows: StepBatch, logprobs: Ragged) -> None:
+        """Keep the log-probabilities under the version of the step of the tokens that it has sampled in rows."""
+        version, hashes, values = rows.step, [], []
+        for index, t in enumerate(rows.trajectories):
+            hashes.append(prefix_hashes(t.token_ids, _places(t, version)))
+            values.append(logprobs.row(index).numpy()[t.versions[t.loss_mask] == version])
+        self.tokens.add(version, np.concatenate(hashes), np.concatenate(values))
+
+    def scored(self, rows: StepBatch) -> None:
+        """Note that the rows of `unscored` are kept."""
+        self.metrics["old_policy/scored_tokens"] = float(rows.counts.sum())
+        self.metrics["old_policy/interrupt_s"] = time.perf_counter() - self._start_s
+
+    def find(self, batch: StepBatch) -> Ragged:
+        """Return the log-probabilities of sampled tokens of earlier versions than the step's; NaN for
+        those that are not known, and for the step's own.
+
+        Raises `ConfigError` for images.
+        """
+        found = Ragged.full(batch.counts, torch.nan)
+        for index, t in enumerate(batch.trajectories):
+            if t.images:
+                raise ConfigError(
+                    "train.old_policy: must be 'trainer' where trajectories have images, got 'interrupt'"
+                )
+            versions = t.versions[t.loss_mask]
+            for version in np.unique(versions[versions < batch.step]).tolist():
+                known = self.tokens.find(version, prefix_hashes(t.token_ids, _places(t, version)))
+                found.row(index)[torch.from_numpy(versions == version)] = torch.from_numpy(known)
+        return found
+
+    def missing(self, batch: StepBatch) -> dict[str, int]:
+        """Return the groups with tokens of earlier versions that are not known, and how many."""
+        found, missing, num_older = self.find(batch), dict[str, int](), 0
+        for index, t in enumerate(batch.trajectories):
+            older = torch.from_numpy(t.versions[t.loss_mask] < batch.step)
+            unknown = int(found.row(index)[older].isnan().sum())
+            num_older += int(older.sum())
+            if unknown:
+                group = batch.group_ids[int(batch.group[index])]
+                missing[group] = missing.get(group, 0) + unknown
+        # Those of a batch that is given back count with the one that takes its place.
+        before = self.metrics.get("old_policy/missing_tokens", 0.0)
+        self.metrics["old_policy/missing_tokens"] = before + sum(missing.values())
+        self.metrics["old_policy/older_tokens"] = float(num_older)
+        return missing
+
+    def after_step(self, version: int) -> dict[str, float]:
+        """Drop versions that no token of a batch can carry any more; return the metrics of the step."""
+        self.tokens.drop_before(version - self.keep)
+        found, self.metrics = self.metrics, {}
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.tokens.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.tokens.load_state_dict(state)
+
+
+def _places(t: Trajectory, version: int) -> np.ndarray:
+    """Return where a row has tokens that a version has sampled."""
+    return np.flatnonzero(t.loss_mask & (t.versions == version))
+
+
+def _row(token_ids: np.ndarray, places: np.ndarray, version: int) -> Trajectory:
+    mask = np.isin(np.arange(len(token_ids)), places)
+    return Trajectory(
+        task_id="unscored",
+        episode_index=0,
+        token_ids=token_ids,
+        loss_mask=mask,
+        behavior_logprobs=np.zeros(len(token_ids), np.float32),
+        versions=np.where(mask, version, NOT_SAMPLED).astype(np.int32),
+        turns=(),
+        reward=0.0,
+        status=Status.FINISHED,
+    )
