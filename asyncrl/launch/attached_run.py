@@ -32,8 +32,10 @@ from asyncrl.weights.files import write_weights
 
 
 def may_share(config: Config) -> bool:
-    """True for a run with one engine, which can be one that other runs have, too."""
-    return config.engine.count == 1
+    """True for a run with one engine that keeps nothing for its trainer, which can be one that other runs have, too."""
+    train = config.train
+    keeps = train.router_replay or train.commitments or train.old_policy == "interrupt"
+    return config.engine.count == 1 and not keeps
 
 
 class SharedEngine:
@@ -123,7 +125,8 @@ class AttachedRun(TrainRun):
     def __init__(self, config: Config, folder: RunFolder, shared: SharedEngine) -> None:
         if not may_share(config):
             raise ConfigError(
-                f"engine.count: must be 1 where runs share an engine, got {config.engine.count}"
+                "engine.count: must be 1 where runs share an engine, which keeps nothing for one of them "
+                f"(train.router_replay, train.commitments, train.old_policy='interrupt'), got {config.engine.count}"
             )
         super().__init__(config, folder)
         self.shared = shared

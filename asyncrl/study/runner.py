@@ -1,7 +1,7 @@
 """Makes the runs of a study that have no record yet, on as few engines as their settings allow.
 
 An engine takes longer to start than a short run takes to train, so runs that serve one model in one way share one, one
-after the other; a run of several engines has its own. A study that was interrupted continues where it stopped; a run
+after the other; others have their own. A study that was interrupted continues where it stopped; a run
 that failed is made again.
 """
 
