@@ -173,6 +173,8 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
     yield from _prefill_problems(recipe)
     if recipe.train.router_replay:
         yield from _replay_problems(recipe)
+    if recipe.train.tensor_parallel > 1:
+        yield from _tensor_parallel_problems(recipe)
     if recipe.train.old_policy == "interrupt":
         yield from _interruption_problems(recipe)
     if recipe.train.commitments:
@@ -617,6 +619,43 @@ def _replay_problems(recipe: Recipe) -> Iterator[str]:
     )
 
 
+def _tensor_parallel_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what does not go together with ranks that have a part of each layer."""
+    train = recipe.train
+    yield from _ruled_out(
+        f"with train.tensor_parallel={train.tensor_parallel}",
+        (
+            "train.ranks",
+            train.ranks % train.tensor_parallel > 0,
+            "a multiple of it",
+            f"so many ranks have a part of each layer, got {train.ranks}",
+        ),
+        (
+            "train.zero_stage",
+            train.zero_stage not in (1, 2),
+            "1 or 2",
+            "the norm of gradients is taken over all parts there, and ZeRO-3 divides the layers by itself",
+        ),
+        ("train.sequence_parallel", train.sequence_parallel > 1, "1", "both divide the heads over ranks"),
+        ("train.optimizer", train.optimizer == "muon", "another one", "Muon needs whole matrices"),
+        ("train.router_replay", train.router_replay, "false", "models with experts are not divided"),
+        ("lora.rank", recipe.lora.rank > 0, "0", "adapters are not divided"),
+        (
+            "engine.quantization",
+            recipe.engine.quantization != "off",
+            "'off'",
+            "each rank would round its own part",
+        ),
+        (
+            "outer.url",
+            bool(recipe.outer.url),
+            "left out",
+            "trainers exchange whole weights of their optimizers",
+        ),
+        ("policies", bool(recipe.policies), "left out", "only a run with one trainer has been tried"),
+    )
+
+
 def _interruption_problems(recipe: Recipe) -> Iterator[str]:
     """Yield what keeps engines from being asked, before each update, for all that was sampled."""
     schedule, lent = recipe.train.schedule, recipe.placement.lent
@@ -963,6 +1002,11 @@ def _check_long_rows(recipe: Recipe, words: frozenset[str]) -> None:
     if train.ranks % train.sequence_parallel:
         raise ConfigError(
             f"train.sequence_parallel: must divide train.ranks={train.ranks}, got {train.sequence_parallel}"
+        )
+    if train.tensor_parallel > 1 and "score_norms" in words:
+        raise ConfigError(
+            "train.tensor_parallel: must be 1 where algo.advantage reads the norm of each trajectory's gradient, of "
+            f"which each rank would have a part; got {train.tensor_parallel}"
         )
     if train.sequence_parallel > 1 and "score_norms" in words:
         raise ConfigError(

@@ -462,6 +462,9 @@ class TrainConfig(Section):
     sequence_parallel: Seldom[int] = Field(1, ge=1)
     """Ranks that compute the same rows together, each a part of the tokens, for rows that one GPU has no room for. It
     divides `ranks` and the model's number of heads (docs/memory.md)."""
+    tensor_parallel: Seldom[int] = Field(1, ge=1)
+    """Ranks that have a part of each linear layer and compute the same rows, for layers that one GPU has no room for.
+    It divides `ranks` and the model's heads (docs/large-models.md)."""
     stall_timeout_s: Seldom[float] = Field(600.0, gt=0)
     """Seconds that a rank may need for one micro-batch, or wait for another rank or for a checkpoint to be written,
     beyond the time that publishing may wait for an engine. A trainer that takes longer hangs: it is killed and started

@@ -205,6 +205,7 @@ def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> 
         "engine.prefill": config.engine.prefill > 0,
         "train.offload_activations": config.train.offload_activations,
         "train.sequence_parallel": config.train.sequence_parallel > 1,
+        "train.tensor_parallel": config.train.tensor_parallel > 1,
         "train.old_policy": config.train.old_policy != "trainer",
         "reference.path": is_url(config.reference.path),
         "teacher.path": is_url(config.teacher.path) or config.teacher.path == SELF_TEACHER,

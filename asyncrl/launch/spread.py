@@ -307,12 +307,12 @@ def relocated(
 def with_fewer(found: Spread, name: str, config: Config, usable: Collection[str]) -> Spread | None:
     """Return `found` with a trainer on those of its machines that can be used, None if they are too few.
 
-    usable: names of machines. What consecutive ranks compute together (`train.sequence_parallel`) stays whole.
+    usable: names of machines. What consecutive ranks compute together stays whole.
     """
     train, parts = train_section(config, name), found.parts(name)
     assert train is not None
     left = [place for place in parts if place.machine in usable]
-    while left and train.ranks_each * len(left) % train.sequence_parallel:
+    while left and train.ranks_each * len(left) % (train.sequence_parallel * train.tensor_parallel):
         left.pop()
     # Rank 0 is on the head, whose loss ends the run.
     if len(left) < train.min_nodes or not left or left[0] != parts[0]:

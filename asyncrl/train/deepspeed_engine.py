@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +38,7 @@ from asyncrl.train.policy import probe
 from asyncrl.train.prefix_tree import uses_prefix_trees
 from asyncrl.train.progress import Progress
 from asyncrl.train.router_replay import RouterReplay
+from asyncrl.train.tensor_parallel import Shard, check_divisible, deepspeed_section, shards
 from asyncrl.train.token_scores import TeacherStates
 from asyncrl.train.vision import Placed
 
@@ -120,6 +122,7 @@ def deepspeed_config(train: TrainConfig, dtype: str, num_trained: int) -> dict[s
         "communication_data_type": "fp32",
         # Which optimizer suits host memory is `make_optimizer`'s choice.
         "zero_force_ds_cpu_optimizer": False,
+        **deepspeed_section(train.tensor_parallel),
     }
 
 
@@ -183,7 +186,12 @@ class TrainEngine:
         if train.sequence_parallel > 1:
             trunk: Any = policy.model
             sequence_parallel.check_heads(trunk.config.get_text_config(), train.sequence_parallel)
-        self.sequence_ranks = train.sequence_parallel
+        if train.tensor_parallel > 1:
+            trunk = policy.model
+            check_divisible(trunk, trunk.config.get_text_config(), train.tensor_parallel)
+        self.tensor_ranks = train.tensor_parallel
+        """How many consecutive ranks have a part of each layer."""
+        self.ranks_of_share = train.sequence_parallel * train.tensor_parallel
         """How many consecutive ranks compute the same rows together."""
         self.engine = self._initialize(policy, train)
         self.device = self.engine.device
@@ -208,6 +216,9 @@ class TrainEngine:
             optimizer=self.optimizer,
             config=deepspeed_config(train, self.dtype, sum(map(whole_numel, trained))),
         )
+        if self.tensor_ranks > 1:
+            # It would compare the ranks' first inputs by pickled objects.
+            engine.first_dataloader_check.remove()
         probe(policy)
         if isinstance(self.optimizer, Muon):
             self.optimizer.pieces = lambda: self.pieces
@@ -225,9 +236,40 @@ class TrainEngine:
         return self.stage > 0 and self.num_ranks > 1
 
     @cached_property
+    def shards(self) -> dict[int, Shard]:
+        """The part that this rank has of each parameter of which the ranks have parts, by the parameter's id."""
+        if self.tensor_ranks == 1:
+            return {}
+        return {id(parameter): shard for parameter, shard in shards(self.engine.module)}
+
+    def whole(self, parameter: nn.Parameter, of: Tensor) -> Tensor:
+        """Return all of a tensor `of` which each rank has the part that it has of a parameter. A collective."""
+        shard = self.shards.get(id(parameter))
+        return of if shard is None else shard.whole(of)
+
+    @cached_property
     def pieces(self) -> list[Piece]:
-        """What this rank's optimizer keeps of each trained parameter."""
-        return find_pieces(self.engine.module, self.engine.optimizer, self.stage, self.rank)
+        """What this rank's optimizer keeps of each trained parameter; a part of one is a parameter to it."""
+        found = find_pieces(self.engine.module, self.engine.optimizer, self.stage, self.rank)
+        named = ((piece, self.shards.get(id(piece.parameter))) for piece in found)
+        return [one if shard is None else replace(one, name=one.name + shard.name) for one, shard in named]
+
+    @property
+    def ranks_of_pieces(self) -> Any:
+        """The ranks whose pieces make up what this rank has a piece of: None for all."""
+        return self.engine.optimizer.dp_process_group if self.tensor_ranks > 1 else None
+
+    def whole_name(self, piece: Piece) -> str:
+        """Return the name of a piece's parameter, of which the ranks may have parts."""
+        shard = self.shards.get(id(piece.parameter))
+        return piece.name if shard is None else piece.name.removesuffix(shard.name)
+
+    def names_of_parts(self, piece: Piece) -> list[str]:
+        """Return the names under which all ranks keep their parts of a piece's parameter: its own where it is whole."""
+        shard = self.shards.get(id(piece.parameter))
+        if shard is None:
+            return [piece.name]
+        return [self.whole_name(piece) + shard.name_of(index) for index in range(shard.count)]
 
     def _note_gradient(self, grad: Tensor) -> None:
         # One NaN or infinity anywhere makes the sum one too, as does a norm beyond what float32 can square.
@@ -255,12 +297,12 @@ class TrainEngine:
     def backward(self, loss: Tensor, last: bool) -> None:
         """Accumulate the gradient of this rank's share of the loss; `last` marks the step's last micro-batch.
 
-        DeepSpeed averages gradients over ranks, while losses are shares of one global sum: the factor puts
-        the sum back.
+        DeepSpeed averages gradients over ranks, but for those that have parts of a layer, while losses are shares of
+        one global sum: the factor puts the sum back.
         """
         self.progress.mark()
         self.engine.set_gradient_accumulation_boundary(last)
-        self.engine.backward(loss * self.num_ranks)
+        self.engine.backward(loss * (self.num_ranks // self.tensor_ranks))
 
     def finite(self) -> bool:
         """True when every gradient since the last step is finite, on all ranks. A collective."""
@@ -313,7 +355,7 @@ class TrainEngine:
     @property
     def num_shares(self) -> int:
         """How many parts a batch is dealt into: one for each rank, or for those that compute rows together."""
-        return self.num_ranks // self.sequence_ranks
+        return self.num_ranks // self.ranks_of_share
 
     @property
     def share(self) -> int:
@@ -322,13 +364,13 @@ class TrainEngine:
 
     def share_of(self, rank: int) -> int:
         """Return which part of a batch a rank computes."""
-        return rank // self.sequence_ranks
+        return rank // self.ranks_of_share
 
     def sum_shares(self, tensor: Tensor, kind: str = "sum") -> None:
         """Reduce in place what each part of a batch gives, the same on all ranks that compute it. A collective."""
         self.all_reduce(tensor, kind)
         if kind == "sum":
-            tensor /= self.sequence_ranks
+            tensor /= self.ranks_of_share
 
     def all_reduce(self, tensor: Tensor, kind: str = "sum") -> None:
         """Reduce in place over ranks by "sum", "max" or "min"."""
@@ -458,7 +500,7 @@ class TrainEngine:
         if self.stage != 3:
             for name, parameter in published(self.engine.module.model):
                 self.progress.mark()
-                yield name, parameter.detach()
+                yield name, self.whole(parameter, parameter.detach())
             return
         for bucket in gather_buckets(published(self.engine.module.model)):
             self.progress.mark()
@@ -478,7 +520,7 @@ class TrainEngine:
             yield from (tensor for _, tensor in self.weights())
             return
         for _, parameter in published(self.engine.module.model):
-            yield safe_get_full_fp32_param(parameter)
+            yield self.whole(parameter, safe_get_full_fp32_param(parameter))
 
     def merged(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the whole model with its adapter added to the weights. Call on every rank."""
@@ -486,7 +528,9 @@ class TrainEngine:
 
     def whole_shape(self, parameter: nn.Parameter) -> Tensor:
         """Return a tensor without content in the shape that a parameter has when it is whole."""
-        return torch.empty(whole_shape(parameter), device="meta")
+        shard = self.shards.get(id(parameter))
+        shape = whole_shape(parameter) if shard is None else shard.whole_shape(parameter)
+        return torch.empty(shape, device="meta")
 
     @contextmanager
     def other_weights(self, weights: Mapping[str, Tensor]) -> Iterator[None]:

@@ -84,19 +84,19 @@ def gather_state(engine: TrainEngine) -> dict[str, Tensor]:
     for key, piece, elements in kept_pieces(engine):
         whole = _whole(engine, piece, elements)
         if engine.rank == 0:
-            found[key] = whole.cpu().view(piece.shape)
+            found[key.replace(piece.name, engine.whole_name(piece))] = whole.cpu()
     if engine.rank == 0:
         found[STEPS] = torch.tensor(float(steps_taken(engine.optimizer)))
     return found
 
 
 def _whole(engine: TrainEngine, piece: Piece, elements: Tensor) -> Tensor:
-    """Return all elements of the parameter of which each rank has a piece, flattened. A collective."""
+    """Return all of the parameter of which each rank has a piece. A collective."""
     whole = torch.zeros(piece.whole_numel, device=engine.device)
     whole.narrow(0, piece.start, piece.numel).copy_(elements)
     if engine.divided:
-        dist.all_reduce(whole)
-    return whole
+        dist.all_reduce(whole, group=engine.ranks_of_pieces)
+    return engine.whole(piece.parameter, whole.view(piece.shape))
 
 
 def gather_weights(engine: TrainEngine, names: Collection[str]) -> dict[str, Tensor]:
@@ -107,7 +107,7 @@ def gather_weights(engine: TrainEngine, names: Collection[str]) -> dict[str, Ten
             engine.progress.mark()
             whole = _whole(engine, piece, piece.of(piece.flat))
             if engine.rank == 0:
-                found[piece.name] = whole.cpu().view(piece.shape)
+                found[piece.name] = whole.cpu()
     return found
 
 
@@ -142,7 +142,8 @@ def load_state(engine: TrainEngine, state: State) -> None:
             if given != piece.shape:
                 what = "is missing" if given is None else f"has shape {given}, expected {piece.shape}"
                 raise InputError(
-                    f"checkpoint: {kind} of {piece.name} {what}; was it made by another model or train.optimizer?"
+                    f"checkpoint: {kind} of {piece.name} {what}; was it made by another model, train.optimizer or "
+                    "train.tensor_parallel?"
                 )
     together: dict[int, list[Piece]] = {}
     for piece in engine.pieces:

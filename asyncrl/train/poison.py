@@ -105,7 +105,14 @@ def replay(path: Path) -> Replayed:
     tensors, about = _read(path)
     config = parse_config(of_today(about["config"]), str(path), strict=False)
     objective = build_objective(config.algo)
-    train = config.train.model_copy(update={"zero_stage": 0, "offload": "none"})
+    alone = {
+        "zero_stage": 0,
+        "offload": "none",
+        "offload_folder": "",
+        "sequence_parallel": 1,
+        "tensor_parallel": 1,
+    }
+    train = config.train.model_copy(update=alone)
     config = config.model_copy(update={"train": train})
     engine = TrainEngine(load_trained(config, objective, about["model"]), train, config.model.dtype)
     auxiliary = load_auxiliary_models(config, objective, engine, about["model"])

@@ -127,13 +127,13 @@ def gather_values(
     }
     if engine.rank != 0:
         # The first of the ranks that compute the same rows speaks for them.
-        for part in flat.values() if engine.rank % engine.sequence_ranks == 0 else ():
+        for part in flat.values() if engine.rank % engine.ranks_of_share == 0 else ():
             engine.send_values(part, 0)
         return {name: Ragged.full(np.zeros_like(counts)) for name in values}
     found = {name: Ragged.full(counts, missing) for name in values}
     for name, part in flat.items():
         found[name].put(rows_of(plan[0]), part)
-    for rank in range(engine.sequence_ranks, engine.num_ranks, engine.sequence_ranks):
+    for rank in range(engine.ranks_of_share, engine.num_ranks, engine.ranks_of_share):
         rows = rows_of(plan[engine.share_of(rank)])
         for name in values:
             found[name].put(rows, engine.receive_values(int(counts[rows].sum()), rank))

@@ -256,7 +256,7 @@ def _token_values(step: Step, kept: Sequence[int]) -> dict[str, Ragged]:
     if step.objective.needs_entropy:
         mine = sorted(step.entropies)
         # The first of the ranks that compute the same rows speaks for them.
-        plan = [[rows] for rows in engine.gather_lists(mine)[:: engine.sequence_ranks]]
+        plan = [[rows] for rows in engine.gather_lists(mine)[:: engine.ranks_of_share]]
         values = {"entropies": [step.entropies[row] for row in mine]}
         found |= gather_values(engine, batch.counts, plan, values, missing=torch.nan)
         dropped = set(range(batch.num_rows)) - set(kept)
