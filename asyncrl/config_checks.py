@@ -1003,16 +1003,12 @@ def _check_long_rows(recipe: Recipe, words: frozenset[str]) -> None:
         raise ConfigError(
             f"train.sequence_parallel: must divide train.ranks={train.ranks}, got {train.sequence_parallel}"
         )
-    if train.tensor_parallel > 1 and "score_norms" in words:
-        raise ConfigError(
-            "train.tensor_parallel: must be 1 where algo.advantage reads the norm of each trajectory's gradient, of "
-            f"which each rank would have a part; got {train.tensor_parallel}"
-        )
-    if train.sequence_parallel > 1 and "score_norms" in words:
-        raise ConfigError(
-            "train.sequence_parallel: must be 1 where algo.advantage reads the norm of each trajectory's gradient, of "
-            f"which each rank would have a part; got {train.sequence_parallel}"
-        )
+    for key in ("sequence_parallel", "tensor_parallel"):
+        if getattr(train, key) > 1 and "score_norms" in words:
+            raise ConfigError(
+                f"train.{key}: must be 1 where algo.advantage reads the norm of each trajectory's gradient, of "
+                f"which each rank would have a part; got {getattr(train, key)}"
+            )
     if train.offload_activations and not train.gradient_checkpointing:
         raise ConfigError(
             "train.offload_activations: moves what train.gradient_checkpointing keeps, which must be true with it"

@@ -25,6 +25,18 @@ EXPERTS = {
 """Settings of families with experts, by the type of the model."""
 
 
+def save_with_the_words_of(model: str, folder: Path, hidden_size: int, num_heads: int, seed: int = 0) -> str:
+    """Save a model of the usual family, of two layers, with another one's tokenizer; return its folder."""
+    from transformers import AutoTokenizer
+
+    from asyncrl.train.tiny_model import build_model, save
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    built = build_model(len(tokenizer), hidden_size, 2, num_heads, 256, tokenizer.eos_token_id, seed=seed)
+    save(folder, built, tokenizer)
+    return str(folder)
+
+
 def save_experts(family: str, folder: Path, seed: int = 0) -> Any:
     """Save a model of a family in `EXPERTS`, with 8 experts of which each token takes 2; return it."""
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM

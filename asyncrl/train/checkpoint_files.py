@@ -36,7 +36,7 @@ def own_tensors(engine: TrainEngine, prefix: str = "") -> tuple[dict[str, Tensor
     shapes: dict[str, list[int]] = {}
     stored = [0] * engine.num_ranks
     for key, piece, elements in kept_pieces(engine):
-        for name in engine.names_of_parts(piece):
+        for name in piece.names_of_parts:
             shapes[prefix + key.replace(piece.name, name)] = list(piece.shape)
         owner = engine.rank if engine.divided else stored.index(min(stored))
         stored[owner] += piece.numel

@@ -226,8 +226,7 @@ class TrainEngine:
         if train.offload_folder:
             files = OffloadFiles(Path(train.offload_folder))
             files.take(engine)
-            # Moments are made by the first step, and other ones by a checkpoint that is loaded.
-            self.optimizer.register_step_post_hook(lambda *_: files.take(engine))
+            self.optimizer.register_step_post_hook(lambda optimizer, *_: files.take_moments(optimizer))
         return engine
 
     @property
@@ -251,25 +250,12 @@ class TrainEngine:
     def pieces(self) -> list[Piece]:
         """What this rank's optimizer keeps of each trained parameter; a part of one is a parameter to it."""
         found = find_pieces(self.engine.module, self.engine.optimizer, self.stage, self.rank)
-        named = ((piece, self.shards.get(id(piece.parameter))) for piece in found)
-        return [one if shard is None else replace(one, name=one.name + shard.name) for one, shard in named]
+        return [replace(piece, shard=self.shards.get(id(piece.parameter))) for piece in found]
 
     @property
     def ranks_of_pieces(self) -> Any:
         """The ranks whose pieces make up what this rank has a piece of: None for all."""
         return self.engine.optimizer.dp_process_group if self.tensor_ranks > 1 else None
-
-    def whole_name(self, piece: Piece) -> str:
-        """Return the name of a piece's parameter, of which the ranks may have parts."""
-        shard = self.shards.get(id(piece.parameter))
-        return piece.name if shard is None else piece.name.removesuffix(shard.name)
-
-    def names_of_parts(self, piece: Piece) -> list[str]:
-        """Return the names under which all ranks keep their parts of a piece's parameter: its own where it is whole."""
-        shard = self.shards.get(id(piece.parameter))
-        if shard is None:
-            return [piece.name]
-        return [self.whole_name(piece) + shard.name_of(index) for index in range(shard.count)]
 
     def _note_gradient(self, grad: Tensor) -> None:
         # One NaN or infinity anywhere makes the sum one too, as does a norm beyond what float32 can square.

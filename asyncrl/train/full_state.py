@@ -84,7 +84,7 @@ def gather_state(engine: TrainEngine) -> dict[str, Tensor]:
     for key, piece, elements in kept_pieces(engine):
         whole = _whole(engine, piece, elements)
         if engine.rank == 0:
-            found[key.replace(piece.name, engine.whole_name(piece))] = whole.cpu()
+            found[key.replace(piece.name, piece.whole_name)] = whole.cpu()
     if engine.rank == 0:
         found[STEPS] = torch.tensor(float(steps_taken(engine.optimizer)))
     return found

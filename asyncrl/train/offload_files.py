@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from asyncrl.errors import ConfigError, StorageError
 
@@ -27,7 +28,8 @@ class OffloadFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._mapped: set[int] = set()
+        self._moments: dict[tuple[int, str], torch.UntypedStorage] = {}
+        """Files of moments by the weights they belong to and their name."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):
@@ -36,26 +38,31 @@ class OffloadFiles:
             raise ConfigError(f"train.offload_folder: {error}") from error
 
     def take(self, engine: Any) -> None:
-        """Move what a DeepSpeed engine of ZeRO-3 keeps in host memory, but for what is in a file already.
+        """Move what a DeepSpeed engine of ZeRO-3 keeps in host memory before its first step.
 
         Tensors stay the objects they are; those that shared memory share it again. Raises `StorageError` where the disk
         is full.
         """
         moved: dict[int, torch.UntypedStorage] = {}
-        here: set[int] = set()
         for tensor in _kept_on_host(engine):
             storage = tensor.untyped_storage()
-            place = storage.data_ptr()
-            if tensor.device.type != "cpu" or not storage.nbytes():
-                continue
-            if place not in self._mapped | here:
-                if place not in moved:
-                    moved[place] = self._in_file(storage)
-                whole = torch.empty(0, dtype=tensor.dtype).set_(moved[place])  # type: ignore[call-overload]
-                tensor.data = whole.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
-            here.add(tensor.untyped_storage().data_ptr())
-        # Addresses of what has been let go of may be given to other memory.
-        self._mapped = here
+            if tensor.device.type == "cpu" and storage.nbytes():
+                if storage.data_ptr() not in moved:
+                    moved[storage.data_ptr()] = self._in_file(storage)
+                _put(tensor, moved[storage.data_ptr()])
+
+    def take_moments(self, optimizer: Optimizer) -> None:
+        """Move the moments of the weights that an optimizer has just stepped, where they are new: made by the first
+        step, or loaded. Raises `StorageError` where the disk is full."""
+        for flat in (flat for group in optimizer.param_groups for flat in group["params"]):
+            for name, moment in optimizer.state[flat].items():
+                if not isinstance(moment, Tensor) or not moment.ndim or moment.device.type != "cpu":
+                    continue
+                storage, held = moment.untyped_storage(), self._moments.get((id(flat), name))
+                # What is held here is not freed, so that other memory cannot have its address.
+                if held is None or held.data_ptr() != storage.data_ptr():
+                    self._moments[id(flat), name] = self._in_file(storage)
+                    _put(moment, self._moments[id(flat), name])
 
     def _in_file(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
         size = storage.nbytes()
@@ -73,15 +80,19 @@ class OffloadFiles:
         return found.untyped_storage()
 
 
+def _put(tensor: Tensor, storage: torch.UntypedStorage) -> None:
+    """Let a tensor have the same elements of other memory."""
+    whole = torch.empty(0, dtype=tensor.dtype).set_(storage)  # type: ignore[call-overload]
+    tensor.data = whole.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
 def _kept_on_host(engine: Any) -> Iterator[Tensor]:
-    """Yield float32 weights, their gradients and moments, and the model's own shards, wherever they are."""
+    """Yield float32 weights, their gradients and the model's own shards, wherever they are."""
     optimizer = engine.optimizer
     for flat in optimizer.fp32_partitioned_groups_flat:
         yield flat
         if flat.grad is not None:
             yield flat.grad
-    for state in optimizer.optimizer.state.values():
-        yield from (tensor for tensor in state.values() if isinstance(tensor, Tensor) and tensor.ndim)
     yield optimizer.grad_partitions_flat_buffer
     yield from optimizer._DeepSpeedZeroOptimizer_Stage3__param_id_to_grad_partition.values()
     yield from optimizer.param_groups_fp16_flat_cpu_memory

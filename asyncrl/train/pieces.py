@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from torch import Tensor, nn
 
+from asyncrl.train.tensor_parallel import Shard
+
 T = TypeVar("T")
 
 
@@ -21,10 +23,10 @@ T = TypeVar("T")
 class Piece:
     """A range of elements of one parameter, as this rank keeps it."""
 
-    name: str
+    whole_name: str
     parameter: nn.Parameter
     shape: tuple[int, ...]
-    """Of the whole parameter."""
+    """Of the whole parameter, or of the part that ranks with the same `shard` have of it."""
     flat: Tensor
     """What the optimizer updates in its place; on a rank that keeps nothing of it, one that others keep it in."""
     start: int = 0
@@ -33,6 +35,17 @@ class Piece:
     """Where that is in `flat`."""
     numel: int = 0
     """How many elements; 0 on a rank that keeps nothing of it."""
+    shard: Shard | None = None
+    """Which part of the parameter the piece is of, where the ranks have parts of layers."""
+
+    @property
+    def name(self) -> str:
+        return self.whole_name if self.shard is None else self.shard.name(self.whole_name)
+
+    @property
+    def names_of_parts(self) -> list[str]:
+        """Of what all ranks have of the parameter."""
+        return [self.whole_name] if self.shard is None else self.shard.names(self.whole_name)
 
     @property
     def whole_numel(self) -> int:

@@ -6,23 +6,23 @@ from typing import Any
 
 import numpy as np
 import torch
-import xxhash
 
-from asyncrl.weights.sampled import TOKEN
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+"""Shifts and factors of SplitMix64."""
 
 
 def prefix_hashes(token_ids: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return for each of the places [N], in ascending order, the hash of all tokens up to that one. [N] uint64.
+    """Return for each of the places [N] the hash of all tokens up to that one. [N] uint64.
 
-    Of ten million tokens two have the same hash with a probability of 3e-6.
+    A hash is the sum of what SplitMix64 (Steele et al. 2014) makes of each token and its place. Of ten million tokens
+    two have the same with a probability of 3e-6.
     """
-    data, hashed = memoryview(np.ascontiguousarray(token_ids, TOKEN).tobytes()), xxhash.xxh3_64()
-    found, begin = np.empty(len(places), np.uint64), 0
-    for number, place in enumerate(places.tolist()):
-        end = (place + 1) * TOKEN.itemsize
-        hashed.update(data[begin:end])
-        found[number], begin = hashed.intdigest(), end
-    return found
+    numbers = np.arange(1, len(token_ids) + 1, dtype=np.uint64)
+    mixed = (numbers << np.uint64(32) | np.asarray(token_ids).astype(np.uint64)) * GOLDEN
+    for shift, factor in MIXING:
+        mixed = (mixed ^ mixed >> np.uint64(shift)) * np.uint64(factor)
+    return np.cumsum(mixed ^ mixed >> np.uint64(31), dtype=np.uint64)[places]
 
 
 class ScoredTokens:

@@ -43,6 +43,8 @@ class ScoredVersions:
         self.metrics: dict[str, float] = {}
         """Of the step in progress."""
         self._start_s = 0.0
+        self._found: tuple[StepBatch, Ragged] | None = None
+        """What `missing` has found of the batch that is about to be trained."""
 
     def unscored(self, batch: StepBatch) -> StepBatch:
         """Interrupt the engines; return as rows what the version of the step has sampled that no score is kept of."""
@@ -76,6 +78,8 @@ class ScoredVersions:
 
         Raises `ConfigError` for images.
         """
+        if self._found is not None and self._found[0] is batch:
+            return self._found[1]
         found = Ragged.full(batch.counts, torch.nan)
         for index, t in enumerate(batch.trajectories):
             if t.images:
@@ -91,6 +95,7 @@ class ScoredVersions:
     def missing(self, batch: StepBatch) -> dict[str, int]:
         """Return the groups with tokens of earlier versions that are not known, and how many."""
         found, missing, num_older = self.find(batch), dict[str, int](), 0
+        self._found = batch, found
         for index, t in enumerate(batch.trajectories):
             older = torch.from_numpy(t.versions[t.loss_mask] < batch.step)
             unknown = int(found.row(index)[older].isnan().sum())
@@ -107,7 +112,7 @@ class ScoredVersions:
     def after_step(self, version: int) -> dict[str, float]:
         """Drop versions that no token of a batch can carry any more; return the metrics of the step."""
         self.tokens.drop_before(version - self.keep)
-        found, self.metrics = self.metrics, {}
+        found, self.metrics, self._found = self.metrics, {}, None
         return found
 
     def state_dict(self) -> dict[str, Any]:

@@ -36,13 +36,13 @@ class Shard:
     group: Any
     """The ranks that hold the parts."""
 
-    @property
-    def name(self) -> str:
-        """Of the part, after the parameter's."""
-        return self.name_of(self.index)
+    def name(self, parameter: str) -> str:
+        """Return the name of this part of a parameter."""
+        return self.names(parameter)[self.index]
 
-    def name_of(self, index: int) -> str:
-        return f".part{index}of{self.count}"
+    def names(self, parameter: str) -> list[str]:
+        """Return the names of all parts."""
+        return [f"{parameter}.part{index}of{self.count}" for index in range(self.count)]
 
     def whole_shape(self, part: Tensor) -> tuple[int, ...]:
         return tuple(size * (self.count if dim == self.dim else 1) for dim, size in enumerate(part.shape))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from deepspeed.utils import groups
 from safetensors.torch import save_file
 
 from asyncrl.run.checkpoints import checkpoint_path
@@ -17,6 +18,14 @@ WAYS = ((1, "float32"), (2, "float32"), (1, "bfloat16"))
 
 def main(model: str, out: str) -> None:
     """Leave weights and optimizer states after two steps, and the policy; resume and compare."""
+    try:
+        _train_and_resume(model, out)
+    finally:
+        # DeepSpeed would take later engines of these processes for divided ones, too.
+        groups._release_process_group_references()
+
+
+def _train_and_resume(model: str, out: str) -> None:
     for stage, dtype in WAYS:
         folder = Path(out) / f"{stage}-{dtype}"
         engine = make_engine(model, stage, dtype, tensor_parallel=2)

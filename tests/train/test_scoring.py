@@ -6,7 +6,6 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 from asyncrl.config import parse_config
 from asyncrl.config_checks import check_objective
@@ -15,9 +14,9 @@ from asyncrl.services.engine.client import EngineClient
 from asyncrl.train.policy import load_frozen
 from asyncrl.train.scoring import KEY, EngineScorer, read_prompt_logprobs
 from asyncrl.train.step_batch import build_step_batch, pad_rows
-from asyncrl.train.tiny_model import build_model, save
 from asyncrl.weights.files import write_weights
 from tests.credentials import TOKEN
+from tests.models import save_with_the_words_of
 from tests.train.factories import batch_of_groups, trajectory
 from tests.train.one_step import Learner
 
@@ -25,10 +24,7 @@ from tests.train.one_step import Learner
 @pytest.fixture(scope="module")
 def other_model(tiny_model, tmp_path_factory):
     """Another model with the same vocabulary: a policy that differs from what the engine serves."""
-    folder = tmp_path_factory.mktemp("other")
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
-    save(folder, build_model(len(tokenizer), 64, 2, 2, 256, tokenizer.eos_token_id, seed=1), tokenizer)
-    return str(folder)
+    return save_with_the_words_of(tiny_model, tmp_path_factory.mktemp("other"), 64, 2, seed=1)
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, InputError
@@ -11,7 +11,7 @@ from asyncrl.run.checkpoints import checkpoint_path
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.full_state import gather_state
 from asyncrl.train.tensor_parallel import Shard, check_divisible, deepspeed_section
-from asyncrl.train.tiny_model import build_model, save
+from tests.models import save_with_the_words_of
 from tests.train.one_step import make_engine, saved_weights, snapshot, step_once
 from tests.train.tensor_parallel_ranks import WAYS
 
@@ -21,10 +21,7 @@ RECIPE = {"model": {"path": "m"}, "env": {"name": "gridworld"}}
 @pytest.fixture(scope="module")
 def model(tiny_model, tmp_path_factory):
     """A model with more than one head of keys and values."""
-    folder = tmp_path_factory.mktemp("divided")
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
-    save(folder, build_model(len(tokenizer), 32, 2, 4, 256, tokenizer.eos_token_id, seed=0), tokenizer)
-    return str(folder)
+    return save_with_the_words_of(tiny_model, tmp_path_factory.mktemp("divided"), 32, 4)
 
 
 def apart(found, expected):
@@ -64,7 +61,7 @@ def test_two_ranks_with_half_of_each_layer_train_and_save_what_one_rank_does(two
 
 def test_a_part_has_a_name_of_its_own_and_knows_the_whole_shape():
     shard = Shard(1, 1, 4, None)
-    assert (shard.name, shard.name_of(3)) == (".part1of4", ".part3of4")
+    assert (shard.name("w"), shard.names("w")[3]) == ("w.part1of4", "w.part3of4")
     assert shard.whole_shape(torch.empty(6, 2)) == (6, 8)
     assert Shard(0, 0, 2, None).whole_shape(torch.empty(3)) == (6,)
 
