@@ -42,6 +42,7 @@ def first_cells(title: str) -> list[list[str]]:
     return [re.findall(r"`([^`]+)`", row) for row in rows[2:]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "name"), NAMED, ids=[f"{p}:{n}" if n else p for p, n in NAMED])
 def test_everything_that_the_page_names_exists(path: str, name: str):
     where = ROOT / path

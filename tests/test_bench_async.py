@@ -1,6 +1,8 @@
 """What the bench of the schedules computes: recorded batches are read back, how close a run came to its bound."""
 
 import dataclasses
+import os
+import subprocess
 import time
 
 import numpy as np
@@ -76,6 +78,14 @@ def test_processor_times_are_by_role_between_two_moments(bench, process_times):
     assert log.used_s(1.0, 3.0) == {"a": 0.5, "b": 3.0}
     steps = [{"time": time, "batch/groups": 2} for time in (0.0, 2.0, 4.0)]
     assert bench.cpu_ms_per_group(log, steps) == {"a": 250.0, "b": 1500.0}
+
+
+def test_a_process_that_ended_and_was_not_waited_for_keeps_its_time(process_times):
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        log = process_times.ProcessTimes()
+        log.stop()
+    assert log.samples[0][1]["other"] >= 0
 
 
 def test_a_process_has_the_role_that_its_command_names(process_times):

@@ -93,6 +93,7 @@ def test_the_exit_code_is_0_where_nothing_failed_and_the_page_holds_the_table(ac
     assert "| good | passed" in text and "rate 2.5 GB/s |" in text
 
 
+@pytest.mark.slow
 def test_a_part_that_hangs_is_ended_with_its_children(acceptance, tmp_path):
     context = sys.modules["acceptance.context"]
     program = (
@@ -105,6 +106,7 @@ def test_a_part_that_hangs_is_ended_with_its_children(acceptance, tmp_path):
     wait_until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
 
 
+@pytest.mark.slow
 def test_a_part_runs_as_a_process_of_its_own(acceptance, tmp_path):
     out = tmp_path / "out.json"
     # On a machine that follows the lock it passes; on another it says what differs.

@@ -61,6 +61,7 @@ def test_a_body_has_more_time_the_more_of_it_has_come(monkeypatch):
     assert check.left_s == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attack",
     [
@@ -97,6 +98,7 @@ def values(rng, depth=0):
     ][kind]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_look_ahead_counts_what_the_reader_builds(monkeypatch):
     monkeypatch.setattr(http_checks, "FREE_BYTES", 0)
     rng = random.Random(0)

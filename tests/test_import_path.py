@@ -104,6 +104,7 @@ def test_environments_agents_losses_and_sandboxes_take_files(folder):
     assert backend_class("mine_box.py:Box").__name__ == "SubprocessSandbox"
 
 
+@pytest.mark.slow
 def test_a_run_finds_its_modules_again_from_another_folder(folder, monkeypatch):
     (folder / "mine_found.py").write_text(ENV)
     config = load_config("gridworld_grpo", ["env.name=mine_found:Mine", "run.name=r"])
@@ -120,6 +121,7 @@ def test_a_run_finds_its_modules_again_from_another_folder(folder, monkeypatch):
     assert "mine_found.Mine" in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_the_console_script_finds_the_current_folder(folder):
     (folder / "mine_here.py").write_text(ENV)
     # As pip's script does: its own folder is on the path, the current one is not.

@@ -198,6 +198,7 @@ def test_readers_of_a_run_import_no_torch_at_any_time():
     assert not stray
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module",
     [

@@ -64,6 +64,7 @@ def test_a_package_is_in_both_locks_in_one_version_unless_it_is_of_cuda_or_of_th
     assert {name for name in set(cpu) & set(gpu) if cpu[name] != gpu[name]} == OTHER_VERSIONS
 
 
+@pytest.mark.slow
 def test_the_gpu_lock_has_what_its_packages_ask_for():
     """As `pip check` says of an installation: here of the packages that this one has in the locked version."""
     gpu, checked, wrong = locked("gpu"), 0, []

@@ -73,6 +73,7 @@ def run(program, server, tmp_path):
     return start
 
 
+@pytest.mark.slow
 def test_it_finds_itself_as_one_that_was_started_by_its_command(run, server):
     signal.signal(signal.SIGUSR1, lambda *_: None)
     found = []
@@ -99,6 +100,7 @@ def test_two_forks_draw_different_numbers(run):
     assert not {*drawn[0]} & {*drawn[1]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forked", [True, False])
 @pytest.mark.parametrize(
     ("text", "code", "said"),

@@ -53,8 +53,9 @@ class ProcessTimes:
             with contextlib.suppress(psutil.Error):
                 times = process.cpu_times()
                 used[process.pid] = times.user + times.system
-                # A process takes its command after its start, and the engine's core its title later still.
-                if self._roles.get(process.pid, OTHER) in (OTHER, API_SERVER):
+                # A process takes its command after its start, and the engine's core its title later still. One that
+                # has ended, which nobody has waited for yet, has times but no command.
+                if self._roles.setdefault(process.pid, OTHER) in (OTHER, API_SERVER):
                     self._roles[process.pid] = (
                         LAUNCHER if process.pid == own.pid else role_of(process.cmdline())
                     )

@@ -48,6 +48,7 @@ def test_the_rank_of_an_order_quantile_is_exact(level, count, rank):
     assert order_quantile(torch.arange(1, count + 1), level).item() == rank
 
 
+@pytest.mark.slow
 def test_a_quantile_takes_more_values_than_torch_does():
     many = torch.zeros(2**24 + 2)
     many[: len(many) // 5] = 1.0

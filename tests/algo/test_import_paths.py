@@ -62,6 +62,7 @@ def assert_equal(one, other):
         torch.testing.assert_close(other[1][name], value, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_an_import_path_is_the_same_part_as_the_registered_name(kind, name):
     params = PARAMS.get(name, {})
@@ -70,6 +71,7 @@ def test_an_import_path_is_the_same_part_as_the_registered_name(kind, name):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_a_module_that_imports_a_function_offers_the_same_part(kind, name, tmp_path):
     module, _, function = KINDS[kind][name].partition(":")

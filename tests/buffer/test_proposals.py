@@ -107,6 +107,7 @@ def observed(book):
     return book._store.row("SELECT version, proposed, state FROM curriculum")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "decide_after", "turn_slack"),
     [("vade", 0, 0), ("gdro", 0, 0), ("staged", 0, 0), ("vade", 2, 0), ("vade", 0, 1.5)],

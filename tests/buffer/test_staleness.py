@@ -175,6 +175,7 @@ class Schedule:
         return choice
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     st.integers(0, 4),

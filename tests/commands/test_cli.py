@@ -142,6 +142,7 @@ def test_options_after_a_nested_command_reach_it(capsys):
     assert "usage: asyncrl env list" in out
 
 
+@pytest.mark.slow
 def test_the_module_is_the_command():
     done = subprocess.run(
         [sys.executable, "-m", "asyncrl", "--version"], capture_output=True, text=True, check=False
@@ -184,6 +185,7 @@ def test_an_option_of_another_role_is_refused(capsys, argv, option):
     assert f"unrecognized arguments: {option}" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("argv", [["config", "gridworld_grpo"], ["recipes"], ["serve", "env", "--help"]])
 def test_a_reader_that_goes_away_gets_no_traceback(argv, unbuffered):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from pydantic import BaseModel
 
 from asyncrl.algo.settings import DEFAULTS, TABLES
@@ -34,12 +35,14 @@ def objective():
         yield from (f"{key}.{inner}" for inner in default) if key in TABLES else [key]
 
 
+@pytest.mark.slow
 def test_the_page_is_the_generated_one(capsys):
     assert main(["config", "--markdown"]) == 0
     made = capsys.readouterr().out
     assert made == PAGE.read_text(), "asyncrl config --markdown > docs/configuration.md"
 
 
+@pytest.mark.slow
 def test_every_key_has_a_meaning_a_default_and_what_is_allowed():
     rows = dict(
         line.strip("| ").split(" | ", 1) for line in markdown().splitlines() if line.startswith("| `")
@@ -52,6 +55,7 @@ def test_every_key_has_a_meaning_a_default_and_what_is_allowed():
         assert default and allowed and meaning.endswith(".") and len(meaning) > 10, key
 
 
+@pytest.mark.slow
 def test_a_reader_must_know_eighty_keys_at_most():
     assert len(everyday_keys()) <= 80
     assert set(objective()) > ALGO_EVERYDAY

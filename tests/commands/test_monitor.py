@@ -33,6 +33,7 @@ def test_the_printed_link_opens_what_the_run_has(tmp_path):
         server.communicate()
 
 
+@pytest.mark.slow
 def test_runs_are_exported_into_one_file(tmp_path, capsys):
     make_run(tmp_path / "runs" / "one")
     assert main(["monitor", str(tmp_path / "runs"), "--export", str(tmp_path / "runs.html")]) == 0
@@ -40,6 +41,7 @@ def test_runs_are_exported_into_one_file(tmp_path, capsys):
     assert "ASYNCRL_EXPORT" in (tmp_path / "runs.html").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

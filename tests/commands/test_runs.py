@@ -117,6 +117,7 @@ def test_deleting_asks_first_and_needs_a_terminal_for_that(runs, capsys, monkeyp
     assert left(runs) == ["a", "b", "c", "now"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -156,6 +157,7 @@ def test_logs_are_printed_by_process_and_by_role(runs, capsys):
     assert capsys.readouterr().out == "==> trainer <==\ntrains\n"
 
 
+@pytest.mark.slow
 def test_a_log_is_followed_until_its_run_ends(runs):
     run = runs / "now"
     command = [sys.executable, "-m", "asyncrl", "logs", "runs/now", "--follow"]
@@ -186,6 +188,7 @@ def test_top_prints_plain_lines_where_there_is_no_terminal(runs, capsys):
     assert "engine-0   42   1.25  3.00 GiB" in said
 
 
+@pytest.mark.slow
 def test_top_redraws_a_terminal_until_the_run_ends(runs):
     run = runs / "now"
     add_activity(run)

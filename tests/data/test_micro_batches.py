@@ -11,6 +11,7 @@ from asyncrl.train.prefix_tree import build_tree
 lengths = st.lists(st.integers(1, 200), min_size=1, max_size=60)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(lengths, st.integers(1, 1000), st.integers(1, 5), st.integers(0, 9))
 def test_every_row_appears_once_within_the_budget_and_ranks_agree_on_the_count(

@@ -80,6 +80,7 @@ def test_a_person_plays_the_task_of_a_number_where_tasks_are_listed(capsys, monk
     assert "the train split of 'tau2' has fewer tasks" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_game_that_waits_for_a_line():
     terminal, there = pty.openpty()
     command = [sys.executable, "-m", "asyncrl", "env", "play", "gridworld"]

@@ -111,6 +111,7 @@ def judged(task, content, *calls):
     return asyncio.run(play())
 
 
+@pytest.mark.slow
 def test_questions_of_three_benchmarks_are_judged_by_math_verify(tmp_path):
     pytest.importorskip("math_verify", reason="math-verify is not installed")
     eggs, half, product = imported(tmp_path, "math", GSM, MATH, AIME)

@@ -60,6 +60,7 @@ def lines(folder):
     return [json.loads(line) for line in (folder / activity.FILE).read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_line_tells_what_engines_environments_buffer_and_processes_do(
     tmp_path, engine, environments, busy, monkeypatch
 ):

@@ -111,6 +111,7 @@ def test_what_is_wrong_is_named_before_there_is_a_run_folder(folder, capsys, ove
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.slow
 def test_nothing_is_wrong_with_what_is_right():
     for recipe in ("gridworld_grpo", "mixed_grpo", "team_policies", "agent_grpo"):
         check_run(load_config(recipe))
@@ -183,6 +184,7 @@ def test_a_model_of_the_hub_is_asked_for_unless_it_is_cached(folder, monkeypatch
     check_model("model.path", "org/name", config)
 
 
+@pytest.mark.slow
 def test_the_check_loads_no_torch():
     code = (
         "import sys; from asyncrl.config import load_config; from asyncrl.launch.check import check_run; "

@@ -104,6 +104,7 @@ def moving(process_group, tmp_path, monkeypatch):
         run.runner.close()
 
 
+@pytest.mark.slow
 def test_the_donors_newest_engine_ends_and_one_of_the_receiver_starts_on_its_gpus_and_the_same_way_back(
     moving,
 ):
@@ -149,6 +150,7 @@ def test_the_donors_newest_engine_ends_and_one_of_the_receiver_starts_on_its_gpu
     ]
 
 
+@pytest.mark.slow
 def test_a_donor_gets_its_engine_back_where_the_receivers_dies_before_it_serves(moving):
     run = moving()
     run.begin(THERE)
@@ -167,6 +169,7 @@ def test_a_donor_gets_its_engine_back_where_the_receivers_dies_before_it_serves(
     run.until(lambda: not run.held)
 
 
+@pytest.mark.slow
 def test_gpus_on_which_no_engine_starts_are_tried_by_both_policies_by_turns(moving):
     run = moving(start_s=SOME_S)
     run.begin(THERE)

@@ -130,6 +130,7 @@ def eval_config(**rollout):
     )
 
 
+@pytest.mark.slow
 def test_an_evaluation_has_time_for_each_task_and_not_for_all_of_them_together(monkeypatch):
     monkeypatch.setattr("asyncrl.launch.evaluate.task_timeout_s", lambda config: 2.0)
     worker = Worker(play_s=0.5)

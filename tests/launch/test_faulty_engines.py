@@ -84,6 +84,7 @@ def run(process_group, tmp_path):
         one.service.close()
 
 
+@pytest.mark.slow
 def test_a_faulty_engine_is_started_again_once_and_left_out_where_that_does_not_help(run, tmp_path):
     found = run(engines=2)
     first, second = found.roles.engines

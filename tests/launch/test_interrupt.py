@@ -54,6 +54,7 @@ def interrupted(tmp_path):
         run.roles.process_group.stop(grace_s=0.1)
 
 
+@pytest.mark.slow
 def test_the_trainer_is_given_time_to_save_what_it_has(interrupted, tmp_path, capsys):
     run = interrupted(OBEDIENT)
     run._save_last()
@@ -64,6 +65,7 @@ def test_the_trainer_is_given_time_to_save_what_it_has(interrupted, tmp_path, ca
     ]
 
 
+@pytest.mark.slow
 def test_a_trainer_that_does_not_save_in_time_is_not_waited_for(interrupted, capsys, monkeypatch):
     monkeypatch.setattr("asyncrl.launch.train.SAVE_S", 0.3)
     interrupted(DEAF)._save_last()
@@ -85,6 +87,7 @@ def test_a_second_interruption_stops_at_once(interrupted, monkeypatch):
     assert run.roles.trainer.popen.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_trainer_that_has_ended_is_not_waited_for(interrupted, capsys):
     run = interrupted(DEAF)
     run.roles.process_group.kill(run.roles.trainer)

@@ -128,6 +128,7 @@ def test_a_lost_node_takes_its_processes_with_it_and_may_return(run, monkeypatch
     group.wait_ready(child, 60.0)
 
 
+@pytest.mark.slow
 def test_a_further_policy_has_a_folder_and_a_model_of_its_own_on_a_node(run, tmp_path):
     _, node, host, group = run
     here, weights = node.node.folder, node.node._weights

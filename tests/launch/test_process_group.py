@@ -26,6 +26,7 @@ def gone(pid):
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_a_child_reports_its_address_serves_and_stops(process_group):
     child = start_buffer(process_group)
     url = process_group.wait_ready(child, START_S)

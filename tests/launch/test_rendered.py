@@ -26,6 +26,7 @@ def validate(path):
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
 
 
+@pytest.mark.slow
 def test_manifests_are_valid_and_a_broken_one_is_noticed(tmp_path):
     good = tmp_path / "run.yaml"
     good.write_text(render_k8s(CONFIG, REQUEST)["run.yaml"])

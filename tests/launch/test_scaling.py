@@ -94,6 +94,7 @@ def open_session(process):
         assert reply.status == 201
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_or_hangs_before_it_serves_is_said_and_another_one_is_tried_later(scaled):
     run = scaled(run={"start_timeout_s": SOME_S}, scale={"env": [1, 2], "cooldown_s": SOME_S})
     run.decide(UP).popen.kill()

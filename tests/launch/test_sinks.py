@@ -162,6 +162,7 @@ def test_steps_reach_trackio(tmp_path, monkeypatch):
     assert [json.loads(metrics)["reward/mean"] for *_, metrics in rows] == [0.1, 0.2, 0.625, 0.75]
 
 
+@pytest.mark.slow
 def test_a_sink_that_fails_is_told_of_once_and_nothing_waits_for_it(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "no such mode")
     run = make_run(tmp_path / "first", steps=2)

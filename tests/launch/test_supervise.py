@@ -192,6 +192,7 @@ def test_memory_that_is_lacking_twice_ends_the_run(process_group, tmp_path, no_p
     assert starts(child) == 2
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_run_though_the_log_could_not_say_so(process_group, tmp_path, small_disk):
     child = script(process_group, "trainer", "print('alive', flush=True); raise SystemExit(1)")
     (small_disk / "large").write_bytes(bytes(900_000))

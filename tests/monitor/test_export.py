@@ -3,6 +3,8 @@
 import json
 import re
 
+import pytest
+
 from asyncrl.monitor.episodes import EpisodeTable
 from asyncrl.monitor.export import exported_page
 from asyncrl.monitor.steps import StepColumns
@@ -10,6 +12,7 @@ from asyncrl.monitor.tokens import TokenTexts
 from tests.monitor.folders import make_run
 
 
+@pytest.mark.slow
 def test_a_file_holds_its_scripts_and_its_data_and_asks_for_nothing(tmp_path):
     folder = make_run(tmp_path / "run", steps=3, groups=2)
     page = exported_page({"run": (folder, StepColumns(folder), EpisodeTable(folder), TokenTexts(folder))})

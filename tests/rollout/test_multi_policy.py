@@ -208,6 +208,7 @@ def test_a_group_that_infrastructure_failed_leaves_the_slot_for_another(renderer
     assert (helper.requests, status["pending"], status["dropped"]) == ([], 20, 0)
 
 
+@pytest.mark.slow
 def test_a_slot_is_kept_as_long_as_the_group_is_played(renderer, helpers):
     _, _, _, status = play(renderer, helpers, "Lasting")
     assert (status["ready"], status["expired"]) == (1, 0)
@@ -219,6 +220,7 @@ def test_a_group_refused_by_one_policys_buffer_is_not_lost_to_the_others(rendere
     assert (status["in_flight"], status["ready"], status["pending"]) == (0, 0, 20)
 
 
+@pytest.mark.slow
 def test_a_policy_whose_training_has_ended_plays_on_untrained(renderer, helpers):
     assert helpers.ledger.close_plan(abandon=True) == 20
     (group,), _, helper, status = play(renderer, helpers)

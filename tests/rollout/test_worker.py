@@ -348,6 +348,7 @@ def test_a_lease_is_renewed_as_long_as_its_group_runs(renderer):
     assert (counters.groups, counters.leases_lost) == (1, 0)
 
 
+@pytest.mark.slow
 def test_outages_of_the_buffer_are_ridden_out_and_a_put_counts_once(renderer):
     async def scenario():
         ledger, _, buffer, loop = setup(renderer, tasks=1, outages=["lease", "put"], slots=1)

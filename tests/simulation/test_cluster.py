@@ -86,6 +86,7 @@ def test_a_policy_that_trains_on_more_groups_a_step_plays_like_one_of_more_steps
     assert [few[6], few[10]] == [many[3], many[5]] == [40, 10]
 
 
+@pytest.mark.slow
 def test_two_runs_are_the_same_to_the_last_digit():
     deaths = [Death(3.0, "engine", 1, 5.0), Death(6.0, "worker", 0, 2.0)]
     first, second = (simulate(recipe(), COSTS, HEAVY, engines=2, deaths=deaths) for _ in range(2))

@@ -30,6 +30,7 @@ def test_another_schedule_brings_its_staleness_limit(schedule, limit):
     assert with_schedule(config, schedule).buffer.max_staleness == limit
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_writes_all_layouts(tmp_path, capsys):
     out = tmp_path / "plan.json"
     words = ["math_qwen3_grpo", "--gpus", "2", "--steps", "3", "--json", str(out), "buffer.groups_per_step=4"]

@@ -35,6 +35,7 @@ def holder():
     process.stdout.close()
 
 
+@pytest.mark.slow
 def test_a_semaphore_that_nobody_is_left_to_remove_is_found(leftovers, holder):
     process, trackers = holder
     watch = leftovers.SharedMemory(lambda: [process.pid])
@@ -59,6 +60,7 @@ def test_a_semaphore_that_its_tracker_removes_is_not_left(leftovers, holder):
     assert watch.left() == []
 
 
+@pytest.mark.slow
 def test_a_process_that_names_the_folder_is_left_until_it_ends(leftovers, tmp_path):
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", str(tmp_path)])
     (found,) = leftovers.processes_left(tmp_path)

@@ -120,6 +120,7 @@ def has(engine, file: WeightFile):
     return received is not None and verify_weights(received) >= 0
 
 
+@pytest.mark.slow
 def test_files_reach_all_ranks_of_all_engines_and_a_lost_engine_does_not_keep_them_from_the_others(
     tmp_path, monkeypatch
 ):
@@ -157,6 +158,7 @@ def test_files_reach_all_ranks_of_all_engines_and_a_lost_engine_does_not_keep_th
     assert time.monotonic() - start < 60
 
 
+@pytest.mark.slow
 def test_an_engine_that_hangs_in_a_transfer_is_left_within_its_deadline_and_the_others_get_the_file(
     tmp_path, monkeypatch
 ):

@@ -121,6 +121,7 @@ def test_a_link_with_a_delay_and_a_rate_carries_each_version_once_and_then_only_
         run(scenario, carrier, [engine.url for engine in engines])
 
 
+@pytest.mark.slow
 def test_an_interrupted_fetch_goes_on_at_the_byte_it_had_reached(tmp_path, started):
     (engine,) = started("one")
     source = SourceBehindLink(RUN)
@@ -172,6 +173,7 @@ def test_an_engine_goes_on_with_what_one_that_was_killed_had_fetched(tmp_path, s
     assert not left.parent.exists()
 
 
+@pytest.mark.slow
 def test_a_source_that_hangs_is_left_with_its_reason_and_another_one_taken(
     tmp_path, started, monkeypatch, caplog
 ):
@@ -205,6 +207,7 @@ def test_a_source_that_hangs_is_left_with_its_reason_and_another_one_taken(
     assert f"no weights from {first.url} any more: no bytes within 2 s" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_source_with_wrong_bytes_is_left_and_without_any_source_the_fetch_ends_with_all_reasons(
     tmp_path, started, caplog
 ):

@@ -138,6 +138,7 @@ def test_engines_get_each_version_what_changed_if_they_can_use_it_and_all_of_it_
     run(scenario, [engine.url for engine in engines])
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_gone_is_missed_with_its_reason_and_the_others_get_the_file(tmp_path, started):
     (here,) = started("here")
     gone = "http://127.0.0.1:1"

@@ -22,6 +22,7 @@ CHANGED = {
 }
 
 
+@pytest.mark.slow
 def test_an_update_that_a_loader_writes_past_the_reload_is_refused_instead_of_lost():
     class Direct(torch.nn.Module):
         def __init__(self):

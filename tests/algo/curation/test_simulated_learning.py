@@ -23,6 +23,7 @@ def uniform():
     return runs("uniform")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in curricula.CURRICULA if name not in ("uniform", "xrpo")])
 def test_choosing_tasks_teaches_more_than_uniform_sampling_in_every_seed(name, uniform):
     chosen = runs(name)
@@ -32,12 +33,14 @@ def test_choosing_tasks_teaches_more_than_uniform_sampling_in_every_seed(name, u
         assert one.success[-1] > other.success[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "settings"), [("xrpo", {}), ("gdro", {"rollouts": "sqrt"})])
 def test_moving_rollouts_to_uncertain_tasks_spends_no_more_of_them(name, settings, uniform):
     for one, other in zip(runs(name, **settings), uniform, strict=True):
         assert one.rollouts <= other.rollouts * 1.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["similarity", "v0"])
 def test_comparing_tasks_predicts_success_better_than_their_own_few_outcomes(name):
     assert brier(runs(name)) < brier(runs("insight"))
