@@ -19,7 +19,8 @@ def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
 
     `offered_reward_mean` and `offered_tokens_mean` (sampled tokens of an episode) are over the usable episodes of all
     finished groups, dropped ones included; `trained_tokens_mean` is over those in batches. A large gap between
-    the two lengths means that training does not see what is generated.
+    the two lengths means that training does not see what is generated. `dropped_episodes` counts the usable episodes
+    of dropped groups, whose rewards add up to `dropped_reward_sum`.
     """
     rows = store.rows("SELECT state, cause, deadline, tasks, usable, reward_sum, tokens FROM counts")
     numbers = dict.fromkeys(STATES, 0)
@@ -27,6 +28,7 @@ def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
         numbers[state] += tasks
     usable, reward, tokens = (sum(row[i] for row in rows) for i in (4, 5, 6))
     offered = _length([row for row in rows if row[0] in FINISHED])
+    dropped = [row for row in rows if row[0] == "dropped"]
     trained = _length([row for row in rows if row[0] in ("taken", "trained")])
     staleness_limit = store.fact("staleness_limit")
     slots = settings.slots(staleness_limit, store.fact("over_provision"))
@@ -47,6 +49,8 @@ def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
         "plan_closed": bool(store.fact("closed")),
         "paused": bool(store.fact("paused")),
         "dropped_by_reason": _by_cause(rows, "dropped"),
+        "dropped_episodes": sum(row[4] for row in dropped),
+        "dropped_reward_sum": sum(row[5] for row in dropped),
         "failed_by_class": _by_cause(rows, "failed"),
         "episodes": store.fact("episodes"),
         "failed_episodes": failed_episodes(store),

@@ -27,6 +27,7 @@ from asyncrl.errors import AsyncRLError, DeadlineError, StopError
 from asyncrl.gpus import found_gpus
 from asyncrl.launch.activity import ActivityLog
 from asyncrl.launch.base_model import cached_base_model
+from asyncrl.launch.dropped import DroppedReport
 from asyncrl.launch.engine_moves import EngineMoves
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.failures import USABLE, FailureReport
@@ -321,6 +322,7 @@ class TrainRun:
         observer.steps.new()  # what earlier launches of the run have trained
         done, described, checked = False, float("-inf"), float("-inf")
         failures = FailureReport(self.config.buffer.groups_per_step)
+        dropped = DroppedReport(self.config.buffer.groups_per_step)
         checkpoint_error = ""
         quarantines = QuarantineReport([worker.name for worker in self.roles.workers])
         faulty_engines = FaultyEngines(self.roles)
@@ -341,6 +343,8 @@ class TrainRun:
                         print_status(line)
                 await activity.record(stats)
                 self._report_failures(stats, failures)
+                for line in dropped.new_messages(stats):
+                    print_status(line)
                 if not done:
                     await self._report_quarantines(client, stats, quarantines, faulty_engines)
                 checked = time.monotonic()
