@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from asyncrl.config import Config, apply_override, parse_config
 from asyncrl.config_sections import is_loaded
@@ -17,9 +17,7 @@ from asyncrl.plan.architectures import architecture
 from asyncrl.plan.engine_memory import GRAPHS, EngineMemory, engine_memory
 from asyncrl.plan.remembered import remembered
 from asyncrl.plan.states import FLOAT32, Kept, Size, gathered_weights, kept
-
-if TYPE_CHECKING:
-    from asyncrl.plan.training import Activations, StepMemory, Weights
+from asyncrl.plan.step_memory import Activations, StepMemory, Weights
 
 GIB = 2**30
 CONTEXT = int(0.6 * GIB)
@@ -28,6 +26,12 @@ COLLECTIVES = int(0.5 * GIB)
 """NCCL's buffers, where a trainer or an engine has several ranks."""
 FRAGMENTATION = 0.05
 """Share of the trainer's own memory that the allocator cannot use."""
+NOT_OF_THE_STEP = {
+    "betas", "checkpoint_every", "checkpoint_store", "collapse_guard", "learning_rate", "lr_schedule", "max_logp_error",
+    "memory_checkpoint_every", "min_nodes", "nodes", "num_steps", "offload", "offload_folder", "on_poison", "ranks",
+    "stall_timeout_s", "warmup_steps", "zero_stage",
+}  # fmt: skip
+"""Keys of `train` that change nothing of what a step computes; of `zero_stage` it matters whether it is 3."""
 ESTIMATES = ("CUDA contexts", "fragmentation", "NCCL buffers", "engine: largest step", "engine: CUDA graphs")
 """Items that nothing here measures or computes exactly."""
 
@@ -238,12 +242,11 @@ class Planner:
         read = [
             shapes, config.algo, config.model.dtype, config.max_tokens, config.buffer.max_staleness, config.lora.rank,
             config.lora.target_modules, config.reference.model_dump(), config.teacher.path,
-            train.gradient_checkpointing, train.micro_batch_tokens, train.num_minibatches, train.zero_stage == 3,
-            train.optimizer,
+            train.zero_stage == 3, train.model_dump(mode="json", exclude=NOT_OF_THE_STEP),
         ]  # fmt: skip
 
         def measure() -> dict[str, Any]:
-            memory = self._step(json.dumps(read, sort_keys=True), config, shapes)
+            memory = self._step(read, config, shapes)
             moments = trainer_memory(config, memory)
             offloaded = offloaded_memory(config, memory)
             state = sum(FLOAT32 * weights.trained + weights.moments for weights in memory.trained.values())
@@ -252,11 +255,17 @@ class Planner:
 
         return RankMemory.of(remembered([read, train.model_dump(mode="json")], measure))
 
-    def _step(self, key: str, config: Config, shapes: dict[str, dict[str, Any]]) -> StepMemory:
-        from asyncrl.plan.training import measure_step
+    def _step(self, read: list[Any], config: Config, shapes: dict[str, dict[str, Any]]) -> StepMemory:
+        """Return what a step takes. read: all that it depends on."""
 
+        def measure() -> dict[str, Any]:
+            from asyncrl.plan.training import measure_step
+
+            return asdict(measure_step(config, shapes))
+
+        key = json.dumps(read, sort_keys=True)
         if key not in self._steps:
-            self._steps[key] = measure_step(config, shapes)
+            self._steps[key] = StepMemory.of(remembered(["step", *read], measure))
         return self._steps[key]
 
 

@@ -14,6 +14,7 @@ from asyncrl.plan.load import load_for_gpus
 from asyncrl.plan.machine import choose
 from asyncrl.plan.predict import Planner
 from asyncrl.plan.states import Size, kept
+from asyncrl.plan.step_memory import Activations, StepMemory, Weights
 from asyncrl.plan.training import measure_step
 from asyncrl.train.optimizers import moment_bytes
 
@@ -261,3 +262,24 @@ def test_an_engine_whose_cache_holds_no_whole_row_does_not_fit():
 def test_wrong_input_is_refused(words, problem, capsys):
     assert run(*words) == 2
     assert problem in capsys.readouterr().err
+
+
+def test_a_step_is_measured_again_only_for_what_changes_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("ASYNCRL_CACHE", str(tmp_path))
+    measured = []
+
+    def counted(config, shapes):
+        measured.append(config.train.micro_batch_tokens)
+        return StepMemory(Weights(1000, 1000, 2000, 2000, 8000), critic=None, passes=Activations(10, 5))
+
+    monkeypatch.setattr("asyncrl.plan.training.measure_step", counted)
+
+    def predicted(*words):
+        return Planner(80 * GIB, 1).predict(load_for_gpus("math_qwen3_grpo", list(words))).trainer
+
+    first = predicted()
+    assert predicted("train.learning_rate=1e-4", "train.checkpoint_every=7") == first
+    (tokens,) = measured
+    predicted(f"train.micro_batch_tokens={2 * tokens}")
+    predicted("train.zero_stage=3")
+    assert measured[1:] == [2 * tokens, tokens]

@@ -1,0 +1,66 @@
+"""What a step of the trainer takes besides what DeepSpeed keeps, as `asyncrl.plan.training` measures it. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The tensors of one model."""
+
+    parameters: int
+    """Of the whole model."""
+    trained: int
+    """Of them, how many are trained."""
+    bytes: int
+    trained_bytes: int
+    moments: int
+    """What the optimizer keeps of all trained parameters, their float32 copies left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """What is computed and kept, in bytes."""
+
+    bytes: int = 0
+    logits: int = 0
+    """Of them, what has the vocabulary's size."""
+
+
+@dataclass(slots=True)
+class StepMemory:
+    """What a step takes besides what DeepSpeed keeps, in bytes."""
+
+    policy: Weights
+    critic: Weights | None = None
+    copies: dict[str, int] = field(default_factory=dict)
+    """Weights of auxiliary models on the device while the policy trains, by what they are."""
+    offloaded: dict[str, int] = field(default_factory=dict)
+    """Of those that are on the device only for their own pass."""
+    divided: dict[str, int] = field(default_factory=dict)
+    """Weights of auxiliary models that are spread over the ranks, by what they are."""
+    read_in_training: str = ""
+    """Which of those models computes beside the policy's own passes."""
+    passes: Activations = Activations()
+    """At the peak of the passes without gradient."""
+    before_gradients: Activations = Activations()
+    """At the peak of a micro-batch, as long as no weight has a gradient."""
+    with_gradients: Activations = Activations()
+    """At the peak from the first gradient of a weight on."""
+    rows: int = 1
+    """Of one micro-batch."""
+
+    @property
+    def trained(self) -> dict[str, Weights]:
+        """What has an optimizer, by what its items are called."""
+        return {"": self.policy} | ({"critic: ": self.critic} if self.critic else {})
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> StepMemory:
+        """Return what `dataclasses.asdict` was given."""
+        policy, critic = Weights(**data["policy"]), data["critic"] and Weights(**data["critic"])
+        peaks = {name: Activations(**data[name]) for name in ("passes", "before_gradients", "with_gradients")}
+        return cls(**{**data, "policy": policy, "critic": critic, **peaks})
