@@ -22,8 +22,10 @@ test: $(STAMP) lint
 	[ $$tests != 1 ] || { $(BIN)/python -m tests.again; tests=$$?; }; \
 	wait $$types; types=$$?; cat .mypy_cache/report; exit $$((tests | types))
 
-quick: $(STAMP) check
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m "not slow" $(QUICK)
+quick: $(STAMP) lint
+	@mkdir -p .mypy_cache; $(BIN)/mypy >.mypy_cache/report 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m "not slow" $(QUICK); tests=$$?; \
+	wait $$types; types=$$?; cat .mypy_cache/report; exit $$((tests | types))
 
 check: lint
 	$(BIN)/mypy

@@ -33,14 +33,16 @@ class DroppedReport:
         if before is None or stats["version"] != before["version"]:
             self._before, self._reported = stats, 0
             return []
-        dropped = stats["dropped"] - before["dropped"]
-        if dropped < max(LEAST_BATCHES * self.groups_per_step, 2 * self._reported):
-            return []
-        self._reported = dropped
         reasons = {
             reason: groups - before["dropped_by_reason"].get(reason, 0)
             for reason, groups in stats["dropped_by_reason"].items()
+            # Tasks that nobody played, at the end of a plan.
+            if reason != "abandoned"
         }
+        dropped = sum(reasons.values())
+        if dropped < max(LEAST_BATCHES * self.groups_per_step, 2 * self._reported):
+            return []
+        self._reported = dropped
         ordered = sorted(
             (reason for reason in reasons if reasons[reason]), key=lambda reason: -reasons[reason]
         )
@@ -51,5 +53,5 @@ class DroppedReport:
             f"step {stats['version']} still waits for its batch: {dropped} groups were dropped meanwhile ({by}; "
             f"mean reward {reward:.3f}), {stats['ready']} of {self.groups_per_step} are ready"
         )
-        advice = ADVICE.get(ordered[0], "") if ordered else ""
+        advice = ADVICE.get(ordered[0], "")
         return [said + (f"\n    -> {advice}" if advice else "")]

@@ -70,3 +70,12 @@ def test_the_reasons_are_named_by_how_often_and_the_first_is_advised_on(ledger, 
     (line,) = report.new_messages(counts)
     assert f"(too_long {SLOTS - 3}, no_signal 3; mean reward 1.000)" in line
     assert line.endswith("or raise engine.max_model_len")
+
+
+def test_tasks_that_the_end_of_the_plan_leaves_unplayed_are_none_of_them(ledger, report):
+    train_a_step(ledger)
+    assert report.new_messages(ledger.stats()) == []
+    ledger.close_plan(abandon=True)
+    counts = ledger.stats()
+    assert counts["dropped_by_reason"]["abandoned"] > SLOTS
+    assert report.new_messages(counts) == []
