@@ -22,9 +22,10 @@ test: $(STAMP) lint
 	[ $$tests != 1 ] || { $(BIN)/python -m tests.again; tests=$$?; }; \
 	wait $$types; types=$$?; cat .mypy_cache/report; exit $$((tests | types))
 
+# A process for each core: these tests hardly wait, and every process collects them all.
 quick: $(STAMP) lint
 	@mkdir -p .mypy_cache; $(BIN)/mypy >.mypy_cache/report 2>&1 & types=$$!; \
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m "not slow" $(QUICK); tests=$$?; \
+	$(BIN)/python -m pytest -n logical -m "not slow" $(QUICK); tests=$$?; \
 	wait $$types; types=$$?; cat .mypy_cache/report; exit $$((tests | types))
 
 check: lint
