@@ -15,18 +15,19 @@ QUICK := tests/algo tests/buffer tests/chat tests/commands tests/conformance tes
 demo: $(STAMP)
 	$(BIN)/asyncrl train gridworld_grpo
 
-# The types are checked beside the tests; what mypy says stands at the end.
-test: $(STAMP) lint
-	@mkdir -p .mypy_cache; $(BIN)/mypy >.mypy_cache/report 2>&1 & types=$$!; \
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES); tests=$$?; \
-	[ $$tests != 1 ] || { $(BIN)/python -m tests.again; tests=$$?; }; \
+# Runs tests, and mypy beside them; what it says stands at the end. $(2): what follows the tests, whose exit code is `tests`.
+define beside_mypy
+@mkdir -p .mypy_cache; $(BIN)/mypy >.mypy_cache/report 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest $(1); tests=$$?; $(2) \
 	wait $$types; types=$$?; cat .mypy_cache/report; exit $$((tests | types))
+endef
+
+test: $(STAMP) lint
+	$(call beside_mypy,-n $(TEST_PROCESSES),[ $$tests != 1 ] || { $(BIN)/python -m tests.again; tests=$$?; };)
 
 # A process for each core: these tests hardly wait, and every process collects them all.
 quick: $(STAMP) lint
-	@mkdir -p .mypy_cache; $(BIN)/mypy >.mypy_cache/report 2>&1 & types=$$!; \
-	$(BIN)/python -m pytest -n logical -m "not slow" $(QUICK); tests=$$?; \
-	wait $$types; types=$$?; cat .mypy_cache/report; exit $$((tests | types))
+	$(call beside_mypy,-n logical -m "not slow" $(QUICK))
 
 check: lint
 	$(BIN)/mypy

@@ -17,7 +17,7 @@ from asyncrl.plan.architectures import architecture
 from asyncrl.plan.engine_memory import GRAPHS, EngineMemory, engine_memory
 from asyncrl.plan.remembered import remembered
 from asyncrl.plan.states import FLOAT32, Kept, Size, gathered_weights, kept
-from asyncrl.plan.step_memory import Activations, StepMemory, Weights
+from asyncrl.plan.step_memory import Activations, StepMemory
 
 GIB = 2**30
 CONTEXT = int(0.6 * GIB)
@@ -313,11 +313,10 @@ def offloaded_memory(config: Config, memory: StepMemory) -> int:
     return config.train.ranks * sum(_kept(config, weights).host for weights in memory.trained.values())
 
 
-def _kept(config: Config, weights: Weights) -> Kept:
+def _kept(config: Config, size: Size) -> Kept:
     from asyncrl.train.deepspeed_engine import deepspeed_config
 
-    size = Size(weights.parameters, weights.trained, weights.bytes, weights.trained_bytes, weights.moments)
-    return kept(size, deepspeed_config(config.train, config.model.dtype, weights.trained), config.train.ranks)
+    return kept(size, deepspeed_config(config.train, config.model.dtype, size.trained), config.train.ranks)
 
 
 def _activations(found: Activations) -> list[Item]:

@@ -6,19 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """The tensors of one model."""
-
-    parameters: int
-    """Of the whole model."""
-    trained: int
-    """Of them, how many are trained."""
-    bytes: int
-    trained_bytes: int
-    moments: int
-    """What the optimizer keeps of all trained parameters, their float32 copies left out."""
+from asyncrl.plan.states import Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +22,8 @@ class Activations:
 class StepMemory:
     """What a step takes besides what DeepSpeed keeps, in bytes."""
 
-    policy: Weights
-    critic: Weights | None = None
+    policy: Size
+    critic: Size | None = None
     copies: dict[str, int] = field(default_factory=dict)
     """Weights of auxiliary models on the device while the policy trains, by what they are."""
     offloaded: dict[str, int] = field(default_factory=dict)
@@ -54,13 +42,13 @@ class StepMemory:
     """Of one micro-batch."""
 
     @property
-    def trained(self) -> dict[str, Weights]:
+    def trained(self) -> dict[str, Size]:
         """What has an optimizer, by what its items are called."""
         return {"": self.policy} | ({"critic: ": self.critic} if self.critic else {})
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> StepMemory:
         """Return what `dataclasses.asdict` was given."""
-        policy, critic = Weights(**data["policy"]), data["critic"] and Weights(**data["critic"])
+        policy, critic = Size(**data["policy"]), data["critic"] and Size(**data["critic"])
         peaks = {name: Activations(**data[name]) for name in ("passes", "before_gradients", "with_gradients")}
         return cls(**{**data, "policy": policy, "critic": critic, **peaks})

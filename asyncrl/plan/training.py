@@ -22,7 +22,8 @@ from asyncrl.algo.inputs import totals_of
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import Config, TrainConfig
 from asyncrl.plan.fake import fake_tensors
-from asyncrl.plan.step_memory import Activations, StepMemory, Weights
+from asyncrl.plan.states import Size
+from asyncrl.plan.step_memory import Activations, StepMemory
 from asyncrl.train import critic as critics
 from asyncrl.train import models, prefix_tree
 from asyncrl.train import policy as policies
@@ -229,10 +230,10 @@ def _enable_prefix_trees(model: Any) -> bool:
     return True
 
 
-def _weights(model: nn.Module, optimizer: str) -> Weights:
+def _weights(model: nn.Module, optimizer: str) -> Size:
     every = list(model.named_parameters())
     trained = [(name, p) for name, p in every if p.requires_grad]
-    return Weights(
+    return Size(
         sum(p.numel() for _, p in every), sum(p.numel() for _, p in trained),
         sum(_bytes(p) for _, p in every),
         sum(_bytes(p) for _, p in trained),

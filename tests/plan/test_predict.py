@@ -14,7 +14,7 @@ from asyncrl.plan.load import load_for_gpus
 from asyncrl.plan.machine import choose
 from asyncrl.plan.predict import Planner
 from asyncrl.plan.states import Size, kept
-from asyncrl.plan.step_memory import Activations, StepMemory, Weights
+from asyncrl.plan.step_memory import Activations, StepMemory
 from asyncrl.plan.training import measure_step
 from asyncrl.train.optimizers import moment_bytes
 
@@ -270,7 +270,7 @@ def test_a_step_is_measured_again_only_for_what_changes_it(monkeypatch, tmp_path
 
     def counted(config, shapes):
         measured.append(config.train.micro_batch_tokens)
-        return StepMemory(Weights(1000, 1000, 2000, 2000, 8000), critic=None, passes=Activations(10, 5))
+        return StepMemory(Size(1000, 1000, 2000, 2000, 8000), critic=None, passes=Activations(10, 5))
 
     monkeypatch.setattr("asyncrl.plan.training.measure_step", counted)
 
